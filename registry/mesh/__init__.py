@@ -1,0 +1,140 @@
+"""The mesh as the registry sees it: frames to everyone, a question to one peer, a pipe to one peer.
+
+`memory` joins many nodes in one process, `libp2p` joins machines; one contract suite runs over both.
+Nothing here is reliable: frames may be lost, doubled, reordered. Truth comes from `registry.sync`.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from registry.records import PeerId
+
+MAX_FRAME_BYTES = 256 * 1024
+"""The largest frame that is published or accepted; a larger one is an error for its sender."""
+
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+"""The largest question or answer of `ask`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A frame came in. `via` is the peer that handed it to us, not its author."""
+
+    frame: bytes
+    via: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The first connection to a peer stands."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """The last connection to a peer is gone."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The mesh came back after a failure: announce and compare again."""
+
+
+MeshEvent = Arrived | Joined | Parted | Restarted
+
+
+class Direction(StrEnum):
+    """Who opened a connection."""
+
+    INBOUND = "inbound"
+    OUTBOUND = "outbound"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """One live peer as the mesh knows it; `round_trip` is seconds, 0.0 when it was never measured."""
+
+    peer: PeerId
+    address: str
+    direction: Direction
+    relayed: bool = False
+    round_trip: float = 0.0
+
+
+class Pipe(Protocol):
+    """A byte stream to one authenticated peer."""
+
+    @property
+    def peer(self) -> PeerId:
+        """The peer at the other end, as the transport authenticated it."""
+
+    async def read(self) -> bytes:
+        """Return the next bytes, `b""` at the end; raise `PeerUnreachable` when the stream was cut."""
+
+    async def write(self, chunk: bytes) -> None:
+        """Send all of `chunk`; raise `PeerUnreachable` when the stream was cut."""
+
+    async def finish(self) -> None:
+        """Say that nothing more will be written."""
+
+    async def reset(self) -> None:
+        """Cut the stream in both directions, at once; harmless when it is closed already."""
+
+
+Answerer = Callable[[PeerId, bytes], Awaitable[bytes]]
+"""Answers a peer's question. What it raises costs that peer its answer and nothing else."""
+
+PipeHandler = Callable[[Pipe], Awaitable[None]]
+"""Serves one incoming pipe until it returns; the mesh resets the pipe afterwards."""
+
+
+class Mesh(Protocol):
+    """One node's place in the mesh. Methods may be called once `start` has returned."""
+
+    @property
+    def peer(self) -> PeerId:
+        """Our own id."""
+
+    async def start(self, answer: Answerer, serve_pipe: PipeHandler) -> None:
+        """Listen, dial the bootstrap peers in the background, and keep both up until `stop`."""
+
+    async def stop(self) -> None:
+        """Close every connection and return when nothing of the mesh runs any more."""
+
+    def events(self) -> AsyncIterator[MeshEvent]:
+        """What happens, in order, for one reader. Bounded: when the reader lags, frames are dropped and counted."""
+
+    async def publish(self, frame: bytes) -> None:
+        """Hand a frame to the gossip; it may get lost. Raise `MeshDown`."""
+
+    async def ask(self, peer: PeerId, question: bytes, *, timeout: float) -> bytes:
+        """Put a question to one peer, at most `timeout` seconds; raise `PeerUnreachable` or `MeshDown`."""
+
+    async def open_pipe(self, peer: PeerId, *, timeout: float) -> Pipe:
+        """Open a byte stream to a connected or dialable peer; raise `PeerUnreachable` or `MeshDown`."""
+
+    async def connect(self, address: str, *, timeout: float) -> PeerId:
+        """Dial a multiaddr that ends in `/p2p/<peer id>`; raise `PeerUnreachable` or `MeshDown`."""
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close every connection to a peer; harmless when there is none."""
+
+    def keep(self, addresses: tuple[str, ...]) -> None:
+        """Replace the addresses that the redial loop keeps connected."""
+
+    def addresses(self) -> tuple[str, ...]:
+        """Our own dialable multiaddrs, each ending in `/p2p/<peer id>`; empty while the mesh is down."""
+
+    def connections(self) -> tuple[Connection, ...]:
+        """The peers that are connected now, one entry each."""
+
+    def dropped(self) -> int:
+        """How many frames were dropped because a queue was full, since the start."""
+
+    def running(self) -> bool:
+        """Whether the mesh is up at this moment."""

@@ -1,0 +1,82 @@
+"""What one node says of itself: its models, how to reach it, and which word of its is newer.
+
+Values only. A record is the whole state of one node; nobody else may write it.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import NamedTuple, NewType
+
+PeerId = NewType("PeerId", str)
+"""The text form of an Ed25519 libp2p peer id, `12D3KooW…`."""
+
+
+class Version(NamedTuple):
+    """The order of one node's words: epochs rise at every start, sequences within an epoch."""
+
+    epoch: int
+    sequence: int
+
+
+class ModelType(IntEnum):
+    """What a model does; 0 to 2 are seed 002's, the others are ours."""
+
+    TEXT = 0
+    IMAGE = 1
+    IMAGE_EDIT = 2
+    EMBEDDING = 3
+    TRANSCRIPTION = 4
+    SPEECH = 5
+    RERANK = 6
+
+
+class Standing(StrEnum):
+    """What a node says of its own readiness."""
+
+    SERVING = "serving"
+    DRAINING = "draining"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Service:
+    """One replica of one model, as the world sees it. Never names a worker's address."""
+
+    project: str
+    model: str
+    cid: str = ""
+    type: ModelType = ModelType.TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How to reach a node.
+
+    `mesh` holds libp2p multiaddrs, `links` `host:port` pairs of its HTTPS listener, `certificate` the DER
+    certificate that the listener shows: its key is the node's identity key.
+    """
+
+    mesh: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    certificate: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The whole public state of one node at one version."""
+
+    node: PeerId
+    version: Version
+    standing: Standing = Standing.SERVING
+    services: tuple[Service, ...] = ()
+    reach: Reach = Reach()
+    agent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A note that a node lives: the version it stands by, and a beat that rises with every note."""
+
+    node: PeerId
+    version: Version
+    beat: int

@@ -1,0 +1,67 @@
+"""Whose word is it? Ed25519 signatures over exact bytes, and the peer id that a key implies.
+
+A peer id carries its own public key (the libp2p specification's identity multihash), so a signature can be checked
+with nothing but the id. Every signature covers a domain tag: one made for one purpose is worthless for another.
+"""
+
+from functools import lru_cache
+
+import base58
+from cryptography.exceptions import InvalidSignature as BadSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from registry.errors import InvalidSignature
+from registry.records import PeerId
+
+KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+
+# libp2p peer-ids specification: multihash "identity" (0x00), length 36, then the protobuf PublicKey{Type: Ed25519, Data: 32 bytes}.
+_ID_PREFIX = bytes.fromhex("002408011220")
+
+
+@lru_cache(maxsize=16_384)
+def peer_of(public: bytes) -> PeerId:
+    """Return the peer id of a raw 32-byte Ed25519 public key."""
+    if len(public) != KEY_BYTES:
+        raise InvalidSignature(f"a public key has {KEY_BYTES} bytes, not {len(public)}")
+    return PeerId(base58.b58encode(_ID_PREFIX + public).decode())
+
+
+@lru_cache(maxsize=16_384)
+def public_of(peer: str) -> bytes:
+    """Return the raw public key inside a peer id; raise `InvalidSignature` when it holds none."""
+    if len(peer) > 64:
+        raise InvalidSignature("a peer id has at most 64 characters")
+    try:
+        decoded = base58.b58decode(peer)
+    except ValueError as error:
+        raise InvalidSignature(f"{peer!r} is not a peer id") from error
+    if len(decoded) != len(_ID_PREFIX) + KEY_BYTES or not decoded.startswith(_ID_PREFIX):
+        raise InvalidSignature(f"{peer!r} is not the id of an Ed25519 key")
+    return decoded[len(_ID_PREFIX) :]
+
+
+class Identity:
+    """This node's key: it signs, and says who it is."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._key = Ed25519PrivateKey.from_private_bytes(seed)
+        self.seed = seed
+        self.public = self._key.public_key().public_bytes_raw()
+        self.peer = peer_of(self.public)
+
+    def __repr__(self) -> str:
+        return f"Identity({self.peer})"
+
+    def sign(self, domain: bytes, body: bytes) -> bytes:
+        """Sign `body` for one purpose."""
+        return self._key.sign(domain + body)
+
+
+def verify(public: bytes, domain: bytes, body: bytes, signature: bytes) -> None:
+    """Raise `InvalidSignature` unless the key signed exactly this body for exactly this purpose."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, domain + body)
+    except (BadSignature, ValueError) as error:
+        raise InvalidSignature(f"the signature is not {peer_of(public)}'s") from error

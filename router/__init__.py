@@ -1,0 +1,1 @@
+"""Who answers this request, and how do we speak to them?"""
