@@ -11,16 +11,49 @@ class NodeSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    http: str = Field("127.0.0.1:6100", description="HOST:PORT of the HTTP face; port 0 picks a free one.")
-    link: str = Field("", description="HOST:PORT of the HTTPS listener for other nodes; empty means the host of the first `listen` address and any free port.")
-    data_dir: str = Field("", description="Directory of key, database and control token; empty means the user's own data directory.")
-    store: str = Field("sqlite", description="`memory`, `sqlite`, or `redis://HOST:PORT/N`: where registrations survive a restart.")
-    swarm_key: str = Field("", description="File with the private-swarm key; only nodes with the same key connect. Empty means an open mesh.")
-    profile: str = Field("local", description="`local`, `lan` or `wan`: sets of defaults for one machine, one network, many networks.")
-    drain_timeout: float = Field(30.0, ge=0, le=3600, description="Seconds that requests in flight get to finish after the first SIGTERM.")
-    log_format: str = Field("console", pattern="^(console|json)$", description="`console` for people, `json` for machines; both on standard error.")
-    log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="The least severe line that is written.")
-    open: bool = Field(default=False, description="Allow `/v1` without keys on an address that other machines can reach. Closed unless you say so.")
+    http: str = Field(
+        "127.0.0.1:6100", description="HOST:PORT of the HTTP face; port 0 picks a free one."
+    )
+    link: str = Field(
+        "",
+        description="HOST:PORT of the HTTPS listener for other nodes; empty means the host of the first `listen` address and any free port.",
+    )
+    data_dir: str = Field(
+        "",
+        description="Directory of key, database and control token; empty means the user's own data directory.",
+    )
+    store: str = Field(
+        "sqlite",
+        description="`memory`, `sqlite`, or `redis://HOST:PORT/N`: where registrations survive a restart.",
+    )
+    swarm_key: str = Field(
+        "",
+        description="File with the private-swarm key; only nodes with the same key connect. Empty means an open mesh.",
+    )
+    profile: str = Field(
+        "local",
+        description="`local`, `lan` or `wan`: sets of defaults for one machine, one network, many networks.",
+    )
+    drain_timeout: float = Field(
+        30.0,
+        ge=0,
+        le=3600,
+        description="Seconds that requests in flight get to finish after the first SIGTERM.",
+    )
+    log_format: str = Field(
+        "console",
+        pattern="^(console|json)$",
+        description="`console` for people, `json` for machines; both on standard error.",
+    )
+    log_level: str = Field(
+        "info",
+        pattern="^(debug|info|warning|error)$",
+        description="The least severe line that is written.",
+    )
+    open: bool = Field(
+        default=False,
+        description="Allow `/v1` without keys on an address that other machines can reach. Closed unless you say so.",
+    )
 
 
 class Settings(BaseModel):

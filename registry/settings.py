@@ -9,27 +9,59 @@ class RegistrySettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     heartbeat: float = Field(
-        5.0, gt=0, le=300, description="Seconds between heartbeats. Shorter finds the dead sooner and costs traffic."
+        5.0,
+        gt=0,
+        le=300,
+        description="Seconds between heartbeats. Shorter finds the dead sooner and costs traffic.",
     )
     lease: float = Field(
-        15.0, gt=0, le=3600, description="Seconds without a heartbeat until a node leaves the live view; at least twice `heartbeat`."
+        15.0,
+        gt=0,
+        le=3600,
+        description="Seconds without a heartbeat until a node leaves the live view; at least twice `heartbeat`.",
     )
     reannounce: float = Field(
-        60.0, gt=0, le=3600, description="Seconds between repetitions of the whole record. Sync repairs losses sooner; this helps lone listeners."
+        60.0,
+        gt=0,
+        le=3600,
+        description="Seconds between repetitions of the whole record. Sync repairs losses sooner; this helps lone listeners.",
     )
     coalesce: float = Field(
-        0.05, ge=0, le=5, description="Seconds to wait for more changes before a record is published. Longer sends fewer frames in a burst."
+        0.05,
+        ge=0,
+        le=5,
+        description="Seconds to wait for more changes before a record is published. Longer sends fewer frames in a burst.",
+    )
+    suspicion: float = Field(
+        6.0,
+        gt=0,
+        le=3600,
+        description="Seconds that a node which parted or failed is doubted before it counts as lost; a beat in time clears it.",
     )
     sync: float = Field(
-        3.0, gt=0, le=300, description="Seconds between digest comparisons with one random peer. Shorter repairs losses sooner."
+        3.0,
+        gt=0,
+        le=300,
+        description="Seconds between digest comparisons with one random peer. Shorter repairs losses sooner.",
     )
-    ask_timeout: float = Field(3.0, gt=0, le=60, description="Seconds a peer may take to answer a comparison.")
-    max_nodes: int = Field(10_000, ge=1, description="Nodes remembered, live or not. Full means that newcomers are refused.")
+    ask_timeout: float = Field(
+        3.0, gt=0, le=60, description="Seconds a peer may take to answer a comparison."
+    )
+    max_nodes: int = Field(
+        10_000,
+        ge=1,
+        description="Nodes remembered, live or not. Full means that newcomers are refused.",
+    )
     max_services: int = Field(
-        2_000, ge=1, le=2_000, description="Models of one node. A record of 2,000 models fits one frame only with short names."
+        2_000,
+        ge=1,
+        le=2_000,
+        description="Models of one node. A record of 2,000 models fits one frame only with short names.",
     )
     frames_per_second: float = Field(
-        20.0, gt=0, description="Frames per author and second that are read; more are dropped and counted. Bursts of ten times as many pass."
+        20.0,
+        gt=0,
+        description="Frames per author and second that are read; more are dropped and counted. Bursts of ten times as many pass.",
     )
 
 
@@ -38,14 +70,47 @@ class MeshSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    listen: tuple[str, ...] = Field(("/ip4/127.0.0.1/tcp/6101",), description="Multiaddrs to listen on; port 0 picks a free one.")
-    announce: tuple[str, ...] = Field((), description="Multiaddrs to advertise instead of the ones found, for machines behind a fixed forwarding.")
-    bootstrap: tuple[str, ...] = Field((), description="Multiaddrs, ending in /p2p/<peer id>, that are dialled until they answer, and again when lost.")
-    redial: float = Field(1.0, gt=0, le=60, description="Seconds before a lost bootstrap peer is dialled again; grows to ten times that while it stays away.")
-    degree: int = Field(8, ge=1, le=64, description="Connections that a node tries to hold. More survive more failures and cost memory.")
-    max_connections: int = Field(256, ge=2, description="Connections held at most; more are refused.")
-    dial_timeout: float = Field(5.0, gt=0, le=60, description="Seconds for a dial with its handshake.")
-    ping: float = Field(3.0, gt=0, le=60, description="Seconds between liveness pings on idle connections.")
-    ping_timeout: float = Field(2.0, gt=0, le=60, description="Seconds a ping may take before its connection is given up.")
-    queue: int = Field(4096, ge=16, description="Frames that may wait for the registry; more are dropped and counted.")
-    max_pipes: int = Field(256, ge=1, description="Byte streams open to or from peers at one time; more are refused.")
+    listen: tuple[str, ...] = Field(
+        ("/ip4/127.0.0.1/tcp/6101",),
+        description="Multiaddrs to listen on; port 0 picks a free one.",
+    )
+    announce: tuple[str, ...] = Field(
+        (),
+        description="Multiaddrs to advertise instead of the ones found, for machines behind a fixed forwarding.",
+    )
+    bootstrap: tuple[str, ...] = Field(
+        (),
+        description="Multiaddrs, ending in /p2p/<peer id>, that are dialled until they answer, and again when lost.",
+    )
+    redial: float = Field(
+        1.0,
+        gt=0,
+        le=60,
+        description="Seconds before a lost bootstrap peer is dialled again; grows to ten times that while it stays away.",
+    )
+    degree: int = Field(
+        8,
+        ge=1,
+        le=64,
+        description="Connections that a node tries to hold. More survive more failures and cost memory.",
+    )
+    max_connections: int = Field(
+        256, ge=2, description="Connections held at most; more are refused."
+    )
+    dial_timeout: float = Field(
+        5.0, gt=0, le=60, description="Seconds for a dial with its handshake."
+    )
+    ping: float = Field(
+        3.0, gt=0, le=60, description="Seconds between liveness pings on idle connections."
+    )
+    ping_timeout: float = Field(
+        2.0, gt=0, le=60, description="Seconds a ping may take before its connection is given up."
+    )
+    queue: int = Field(
+        4096,
+        ge=16,
+        description="Frames that may wait for the registry; more are dropped and counted.",
+    )
+    max_pipes: int = Field(
+        256, ge=1, description="Byte streams open to or from peers at one time; more are refused."
+    )

@@ -16,7 +16,8 @@ from registry.records import PeerId
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
 
-# libp2p peer-ids specification: multihash "identity" (0x00), length 36, then the protobuf PublicKey{Type: Ed25519, Data: 32 bytes}.
+# libp2p's peer-ids specification: multihash "identity" (0x00) of length 36 over the protobuf
+# PublicKey{Type: Ed25519, Data: 32 bytes}.
 _ID_PREFIX = bytes.fromhex("002408011220")
 
 

@@ -8,15 +8,48 @@ class RouterSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    policy: str = Field("p2c", description="How candidates are ordered: the name of a module in `router/policies`.")
-    attempts: int = Field(3, ge=1, le=10, description="Workers tried at most for one request, before its first byte. More hide more failures and cost time.")
-    connect_timeout: float = Field(2.0, gt=0, le=60, description="Seconds to reach a worker or peer. Short: another may answer.")
-    first_byte_timeout: float = Field(120.0, gt=0, le=3600, description="Seconds until the first byte of an answer; a long prompt on a slow GPU needs many.")
-    idle_timeout: float = Field(60.0, gt=0, le=3600, description="Seconds between two bytes of an answer that has begun.")
-    total_timeout: float = Field(1800.0, gt=0, le=86_400, description="Seconds for a whole answer.")
-    max_body_bytes: int = Field(64 * 1024 * 1024, ge=1024, description="Largest request body; images need many. Larger ones get 413.")
-    max_answer_bytes: int = Field(
-        256 * 1024 * 1024, ge=1024, description="Largest answer of a worker that is not a stream; a larger one is a failed worker."
+    policy: str = Field(
+        "p2c", description="How candidates are ordered: the name of a module in `router/policies`."
     )
-    max_event_bytes: int = Field(4 * 1024 * 1024, ge=1024, description="Largest single event of a stream whose model name must be rewritten.")
-    connections_per_worker: int = Field(1024, ge=1, description="Open connections to one worker or peer; more requests wait for one.")
+    attempts: int = Field(
+        3,
+        ge=1,
+        le=10,
+        description="Workers tried at most for one request, before its first byte. More hide more failures and cost time.",
+    )
+    connect_timeout: float = Field(
+        2.0,
+        gt=0,
+        le=60,
+        description="Seconds to reach a worker or peer. Short: another may answer.",
+    )
+    first_byte_timeout: float = Field(
+        120.0,
+        gt=0,
+        le=3600,
+        description="Seconds until the first byte of an answer; a long prompt on a slow GPU needs many.",
+    )
+    idle_timeout: float = Field(
+        60.0, gt=0, le=3600, description="Seconds between two bytes of an answer that has begun."
+    )
+    total_timeout: float = Field(1800.0, gt=0, le=86_400, description="Seconds for a whole answer.")
+    max_body_bytes: int = Field(
+        64 * 1024 * 1024,
+        ge=1024,
+        description="Largest request body; images need many. Larger ones get 413.",
+    )
+    max_answer_bytes: int = Field(
+        256 * 1024 * 1024,
+        ge=1024,
+        description="Largest answer of a worker that is not a stream; a larger one is a failed worker.",
+    )
+    max_event_bytes: int = Field(
+        4 * 1024 * 1024,
+        ge=1024,
+        description="Largest single event of a stream whose model name must be rewritten.",
+    )
+    connections_per_worker: int = Field(
+        1024,
+        ge=1,
+        description="Open connections to one worker or peer; more requests wait for one.",
+    )

@@ -1,0 +1,164 @@
+"""What do the bytes on the mesh say? Frames: encode, decode, and every limit by name.
+
+    version  kind  public key  signature  body
+    1        1     32          64         the rest
+
+The signature covers the kind's domain tag and the body. Decoding checks length, version, shape, signature, in that
+order. The bytes received are kept: fields that this version does not know are ignored, never lost.
+"""
+
+import struct
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from typing import Annotated
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from registry import signing
+from registry.catalog import Signed
+from registry.errors import InvalidFrame, LimitReached
+from registry.mesh import MAX_FRAME_BYTES
+from registry.records import (
+    Heartbeat,
+    ModelType,
+    Reach,
+    Record,
+    Service,
+    Standing,
+    Version,
+)
+
+VERSION = 1
+RECORD, HEARTBEAT = 1, 2
+DOMAINS = {RECORD: b"modelvine/1/record\0", HEARTBEAT: b"modelvine/1/heartbeat\0"}
+
+HEADER_BYTES = 2 + signing.KEY_BYTES + signing.SIGNATURE_BYTES
+MAX_NAME_BYTES = 256
+MAX_SERVICES = 2_000
+MAX_ADDRESSES = 16
+MAX_ADDRESS_CHARACTERS = 256
+MAX_CERTIFICATE_CHARACTERS = 2_048
+MAX_AGENT_CHARACTERS = 128
+# JSON readers in other languages keep integers exact only to 2^53.
+MAX_COUNTER = (1 << 53) - 1
+
+_TYPES = {int(kind): kind for kind in ModelType}
+_HEARTBEAT_BODY = struct.Struct(">QQQ")
+
+_Counter = Annotated[int, Field(ge=0, le=MAX_COUNTER)]
+_Address = Annotated[str, Field(min_length=1, max_length=MAX_ADDRESS_CHARACTERS)]
+
+
+class _Body(BaseModel):
+    """The shape of a record's body."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    version: Annotated[list[_Counter], Field(min_length=2, max_length=2)]
+    standing: str
+    services: Annotated[list[list[str | int]], Field(max_length=MAX_SERVICES)]
+    mesh: Annotated[list[_Address], Field(max_length=MAX_ADDRESSES)] = []
+    links: Annotated[list[_Address], Field(max_length=MAX_ADDRESSES)] = []
+    certificate: Annotated[str, Field(max_length=MAX_CERTIFICATE_CHARACTERS)] = ""
+    agent: Annotated[str, Field(max_length=MAX_AGENT_CHARACTERS)] = ""
+
+
+def is_name(text: str) -> bool:
+    """Whether a project, model or cid may be called so: at most 256 bytes of UTF-8, nothing unprintable."""
+    # A character takes at most four bytes, so short names need no second look.
+    short = len(text) * 4 <= MAX_NAME_BYTES
+    return text.isprintable() and (short or len(text.encode()) <= MAX_NAME_BYTES)
+
+
+def encode_record(record: Record, identity: signing.Identity) -> Signed:
+    """Sign a record; raise `LimitReached` when it does not fit one frame."""
+    body = orjson.dumps(
+        {
+            "version": list(record.version),
+            "standing": record.standing.value,
+            "services": [[s.project, s.model, s.cid, int(s.type)] for s in record.services],
+            "mesh": record.reach.mesh,
+            "links": record.reach.links,
+            "certificate": b64encode(record.reach.certificate).decode(),
+            "agent": record.agent,
+        }
+    )
+    frame = _seal(RECORD, body, identity)
+    if len(frame) > MAX_FRAME_BYTES or len(record.services) > MAX_SERVICES:
+        raise LimitReached(
+            f"{len(record.services)} models make a record of {len(frame):,} bytes; "
+            f"a node's record holds {MAX_SERVICES:,} models and {MAX_FRAME_BYTES:,} bytes"
+        )
+    return Signed(record, frame)
+
+
+def encode_heartbeat(beat: Heartbeat, identity: signing.Identity) -> bytes:
+    """Sign a heartbeat: 122 bytes."""
+    return _seal(HEARTBEAT, _HEARTBEAT_BODY.pack(*beat.version, beat.beat), identity)
+
+
+def decode(frame: bytes) -> Signed | Heartbeat:
+    """Read and verify a frame; raise `InvalidFrame` or `InvalidSignature`."""
+    if not HEADER_BYTES <= len(frame) <= MAX_FRAME_BYTES:
+        raise InvalidFrame(
+            f"a frame has {HEADER_BYTES} to {MAX_FRAME_BYTES} bytes, not {len(frame)}"
+        )
+    version, kind = frame[0], frame[1]
+    if version != VERSION:
+        raise InvalidFrame(f"frames of version {version} are not known here")
+    if kind not in DOMAINS:
+        raise InvalidFrame(f"frames of kind {kind} are not known here")
+    public = frame[2 : 2 + signing.KEY_BYTES]
+    signature = frame[2 + signing.KEY_BYTES : HEADER_BYTES]
+    body = frame[HEADER_BYTES:]
+    word = _record(public, body, frame) if kind == RECORD else _heartbeat(public, body)
+    signing.verify(public, DOMAINS[kind], body, signature)
+    return word
+
+
+def _seal(kind: int, body: bytes, identity: signing.Identity) -> bytes:
+    signature = identity.sign(DOMAINS[kind], body)
+    return bytes((VERSION, kind)) + identity.public + signature + body
+
+
+def _heartbeat(public: bytes, body: bytes) -> Heartbeat:
+    if len(body) != _HEARTBEAT_BODY.size:
+        raise InvalidFrame(f"a heartbeat's body has {_HEARTBEAT_BODY.size} bytes, not {len(body)}")
+    epoch, sequence, beat = _HEARTBEAT_BODY.unpack(body)
+    if max(epoch, sequence, beat) > MAX_COUNTER:
+        raise InvalidFrame("a heartbeat's counter is out of range")
+    return Heartbeat(signing.peer_of(public), Version(epoch, sequence), beat)
+
+
+def _record(public: bytes, body: bytes, frame: bytes) -> Signed:
+    try:
+        parsed = _Body.model_validate_json(body)
+        certificate = b64decode(parsed.certificate, validate=True)
+        standing = Standing(parsed.standing)
+    except (ValidationError, Base64Error, ValueError) as error:
+        raise InvalidFrame(f"not a record: {type(error).__name__}") from error
+    services = tuple(s for row in parsed.services if (s := _service(row)) is not None)
+    if len({(s.project, s.model, s.cid) for s in services}) != len(services):
+        raise InvalidFrame("a record names one replica twice")
+    record = Record(
+        node=signing.peer_of(public),
+        version=Version(*parsed.version),
+        standing=standing,
+        services=services,
+        reach=Reach(tuple(parsed.mesh), tuple(parsed.links), certificate),
+        agent=parsed.agent if parsed.agent.isprintable() else "",
+    )
+    return Signed(record, frame)
+
+
+def _service(row: list[str | int]) -> Service | None:
+    """Read one row; `None` for a type that only newer versions know, which is theirs to use."""
+    match row:
+        case [str(project), str(model), str(cid), int(kind), *_] if project and model:
+            if not (is_name(project) and is_name(model) and is_name(cid)):
+                raise InvalidFrame("a name in a record is too long or unprintable")
+            known = _TYPES.get(kind)
+            return None if known is None else Service(project, model, cid, known)
+        case _:
+            raise InvalidFrame("a service is [project, model, cid, type]")
