@@ -1,0 +1,114 @@
+"""What can go wrong while answering a request. Every error says whether another worker might do better.
+
+RouterError
+├── BadRequest              the caller's fault; nobody would take it
+├── UnknownModel            no live or remembered node offers this name
+├── NobodyServes            the name is known, but nobody who is alive and willing serves it now
+├── NoCapacity              all who could are full; try again after `retry_after` seconds
+└── WorkerError             one attempt ended badly
+    ├── WorkerUnreachable   no connection: nothing was sent
+    ├── WorkerTimeout       connected, but too slow in one named phase
+    ├── WorkerBusy          it said that it is full
+    ├── WorkerFailed        it answered with a failure of its own, or with nonsense
+    ├── WorkerStale         it no longer serves this model: our catalog is behind
+    ├── WorkerRejected      it refused the request itself; every worker would
+    └── AnswerBroken        it broke off after the first byte had gone to the caller
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class RouterError(Exception):
+    """The root of this package's errors."""
+
+
+class BadRequest(RouterError):
+    """The request itself is wrong; `param` names the field where it is known."""
+
+    def __init__(self, message: str, *, param: str | None = None, status: int = 400) -> None:
+        super().__init__(message)
+        self.param = param
+        self.status = status
+
+
+class UnknownModel(RouterError):
+    """Nobody offers this name; `nearest` are names that are offered and look like it."""
+
+    def __init__(self, model: str, nearest: Sequence[str] = ()) -> None:
+        hint = f"; did you mean {', '.join(nearest)}?" if nearest else ""
+        super().__init__(f"no node serves the model {model!r}{hint}")
+        self.nearest = tuple(nearest)
+
+
+class NobodyServes(RouterError):
+    """The model is known, but no live node serves it now."""
+
+    def __init__(self, message: str, *, retry_after: float = 5.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class NoCapacity(RouterError):
+    """Everybody who serves the model is full."""
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class WorkerError(RouterError):
+    """One attempt ended badly. `elsewhere` says whether another worker might do better."""
+
+    elsewhere: ClassVar[bool] = True
+    blames_worker: ClassVar[bool] = True
+
+
+class WorkerUnreachable(WorkerError):
+    """No connection could be made; nothing of the request was sent."""
+
+
+class WorkerTimeout(WorkerError):
+    """The worker was reached, but `phase` took longer than its budget."""
+
+    def __init__(self, phase: str, seconds: float) -> None:
+        super().__init__(f"no {phase} within {seconds:g} s")
+        self.phase = phase
+
+
+class WorkerBusy(WorkerError):
+    """The worker said that it is full, for `retry_after` seconds where it named a time."""
+
+    blames_worker = False
+
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class WorkerFailed(WorkerError):
+    """The worker answered with a failure of its own, or with something that is no answer."""
+
+
+class WorkerStale(WorkerError):
+    """The peer does not serve this model any more: our catalog is behind."""
+
+    blames_worker = False
+
+
+class WorkerRejected(WorkerError):
+    """The worker refused the request itself; `status` and `body` are its own words for the caller."""
+
+    elsewhere = False
+    blames_worker = False
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(f"the worker refused the request with status {status}")
+        self.status = status
+        self.body = body
+
+
+class AnswerBroken(WorkerError):
+    """The answer broke off after its first byte; nothing is replayed."""
+
+    elsewhere = False

@@ -1,0 +1,52 @@
+"""What is asked: one value for every kind of request, with its bytes as they came."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from registry.records import PeerId
+
+
+class Kind(StrEnum):
+    """What a request wants done; the value is the path under `/v1/`."""
+
+    CHAT = "chat/completions"
+    COMPLETION = "completions"
+    EMBEDDING = "embeddings"
+    IMAGE = "images/generations"
+    IMAGE_EDIT = "images/edits"
+    TRANSCRIPTION = "audio/transcriptions"
+    TRANSLATION = "audio/translations"
+    SPEECH = "audio/speech"
+    RERANK = "rerank"
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Restricts the choice of who may answer; an empty field restricts nothing."""
+
+    project: str = ""
+    cid: str | None = None
+    node: PeerId | None = None
+
+
+ANYWHERE = Pin()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. `model` is the name as the caller wrote it, `MODEL` or `PROJECT/MODEL`.
+
+    `own_only` is set for requests that another node sent on: only this node's workers may answer, so there is no
+    second hop. `passed` are the headers that travel with the request (trace context), lower-case names.
+    """
+
+    id: str
+    kind: Kind
+    model: str
+    body: bytes
+    content_type: str
+    stream: bool = False
+    pin: Pin = ANYWHERE
+    own_only: bool = False
+    passed: "MappingProxyType[str, str]" = MappingProxyType({})

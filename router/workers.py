@@ -1,0 +1,66 @@
+"""This machine's workers: which process serves a model here, and how to speak to it. Private to this node."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from registry.catalog import names_of
+from registry.records import Service
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One replica of one model on this machine.
+
+    `api` is the URL that was registered: a base (`http://127.0.0.1:8080`, `…/v1`) or a full endpoint. `model` is the
+    worker's own name for the model, empty when it is the registered one. `capacity` is the number of requests that it
+    takes at one time, 0 when that is not known.
+    """
+
+    service: Service
+    api: str
+    dialect: str = "openai_http"
+    model: str = ""
+    capacity: int = 0
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells one worker from another: project, model, cid."""
+        return self.service.project, self.service.model, self.service.cid
+
+    @property
+    def own_model(self) -> str:
+        """The name to use when speaking to the worker."""
+        return self.model or self.service.model
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """An immutable table of workers, indexed by the names that clients use."""
+
+    by_key: MappingProxyType[tuple[str, str, str], Worker] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    by_name: MappingProxyType[str, tuple[Worker, ...]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+    @classmethod
+    def of(cls, workers: Iterable[Worker]) -> "Workers":
+        """Make a table; of two workers with one key the later counts."""
+        by_key = {worker.key: worker for worker in workers}
+        by_name: dict[str, tuple[Worker, ...]] = {}
+        for worker in by_key.values():
+            for name in names_of(worker.service):
+                by_name[name] = (*by_name.get(name, ()), worker)
+        return cls(MappingProxyType(by_key), MappingProxyType(by_name))
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self.by_key.values())
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    def services(self) -> tuple[Service, ...]:
+        """What the world may know of this table, in a stable order."""
+        return tuple(sorted(worker.service for worker in self.by_key.values()))
