@@ -72,6 +72,7 @@ class Pulse:
     since: float
     why: Evidence
     beat: int = -1
+    epoch: int = -1
 
     def after(self, evidence: Evidence, now: float) -> "Pulse":
         """Return the pulse once `evidence` has been seen at `now`."""
