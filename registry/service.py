@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 
 from registry import sync
@@ -164,20 +165,25 @@ class Registry:
         """Take in what a request showed about a node."""
         self._notify(self._replica.observe(node, evidence, self._now()))
 
-    async def run(self, serve_pipe: PipeHandler, started: Callable[[], None]) -> None:
-        """Take part in the mesh until cancelled."""
+    async def start(self, serve_pipe: PipeHandler) -> None:
+        """Join the mesh; raise `MeshDown` when it cannot be had at all, a port in use for example."""
         await self.mesh.start(self._answer, serve_pipe)
-        started()
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._listen())
-                group.create_task(self._tick())
-                group.create_task(self._compare_now_and_then())
-                for _ in range(_COMPARISONS_AT_ONCE):
-                    group.create_task(self._fetch())
-                group.create_task(self._save_again())
-        finally:
-            await self.mesh.stop()
+
+    async def run(self) -> None:
+        """Keep the registry true until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._listen())
+            group.create_task(self._tick())
+            group.create_task(self._compare_now_and_then())
+            group.create_task(self._save_again())
+            for _ in range(_COMPARISONS_AT_ONCE):
+                group.create_task(self._fetch())
+
+    async def stop(self) -> None:
+        """Leave the mesh, and save what is unsaved."""
+        await self.mesh.stop()
+        with suppress(StoreUnavailable):
+            await self._save()
 
     # How.
 
