@@ -1,0 +1,43 @@
+"""Who owns the tasks of a mesh? A crew: it starts them, logs what they raise, and ends them all.
+
+A `TaskGroup` lives inside one `async with`; a mesh lives between two calls, `start` and `stop`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+_log = logging.getLogger("modelvine.mesh")
+_Result = TypeVar("_Result")
+
+
+class Crew:
+    """The tasks that one mesh runs for its peers; one that fails costs the others nothing."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def spawn(self, work: Coroutine[Any, Any, _Result]) -> "asyncio.Task[_Result]":
+        """Run `work` until it ends or the crew is dismissed; what it raises is logged here."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._left)
+        return task
+
+    async def dismiss(self) -> None:
+        """Cancel every task and return when all have ended."""
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+
+    def _left(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # The text of an error may quote what a peer sent, so only its type is told.
+            _log.warning("work for a peer failed: %s", type(error).__name__)
+            _log.debug("work for a peer failed", exc_info=error)

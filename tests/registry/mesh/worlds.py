@@ -1,0 +1,116 @@
+"""Two small worlds under one contract: nodes in one process, and nodes over real sockets."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from registry.mesh import Answerer, Arrived, Mesh, MeshEvent, Pipe, PipeHandler
+from registry.mesh.memory import MemoryMesh
+from registry.mesh.memory_net import MemoryNet
+from registry.signing import Identity
+
+
+def identity(name: str) -> Identity:
+    """Make the same identity for the same name."""
+    return Identity(hashlib.sha256(name.encode()).digest())
+
+
+async def until(holds: Callable[[], bool], *, within: float = 10.0) -> None:
+    """Return as soon as a condition holds."""
+    async with asyncio.timeout(within):
+        while not holds():  # noqa: ASYNC110 (what is awaited is real I/O, not an event of ours)
+            await asyncio.sleep(0.01)
+
+
+async def echo(asker: str, question: bytes) -> bytes:
+    return asker.encode() + b" asked " + question
+
+
+async def return_everything(pipe: Pipe) -> None:
+    while chunk := await pipe.read():
+        await pipe.write(chunk)
+    await pipe.finish()
+
+
+@dataclass(eq=False)
+class Seat:
+    """A started mesh and what it has seen."""
+
+    mesh: Mesh
+    seen: list[MeshEvent] = field(default_factory=list)
+
+    def frames(self) -> list[bytes]:
+        return [event.frame for event in self.seen if isinstance(event, Arrived)]
+
+    def peers(self) -> set[str]:
+        return {connection.peer for connection in self.mesh.connections()}
+
+    async def watch(self) -> None:
+        async for event in self.mesh.events():
+            self.seen.append(event)
+
+    async def watch_some(self, count: int) -> None:
+        async for event in self.mesh.events():
+            self.seen.append(event)
+            if len(self.seen) == count:
+                return
+
+
+class World:
+    """Seats nodes, and ends them with the test."""
+
+    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+        self._tasks = tasks
+        self._seats: list[Seat] = []
+
+    def build(self, name: str, bootstrap: tuple[str, ...], limits: dict[str, int]) -> Mesh:
+        raise NotImplementedError
+
+    async def seat(
+        self,
+        name: str,
+        *bootstrap: Seat,
+        answer: Answerer = echo,
+        serve_pipe: PipeHandler = return_everything,
+        **limits: int,
+    ) -> Seat:
+        """Start a node that is connected to the ones named, and watch its events."""
+        addresses = tuple(address for seat in bootstrap for address in seat.mesh.addresses())
+        seat = Seat(self.build(name, addresses, limits))
+        await seat.mesh.start(answer, serve_pipe)
+        self._seats.append(seat)
+        if limits.get("queue") is None:
+            self._tasks.create_task(seat.watch())
+        for other in bootstrap:
+            await joined(seat, other)
+        return seat
+
+    async def close(self) -> None:
+        for seat in self._seats:
+            await seat.mesh.stop()
+
+
+async def joined(one: Seat, other: Seat) -> None:
+    """Wait until two nodes are connected, as both see it."""
+    await until(lambda: other.mesh.peer in one.peers() and one.mesh.peer in other.peers())
+
+
+class MemoryWorld(World):
+    def __init__(self, tasks: asyncio.TaskGroup) -> None:
+        super().__init__(tasks)
+        self.net = MemoryNet()
+
+    def build(self, name: str, bootstrap: tuple[str, ...], limits: dict[str, int]) -> Mesh:
+        return MemoryMesh(identity(name).peer, self.net, bootstrap=bootstrap, **limits)
+
+
+@asynccontextmanager
+async def world_of(kind: type[World]) -> AsyncIterator[World]:
+    async with asyncio.TaskGroup() as tasks:
+        world = kind(tasks)
+        try:
+            yield world
+        finally:
+            await world.close()
