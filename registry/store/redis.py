@@ -1,0 +1,192 @@
+"""What do the nodes of one site share? Frames in one Redis hash, and each node's own spaces beside it.
+
+Every round trip is bounded and tried once: a node serves on without its store. Values are opaque here, so of two
+nodes that write one peer's frame the later write stays; readers merge, so at worst an older frame lies there until
+its owner writes again. The site's Redis sees what a node keeps of its own workers: give it a password, or TLS.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+from urllib.parse import parse_qs, urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.connection import BlockingConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from registry.errors import StoreUnavailable
+from registry.records import PeerId
+from registry.store import Change, Put, Space, Store, limits
+
+T = TypeVar("T")
+
+_SLICE = 256
+"""Values asked for at a time: at most 128 MiB on their way, and far less with real frames."""
+
+_USAGE = (
+    "write redis://HOST:PORT/N, rediss://HOST:PORT/N or unix://SOCKET?db=N, with [USER]:PASSWORD@ before the host "
+    "where the server asks for it; special characters in a password percent-encoded; the only options are db and ssl_…"
+)
+
+# Error replies begin with a word in capitals: OOM, READONLY, MISCONF, NOPERM.
+_CODE = re.compile(r"[A-Z]{3,20}\b")
+
+
+class RedisStore:
+    """Keeps values in a Redis server, `RECORDS` for the whole site, other spaces for `node` alone."""
+
+    def __init__(
+        self, url: str, *, node: PeerId, prefix: str = "modelvine", timeout: float = 1.0
+    ) -> None:
+        self._node = node
+        self._prefix = prefix
+        self._timeout = timeout
+        self._place = _check(url)
+        self._closed = False
+        self._redis = _connect(url, timeout)
+        # One round trip at a time, so that writes arrive in the order they were made.
+        self._turn = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"RedisStore({self._place})"
+
+    async def read(self, space: Space) -> Mapping[str, bytes]:
+        """Return everything in one space; raise `StoreUnavailable`.
+
+        Lengths are asked for before values, so that whoever can write there cannot fill our memory. A space of
+        more than 256 values is read in several steps, between which others may write.
+        """
+        name = self._name(space)
+        count = self._shaped([await self._run(lambda: self._redis.hlen(name))], int)[0]
+        if count > limits.MAX_VALUES:
+            raise StoreUnavailable(
+                f"Redis at {self._place} holds more than {limits.MAX_VALUES} values in {name}"
+            )
+        fields = self._shaped(await self._run(lambda: self._redis.hkeys(name)), bytes)
+        kept: dict[str, bytes] = {}
+        for start in range(0, min(len(fields), limits.MAX_VALUES), _SLICE):
+            kept |= await self._read_slice(name, fields[start : start + _SLICE])
+        return kept
+
+    async def write(self, *changes: Change) -> None:
+        """Apply all changes or none; raise `StoreUnavailable`, or `LimitReached` for what is too long.
+
+        As durable as the server is set up to be. When the answer is lost the write may have happened;
+        writing again is harmless.
+        """
+        limits.check(changes)
+        if not changes:
+            return
+        commands = self._redis.pipeline(transaction=True)
+        for change in changes:
+            if isinstance(change, Put):
+                commands.hset(self._name(change.space), change.key, cast("Any", change.value))
+            else:
+                commands.hdel(self._name(change.space), change.key)
+        await self._run(commands.execute)
+
+    async def close(self) -> None:
+        """Close the connection; harmless when called twice."""
+        if not self._closed:
+            self._closed = True
+            await self._bounded(lambda: self._redis.aclose(close_connection_pool=True))
+
+    def _name(self, space: Space) -> str:
+        owner = "" if space is Space.RECORDS else f"{self._node}:"
+        return f"{self._prefix}:{owner}{space}"
+
+    async def _read_slice(self, name: str, fields: Sequence[bytes]) -> dict[str, bytes]:
+        lengths = self._redis.pipeline(transaction=False)
+        for field in fields:
+            lengths.hstrlen(name, cast("Any", field))
+        measured = self._shaped(await self._run(lengths.execute), int, count=len(fields))
+        wanted = [
+            field
+            for field, length in zip(fields, measured, strict=True)
+            if length <= limits.MAX_VALUE_BYTES
+        ]
+        if not wanted:
+            return {}
+        answer = await self._run(lambda: self._redis.hmget(name, cast("Any", wanted)))
+        values = self._shaped(answer, object, count=len(wanted))
+        return limits.within(dict(zip(wanted, values, strict=True)))
+
+    def _shaped(self, answer: object, kind: type[T], *, count: int = -1) -> list[T]:
+        """Return an answer that is a list of `kind`, of that many where `count` is given."""
+        if not isinstance(answer, list) or count not in {-1, len(answer)}:
+            raise StoreUnavailable(f"Redis at {self._place}: an answer of the wrong length")
+        if not all(isinstance(part, kind) for part in answer):
+            raise StoreUnavailable(f"Redis at {self._place}: an answer of the wrong kind")
+        return answer
+
+    async def _run(self, call: Callable[[], Awaitable[T]]) -> T:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        return await self._bounded(call)
+
+    async def _bounded(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make one round trip, waiting for our turn included.
+
+        What the server or the library says may repeat a password (servers quote the arguments of a command that
+        they do not know), so only its kind is passed on, and the chain of causes is cut.
+        """
+        try:
+            async with asyncio.timeout(self._timeout), self._turn:
+                return await call()
+        except TimeoutError:
+            reason = f"no answer within {self._timeout:g} s"
+        except RedisTimeoutError:
+            reason = f"no answer within {self._timeout:g} s"
+        except (RedisError, OSError, ValueError) as error:
+            reason = _kind(error)
+        raise StoreUnavailable(f"Redis at {self._place}: {reason}")
+
+
+def _kind(error: Exception) -> str:
+    code = _CODE.match(str(error)) if isinstance(error, ResponseError) else None
+    return f"{type(error).__name__} {code[0]}" if code else type(error).__name__
+
+
+def _connect(url: str, timeout: float) -> Redis:
+    try:
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=2,
+            timeout=timeout,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            # The library would try ten times with growing pauses; whoever calls us knows better.
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+            driver_info=None,
+        )
+    except ValueError:
+        raise ValueError(_USAGE) from None
+    return Redis(connection_pool=pool)
+
+
+def _check(url: str) -> str:
+    """Return where the server is, without user and password; raise `ValueError`."""
+    try:
+        parts = urlsplit(url)
+        place = parts.path if parts.scheme == "unix" else f"{parts.hostname}:{parts.port or 6379}"
+        options = parse_qs(parts.query, keep_blank_values=True, max_num_fields=20)
+    except ValueError:
+        raise ValueError(_USAGE) from None
+    # Other options of the library would lift our bounds or turn bytes into text.
+    if not all(option == "db" or option.startswith("ssl_") for option in options):
+        raise ValueError(_USAGE)
+    if not (parts.path if parts.scheme == "unix" else parts.hostname):
+        raise ValueError(_USAGE)
+    return place
+
+
+def open_url(url: str, *, data_dir: Path, node: PeerId, timeout: float) -> Store:
+    """Return a store for `redis://…`, `rediss://…` or `unix://…`."""
+    del data_dir  # Nothing is kept on this machine.
+    return RedisStore(url, node=node, timeout=timeout)

@@ -1,0 +1,223 @@
+"""What survives this machine's restarts? One table in one SQLite file, used by one thread of its own.
+
+A write is durable when it returns: write-ahead log, synced at every commit. A damaged file is never deleted,
+replaced or repaired; the error says what a person can do. After any failure the next call opens the file anew.
+"""
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from registry.errors import StoreUnavailable
+from registry.records import PeerId
+from registry.store import Change, Put, Space, Store, limits
+
+T = TypeVar("T")
+
+SCHEMA = 1
+"""The layout that this version writes, kept in the file as `user_version`."""
+
+_FILE_NAME = "modelvine.db"
+
+# SQLite does not wait for a lock here as it does elsewhere, so two processes at a new file need another try.
+_LOG_TRIES = 50
+_LOG_PAUSE = 0.01
+
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+class SqliteStore:
+    """Keeps values in one file. Several processes may use it at a time; a lock is waited for."""
+
+    def __init__(self, path: Path, *, timeout: float = 1.0) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._database: sqlite3.Connection | None = None
+        self._closed = False
+        # One thread, so that calls are applied in the order they were made and a slow disk stops nobody else.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+
+    async def read(self, space: Space) -> Mapping[str, bytes]:
+        """Return everything in one space; raise `StoreUnavailable`."""
+        return await self._run(lambda: self._select(space))
+
+    async def write(self, *changes: Change) -> None:
+        """Apply all changes or none; raise `StoreUnavailable`, or `LimitReached` for what is too long.
+
+        When its time runs out on a stuck disk the write may still happen; writing again is harmless.
+        """
+        limits.check(changes)
+        await self._run(lambda: self._apply(changes))
+
+    async def close(self) -> None:
+        """Close the file; harmless when called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(2 * self._timeout):
+                await loop.run_in_executor(self._thread, self._let_go)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"{self._path} could not be closed in time") from error
+        finally:
+            self._thread.shutdown(wait=False)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        loop = asyncio.get_running_loop()
+        try:
+            # SQLite itself waits `timeout` for a lock; as long again is left for the disk.
+            async with asyncio.timeout(2 * self._timeout):
+                return await loop.run_in_executor(self._thread, self._translated, work)
+        except TimeoutError as error:
+            raise StoreUnavailable(
+                f"{self._path} did not answer within {2 * self._timeout:g} s"
+            ) from error
+
+    # What follows runs in the store's own thread only.
+
+    def _translated(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except sqlite3.Error as error:
+            self._let_go()
+            raise StoreUnavailable(_explain(self._path, error)) from error
+        except OSError as error:
+            self._let_go()
+            raise StoreUnavailable(f"{self._path}: {error.strerror or error}") from error
+        except StoreUnavailable:
+            self._let_go()
+            raise
+
+    def _select(self, space: Space) -> dict[str, bytes]:
+        rows = self._opened().execute(
+            "SELECT CAST(key AS BLOB), value FROM entry WHERE space = ? LIMIT ?",
+            (space, limits.MAX_VALUES + 1),
+        )
+        found = dict(rows)
+        if len(found) > limits.MAX_VALUES:
+            raise StoreUnavailable(
+                f"{self._path} holds more than {limits.MAX_VALUES} values in {space}"
+            )
+        return limits.within(found)
+
+    def _apply(self, changes: Iterable[Change]) -> None:
+        database = self._opened()
+        database.execute("BEGIN IMMEDIATE")
+        for change in changes:
+            if isinstance(change, Put):
+                database.execute(
+                    "INSERT INTO entry (space, key, value) VALUES (?, ?, ?) "
+                    "ON CONFLICT (space, key) DO UPDATE SET value = excluded.value",
+                    (change.space, change.key, change.value),
+                )
+            else:
+                database.execute(
+                    "DELETE FROM entry WHERE space = ? AND key = ?", (change.space, change.key)
+                )
+        database.execute("COMMIT")
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._database is None:
+            _make_private(self._path)
+            self._database = sqlite3.connect(
+                self._path, timeout=self._timeout, isolation_level=None, check_same_thread=False
+            )
+            _prepare(self._database, self._path)
+        return self._database
+
+    def _let_go(self) -> None:
+        """Close the file; what was not committed is rolled back."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+
+def _make_private(path: Path) -> None:
+    """See that nobody else can read the file; SQLite gives its log the same mode."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        # By name, never through a descriptor: closing one would drop SQLite's locks in this process.
+        if path.stat().st_mode & 0o077:
+            path.chmod(0o600)
+
+
+def _prepare(database: sqlite3.Connection, path: Path) -> None:
+    """Check what the file is, before anything is written to it, and lay out a new one."""
+    # One transaction for both questions: another process may lay the file out at this moment.
+    database.execute("BEGIN")
+    version = _only(database, "PRAGMA user_version")
+    tables = _only(database, "SELECT count(*) FROM sqlite_master")
+    database.execute("COMMIT")
+    if version > SCHEMA:
+        raise StoreUnavailable(
+            f"{path} was written by a newer modelvine (layout {version}, this one knows {SCHEMA}): "
+            "upgrade this one, or choose another file with `store`"
+        )
+    if version == 0 and tables:
+        raise StoreUnavailable(
+            f"{path} belongs to another program: choose another file with `store`"
+        )
+    if database.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+        raise StoreUnavailable(_damaged(path))
+    if version == 0:
+        database.execute("BEGIN IMMEDIATE")
+        # Two processes may start at once; the second finds the work done.
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS entry (space TEXT NOT NULL, key TEXT NOT NULL, "
+            "value BLOB NOT NULL, PRIMARY KEY (space, key)) WITHOUT ROWID"
+        )
+        database.execute(f"PRAGMA user_version = {SCHEMA}")
+        database.execute("COMMIT")
+    _keep_log(database)
+    database.execute("PRAGMA synchronous = FULL")
+
+
+def _keep_log(database: sqlite3.Connection) -> None:
+    """Switch a new file to the write-ahead log; the file remembers it."""
+    for _ in range(_LOG_TRIES):
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            time.sleep(_LOG_PAUSE)
+        else:
+            return
+    raise sqlite3.OperationalError("database is locked")
+
+
+def _only(database: sqlite3.Connection, query: str) -> int:
+    return int(database.execute(query).fetchone()[0])
+
+
+def _explain(path: Path, error: sqlite3.Error) -> str:
+    # The low byte is the primary code; some errors of the module itself carry none at all.
+    code = error.sqlite_errorcode & 0xFF if hasattr(error, "sqlite_errorcode") else None
+    return _damaged(path) if code in _DAMAGED else f"{path}: {error}"
+
+
+def _damaged(path: Path) -> str:
+    return (
+        f"{path} is damaged: stop the node, move it away together with the files {path.name}-wal and "
+        f"{path.name}-shm, or put a backup there, and start again; other nodes' records come back by "
+        "themselves, this node's models have to be registered again"
+    )
+
+
+def open_url(url: str, *, data_dir: Path, node: PeerId, timeout: float) -> Store:
+    """Return a store for `sqlite`, in the data directory, or for `sqlite:PATH`."""
+    del node  # One node, one file: everything in it is its own.
+    path = url.removeprefix("sqlite").removeprefix(":")
+    if path.startswith("//") or url == "sqlite:":
+        raise ValueError(f"write `sqlite` or `sqlite:PATH`, not {url!r}")
+    return SqliteStore(data_dir / (path or _FILE_NAME), timeout=timeout)

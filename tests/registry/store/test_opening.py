@@ -1,0 +1,58 @@
+"""Which store a setting means, and that a store's library is loaded only when it is asked for."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from registry.store.memory import MemoryStore
+from registry.store.opening import open_store
+from registry.store.redis import RedisStore
+from registry.store.sqlite import SqliteStore
+from tests.registry.store.conftest import ALICE
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("memory", MemoryStore),
+        ("sqlite", SqliteStore),
+        ("sqlite:x.db", SqliteStore),
+        ("redis://127.0.0.1:1/0", RedisStore),
+        ("rediss://:secret@redis.example:6380/1?ssl_cert_reqs=required", RedisStore),
+        ("unix:///run/redis.sock?db=1", RedisStore),
+    ],
+)
+def test_the_word_before_the_colon_chooses_the_store(url: str, kind: type, tmp_path: Path) -> None:
+    assert isinstance(open_store(url, data_dir=tmp_path, node=ALICE), kind)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "postgres://me:secret@host/db",
+        "opening",
+        "limits",
+        "memory:secret",
+        "__init__",
+        "../memory",
+    ],
+)
+def test_an_unknown_store_is_refused_with_the_ones_there_are(url: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="write") as refused:
+        open_store(url, data_dir=tmp_path, node=ALICE)
+    assert "me:secret" not in str(refused.value)
+
+
+def test_a_node_without_redis_never_loads_its_library() -> None:
+    script = (
+        "import sys; from pathlib import Path; from registry.store.opening import open_store;"
+        "open_store('memory', data_dir=Path(), node='n'); open_store('sqlite', data_dir=Path(), node='n');"
+        "sys.exit('redis' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, timeout=30, check=True)

@@ -1,0 +1,286 @@
+"""What Redis adds to the contract: one hash for the site, bounded calls, and a password that nobody reads."""
+
+import asyncio
+import logging
+import time
+import traceback
+from pathlib import Path
+
+import pytest
+
+from registry.errors import StoreUnavailable
+from registry.store import Delete, Put, Space, Store, limits
+from registry.store.redis import RedisStore
+from tests.redis_server import RedisServer, free_port
+from tests.registry.store.conftest import ALICE, BOB, Opening
+
+EPOCH = Put(Space.SELF, "epoch", b"1")
+PASSWORD = "correct-horse-7"
+
+
+@pytest.fixture
+def store(redis: RedisServer, opened: Opening) -> Store:
+    return opened(redis.url)
+
+
+async def test_records_are_shared_by_the_site_and_nothing_else_is(
+    redis: RedisServer, opened: Opening
+) -> None:
+    alice, bob = opened(redis.url, node=ALICE), opened(redis.url, node=BOB)
+    await alice.write(*(Put(space, "key", b"alice's") for space in Space))
+    assert dict(await bob.read(Space.RECORDS)) == {"key": b"alice's"}
+    for space in set(Space) - {Space.RECORDS}:
+        assert dict(await bob.read(space)) == {}
+    await bob.write(Delete(Space.RECORDS, "key"), Put(Space.SELF, "key", b"bob's"))
+    assert dict(await alice.read(Space.RECORDS)) == {}
+    assert dict(await alice.read(Space.SELF)) == {"key": b"alice's"}
+
+
+async def test_two_sites_share_a_server_under_two_prefixes(redis: RedisServer) -> None:
+    stores = [RedisStore(redis.url, node=ALICE, prefix=prefix) for prefix in ("north", "south")]
+    await stores[0].write(Put(Space.RECORDS, "key", b"north's"))
+    assert dict(await stores[1].read(Space.RECORDS)) == {}
+    assert redis.command("KEYS", "*") == b"*1\r\n$13\r\nnorth:records\r\n"
+    for store in stores:
+        await store.close()
+
+
+async def test_of_two_writers_the_later_write_stays(redis: RedisServer, opened: Opening) -> None:
+    alice, bob = opened(redis.url, node=ALICE), opened(redis.url, node=BOB)
+    await alice.write(Put(Space.RECORDS, ALICE, b"newer frame"))
+    await bob.write(Put(Space.RECORDS, ALICE, b"older frame"))
+    assert dict(await alice.read(Space.RECORDS)) == {ALICE: b"older frame"}
+    await alice.write(Put(Space.RECORDS, ALICE, b"newer frame"))
+    assert dict(await bob.read(Space.RECORDS)) == {ALICE: b"newer frame"}
+
+
+async def test_a_unix_socket_leads_to_the_same_values(redis: RedisServer, opened: Opening) -> None:
+    await opened(redis.url).write(EPOCH)
+    assert dict(await opened(redis.unix_url).read(Space.SELF)) == {"epoch": b"1"}
+
+
+async def test_a_dead_port_is_tried_once_and_given_up_at_once(opened: Opening) -> None:
+    store = opened(f"redis://127.0.0.1:{free_port()}/0")
+    started = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="ConnectionError"):
+        await store.write(EPOCH)
+    # The library's own ten retries take several seconds.
+    assert time.monotonic() - started < 0.5
+
+
+async def test_a_server_that_accepts_and_says_nothing_costs_one_timeout(opened: Opening) -> None:
+    silent = await asyncio.start_server(_say_nothing, "127.0.0.1", 0)
+    async with silent:
+        port = silent.sockets[0].getsockname()[1]
+        store = opened(f"redis://127.0.0.1:{port}/0", timeout=0.2)
+        for call in (store.read(Space.SELF), store.write(EPOCH)):
+            started = time.monotonic()
+            with pytest.raises(StoreUnavailable, match=r"no answer within 0\.2 s"):
+                await call
+            assert 0.15 < time.monotonic() - started < 0.8
+        await store.close()
+
+
+async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while await reader.read(4096):
+        pass
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\x00\xff\xfe\r\n",
+        b":abc\r\n",
+        b"*-7\r\n",
+        b"$-9\r\n",
+        b"",
+    ],
+)
+async def test_something_that_is_no_redis_is_an_error_and_nothing_else(
+    opened: Opening, answer: bytes
+) -> None:
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(4096)
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    other = await asyncio.start_server(answer_once, "127.0.0.1", 0)
+    async with other:
+        store = opened(f"redis://127.0.0.1:{other.sockets[0].getsockname()[1]}/0", timeout=0.3)
+        with pytest.raises(StoreUnavailable):
+            await store.read(Space.RECORDS)
+        with pytest.raises(StoreUnavailable):
+            await store.write(EPOCH)
+        await store.close()
+
+
+async def test_a_frozen_server_costs_one_timeout_for_all_and_is_used_again_when_it_thaws(
+    redis: RedisServer, opened: Opening
+) -> None:
+    store = opened(redis.url, timeout=0.3)
+    await store.write(EPOCH)
+    redis.freeze()
+    try:
+        started = time.monotonic()
+        results = await asyncio.gather(
+            *(store.write(Put(Space.SELF, f"{number}", b"2")) for number in range(10)),
+            store.read(Space.SELF),
+            return_exceptions=True,
+        )
+        assert time.monotonic() - started < 1
+        assert {type(result) for result in results} == {StoreUnavailable}
+    finally:
+        redis.thaw()
+    await store.write(Put(Space.SELF, "epoch", b"3"))
+    assert (await store.read(Space.SELF))["epoch"] == b"3"
+
+
+async def test_an_answer_that_comes_late_is_never_taken_for_the_next_one(
+    redis: RedisServer, opened: Opening
+) -> None:
+    store = opened(redis.url, timeout=0.2)
+    await store.write(Put(Space.SELF, "epoch", b"self"), Put(Space.PEERS, "peer", b"peers"))
+    for _ in range(5):
+        redis.freeze()
+        with pytest.raises(StoreUnavailable):
+            await store.read(Space.SELF)
+        redis.thaw()
+        assert dict(await store.read(Space.PEERS)) == {"peer": b"peers"}
+
+
+async def test_a_caller_that_leaves_in_the_middle_harms_no_later_call(store: Store) -> None:
+    await store.write(Put(Space.SELF, "epoch", b"self"), Put(Space.PEERS, "peer", b"peers"))
+    for turns in range(12):
+        reading = asyncio.ensure_future(store.read(Space.SELF))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait([reading])
+        assert dict(await store.read(Space.PEERS)) == {"peer": b"peers"}
+
+
+async def test_a_server_that_was_restarted_is_used_again_without_an_error(
+    tmp_path: Path, opened: Opening
+) -> None:
+    with RedisServer(tmp_path) as server:
+        store = opened(server.url)
+        await store.write(EPOCH)
+        server.stop()
+        with pytest.raises(StoreUnavailable):
+            await store.read(Space.SELF)
+        server.start()
+        await store.write(Put(Space.SELF, "epoch", b"2"))
+        assert dict(await store.read(Space.SELF)) == {"epoch": b"2"}
+        server.stop()
+        server.start()
+        for _ in range(5):
+            await asyncio.sleep(0)  # The loop hears that the old connection is closed.
+        await store.write(Put(Space.SELF, "epoch", b"3"))
+
+
+async def test_a_full_server_refuses_a_batch_whole_and_takes_the_next_when_there_is_room(
+    redis: RedisServer, store: Store
+) -> None:
+    await store.write(EPOCH)
+    redis.command("CONFIG", "SET", "maxmemory", "1")
+    try:
+        with pytest.raises(StoreUnavailable, match="OutOfMemoryError"):
+            await store.write(Put(Space.SELF, "epoch", b"2"), Put(Space.PEERS, "p", b"v"))
+        assert dict(await store.read(Space.SELF)) == {"epoch": b"1"}
+    finally:
+        redis.command("CONFIG", "SET", "maxmemory", "256mb")
+    await store.write(Put(Space.SELF, "epoch", b"3"))
+    assert dict(await store.read(Space.SELF)) == {"epoch": b"3"}
+
+
+async def test_values_that_we_could_not_have_written_are_left_out(
+    redis: RedisServer, store: Store
+) -> None:
+    await store.write(Put(Space.RECORDS, "ours", b"frame"))
+    name = "modelvine:records"
+    redis.command("HSET", name, b"\xff\xfe", "no text for a key")
+    redis.command("HSET", name, "huge", b"v" * (limits.MAX_VALUE_BYTES + 1))
+    redis.command("HSET", name, "k" * (limits.MAX_KEY_BYTES + 1), "v")
+    redis.command("HSET", name, "", "v")
+    assert dict(await store.read(Space.RECORDS)) == {"ours": b"frame"}
+
+
+async def test_a_space_with_too_many_values_is_not_read_at_all(
+    redis: RedisServer, store: Store
+) -> None:
+    fill = f"for i = 0, {limits.MAX_VALUES} do redis.call('HSET', 'modelvine:records', i, '') end"
+    redis.command("EVAL", fill, "0")
+    with pytest.raises(StoreUnavailable, match="more than 65536 values"):
+        await store.read(Space.RECORDS)
+
+
+async def test_a_name_of_ours_that_holds_something_else_is_an_error(
+    redis: RedisServer, store: Store
+) -> None:
+    redis.command("SET", "modelvine:records", "somebody's")
+    with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
+        await store.read(Space.RECORDS)
+
+
+async def test_the_password_opens_the_server_and_is_in_no_error_and_no_log(
+    tmp_path: Path, opened: Opening, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    said: list[str] = []
+    with RedisServer(tmp_path, password=PASSWORD) as server:
+        good = opened(server.url)
+        await good.write(EPOCH)
+        assert dict(await opened(server.unix_url).read(Space.SELF)) == {"epoch": b"1"}
+        said.append(await _complaint(opened(server.url.replace("horse-7", "horse-8"))))
+        said.append(await _complaint(opened(server.url.replace(f":{PASSWORD}@", ""))))
+        said.append(repr(good))
+        server.stop()
+        said.append(await _complaint(good))
+    # A server that quotes what it does not know, as old ones do with AUTH.
+    quoting = await asyncio.start_server(_quote, "127.0.0.1", 0)
+    async with quoting:
+        port = quoting.sockets[0].getsockname()[1]
+        store = opened(f"redis://:{PASSWORD}@127.0.0.1:{port}/0")
+        said.append(await _complaint(store))
+        await store.close()
+    assert len(said) == 5
+    assert "AuthenticationError" in said[0]
+    assert "127.0.0.1" in said[0]
+    assert not [text for text in [*said, caplog.text] if "correct" in text or "horse" in text]
+
+
+async def _complaint(store: Store) -> str:
+    """Return all that a log could show of a failed write."""
+    with pytest.raises(StoreUnavailable) as failed:
+        await store.write(EPOCH)
+    return "".join(traceback.format_exception(failed.value))
+
+
+async def _quote(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    request = (await reader.read(4096)).replace(b"\r\n", b" ")
+    writer.write(b"-ERR unknown command with args beginning with: %s\r\n" % request)
+    await writer.drain()
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://",
+        "redis:",
+        "unix://",
+        f"redis://:{PASSWORD}/slash@host:1/0",
+        f"redis://:{PASSWORD}@host:port/0",
+        f"redis://:{PASSWORD}@host:1/0?socket_timeout=3600",
+        f"redis://:{PASSWORD}@host:1/0?decode_responses=1",
+        f"redis://:{PASSWORD}@host:1/0?db=x",
+        f"redis://:{PASSWORD}@[host:1/0",
+    ],
+)
+def test_a_wrong_url_is_explained_without_its_password(opened: Opening, url: str) -> None:
+    with pytest.raises(ValueError, match="write redis://HOST") as refused:
+        opened(url)
+    assert PASSWORD not in "".join(traceback.format_exception(refused.value))
