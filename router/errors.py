@@ -20,7 +20,9 @@ from typing import ClassVar
 
 
 class RouterError(Exception):
-    """The root of this package's errors."""
+    """The root of this package's errors. `attempts` is how many workers had been tried when it left the router."""
+
+    attempts: int = 0
 
 
 class BadRequest(RouterError):

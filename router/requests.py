@@ -1,6 +1,7 @@
 """What is asked: one value for every kind of request, with its bytes as they came."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -31,6 +32,7 @@ class Pin:
 
 
 ANYWHERE = Pin()
+NOTHING_PASSED: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,4 +51,4 @@ class Request:
     stream: bool = False
     pin: Pin = ANYWHERE
     own_only: bool = False
-    passed: "MappingProxyType[str, str]" = MappingProxyType({})
+    passed: Mapping[str, str] = field(default_factory=lambda: NOTHING_PASSED)

@@ -1,0 +1,42 @@
+"""Whom to try next, and when is there no point? A generator without I/O.
+
+Yields the candidate to try and is sent what went wrong. What every worker would reject is not tried again, nor what
+broke after the caller had seen part of an answer.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+from router.candidates import Candidate
+from router.errors import WorkerError
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How an attempt ended badly; `elapsed` is seconds since the request began."""
+
+    error: WorkerError
+    elapsed: float = 0.0
+
+
+def attempts(
+    ordered: Sequence[Candidate], *, at_most: int, budget: float
+) -> Generator[Candidate, Failure, None]:
+    """Go through the candidates until one answers or there is no point; then raise the last error.
+
+    A node that has failed is asked again only when no other is left. No attempt starts once `budget` seconds are gone.
+    """
+    left = list(ordered)
+    failed = set()
+    last: WorkerError | None = None
+    for _ in range(min(at_most, len(left))):
+        # The machine is as likely a cause as the worker on it, so another machine is the better bet.
+        candidate = next((c for c in left if c.node not in failed), left[0])
+        left.remove(candidate)
+        failure = yield candidate
+        last = failure.error
+        failed.add(candidate.node)
+        if not last.elsewhere or failure.elapsed >= budget:
+            break
+    if last is not None:
+        raise last

@@ -1,0 +1,73 @@
+"""Where does one event of an event stream end? An incremental splitter that keeps every byte.
+
+Follows the WHATWG specification of server-sent events, section 9.2.6, for line ends, comments and `data` lines. Used
+only where events must be looked at; streams are otherwise passed through as bytes.
+"""
+
+import re
+from dataclasses import dataclass
+
+# A line end is CRLF, LF or CR; the groups are atomic so that one CRLF is never taken for two.
+_EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_MARK = b"\xef\xbb\xbf"
+
+
+class EventTooLarge(ValueError):
+    """An event did not end within the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event: the bytes as they came, its blank line included, and what its `data` lines say.
+
+    `data` is empty for comments and for events without data; several `data` lines are joined with a line feed.
+    """
+
+    raw: bytes
+    data: bytes
+
+
+class Splitter:
+    """Cuts a stream into events, whatever the size of its chunks."""
+
+    def __init__(self, *, max_event_bytes: int) -> None:
+        self._limit = max_event_bytes
+        self._held = b""
+        self._seen = 0
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """Take in the next bytes and return the events that they complete; raise `EventTooLarge`."""
+        held = self._held + chunk if self._held else chunk
+        events: list[Event] = []
+        start, look = 0, self._seen
+        while (end := _EVENT_END.search(held, look)) is not None:
+            # A last CR may be the first half of a CRLF: whose, the next byte tells.
+            if end.end() == len(held) and held.endswith(b"\r"):
+                break
+            raw = held[start : end.end()]
+            events.append(Event(raw, data_of(raw)))
+            start = look = end.end()
+        self._held = held[start:]
+        if len(self._held) > self._limit:
+            raise EventTooLarge(f"an event of the stream is longer than {self._limit:,} bytes")
+        # The longest end of an event has four bytes, so three of them may already be here.
+        self._seen = max(0, len(self._held) - 3)
+        return events
+
+    def finish(self) -> list[Event]:
+        """Return what is left when the stream ends, as one event, even if its blank line never came."""
+        held, self._held, self._seen = self._held, b"", 0
+        return [Event(held, data_of(held))] if held else []
+
+
+def data_of(raw: bytes) -> bytes:
+    """Return what the `data` lines of one event say."""
+    if b"data" not in raw:
+        return b""
+    lines = _LINE_END.split(raw.removeprefix(_MARK))
+    return b"\n".join(
+        line[5:].removeprefix(b" ") if line.startswith(b"data:") else b""
+        for line in lines
+        if line.startswith(b"data:") or line == b"data"
+    )

@@ -1,0 +1,245 @@
+"""Laws of reading bodies: nothing hostile gets further than `BadRequest`, and a splice changes one name only."""
+
+import json
+import time
+
+import orjson
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from router import bodies, multipart
+from router.errors import BadRequest
+
+JSON = "application/json"
+FORM = "multipart/form-data; boundary=XX"
+
+keys = st.one_of(
+    st.sampled_from(["model", "models", 'a"model"', "mode\\l", "stream"]), st.text(max_size=8)
+)
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**53), 2**53),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["model", '"model": "x"', "\\", '\\"', "{[", "]}"]),
+    st.text(max_size=12),
+)
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=12,
+)
+objects = st.dictionaries(keys, values, max_size=6)
+
+
+def form(*parts: tuple[str, bytes], tail: bytes = b"--XX--\r\n") -> bytes:
+    """Write a form; a name that ends in `!` is a file."""
+    written = b""
+    for name, content in parts:
+        file = '; filename="f"\r\nContent-Type: image/png' if name.endswith("!") else ""
+        head = f'--XX\r\nContent-Disposition: form-data; name="{name.rstrip("!")}"{file}\r\n\r\n'
+        written += head.encode() + content + b"\r\n"
+    return written + tail
+
+
+@given(
+    objects, st.text(max_size=20), st.booleans(), st.sampled_from([None, 0, 2]), st.integers(0, 6)
+)
+@example({"model": "model"}, "x", True, None, 0)
+@example({"a": {"model": "x"}}, "x", True, None, 1)
+def test_splicing_equals_setting_the_model_and_changes_no_other_byte(
+    fields: dict[str, object], new: str, ascii_only: bool, indent: int | None, place: int
+) -> None:
+    items = [(k, v) for k, v in fields.items() if k != "model"]
+    items.insert(place, ("model", fields.get("model", "old")))
+    try:
+        body = json.dumps(dict(items), ensure_ascii=ascii_only, indent=indent).encode()
+        new.encode()
+    except UnicodeEncodeError:
+        return
+    before = json.loads(body)
+    spliced = bodies.splice_model(body, new)
+    if not isinstance(before["model"], str):
+        assert spliced == body
+        return
+    assert json.loads(spliced) == {**before, "model": new}
+    # Splicing the old name back gives the old bytes, up to the spelling of the name itself.
+    assert bodies.splice_model(spliced, "") == bodies.splice_model(body, "")
+
+
+@pytest.mark.parametrize(
+    ("body", "spliced"),
+    [
+        (b'{"model":"a","model" :\t"b"}', b'{"model":"n","model" :\t"n"}'),
+        (b'{"\\u006dodel":"a"}', b'{"\\u006dodel":"n"}'),
+        (b'{"x":"model","\\u006dodel":"a"}', b'{"x":"model","\\u006dodel":"n"}'),
+        (b'{"x":{"model":"a"},"y":["model",{"model":"a"}]}', None),
+        (b'[{"model":"a"}]', None),
+        (b'{"t":"\\"model\\":\\"a\\"","model":"a"}', b'{"t":"\\"model\\":\\"a\\"","model":"n"}'),
+        (
+            b'{"messages":[{"role":"user"}],"model":"a","stream":true}',
+            b'{"messages":[{"role":"user"}],"model":"n","stream":true}',
+        ),
+        (b'{"model":null}', None),
+        (b'{"model":{"model":"a"}}', None),
+        (b'{"a":[1],"model":"a","b":{"c":[]}}', b'{"a":[1],"model":"n","b":{"c":[]}}'),
+    ],
+)
+def test_only_top_level_models_are_replaced_however_they_are_spelt(
+    body: bytes, spliced: bytes | None
+) -> None:
+    assert bodies.splice_model(body, "n") == (body if spliced is None else spliced)
+
+
+def test_a_json_body_says_its_model_whether_to_stream_and_its_other_fields() -> None:
+    asked = bodies.read(
+        b'{"model":"P/m","stream":true,"project":"P"}', "Application/JSON; charset=utf-8"
+    )
+    assert (asked.model, asked.stream, asked.fields["project"]) == ("P/m", True, "P")
+
+
+def test_a_stream_that_is_null_or_missing_is_no_stream() -> None:
+    assert not bodies.read(b'{"model":"m","stream":null}', JSON).stream
+    assert not bodies.read(b'{"model":"m"}', JSON).stream
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'"model"',
+        b"{",
+        b"{}",
+        b'{"model":""}',
+        b'{"model":1}',
+        b'{"model":null}',
+        b'{"model":["m"]}',
+        b'{"model":"m","stream":"true"}',
+        b'{"model":"m","stream":1}',
+        b'{"model":"m","n":NaN}',
+        b'{"model":"m","n":1e999}',
+        b'{"model":"m","n":1' + b"0" * 10_000 + b"}",
+        b'{"model":"m","x":"\\ud800"}',
+        b'{"model":"m"}{}',
+        b'{"model":"\xff"}',
+        b"\xef\xbb\xbf{}",
+        b'{"model":"m","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"model":"' + b"m" * 514 + b'"}',
+    ],
+)
+def test_a_bad_json_body_is_a_bad_request(body: bytes) -> None:
+    with pytest.raises(BadRequest):
+        bodies.read(body, JSON)
+
+
+@given(
+    st.binary(max_size=200), st.sampled_from([JSON, FORM, "multipart/form-data", "", "text/plain"])
+)
+def test_no_bytes_get_further_than_bad_request(body: bytes, content_type: str) -> None:
+    try:
+        asked = bodies.read(body, content_type)
+    except BadRequest:
+        return
+    assert asked.model
+
+
+def test_a_body_of_too_many_values_is_refused_before_it_is_parsed() -> None:
+    body = b'{"model":"m","x":[' + b"1," * 2_100_000 + b"1]}"
+    began = time.perf_counter()
+    with pytest.raises(BadRequest) as refused:
+        bodies.read(body, JSON)
+    assert refused.value.status == 413
+    assert time.perf_counter() - began < 1
+
+
+def test_another_content_type_is_refused_as_unsupported() -> None:
+    with pytest.raises(BadRequest) as refused:
+        bodies.read(b'{"model":"m"}', "text/plain")
+    assert refused.value.status == 415
+
+
+def test_a_form_says_its_model_and_its_short_fields_but_not_its_files() -> None:
+    body = form(
+        ("image!", b"\x89PNG\r\n--X"),
+        ("model", b"P/m"),
+        ("stream", b"true"),
+        ("prompt", b"p" * 5000),
+    )
+    asked = bodies.read(body, FORM)
+    assert (asked.model, asked.stream) == ("P/m", True)
+    assert set(asked.fields) == {"model", "stream"}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "image!", "model!"]), st.binary(max_size=40)), max_size=5
+    ),
+    st.integers(0, 5),
+    st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1, max_size=20),
+)
+def test_splicing_a_form_changes_the_field_and_no_other_byte(
+    others: list[tuple[str, bytes]], place: int, new: str
+) -> None:
+    if any(b"--XX" in content for _, content in others):
+        return
+    before, after = others[:place], others[place:]
+    old, wanted = (form(*before, ("model", name), *after) for name in (b"old", new.encode()))
+    assert bodies.with_model(old, FORM, new) == wanted
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"--XX--\r\n",
+        form(("model", b"m"), tail=b""),
+        form(("model", b"m"), tail=b"--XX"),
+        form(("model", b"m"))[2:],
+        b"preamble\r\n" + form(("model", b"m")),
+        form(("model", b"m")) + b"x" * 1000,
+        form(("", b"m")),
+        form(("model", b"m"), ("model", b"n")),
+        form(("model", b"\xff")),
+        form(("model", b"")),
+        form(("model!", b"m")),
+        form(("model", b"m")).replace(b"--XX\r\n", b"--XX  \r\n"),
+        form(*[("a", b"")] * 65, ("model", b"m")),
+        b"--XX\r\nContent-Disposition: form-data; name=" + b"a" * 5000 + b"\r\n\r\n\r\n--XX--\r\n",
+        b"--XX\r\nno colon\r\n\r\n\r\n--XX--\r\n",
+        b"--XX\r\n\r\n\r\n--XX--\r\n",
+    ],
+)
+def test_a_malformed_form_is_a_bad_request(body: bytes) -> None:
+    with pytest.raises(BadRequest):
+        bodies.read(body, FORM)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"--XX" + b"\r\n" * 2_000_000,
+        b"--XX\r\n" + b"\r\n--XXx" * 500_000,
+        form(("model", b"m"), tail=b"--XX" + b" " * 4_000_000),
+        b"--XX\r\n" + b"a" * 4_000_000 + b"\r\n--XX--",
+    ],
+)
+def test_a_form_made_to_cost_a_step_per_byte_is_refused_quickly(body: bytes) -> None:
+    began = time.perf_counter()
+    with pytest.raises(BadRequest):
+        bodies.read(body, FORM)
+    assert time.perf_counter() - began < 0.5
+
+
+def test_a_form_without_a_model_is_sent_on_as_it_is() -> None:
+    body = form(("prompt", b"p"))
+    assert multipart.with_model(body, FORM, "n") == body
+
+
+def test_the_spliced_name_is_written_as_json() -> None:
+    assert (
+        orjson.loads(bodies.splice_model(b'{"model":"a"}', 'quote " and é'))["model"]
+        == 'quote " and é'
+    )
