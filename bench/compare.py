@@ -1,0 +1,295 @@
+"""What do one and two hops through modelvine cost beside bare aiohttp? All in one run, interleaved, medians.
+
+    python -m bench.compare [--rounds 3] [--seconds 4] [--write docs/performance.md]
+
+A mock worker and the load share CPU 0, what is measured runs alone on CPU 1. Needs a C compiler and two CPUs.
+Targets: `direct` (no proxy), `bare` (aiohttp + uvloop, no routing), `local` (a node with the worker), `hop` (a node
+without one, in front of it, over HTTPS). CPU of a target is the sum over its processes.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from node.demo.stage import Stage
+
+HERE = Path(__file__).resolve().parent
+WORKER_PORT, BARE_PORT = 28_000, 28_104
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+MARK_BEGIN, MARK_END = "<!-- bench.compare begin -->", "<!-- bench.compare end -->"
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Something that answers chat requests at `url`, run by these processes."""
+
+    name: str
+    url: str
+    pids: tuple[int, ...]
+
+
+def cpu_seconds(pids: tuple[int, ...]) -> float:
+    """Return user and system time used so far by some processes."""
+    used = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        used += int(fields[11]) + int(fields[12])
+    return used / TICKS
+
+
+def memory_mb(pids: tuple[int, ...]) -> float:
+    """Return the resident memory of some processes together, in MB."""
+    return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / 1e6 for pid in pids)
+
+
+class Load:
+    """Runs the load generator against targets; one method for each thing that is measured."""
+
+    def __init__(self, bodies: Path, seconds: float) -> None:
+        self._bodies = bodies
+        self._seconds = seconds
+
+    def closed_loop(self, target: Target, connections: int) -> Figures:
+        """As many requests as go over some connections."""
+        before = cpu_seconds(target.pids)
+        out = self._loadgen("req", target, "chat", c=connections, d=self._seconds, w=0)
+        spent = cpu_seconds(target.pids) - before
+        return {
+            "requests_per_s": out["rps"],
+            "cpu_s_per_1000": spent / max(out["ok"], 1) * 1000,
+            "errors": out["errors"],
+        }
+
+    def paced(self, target: Target) -> Figures:
+        """A light open loop: what a lone request waits."""
+        out = self._loadgen("req", target, "chat", c=32, d=self._seconds, w=0.5, r=50)
+        return {"p50_ms": out["latency_us"]["p50"] / 1e3, "p99_ms": out["latency_us"]["p99"] / 1e3}
+
+    def streams(self, target: Target, count: int) -> Figures:
+        """Streams side by side, 100 chunks each, 25 ms apart."""
+        out = self._loadgen("stream", target, "paced", c=count, d=4, w=1, R=1.5, e=100)
+        return {
+            "ttft_p50_ms": out["ttft_us"]["p50"] / 1e3,
+            "ttft_p99_ms": out["ttft_us"]["p99"] / 1e3,
+            "lag_p99_ms": out["lag_us"]["p99"] / 1e3,
+            "errors": out["errors"] + out["unfinished"],
+        }
+
+    def burst(self, target: Target) -> Figures:
+        """Streams whose chunks come without a pause."""
+        before = cpu_seconds(target.pids)
+        out = self._loadgen("stream", target, "burst", c=16, d=self._seconds, w=0, e=200)
+        spent = cpu_seconds(target.pids) - before
+        return {
+            "chunks_per_s": out["chunks_per_s"],
+            "cpu_s_per_1000_chunks": spent / max(out["chunks"], 1) * 1000,
+        }
+
+    def _loadgen(self, mode: str, target: Target, body: str, **options: float) -> Mapping:
+        command = ["taskset", "-c", "0", str(HERE / "bin/loadgen"), mode]
+        command += ["-u", f"{target.url}/v1/chat/completions", "-b", str(self._bodies / body)]
+        for name, value in options.items():
+            command += [f"-{name}", str(value)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        return json.loads(done.stdout)
+
+
+def write_bodies(folder: Path) -> Path:
+    """Write the request bodies; the mock worker reads its orders from the prompt."""
+    filler = "You are a helpful assistant. Answer briefly. " * 4
+
+    def body(orders: str, *, stream: bool) -> str:
+        question = f"{orders} What does a request router do?"
+        messages = [
+            {"role": "system", "content": filler},
+            {"role": "user", "content": question},
+        ]
+        fields = {"model": "mock", "messages": messages, "temperature": 0.7, "max_tokens": 64}
+        return json.dumps(fields | ({"stream": True} if stream else {}))
+
+    (folder / "chat").write_text(body("[[chunks=1]]", stream=False))
+    (folder / "paced").write_text(body("[[chunks=100 delay_us=25000]]", stream=True))
+    (folder / "burst").write_text(body("[[chunks=200 delay_us=0]]", stream=True))
+    return folder
+
+
+@contextmanager
+def running(*command: str, cpu: str) -> Iterator[int]:
+    """Run a process on one CPU and end it afterwards."""
+    process = subprocess.Popen(["taskset", "-c", cpu, *command], stdin=subprocess.DEVNULL)
+    try:
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def call(url: str, body: Mapping | None = None) -> Mapping:
+    """GET, or POST JSON, and read the JSON answer."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        return json.load(answer)
+
+
+def until(ready: Callable[[], bool], *, seconds: float = 20) -> None:
+    """Wait until something holds; raise `TimeoutError`."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if ready():
+                return
+        except OSError:
+            pass
+        time.sleep(0.1)
+    raise TimeoutError("a target did not get ready")
+
+
+@contextmanager
+def targets(folder: Path) -> Iterator[list[Target]]:
+    """Start everything that is measured."""
+    worker = f"127.0.0.1:{WORKER_PORT}"
+    with ExitStack() as stack:
+        mock = running(str(HERE / "bin/mock_worker"), "-p", str(WORKER_PORT), cpu="0")
+        mock_pid = stack.enter_context(mock)
+        bare = running(sys.executable, "-m", "bench.bare", str(BARE_PORT), worker, cpu="1")
+        bare_pid = stack.enter_context(bare)
+        stage = stack.enter_context(Stage(folder))
+        serving = stage.start_node("serving")
+        asking = stage.start_node("asking", bootstrap=[serving.fields["p2p"]])
+        for actor in (serving, asking):
+            subprocess.run(
+                ["taskset", "-a", "-cp", "1", str(actor.process.pid)],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
+        here, there = serving.fields["http"], asking.fields["http"]
+        registration = {"project": "bench", "model": "mock", "api": f"http://{worker}/v1"}
+        call(f"{here}/api/v0/ai/model/register", registration | {"type": 0, "cid": ""})
+        until(lambda: bool(call(f"{there}/v1/models")["data"]))
+        until(lambda: "choices" in call(f"http://127.0.0.1:{BARE_PORT}/v1/chat/completions", {}))
+        pids = serving.process.pid, asking.process.pid
+        yield [
+            Target("direct", f"http://{worker}", (mock_pid,)),
+            Target("bare", f"http://127.0.0.1:{BARE_PORT}", (bare_pid,)),
+            Target("local", here, pids[:1]),
+            Target("hop", there, pids),
+        ]
+
+
+def measure(load: Load, target: Target) -> Figures:
+    """Take every figure of one target once."""
+    figures: Figures = {}
+    parts = {
+        **{f"c{n}": load.closed_loop(target, n) for n in (1, 32, 128)},
+        "paced": load.paced(target),
+        "s500": load.streams(target, 500),
+        "burst": load.burst(target),
+    }
+    for part, values in parts.items():
+        figures |= {f"{part}.{name}": value for name, value in values.items()}
+    return figures | {"memory_mb": memory_mb(target.pids)}
+
+
+ROWS = (
+    ("requests/s, 1 connection", "c1.requests_per_s", "{:,.0f}"),
+    ("requests/s, 32 connections", "c32.requests_per_s", "{:,.0f}"),
+    ("requests/s, 128 connections", "c128.requests_per_s", "{:,.0f}"),
+    ("CPU-s per 1,000 requests, 32 connections", "c32.cpu_s_per_1000", "{:.3f}"),
+    ("latency p50 at 50 requests/s, ms", "paced.p50_ms", "{:.2f}"),
+    ("latency p99 at 50 requests/s, ms", "paced.p99_ms", "{:.2f}"),
+    ("time to first token at 500 streams, p50 ms", "s500.ttft_p50_ms", "{:.2f}"),
+    ("time to first token at 500 streams, p99 ms", "s500.ttft_p99_ms", "{:.2f}"),
+    ("chunk lag at 500 streams, p99 ms", "s500.lag_p99_ms", "{:.2f}"),
+    ("CPU-s per 1,000 chunks", "burst.cpu_s_per_1000_chunks", "{:.4f}"),
+    ("resident memory after it all, MB", "memory_mb", "{:.0f}"),
+    ("failed requests and streams", "failed", "{:.0f}"),
+)
+
+
+def table(rounds: Mapping[str, list[Figures]]) -> str:
+    """Lay out the medians over the rounds, with ratios to bare aiohttp."""
+    names = list(rounds)
+    lines = ["| | " + " | ".join(names) + " | local ÷ bare | hop ÷ bare |"]
+    lines.append("|---" * (len(names) + 3) + "|")
+
+    def median(name: str, key: str) -> float:
+        if key == "failed":
+            return sum(v for f in rounds[name] for k, v in f.items() if k.endswith(".errors"))
+        return statistics.median(figures[key] for figures in rounds[name])
+
+    for label, key, form in ROWS:
+        values = {name: median(name, key) for name in names}
+        ratios = [
+            f"{values[name] / values['bare']:.2f}" if values["bare"] else "-"
+            for name in ("local", "hop")
+        ]
+        cells = [form.format(value) for value in values.values()]
+        lines.append(f"| {label} | " + " | ".join([*cells, *ratios]) + " |")
+    return "\n".join(lines)
+
+
+def heading(arguments: argparse.Namespace) -> str:
+    """Say when, with what command and on what this was measured."""
+    command = f"python -m bench.compare --rounds {arguments.rounds} --seconds {arguments.seconds:g}"
+    machine = f"{os.cpu_count()} CPUs, Python {platform.python_version()}"
+    return f"Measured {datetime.now(UTC):%Y-%m-%d} with `{command}` on {machine}; medians.\n"
+
+
+def replace_between_marks(file: Path, text: str) -> None:
+    """Put the table where the page keeps it."""
+    before, _, rest = file.read_text().partition(MARK_BEGIN)
+    _, found, after = rest.partition(MARK_END)
+    if not found:
+        raise ValueError(f"{file} has no {MARK_BEGIN} … {MARK_END}")
+    file.write_text(f"{before}{MARK_BEGIN}\n{text}\n{MARK_END}{after}")
+
+
+def main() -> int:
+    """Run the comparison and print its table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--write", type=Path, help="page whose table is replaced")
+    arguments = parser.parse_args()
+    if shutil.which("taskset") is None or (os.cpu_count() or 1) < 2:
+        print("needs taskset (util-linux) and two CPUs", file=sys.stderr)
+        return 1
+    subprocess.run(["make", "-s", "-C", str(HERE / "csrc")], check=True)
+    rounds: dict[str, list[Figures]] = {}
+    with tempfile.TemporaryDirectory(prefix="modelvine-bench-") as name:
+        folder = Path(name)
+        load = Load(write_bodies(folder), arguments.seconds)
+        with targets(folder) as all_targets:
+            for number in range(arguments.rounds):
+                for target in all_targets if number % 2 == 0 else all_targets[::-1]:
+                    print(f"round {number + 1}/{arguments.rounds} {target.name}", file=sys.stderr)
+                    rounds.setdefault(target.name, []).append(measure(load, target))
+    ordered = {name: rounds[name] for name in ("direct", "bare", "local", "hop")}
+    text = heading(arguments) + "\n" + table(ordered)
+    print(text)
+    if arguments.write:
+        replace_between_marks(arguments.write, text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

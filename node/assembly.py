@@ -1,0 +1,120 @@
+"""What is a node made of? Everything is built here, once, and handed over; nothing is started."""
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.agent import Agent
+from node.bootstrap import Bootstrap
+from node.metrics import Metrics
+from node.settings import Settings
+from registry.liveness import Evidence
+from registry.mesh.libp2p import LibP2PMesh
+from registry.records import PeerId, Reach, Standing
+from registry.service import Registry, next_epoch
+from registry.signing import Identity
+from registry.store import Store
+from registry.store.opening import open_store
+from router import dialects, policies
+from router.dispatch import Outcome, Router
+from router.errors import WorkerUnreachable
+from router.links import Links
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the outside decides about a node."""
+
+    settings: Settings
+    identity: Identity
+    swarm_key: str | None
+    data_dir: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A node's parts, wired but still."""
+
+    registry: Registry
+    agent: Agent
+    bootstrap: Bootstrap
+    links: Links
+    router: Router
+    metrics: Metrics
+
+
+async def assemble(given: Given, closing: AsyncExitStack) -> Parts:
+    """Build the parts and load what the last run left; raise `StoreUnavailable`. `closing` lets go of them."""
+    settings, identity = given.settings, given.identity
+    store = open_store(settings.node.store, data_dir=given.data_dir, node=identity.peer)
+    closing.push_async_callback(store.close)
+    registry = await _registry(given, store)
+    agent = Agent(registry, store)
+    await agent.restore()
+    links = _links(given, registry)
+    closing.push_async_callback(links.close)
+    metrics = Metrics()
+    router = Router(
+        own=identity.peer,
+        catalog=lambda: registry.catalog,
+        workers=lambda: agent.workers,
+        presence=registry.presence,
+        draining=lambda: registry.own.standing is not Standing.SERVING,
+        dialects={name: dialects.load(name)(links) for name in dialects.NAMES},
+        policy=policies.load(settings.router.policy),
+        settings=settings.router,
+        now=time.monotonic,
+        random=random.random,
+        observe=_observer(registry, metrics),
+    )
+    bootstrap = Bootstrap(store, configured=settings.mesh.bootstrap, keep=registry.pin)
+    return Parts(registry, agent, bootstrap, links, router, metrics)
+
+
+async def _registry(given: Given, store: Store) -> Registry:
+    registry = Registry(
+        given.identity,
+        given.settings.registry,
+        store=store,
+        mesh=LibP2PMesh(given.identity, given.settings.mesh, swarm_key=given.swarm_key),
+        epoch=await next_epoch(store, time.time()),
+        now=time.monotonic,
+        random=random.random,
+    )
+    await registry.restore()
+    return registry
+
+
+def _links(given: Given, registry: Registry) -> Links:
+    timeout = given.settings.router.connect_timeout
+
+    def reach(peer: PeerId) -> Reach | None:
+        held = registry.catalog.held.get(peer)
+        return held.record.reach if held else None
+
+    def relayed(peer: PeerId) -> bool:
+        return any(c.relayed for c in registry.mesh.connections() if c.peer == peer)
+
+    return Links(
+        identity=given.identity,
+        reach=reach,
+        open_pipe=lambda peer: registry.mesh.open_pipe(peer, timeout=timeout),
+        relayed=relayed,
+        settings=given.settings.router,
+    )
+
+
+def _observer(registry: Registry, metrics: Metrics) -> Callable[[Outcome], None]:
+    def observe(outcome: Outcome) -> None:
+        metrics.attempt(outcome)
+        node = outcome.candidate.node
+        if outcome.error is None:
+            registry.observe(node, Evidence.ANSWERED)
+        # Only the way to a node says something about the node; a failing worker does not.
+        elif isinstance(outcome.error, WorkerUnreachable):
+            registry.observe(node, Evidence.FAILED)
+
+    return observe

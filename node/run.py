@@ -1,0 +1,211 @@
+"""How does a node come up, serve, and end? The steps of one process's life."""
+
+import asyncio
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from pathlib import Path
+from ssl import SSLContext
+
+import uvloop
+from aiohttp import web
+
+from node import __version__
+from node.access import Access, control_token
+from node.assembly import Given, Parts, assemble
+from node.faces import Context, Listening
+from node.faces.app import link_app, public_app
+from node.host import Host
+from node.reach import host_of, join_address, reach_of, split_address
+from node.settings import Settings
+from node.tasks import supervise
+from registry.errors import InvalidSignature, RegistryError
+from registry.records import PeerId, Reach, Record, Standing
+from registry.service import Registry
+from registry.signing import Identity
+from router.certificate import certificate_of, server_context, trust
+from router.links import serve_pipe
+
+log = logging.getLogger("modelvine.node")
+
+_REACH_CHECK = 10.0
+_DRAIN_POLL = 0.05
+# Requests had their time in the drain; what is left after it is cut.
+_CLOSE_WITHIN = 1.0
+_BACKLOG = 1024
+
+
+def run(
+    settings: Settings,
+    identity: Identity,
+    swarm_key: str | None,
+    data_dir: Path,
+    *,
+    ready: Callable[[str], None],
+) -> int:
+    """Run a node until it is told to stop; return the exit code. `ready` is given the ready line once it serves."""
+    try:
+        uvloop.run(_live(Given(settings, identity, swarm_key, data_dir), ready))
+    except (RegistryError, OSError, ValueError) as error:
+        log.error("cannot start: %s", error)  # noqa: TRY400  (a sentence for the operator, not a traceback)
+        return 1
+    log.info("stopped")
+    return 0
+
+
+async def _live(given: Given, ready: Callable[[str], None]) -> None:
+    signals = _Signals()
+    settings = given.settings
+    async with AsyncExitStack() as closing:
+        public = closing.enter_context(_bind(settings.node.http))
+        link = closing.enter_context(_bind(_link_address(settings)))
+        listening = Listening(http=_name(public), link=_name(link))
+        parts = await assemble(given, closing)
+        registry = parts.registry
+        context = _context(given, parts, listening)
+        await _open_link(context, given.identity, link, closing)
+        await registry.start(partial(serve_pipe, port=link.getsockname()[1]))
+        closing.push_async_callback(registry.stop)
+        await parts.bootstrap.restore()
+        reach = partial(_reach, registry, given.identity, link)
+        await registry.introduce(
+            services=parts.agent.workers.services(), reach=reach(), agent=f"modelvine/{__version__}"
+        )
+        closing.push_async_callback(registry.stand, Standing.LEFT)
+        await _serve(public_app(context), public, closing)
+        async with asyncio.TaskGroup() as group:
+            work = (
+                group.create_task(supervise("registry", registry.run)),
+                group.create_task(supervise("addresses", partial(_follow, registry, reach))),
+            )
+            ready(f"ready http=http://{listening.http} p2p={registry.mesh.addresses()[0]}")
+            await signals.first.wait()
+            await _drain(parts, signals.second, settings.node.drain_timeout)
+            for task in work:
+                task.cancel()
+
+
+class _Signals:
+    """The first SIGTERM or Ctrl-C asks for a drain, the second for an end at once."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._came)
+
+    def _came(self) -> None:
+        if self.first.is_set():
+            self.second.set()
+        self.first.set()
+
+
+def _bind(address: str) -> socket.socket:
+    host, port = split_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise OSError(f"cannot listen on {address}: {error.strerror}") from error
+
+
+def _name(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return join_address(host, port)
+
+
+def _link_address(settings: Settings) -> str:
+    return settings.node.link or join_address(host_of(settings.mesh.listen[0]), 0)
+
+
+def _reach(registry: Registry, identity: Identity, link: socket.socket) -> Reach:
+    host, port = link.getsockname()[:2]
+    return reach_of(
+        registry.mesh.addresses(),
+        link_host=host,
+        link_port=port,
+        certificate=certificate_of(identity),
+    )
+
+
+def _context(given: Given, parts: Parts, listening: Listening) -> Context:
+    return Context(
+        peer=given.identity.peer,
+        settings=given.settings,
+        registry=parts.registry,
+        router=parts.router,
+        agent=parts.agent,
+        access=Access(token=control_token(given.data_dir / "control.token")),
+        metrics=parts.metrics,
+        links=parts.links,
+        bootstrap=parts.bootstrap,
+        host=Host(given.data_dir),
+        listening=listening,
+        started=time.monotonic(),
+    )
+
+
+async def _open_link(
+    context: Context, identity: Identity, link: socket.socket, closing: AsyncExitStack
+) -> None:
+    tls = server_context(identity)
+    registry = context.registry
+
+    def meet(nodes: Iterable[PeerId]) -> None:
+        for node in nodes:
+            held = registry.catalog.held.get(node)
+            if held and held.record.reach.certificate:
+                _trust(tls, held.record)
+
+    meet(registry.catalog.held)
+    registry.on_change(meet)
+    await _serve(link_app(context), link, closing, tls=tls)
+
+
+def _trust(tls: SSLContext, record: Record) -> None:
+    try:
+        trust(tls, record.reach.certificate, record.node)
+    except InvalidSignature:
+        log.warning("%s shows a certificate that is not its own; it is not let in", record.node)
+
+
+async def _serve(
+    app: web.Application,
+    listener: socket.socket,
+    closing: AsyncExitStack,
+    *,
+    tls: SSLContext | None = None,
+) -> None:
+    # A handler is cancelled when its caller hangs up, which is how a worker learns of it.
+    runner = web.AppRunner(
+        app, access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSE_WITHIN
+    )
+    await runner.setup()
+    closing.push_async_callback(runner.cleanup)
+    await web.SockSite(runner, listener, ssl_context=tls, backlog=_BACKLOG).start()
+
+
+async def _follow(registry: Registry, reach: Callable[[], Reach]) -> None:
+    """Tell the others when our addresses change: a new network, a mesh that came back elsewhere."""
+    while True:
+        await asyncio.sleep(_REACH_CHECK)
+        if registry.mesh.running():
+            await registry.readdress(reach())
+
+
+async def _drain(parts: Parts, hurry: asyncio.Event, patience: float) -> None:
+    """Tell the others to go elsewhere, then let requests in flight finish, at most `patience` seconds."""
+    log.info("draining: %d requests in flight", parts.router.in_flight.total())
+    await parts.registry.stand(Standing.DRAINING)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(patience):
+            # Polled: the counter is on the path of every request, and an event there would cost them all.
+            while parts.router.in_flight.total() and not hurry.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(_DRAIN_POLL)
+    if left := parts.router.in_flight.total():
+        log.warning("stopping with %d requests unfinished", left)
