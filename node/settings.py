@@ -1,5 +1,7 @@
 """What an operator may set about the process itself, and the whole of the settings in one frozen value."""
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from registry.settings import MeshSettings, RegistrySettings
@@ -16,7 +18,7 @@ class NodeSettings(BaseModel):
     )
     link: str = Field(
         "",
-        description="HOST:PORT of the HTTPS listener for other nodes; empty means the host of the first `listen` address and any free port.",
+        description="HOST:PORT of the HTTPS listener for other nodes; empty means the first `listen` address and any free port.",
     )
     data_dir: str = Field(
         "",
@@ -30,7 +32,7 @@ class NodeSettings(BaseModel):
         "",
         description="File with the private-swarm key; only nodes with the same key connect. Empty means an open mesh.",
     )
-    profile: str = Field(
+    profile: Literal["local", "lan", "wan"] = Field(
         "local",
         description="`local`, `lan` or `wan`: sets of defaults for one machine, one network, many networks.",
     )
@@ -40,14 +42,12 @@ class NodeSettings(BaseModel):
         le=3600,
         description="Seconds that requests in flight get to finish after the first SIGTERM.",
     )
-    log_format: str = Field(
+    log_format: Literal["console", "json"] = Field(
         "console",
-        pattern="^(console|json)$",
         description="`console` for people, `json` for machines; both on standard error.",
     )
-    log_level: str = Field(
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info",
-        pattern="^(debug|info|warning|error)$",
         description="The least severe line that is written.",
     )
     open: bool = Field(

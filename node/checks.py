@@ -1,0 +1,146 @@
+"""Do these settings make sense together? Forms and cross-checks that no single field can see.
+
+Each complaint completes the sentence "SETTING is VALUE: it ...", and says what would be right.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from node.addresses import check_announce, check_dial, check_listen, host_port
+from node.settings import Settings
+from registry.store import opening
+from router import policies
+
+_STORE_FORMS = (
+    "must be memory, sqlite, sqlite:PATH, redis://HOST:PORT/N, rediss://… or unix://SOCKET"
+)
+_QUERY_PASSWORD = re.compile(r"([?&]password=)[^&]*", re.IGNORECASE)
+_STORE_SPELLINGS = {"rediss", "unix"}
+
+
+def complaints(settings: Settings, origins: Mapping[str, str]) -> Mapping[str, str]:
+    """Name every setting that cannot be used, with what would be right; empty when all is well."""
+    found = dict.fromkeys(_endless(settings), "must be a finite number")
+    for key, check in _CHECKS.items():
+        try:
+            check(settings)
+        except ValueError as error:
+            found[key] = str(error)
+    if origins["node.store"].startswith("--") and _password(settings.node.store):
+        found["node.store"] = (
+            "holds a password, and other users can read a command line: "
+            "put it into MODELVINE_STORE or the configuration file"
+        )
+    return found
+
+
+def masked(key: str, value: object) -> object:
+    """Return what may be shown of a setting: the password of a store is not."""
+    if key != "node.store" or not isinstance(value, str):
+        return value
+    # redis-py takes a password in the query as well.
+    shown = _QUERY_PASSWORD.sub(r"\1***", value)
+    head, at, place = shown.rpartition("@")
+    if not at:
+        return shown
+    scheme, slashes, user = head.partition("://")
+    return f"{scheme}{slashes}{user.partition(':')[0]}:***@{place}"
+
+
+def _check_http(settings: Settings) -> None:
+    place = host_port(settings.node.http)
+    if not place.loopback and not settings.node.open:
+        raise ValueError(
+            "can be reached by other machines, and /v1 asks nobody for a key: "
+            f"say --open if that is meant, or listen on 127.0.0.1:{place.port}"
+        )
+
+
+def _check_link(settings: Settings) -> None:
+    if settings.node.link:
+        host_port(settings.node.link)
+
+
+def _check_store(settings: Settings) -> None:
+    scheme, colon, rest = settings.node.store.partition(":")
+    remote = scheme not in opening.names() or scheme == "redis"
+    known = scheme in opening.names() | _STORE_SPELLINGS
+    if not known or (remote and not rest.startswith("//")) or (colon and not rest):
+        raise ValueError(_STORE_FORMS)
+    if remote:
+        try:
+            _ = urlsplit(settings.node.store).port
+        except ValueError as error:
+            raise ValueError(f"{_STORE_FORMS}; the port is a number up to 65535") from error
+
+
+def _check_swarm_key(settings: Settings) -> None:
+    if settings.node.swarm_key and not Path(settings.node.swarm_key).is_file():
+        raise ValueError("names no file: make one with `modelvine key swarm FILE`")
+
+
+def _check_listen(settings: Settings) -> None:
+    if not settings.mesh.listen:
+        raise ValueError("must hold at least one address, like /ip4/127.0.0.1/tcp/6101")
+    for address in settings.mesh.listen:
+        check_listen(address)
+
+
+def _check_announce(settings: Settings) -> None:
+    for address in settings.mesh.announce:
+        check_announce(address)
+
+
+def _check_bootstrap(settings: Settings) -> None:
+    for address in settings.mesh.bootstrap:
+        check_dial(address)
+
+
+def _check_lease(settings: Settings) -> None:
+    least = 2 * settings.registry.heartbeat
+    if settings.registry.lease < least:
+        raise ValueError(
+            f"must be at least twice registry.heartbeat, so {least:g} or more: "
+            "one lost heartbeat must not end a node"
+        )
+
+
+def _check_suspicion(settings: Settings) -> None:
+    if settings.registry.suspicion <= settings.registry.heartbeat:
+        raise ValueError(
+            f"must be longer than registry.heartbeat, so more than {settings.registry.heartbeat:g}: "
+            "a doubted node needs time for one beat"
+        )
+
+
+def _check_policy(settings: Settings) -> None:
+    if settings.router.policy not in policies.NAMES:
+        raise ValueError(f"must be one of {', '.join(policies.NAMES)}")
+
+
+def _endless(settings: Settings) -> Iterator[str]:
+    for section, entries in settings.model_dump().items():
+        for name, value in entries.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                yield f"{section}.{name}"
+
+
+def _password(store: str) -> bool:
+    return store != masked("node.store", store)
+
+
+_CHECKS: Mapping[str, Callable[[Settings], None]] = {
+    "node.http": _check_http,
+    "node.link": _check_link,
+    "node.store": _check_store,
+    "node.swarm_key": _check_swarm_key,
+    "mesh.listen": _check_listen,
+    "mesh.announce": _check_announce,
+    "mesh.bootstrap": _check_bootstrap,
+    "registry.lease": _check_lease,
+    "registry.suspicion": _check_suspicion,
+    "router.policy": _check_policy,
+}

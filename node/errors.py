@@ -1,0 +1,28 @@
+"""What can keep this process from starting, or a command from doing its work.
+
+NodeError
+├── WrongSetting     one or more settings cannot be used; each is named with its value, its origin and what would be right
+├── SecretRefused    a key or token file is missing, readable by others, or not what it should be
+└── CommandFailed    a command could not do what was asked
+    └── NoNode       no node answers where the command looked for one
+"""
+
+
+class NodeError(Exception):
+    """The root of this package's errors; the text is a sentence for the person at the terminal."""
+
+
+class WrongSetting(NodeError):
+    """Settings that cannot be used, one sentence each; nothing was started."""
+
+
+class SecretRefused(NodeError):
+    """A file that holds a secret cannot be used as it is."""
+
+
+class CommandFailed(NodeError):
+    """The command could not do what was asked."""
+
+
+class NoNode(CommandFailed):
+    """No node answers where the command looked for one."""

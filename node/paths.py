@@ -1,0 +1,28 @@
+"""Where do this user's files live, and what are they called?
+
+Nothing here touches the disk; the environment is an argument.
+"""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+CONFIG_FILE = "modelvine.toml"
+IDENTITY_KEY = "identity.key"
+CONTROL_TOKEN = "control.token"  # noqa: S105 - the name of a file
+NODE_FILE = "node.json"
+DATABASE = "modelvine.db"
+
+
+def user_data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
+    """Return the data directory that a user gets without asking for another.
+
+    XDG base directories where they apply, `Library/Application Support` on macOS.
+    """
+    home = Path(environment.get("HOME") or Path.home())
+    if platform == "darwin":
+        return home / "Library" / "Application Support" / "modelvine"
+    chosen = environment.get("XDG_DATA_HOME", "")
+    # The XDG specification says that a relative path there is to be ignored.
+    share = Path(chosen) if chosen.startswith("/") else home / ".local" / "share"
+    return share / "modelvine"

@@ -1,0 +1,121 @@
+"""How does a secret get to disk and back? Whole or not at all, for its owner's eyes only, never over another.
+
+Only the standard library: commands read the control token without loading the rest of the node.
+"""
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from node.errors import SecretRefused
+
+MAX_SECRET_BYTES = 4096
+TOKEN_BYTES = 32
+SWARM_KEY_CHARACTERS = 64
+
+# The header that go-libp2p's and other implementations' swarm.key files begin with.
+_PSK_HEADER = ("/key/swarm/psk/1.0.0/", "/base16/")
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def make_private_directory(path: Path) -> None:
+    """Create a directory that only its owner may enter; leave one that exists as it is."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SecretRefused(f"the directory {path} cannot be made: {error.strerror}") from error
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a secret to a new file of mode 0600, durably; raise `FileExistsError` rather than replace one.
+
+    It is written under another name first and then linked, so no reader ever sees half a secret.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, path)
+        _sync_directory(path.parent)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise SecretRefused(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def read(path: Path) -> str:
+    """Read a secret; raise `FileNotFoundError`, or `SecretRefused` when others could have read or replaced it."""
+    try:
+        # Without O_NONBLOCK a pipe put in the file's place would hold us up for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise SecretRefused(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise SecretRefused(f"{path} is not a file")
+        if status.st_mode & _OTHERS:
+            raise SecretRefused(f"{path} can be read by other users: run `chmod 600 {path}`")
+        content = os.read(descriptor, MAX_SECRET_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > MAX_SECRET_BYTES:
+        raise SecretRefused(
+            f"{path} is larger than {MAX_SECRET_BYTES} bytes: it is no secret of ours"
+        )
+    try:
+        return content.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise SecretRefused(f"{path} holds something else than text") from error
+
+
+def read_control_token(path: Path) -> str:
+    """Return the control token; raise `FileNotFoundError` or `SecretRefused`."""
+    token = read(path).strip()
+    if len(token) < TOKEN_BYTES or not token.isprintable() or " " in token:
+        raise SecretRefused(f"{path} holds no whole token: remove it to get a new one")
+    return token
+
+
+def read_swarm_key(path: Path) -> str:
+    """Return a private-swarm key as 64 hexadecimal characters.
+
+    The file holds just those, or the three lines `/key/swarm/psk/1.0.0/`, `/base16/` and the key.
+    """
+    try:
+        lines = tuple(read(path).split())
+    except FileNotFoundError:
+        raise SecretRefused(
+            f"there is no swarm key {path}: make one with `modelvine key swarm`"
+        ) from None
+    key = lines[-1].lower() if lines else ""
+    well_formed = lines[:-1] in ((), _PSK_HEADER)
+    if (
+        not well_formed
+        or len(key) != SWARM_KEY_CHARACTERS
+        or not set(key) <= set("0123456789abcdef")
+    ):
+        raise SecretRefused(
+            f"{path} is no swarm key: it should hold {SWARM_KEY_CHARACTERS} hexadecimal characters"
+        )
+    return key
+
+
+def write_new_swarm_key(path: Path) -> None:
+    """Make a private-swarm key in a new file; raise `FileExistsError`."""
+    write_new(path, secrets.token_hex(SWARM_KEY_CHARACTERS // 2) + "\n")
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

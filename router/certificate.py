@@ -1,0 +1,131 @@
+"""How do two nodes prove over TLS who they are? The certificate's key is the node's identity key.
+
+A node's certificate is a pure function of its key, so the peer id can be worked out of what the other side shows, and
+nothing needs to be renewed. Both ends trust exactly the certificates they were told of: no authority, no names.
+"""
+
+import ssl
+import tempfile
+from datetime import UTC, datetime
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_bytes
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature as BadSignature
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.x509.oid import NameOID
+
+from registry.errors import InvalidSignature
+from registry.records import PeerId
+from registry.signing import Identity, peer_of
+
+MAX_CERTIFICATE_BYTES = 2048
+"""Ours have about 340; more is no certificate of a node."""
+
+_EXTENSION_ERRORS = (x509.ExtensionNotFound, x509.DuplicateExtension)
+_NOT_BEFORE = datetime(2020, 1, 1, tzinfo=UTC)
+_NOT_AFTER = datetime(2120, 1, 1, tzinfo=UTC)
+
+
+def certificate_of(identity: Identity) -> bytes:
+    """Return the node's DER certificate: the same key always gives the same bytes."""
+    return _certificate(identity).public_bytes(serialization.Encoding.DER)
+
+
+@lru_cache(maxsize=4096)
+def peer_of_certificate(der: bytes) -> PeerId:
+    """Return the peer that a certificate speaks for; raise `InvalidSignature` for anything but a node's certificate.
+
+    It must be signed by its own Ed25519 key and must say that it is no authority: OpenSSL would let a trusted
+    authority, or a certificate that leaves the question open, vouch for keys that nobody told us of.
+    """
+    if len(der) > MAX_CERTIFICATE_BYTES:
+        raise InvalidSignature(f"a certificate has at most {MAX_CERTIFICATE_BYTES} bytes")
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        key = certificate.public_key()
+        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+    except (ValueError, UnsupportedAlgorithm, *_EXTENSION_ERRORS) as error:
+        raise InvalidSignature("these bytes are no certificate of a node") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise InvalidSignature("the certificate's key is not an Ed25519 key")
+    if constraints.value.ca:
+        raise InvalidSignature("the certificate claims to be an authority")
+    try:
+        key.verify(certificate.signature, certificate.tbs_certificate_bytes)
+    except BadSignature as error:
+        raise InvalidSignature("the certificate is not signed by its own key") from error
+    return peer_of(key.public_bytes_raw())
+
+
+def server_context(identity: Identity) -> ssl.SSLContext:
+    """Make the context of our listener: it answers nobody until peers are trusted."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _prepare(context, identity)
+    # Without tickets every connection proves its key anew.
+    context.num_tickets = 0
+    return context
+
+
+def client_context(identity: Identity, expected_der: bytes) -> ssl.SSLContext:
+    """Make a context that talks to exactly one peer: an impostor fails the handshake, before a request byte is sent.
+
+    Raise `InvalidSignature` when `expected_der` is no certificate of a node.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # the key is checked, which says more than a name
+    _prepare(context, identity)
+    trust(context, expected_der)
+    return context
+
+
+def trust(context: ssl.SSLContext, der: bytes) -> PeerId:
+    """Let a peer in from now on, connections in the making included; return who it is.
+
+    The caller compares the result with the peer it had in mind, or checks before. A context cannot forget a peer:
+    whoever must not be served any more is refused by peer id, request by request.
+    """
+    peer = peer_of_certificate(der)
+    context.load_verify_locations(cadata=der)
+    return peer
+
+
+def _prepare(context: ssl.SSLContext, identity: Identity) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    # The standard library reads keys from files only; what lies there for a moment is encrypted.
+    password = token_bytes(24).hex().encode()
+    private = Ed25519PrivateKey.from_private_bytes(identity.seed)
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = Path(folder) / "bundle.pem"
+        bundle.write_bytes(
+            private.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.BestAvailableEncryption(password),
+            )
+            + _certificate(identity).public_bytes(serialization.Encoding.PEM)
+        )
+        context.load_cert_chain(bundle, password=password)
+
+
+def _certificate(identity: Identity) -> x509.Certificate:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, identity.peer)])
+    # RFC 5280, 4.1.2.2: a positive number of at most 20 octets.
+    serial = int.from_bytes(sha256(b"modelvine certificate" + identity.public).digest()[:19]) + 1
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(Ed25519PublicKey.from_public_bytes(identity.public))
+        .serial_number(serial)
+        .not_valid_before(_NOT_BEFORE)
+        .not_valid_after(_NOT_AFTER)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    )
+    return builder.sign(Ed25519PrivateKey.from_private_bytes(identity.seed), None)
