@@ -1,7 +1,8 @@
 """Which protocols do clients speak to us? One file per face, found by its module name.
 
 A face module defines `routes(context) -> list[web.RouteDef]`. It reads bytes into a `Request` or a use case, and
-writes what comes back; errors are left to `node.faces.errors`.
+writes what comes back; errors are left to `node.faces.errors`. What other nodes may ask over the link listener stands
+in a second function, `link_routes(context)`, where a face has such. The other modules of this folder serve the faces.
 """
 
 from dataclasses import dataclass
@@ -13,9 +14,20 @@ from registry.records import PeerId
 if TYPE_CHECKING:
     from node.access import Access
     from node.agent import Agent
+    from node.bootstrap import Bootstrap
+    from node.host import Host
     from node.metrics import Metrics
     from registry.service import Registry
     from router.dispatch import Router
+    from router.links import Links
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where this process listens: `host:port` of the HTTP face, and of the HTTPS listener for other nodes."""
+
+    http: str
+    link: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +41,9 @@ class Context:
     agent: "Agent"
     access: "Access"
     metrics: "Metrics"
+    links: "Links"
+    bootstrap: "Bootstrap"
+    host: "Host"
+    listening: Listening
+    started: float
+    """When this process began, on the monotonic clock."""

@@ -1,0 +1,156 @@
+"""Who may call what? Callers on this machine or with the control token may change the node; pages of others may not.
+
+A web page of another origin can make a browser on this machine send requests here: directly (it then carries `Origin`),
+or by pointing a name of its own at this address (it then carries that name as `Host`). Both are refused.
+"""
+
+import hmac
+import os
+import secrets
+import socket
+from collections.abc import Iterable
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from aiohttp import hdrs, web
+
+from node.faces.errors import NotAllowed, UnsupportedMediaType
+
+TOKEN_BYTES = 32
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+# A proxy on this machine speaks for callers who are elsewhere; it says so in one of these.
+_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+
+
+class Access:
+    """Decides for one request whether its caller may do what it asks; raises `NotAllowed` when not."""
+
+    def __init__(self, *, token: str, names: Iterable[str] = ()) -> None:
+        """Take the control token, and the names by which callers may address this node besides its IP addresses."""
+        self._token = token.encode()
+        own = ("localhost", socket.gethostname(), *names)
+        self._names = frozenset(name.lower().rstrip(".") for name in own if name)
+
+    def admit(self, request: web.BaseRequest) -> None:
+        """Refuse names that are not this node's, and whatever a page of another origin sends."""
+        host = request.headers.get(hdrs.HOST)
+        if host is not None and not _is_ours(host, self._names):
+            raise NotAllowed(
+                f"{host[:100]!r} is no name of this node; use its address or localhost"
+            )
+        if request.method in _READING:
+            return
+        origin = request.headers.get(hdrs.ORIGIN)
+        if origin is not None and not _same_origin(origin, host or ""):
+            raise NotAllowed("requests from pages of another origin are refused")
+
+    def change(self, request: web.BaseRequest) -> None:
+        """Admit only who may change this node: a caller on this machine, or one with the control token."""
+        if not self.local(request) and not self._has_token(request):
+            raise NotAllowed(
+                "only callers on this machine, or with the token in the data directory, may do this"
+            )
+        # A page may send forms and plain text without the browser's leave, JSON not. No body needs no type.
+        if request.body_exists and request.content_type != "application/json":
+            raise UnsupportedMediaType("send this as application/json")
+
+    def local(self, request: web.BaseRequest) -> bool:
+        """Whether the caller is a process on this machine."""
+        transport = request.transport
+        if transport is None or any(name in request.headers for name in _FORWARDED):
+            return False
+        caller = transport.get_extra_info("peername")
+        here = transport.get_extra_info("sockname")
+        if not isinstance(caller, tuple) or not isinstance(here, tuple):
+            return False
+        return same_machine(caller[0], here[0])
+
+    def _has_token(self, request: web.BaseRequest) -> bool:
+        scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+        matches = hmac.compare_digest(given.encode(), self._token)
+        return scheme.lower() == "bearer" and bool(self._token) and matches
+
+
+def control_token(path: Path) -> str:
+    """Return the token kept at `path`; make one, readable by the owner alone, where there is none.
+
+    Raise `PermissionError` when others can read it, `ValueError` when it is too short to keep anybody out.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return _kept_token(path)
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(token + "\n")
+    return token
+
+
+def is_own_address(host: str) -> bool:
+    """Whether `host` is `localhost`, this machine's own name, or an address of one of its interfaces; asks no DNS.
+
+    A socket can be bound to an address exactly when it is this machine's (unless the operator set ip_nonlocal_bind).
+    """
+    if host.lower().rstrip(".") in ("localhost", socket.gethostname().lower()):
+        return True
+    address = _address(host)
+    if address is None or address.is_unspecified or address.is_multicast:
+        return False
+    if address.is_loopback:
+        return True
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError:
+            return False
+    return True
+
+
+def _kept_token(path: Path) -> str:
+    if path.stat().st_mode & 0o077:
+        raise PermissionError(
+            f"others can read {path}; make it 0600, or remove it to get a new one"
+        )
+    token = path.read_text().strip()
+    if len(token) < TOKEN_BYTES:
+        raise ValueError(f"{path} holds no whole token; remove it to get a new one")
+    return token
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """Read an IP literal; an IPv4 address in IPv6's clothes counts as what it is."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and address.ipv4_mapped:
+        return address.ipv4_mapped
+    return address
+
+
+@lru_cache(maxsize=1024)
+def _is_ours(header: str, names: frozenset[str]) -> bool:
+    try:
+        host = urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return False
+    return _address(host) is not None or host.rstrip(".") in names
+
+
+@lru_cache(maxsize=1024)
+def _same_origin(origin: str, host: str) -> bool:
+    try:
+        netloc = urlsplit(origin).netloc
+    except ValueError:
+        return False
+    return bool(netloc) and netloc.lower() == host.lower()
+
+
+@lru_cache(maxsize=4096)
+def same_machine(caller: str, here: str) -> bool:
+    """Whether both ends of a connection are one machine: it calls its own address from that very address."""
+    theirs, ours = _address(caller), _address(here)
+    return theirs is not None and (theirs.is_loopback or theirs == ours)

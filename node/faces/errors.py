@@ -1,0 +1,253 @@
+"""What does a caller see when something goes wrong? One table: exception → status, code and body.
+
+Every body carries both shapes: api-v0's `code` and `message`, and OpenAI's `error` object.
+
+FaceError
+├── Unparseable            these bytes are not what they claim to be
+├── WrongParameter         read well, but a value will not do; `param` names it
+├── NotAllowed             this caller may not do this, or not from there
+├── UnknownPath            nothing is served under this path
+├── WrongMethod            the path exists, for other methods
+├── UnknownNode            the registry knows no such node
+├── BodyTooLarge           the body is longer than what we take in
+├── BodyTooSlow            the body did not come in time
+├── UnsupportedMediaType   a content type or encoding that this path does not read
+└── UnsupportedExpectation an `Expect` header that we cannot meet
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from registry import errors as registry_errors
+from router import errors as router_errors
+
+MAX_REJECTION_BYTES = 64 * 1024
+"""The longest refusal of a worker that is passed on; a longer one is replaced by a sentence of ours."""
+
+# A worker that cannot be reached may be back after its supervisor restarted it.
+_UNREACHABLE_RETRY = 2.0
+
+
+class FaceError(Exception):
+    """The root of what a face itself finds wrong."""
+
+
+class Unparseable(FaceError):
+    """The body is not what it claims to be."""
+
+
+class WrongParameter(FaceError):
+    """A value will not do; `param` names the field where it is known."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class NotAllowed(FaceError):
+    """This caller may not do this, or not from where it calls."""
+
+
+class UnknownPath(FaceError):
+    """Nothing is served under this path."""
+
+
+class WrongMethod(FaceError):
+    """The path exists for other methods: `allowed`."""
+
+    def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(f"{method} is not allowed here; use {' or '.join(allowed)}")
+        self.allowed = allowed
+
+
+class UnknownNode(FaceError):
+    """The registry knows no such node."""
+
+
+class BodyTooLarge(FaceError):
+    """The body has more than `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the body has more than {limit} bytes")
+
+
+class BodyTooSlow(FaceError):
+    """The rest of the body did not come in time."""
+
+
+class UnsupportedMediaType(FaceError):
+    """A content type or content encoding that this path does not read."""
+
+
+class UnsupportedExpectation(FaceError):
+    """An `Expect` header that we cannot meet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How one class of errors looks from outside: HTTP status, api-v0 code, OpenAI `type` and `code`."""
+
+    status: int
+    code: int
+    type: str
+    reason: str
+
+
+_BAD = "invalid_request_error"
+_DENIED = "permission_error"
+_FULL = "rate_limit_error"
+_BROKEN = "server_error"
+
+TABLE: Mapping[type[Exception], Row] = MappingProxyType(
+    {
+        FaceError: Row(400, 1001, _BAD, "invalid_request"),
+        Unparseable: Row(400, 1002, _BAD, "invalid_body"),
+        WrongParameter: Row(400, 1001, _BAD, "invalid_parameter"),
+        NotAllowed: Row(403, 1010, _DENIED, "not_allowed"),
+        UnknownPath: Row(404, 1011, _BAD, "unknown_path"),
+        WrongMethod: Row(405, 1011, _BAD, "method_not_allowed"),
+        UnknownNode: Row(404, 1001, _BAD, "node_not_found"),
+        BodyTooLarge: Row(413, 1001, _BAD, "body_too_large"),
+        BodyTooSlow: Row(408, 1005, _BAD, "body_too_slow"),
+        UnsupportedMediaType: Row(415, 1011, _BAD, "unsupported_media_type"),
+        UnsupportedExpectation: Row(417, 1011, _BAD, "unsupported_expectation"),
+        router_errors.RouterError: Row(500, 5000, _BROKEN, "router_error"),
+        router_errors.BadRequest: Row(400, 1001, _BAD, "invalid_request"),
+        router_errors.UnknownModel: Row(404, 1017, _BAD, "model_not_found"),
+        router_errors.NobodyServes: Row(503, 1017, _BROKEN, "nobody_serves"),
+        router_errors.NoCapacity: Row(429, 1017, _FULL, "no_capacity"),
+        router_errors.WorkerError: Row(502, 1007, _BROKEN, "worker_error"),
+        router_errors.WorkerUnreachable: Row(503, 1017, _BROKEN, "worker_unreachable"),
+        router_errors.WorkerTimeout: Row(504, 1005, _BROKEN, "worker_timeout"),
+        router_errors.WorkerBusy: Row(429, 1017, _FULL, "worker_busy"),
+        router_errors.WorkerFailed: Row(502, 1007, _BROKEN, "worker_failed"),
+        router_errors.WorkerStale: Row(503, 1017, _BROKEN, "worker_stale"),
+        router_errors.WorkerRejected: Row(400, 1007, _BAD, "rejected_by_worker"),
+        router_errors.AnswerBroken: Row(502, 1018, _BROKEN, "answer_broken"),
+        registry_errors.RegistryError: Row(500, 5000, _BROKEN, "registry_error"),
+        registry_errors.InvalidFrame: Row(500, 5000, _BROKEN, "invalid_frame"),
+        registry_errors.InvalidSignature: Row(400, 1001, _BAD, "invalid_peer_id"),
+        registry_errors.LimitReached: Row(400, 1001, _BAD, "limit_reached"),
+        # api-v0 has a code for databases (1016), but its registration table wants 5000 for "cannot be saved".
+        registry_errors.StoreUnavailable: Row(500, 5000, _BROKEN, "not_saved"),
+        registry_errors.MeshError: Row(502, 1007, _BROKEN, "mesh_error"),
+        registry_errors.MeshDown: Row(503, 1007, _BROKEN, "mesh_down"),
+        registry_errors.PeerUnreachable: Row(502, 1007, _BROKEN, "peer_unreachable"),
+    }
+)
+"""What every error of ours looks like from outside; a test fails when a class has no row."""
+
+INTERNAL = Row(500, 5000, _BROKEN, "internal_error")
+KNOWN = (FaceError, router_errors.RouterError, registry_errors.RegistryError)
+"""The roots of the errors that have a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error, ready to be sent: in a response, or as an event of a stream that has begun."""
+
+    status: int
+    body: Mapping[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def response(self) -> web.Response:
+        """Return it as a whole response."""
+        return web.Response(
+            status=self.status,
+            body=orjson.dumps(self.body),
+            content_type="application/json",
+            headers=self.headers,
+        )
+
+    def event(self) -> bytes:
+        """Return it as the last event of a stream; no `[DONE]` follows."""
+        return b"data: " + orjson.dumps({"error": self.body["error"]}) + b"\n\n"
+
+
+def refusal(error: Exception) -> Refusal:
+    """Say what a caller sees of an error; one that is not ours shows nothing of itself."""
+    match error:
+        case router_errors.WorkerRejected():
+            return _rejected(error)
+        case router_errors.BadRequest():
+            row = _row(error)
+            return Refusal(error.status, _body(row, str(error), param=error.param))
+        case WrongParameter():
+            row = _row(error)
+            return Refusal(row.status, _body(row, str(error), param=error.param))
+        case FaceError() | router_errors.RouterError() | registry_errors.RegistryError():
+            row = _row(error)
+            return Refusal(row.status, _body(row, str(error) or row.reason), _headers(error))
+        case _:
+            return Refusal(INTERNAL.status, _body(INTERNAL, "internal error; the log says more"))
+
+
+def of_http(error: web.HTTPException, path: str) -> Exception:
+    """Translate what aiohttp itself raises into an error of ours."""
+    match error:
+        case web.HTTPMethodNotAllowed():
+            return WrongMethod(error.method, tuple(sorted(error.allowed_methods)))
+        case web.HTTPNotFound():
+            return UnknownPath(f"nothing is served under {path[:200]!r}")
+        case web.HTTPExpectationFailed():
+            return UnsupportedExpectation("this Expect header cannot be met")
+        case _:
+            return FaceError(error.reason)
+
+
+def _row(error: Exception) -> Row:
+    return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
+
+
+def _body(row: Row, message: str, *, param: str | None = None) -> dict[str, Any]:
+    # What a caller sent may be quoted here, and headers may hold what is no text; JSON cannot.
+    message = message.encode(errors="replace").decode()
+    error = {"message": message, "type": row.type, "param": param, "code": row.reason}
+    return {"code": row.code, "message": message, "error": error}
+
+
+def _headers(error: Exception) -> Mapping[str, str]:
+    match error:
+        case WrongMethod():
+            return {"Allow": ", ".join(error.allowed)}
+        case router_errors.NobodyServes() | router_errors.NoCapacity() | router_errors.WorkerBusy():
+            return {"Retry-After": _seconds(error.retry_after)}
+        case router_errors.WorkerUnreachable() | router_errors.WorkerStale():
+            return {"Retry-After": _seconds(_UNREACHABLE_RETRY)}
+        case BodyTooSlow():
+            return {"Connection": "close"}
+        case _:
+            return {}
+
+
+def _seconds(wait: float) -> str:
+    # RFC 9110 10.2.3: whole seconds; zero would invite a caller to come back at once.
+    return str(max(1, math.ceil(min(wait, 86_400))))
+
+
+def _rejected(error: router_errors.WorkerRejected) -> Refusal:
+    """Keep the worker's own words: its status, and its `error` object where it sent one."""
+    row = _row(error)
+    said: Any = None
+    if len(error.body) <= MAX_REJECTION_BYTES:
+        try:
+            said = orjson.loads(error.body)
+        except orjson.JSONDecodeError:
+            said = error.body.decode(errors="replace").strip()
+    status = error.status if 400 <= error.status < 500 else row.status
+    match said:
+        case {"error": {"message": str(message), **rest}}:
+            own = {"type": row.type, "param": None, "code": row.reason, **rest, "message": message}
+            return Refusal(status, {"code": row.code, "message": message, "error": own})
+        case {"error": str(message)} | {"message": str(message)} | {"detail": str(message)}:
+            return Refusal(status, _body(row, message))
+        case str(message) if message:
+            return Refusal(status, _body(row, message))
+        case _:
+            return Refusal(status, _body(row, str(error)))

@@ -1,0 +1,188 @@
+"""What machine is this? Operating system, processors, memory, disks and graphics, in api-v0's shape.
+
+Read from the kernel's own files and from `nvidia-smi` where it is installed; what cannot be read is left empty.
+"""
+
+import asyncio
+import csv
+import platform
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+# Utilisation is worth asking for again after this; an open page must not start a process per request.
+_FRESH_SECONDS = 5.0
+_NVIDIA_SECONDS = 5.0
+_SECTOR_BYTES = 512
+_MIB = 1024 * 1024
+_NVIDIA = ("name", "memory.total", "memory.used", "utilization.gpu", "driver_version")
+_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
+# Memory dressed as disks, and parts of other disks.
+_NO_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d*")
+
+
+class Host:
+    """This machine; looked at again only when the last look is some seconds old."""
+
+    def __init__(
+        self, *, root: Path = Path("/"), now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Take the directory that holds `proc`, `sys` and `etc`, and the clock."""
+        self._root = root
+        self._now = now
+        self._looking = asyncio.Lock()
+        self._seen: tuple[float, dict[str, Any]] | None = None
+
+    async def look(self) -> dict[str, Any]:
+        """Return what there is, disks with their serial numbers; these are for callers on this machine alone."""
+        async with self._looking:
+            if self._seen is None or self._now() - self._seen[0] > _FRESH_SECONDS:
+                self._seen = self._now(), await asyncio.to_thread(look, self._root)
+            return self._seen[1]
+
+
+def look(root: Path) -> dict[str, Any]:
+    """Look once, in the calling thread."""
+    return {
+        "os": _system(root / "etc/os-release"),
+        "cpu": _processors(_text(root / "proc/cpuinfo")),
+        "memory": _memory(_text(root / "proc/meminfo")),
+        "disk": list(_disks(root / "sys/block")),
+        "gpu": list(_nvidia()) or list(_cards(root / "sys/class/drm")),
+    }
+
+
+def without_serials(seen: dict[str, Any]) -> dict[str, Any]:
+    """Return what others may know of a machine."""
+    return seen | {"disk": [disk | {"serial_number": ""} for disk in seen["disk"]]}
+
+
+def _system(release: Path) -> dict[str, str]:
+    pairs = (line.partition("=") for line in _text(release).splitlines())
+    named = {key: value.strip().strip("\"'") for key, _, value in pairs}
+    return {
+        "os": platform.system().lower(),
+        "platform": named.get("ID", platform.system().lower()),
+        "platform_family": named.get("ID_LIKE", "").partition(" ")[0] or named.get("ID", ""),
+        "platform_version": named.get("VERSION_ID", platform.version()),
+        "kernel_version": platform.release(),
+        "kernel_arch": platform.machine(),
+    }
+
+
+def _processors(cpuinfo: str) -> list[dict[str, Any]]:
+    """Group the kernel's threads by socket; a machine that names no sockets counts as one."""
+    sockets: dict[str, dict[str, Any]] = {}
+    for block in filter(None, cpuinfo.split("\n\n")):
+        pairs = (line.partition(":") for line in block.splitlines())
+        fields = {key.strip(): value.strip() for key, _, value in pairs}
+        if "processor" not in fields:
+            continue
+        found = sockets.setdefault(
+            fields.get("physical id", "0"),
+            {
+                "model_name": fields.get("model name", platform.machine()),
+                "cores": set(),
+                "threads": 0,
+            },
+        )
+        found["cores"].add(fields.get("core id", fields["processor"]))
+        found["threads"] += 1
+    return [
+        {
+            "model_name": found["model_name"],
+            "total_cores": len(found["cores"]),
+            "total_threads": found["threads"],
+        }
+        for found in sockets.values()
+    ]
+
+
+def _memory(meminfo: str) -> dict[str, int]:
+    kib = {
+        key: int(value) for key, value in re.findall(r"^(\w+):\s+(\d+) kB", meminfo, re.MULTILINE)
+    }
+    total = kib.get("MemTotal", 0) * 1024
+    return {
+        "total_physical_bytes": total,
+        "total_usable_bytes": total,
+        "available_bytes": kib.get("MemAvailable", 0) * 1024,
+    }
+
+
+def _disks(block: Path) -> Iterable[dict[str, Any]]:
+    for device in sorted(block.iterdir()) if block.is_dir() else ():
+        size = _text(device / "size").strip()
+        if _NO_DISK.match(device.name) or not size.isdigit() or size == "0":
+            continue
+        spins = _text(device / "queue/rotational").strip() == "1"
+        virtual = device.name.startswith(("vd", "xvd", "nbd"))
+        yield {
+            "drive_type": "virtual" if virtual else "HDD" if spins else "SSD",
+            "size_bytes": int(size) * _SECTOR_BYTES,
+            "model": _text(device / "device/model").strip(),
+            "serial_number": _text(device / "device/serial").strip(),
+        }
+
+
+def _nvidia() -> Iterable[dict[str, Any]]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return
+    query = [program, f"--query-gpu={','.join(_NVIDIA)}", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(  # noqa: S603 (no word of it comes from a caller)
+            query, capture_output=True, text=True, timeout=_NVIDIA_SECONDS, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return
+    yield from nvidia_cards(said)
+
+
+def nvidia_cards(table: str) -> Iterable[dict[str, Any]]:
+    """Read what `nvidia-smi` prints for our query: MiB and percent, `[N/A]` where a card does not say."""
+    for row in csv.reader(table.splitlines(), skipinitialspace=True):
+        if len(row) != len(_NVIDIA):
+            continue
+        name, total, used, busy, driver = row
+        yield {
+            "vendor": "NVIDIA",
+            "product": name,
+            "vram_total_bytes": _count(total) * _MIB,
+            "vram_used_bytes": _count(used) * _MIB,
+            "utilization_percent": _count(busy),
+            "driver": driver,
+        }
+
+
+def _cards(drm: Path) -> Iterable[dict[str, Any]]:
+    for card in sorted(drm.glob("card[0-9]*")):
+        vendor = _text(card / "device/vendor").strip()
+        if not vendor:
+            continue
+        yield {
+            "vendor": _VENDORS.get(vendor, vendor),
+            "product": _text(card / "device/product_name").strip()
+            or _text(card / "device/device").strip(),
+            "vram_total_bytes": _count(_text(card / "device/mem_info_vram_total").strip()),
+            "vram_used_bytes": _count(_text(card / "device/mem_info_vram_used").strip()),
+            "utilization_percent": _count(_text(card / "device/gpu_busy_percent").strip()),
+            "driver": (card / "device/driver").resolve().name
+            if (card / "device/driver").exists()
+            else "",
+        }
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,162 @@
+"""What callers see of errors: one row per class, both shapes in every body."""
+
+import inspect
+
+import orjson
+import pytest
+from aiohttp import web
+
+from node.faces import errors as face_errors
+from node.faces.errors import TABLE, BodyTooSlow, WrongMethod, WrongParameter, of_http, refusal
+from registry import errors as registry_errors
+from router import errors as router_errors
+
+
+def classes_in(module):
+    return [
+        found
+        for _, found in inspect.getmembers(module, inspect.isclass)
+        if issubclass(found, Exception) and found.__module__ == module.__name__
+    ]
+
+
+ALL = [*classes_in(registry_errors), *classes_in(router_errors), *classes_in(face_errors)]
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_every_error_class_has_a_row_of_its_own(kind):
+    assert kind in TABLE
+
+
+def test_the_table_names_no_class_that_is_gone():
+    assert set(TABLE) == set(ALL)
+
+
+@pytest.mark.parametrize("row", TABLE.values(), ids=lambda row: row.reason)
+def test_no_failure_is_told_with_a_status_of_success(row):
+    assert 400 <= row.status < 600
+    assert row.code != 0
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "reason"),
+    [
+        (face_errors.Unparseable("Parsing error"), 400, 1002, "invalid_body"),
+        (face_errors.WrongParameter("no"), 400, 1001, "invalid_parameter"),
+        (face_errors.NotAllowed("no"), 403, 1010, "not_allowed"),
+        (face_errors.BodyTooLarge(10), 413, 1001, "body_too_large"),
+        (face_errors.UnsupportedMediaType("no"), 415, 1011, "unsupported_media_type"),
+        (router_errors.BadRequest("no"), 400, 1001, "invalid_request"),
+        (router_errors.BadRequest("no", status=415), 415, 1001, "invalid_request"),
+        (router_errors.UnknownModel("m"), 404, 1017, "model_not_found"),
+        (router_errors.NobodyServes("no"), 503, 1017, "nobody_serves"),
+        (router_errors.NoCapacity("no"), 429, 1017, "no_capacity"),
+        (router_errors.WorkerUnreachable("no"), 503, 1017, "worker_unreachable"),
+        (router_errors.WorkerTimeout("first byte", 3), 504, 1005, "worker_timeout"),
+        (router_errors.WorkerFailed("no"), 502, 1007, "worker_failed"),
+        (router_errors.AnswerBroken("no"), 502, 1018, "answer_broken"),
+        (registry_errors.StoreUnavailable("no"), 500, 5000, "not_saved"),
+        (registry_errors.LimitReached("no"), 400, 1001, "limit_reached"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_an_error_has_its_status_and_both_shapes_of_body(error, status, code, reason):
+    refused = refusal(error)
+    body = orjson.loads(refused.response().body)
+    assert refused.status == status
+    assert body["code"] == code
+    assert body["message"] == body["error"]["message"] == str(error)
+    assert body["error"].keys() == {"message", "type", "param", "code"}
+    assert body["error"]["code"] == reason
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [
+        (router_errors.NobodyServes("no", retry_after=4.2), "5"),
+        (router_errors.NoCapacity("no", retry_after=0.01), "1"),
+        (router_errors.WorkerBusy("no", retry_after=7), "7"),
+        (router_errors.NoCapacity("no", retry_after=1e12), "86400"),
+    ],
+)
+def test_retry_after_is_whole_seconds_and_never_zero(error, seconds):
+    assert refusal(error).headers["Retry-After"] == seconds
+
+
+def test_an_error_that_is_not_ours_shows_nothing_of_itself():
+    refused = refusal(KeyError("the secret prompt"))
+    assert refused.status == 500
+    assert refused.body["code"] == 5000
+    assert b"secret" not in refused.response().body
+
+
+def test_the_field_at_fault_is_named():
+    assert refusal(WrongParameter("no", param="type")).body["error"]["param"] == "type"
+    assert refusal(router_errors.BadRequest("no", param="model")).body["error"]["param"] == "model"
+
+
+def test_a_wrong_method_names_the_right_ones():
+    refused = refusal(WrongMethod("PUT", ("GET", "POST")))
+    assert (refused.status, refused.headers["Allow"]) == (405, "GET, POST")
+
+
+def test_after_a_body_that_came_too_slowly_the_connection_ends():
+    assert refusal(BodyTooSlow("no")).headers["Connection"] == "close"
+
+
+@pytest.mark.parametrize(
+    ("raised", "status"),
+    [
+        (web.HTTPNotFound(), 404),
+        (web.HTTPMethodNotAllowed("PUT", ["GET"]), 405),
+        (web.HTTPExpectationFailed(), 417),
+        (web.HTTPBadRequest(), 400),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_aiohttp_raises_becomes_an_error_of_ours(raised, status):
+    refused = refusal(of_http(raised, "/x"))
+    assert refused.status == status
+    assert refused.body["error"]["message"]
+
+
+class TestAWorkersRefusal:
+    """Its own words reach the caller, in our shape."""
+
+    def test_keeps_its_status_and_its_error_object(self):
+        said = {"error": {"message": "too long", "type": "bad", "param": "messages", "code": "ctx"}}
+        refused = refusal(router_errors.WorkerRejected(422, orjson.dumps(said)))
+        assert refused.status == 422
+        assert refused.body == {"code": 1007, "message": "too long", "error": said["error"]}
+
+    def test_fills_in_what_its_error_object_lacks(self):
+        refused = refusal(router_errors.WorkerRejected(400, b'{"error": {"message": "no"}}'))
+        assert refused.body["error"].keys() == {"message", "type", "param", "code"}
+
+    @pytest.mark.parametrize(
+        "body", [b'{"error": "no"}', b'{"message": "no"}', b'{"detail": "no"}', b"no", b'"no"']
+    )
+    def test_is_wrapped_when_it_has_another_shape(self, body):
+        refused = refusal(router_errors.WorkerRejected(400, body))
+        assert refused.body["message"] == refused.body["error"]["message"] == "no"
+
+    @pytest.mark.parametrize("body", [b"", b"[]", b"\xff\xfe", b"x" * 1_000_000, b'{"error": 5}'])
+    def test_is_still_an_error_of_ours_when_its_body_is_nonsense(self, body):
+        refused = refusal(router_errors.WorkerRejected(400, body))
+        assert refused.status == 400
+        assert refused.body["code"] == 1007
+        assert len(refused.response().body) < 1000
+
+    def test_is_never_told_with_a_status_of_success(self):
+        assert refusal(router_errors.WorkerRejected(200, b"{}")).status == 400
+
+
+def test_an_error_in_a_stream_is_one_event_that_clients_parse():
+    event = refusal(router_errors.AnswerBroken("cut")).event()
+    assert event.startswith(b"data: ")
+    assert event.endswith(b"\n\n")
+    assert orjson.loads(event[6:])["error"]["code"] == "answer_broken"
+
+
+def test_text_that_is_no_unicode_does_not_keep_an_error_from_being_told():
+    assert b"?" in refusal(WrongParameter("\udcff")).response().body

@@ -1,0 +1,188 @@
+"""Who may call what: this machine and holders of the token may change the node; pages of other origins may not."""
+
+import stat
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from node.access import Access, control_token, is_own_address, same_machine
+from node.faces.errors import KNOWN, refusal
+
+TOKEN = "a-token-of-sufficient-length-for-anybody"
+
+
+@asynccontextmanager
+async def guarded(access):
+    """A real server with one path to read and one to change."""
+
+    async def read(request):
+        access.admit(request)
+        return web.Response()
+
+    async def change(request):
+        access.admit(request)
+        access.change(request)
+        return web.Response()
+
+    @web.middleware
+    async def tell(request, handler):
+        try:
+            return await handler(request)
+        except KNOWN as error:
+            return refusal(error).response()
+
+    app = web.Application(middlewares=[tell])
+    app.add_routes([web.get("/", read), web.post("/", read), web.post("/change", change)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        async with aiohttp.ClientSession(url) as session:
+            yield session
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def node():
+    async with guarded(Access(token=TOKEN, names=["vine.example"])) as session:
+        yield session
+
+
+async def status(call):
+    async with call as response:
+        return response.status
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1:6100",
+        "localhost:6100",
+        "LOCALHOST",
+        "[::1]:6100",
+        "192.168.7.9",
+        "vine.example:80",
+    ],
+)
+async def test_a_node_is_addressed_by_its_addresses_and_its_own_names(node, host):
+    assert await status(node.get("/", headers={"Host": host})) == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example:6100", "localhost.evil.example", "127.0.0.1.evil.example", "[::1"]
+)
+async def test_a_name_that_somebody_else_points_here_is_refused(node, host):
+    assert await status(node.get("/", headers={"Host": host})) == 403
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://localhost:1", "http://[", "file://"]
+)
+async def test_what_a_page_of_another_origin_sends_is_refused(node, origin):
+    assert await status(node.post("/", headers={"Origin": origin}, json={})) == 403
+
+
+async def test_a_page_of_our_own_may_send(node):
+    headers = {"Host": "localhost:6100", "Origin": "http://localhost:6100"}
+    assert await status(node.post("/change", headers=headers, json={})) == 200
+
+
+async def test_a_caller_on_this_machine_may_change_the_node(node):
+    assert await status(node.post("/change", json={})) == 200
+
+
+async def test_a_change_without_a_body_needs_no_content_type(node):
+    assert await status(node.post("/change")) == 200
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
+)
+async def test_a_change_must_come_as_json_which_forms_of_other_pages_cannot_send(node, kind):
+    call = node.post("/change", data=b"{}", headers={"Content-Type": kind})
+    assert await status(call) == 415
+
+
+async def test_a_caller_behind_a_proxy_on_this_machine_is_not_on_this_machine(node):
+    headers = {"X-Forwarded-For": "203.0.113.9"}
+    assert await status(node.post("/change", json={}, headers=headers)) == 403
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (f"Bearer {TOKEN}", 200),
+        (f"bearer {TOKEN}", 200),
+        (f"Basic {TOKEN}", 403),
+        ("Bearer ", 403),
+        ("Bearer wrong", 403),
+        (f"Bearer {TOKEN}x", 403),
+    ],
+)
+async def test_the_token_opens_the_door_from_elsewhere(node, given, expected):
+    headers = {"X-Forwarded-For": "203.0.113.9", "Authorization": given}
+    assert await status(node.post("/change", json={}, headers=headers)) == expected
+
+
+async def test_an_empty_token_opens_nothing():
+    async with guarded(Access(token="")) as node:
+        headers = {"X-Forwarded-For": "203.0.113.9", "Authorization": "Bearer "}
+        assert await status(node.post("/change", json={}, headers=headers)) == 403
+
+
+@pytest.mark.parametrize(
+    ("caller", "here", "same"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("::1", "::1", True),
+        ("::ffff:127.0.0.1", "::ffff:127.0.0.1", True),
+        ("192.0.2.7", "192.0.2.7", True),
+        ("::ffff:192.0.2.7", "192.0.2.7", True),
+        ("192.0.2.8", "192.0.2.7", False),
+        ("10.0.0.1", "127.0.0.1", False),
+        ("nonsense", "nonsense", False),
+    ],
+)
+def test_a_machine_calls_itself_from_the_address_that_it_calls(caller, here, same):
+    assert same_machine(caller, here) is same
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LocalHost", "localhost.", "127.0.0.1", "127.9.9.9", "::1"]
+)
+def test_loopback_is_this_machine(host):
+    assert is_own_address(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["192.0.2.1", "2001:db8::1", "0.0.0.0", "::", "224.0.0.1", "example.com", ""]
+)
+def test_what_is_no_address_of_this_machine_is_not_asked_of_dns(host):
+    assert not is_own_address(host)
+
+
+def test_a_token_is_made_once_and_only_its_owner_can_read_it(tmp_path):
+    path = tmp_path / "control.token"
+    token = control_token(path)
+    assert len(token) >= 32
+    assert control_token(path) == token
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_token_that_others_can_read_is_refused(tmp_path):
+    path = tmp_path / "control.token"
+    control_token(path)
+    path.chmod(0o644)
+    with pytest.raises(PermissionError, match="0600"):
+        control_token(path)
+
+
+def test_a_token_that_was_cut_short_is_refused(tmp_path):
+    path = tmp_path / "control.token"
+    path.touch(0o600)
+    with pytest.raises(ValueError, match="no whole token"):
+        control_token(path)
