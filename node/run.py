@@ -24,10 +24,10 @@ from node.reach import host_of, join_address, reach_of, split_address
 from node.settings import Settings
 from node.tasks import supervise
 from registry.errors import InvalidSignature, RegistryError
-from registry.records import PeerId, Reach, Record, Standing
+from registry.records import PeerId, Reach, Standing
 from registry.service import Registry
 from registry.signing import Identity
-from router.certificate import certificate_of, server_context, trust
+from router.certificate import certificate_of, peer_of_certificate, server_context, trust
 from router.links import serve_pipe
 
 log = logging.getLogger("modelvine.node")
@@ -155,23 +155,29 @@ async def _open_link(
 ) -> None:
     tls = server_context(identity)
     registry = context.registry
+    met: set[bytes] = set()
 
     def meet(nodes: Iterable[PeerId]) -> None:
         for node in nodes:
             held = registry.catalog.held.get(node)
-            if held and held.record.reach.certificate:
-                _trust(tls, held.record)
+            shown = held.record.reach.certificate if held else b""
+            if shown and shown not in met and _belongs(shown, node):
+                met.add(shown)
+                trust(tls, shown)
 
     meet(registry.catalog.held)
     registry.on_change(meet)
     await _serve(link_app(context), link, closing, tls=tls)
 
 
-def _trust(tls: SSLContext, record: Record) -> None:
+def _belongs(certificate: bytes, node: PeerId) -> bool:
     try:
-        trust(tls, record.reach.certificate, record.node)
+        belongs = peer_of_certificate(certificate) == node
     except InvalidSignature:
-        log.warning("%s shows a certificate that is not its own; it is not let in", record.node)
+        belongs = False
+    if not belongs:
+        log.warning("%s shows a certificate that is not its own; it is not let in", node)
+    return belongs
 
 
 async def _serve(

@@ -9,9 +9,11 @@ log = logging.getLogger("modelvine.tasks")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 
 
-async def supervise(name: str, run: Callable[[], Awaitable[None]]) -> None:
-    """Run until cancelled; after a failure wait a little, longer each time, and run again."""
-    pause = _FIRST_PAUSE
+async def supervise(
+    name: str, run: Callable[[], Awaitable[None]], *, first_pause: float = _FIRST_PAUSE
+) -> None:
+    """Run until it returns; after a failure wait `first_pause` seconds, longer each time, and run again."""
+    pause = first_pause
     while True:
         try:
             await run()

@@ -64,6 +64,8 @@ class Stage:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                # Ctrl-C is for the demo, which then ends its processes in order.
+                start_new_session=True,
             )
         # Held from the first moment on, so that a failed start leaves nothing behind.
         self._actors.append(Actor(name, process, log, ""))

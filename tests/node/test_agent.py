@@ -1,0 +1,133 @@
+"""Laws of registering and unregistering on one node."""
+
+import pytest
+
+from node.agent import Agent
+from registry.errors import LimitReached, StoreUnavailable
+from registry.mesh.memory import MemoryMesh
+from registry.mesh.memory_net import MemoryNet
+from registry.records import Service
+from registry.service import Registry
+from registry.settings import RegistrySettings
+from registry.signing import Identity
+from registry.store import Change, Put, Space
+from registry.store.memory import MemoryStore
+from router.workers import Worker
+
+
+class FullStore(MemoryStore):
+    """A store whose disk can be full."""
+
+    full = False
+
+    async def write(self, *changes: Change) -> None:
+        if self.full:
+            raise StoreUnavailable("the disk is full")
+        await super().write(*changes)
+
+
+def make(store: MemoryStore, *, max_services: int = 100) -> Agent:
+    identity = Identity(bytes(32))
+    registry = Registry(
+        identity,
+        RegistrySettings(max_services=max_services),
+        store=store,
+        mesh=MemoryMesh(identity.peer, MemoryNet()),
+        epoch=1,
+        now=lambda: 0.0,
+        random=lambda: 0.5,
+    )
+    return Agent(registry, store)
+
+
+def worker(model: str, *, project: str = "p", cid: str = "", port: int = 1) -> Worker:
+    return Worker(Service(project, model, cid), f"http://127.0.0.1:{port}/v1")
+
+
+async def test_a_registered_model_is_served_and_announced() -> None:
+    agent = make(MemoryStore())
+    await agent.register_model(worker("m"))
+    assert [w.service.model for w in agent.workers] == ["m"]
+    assert agent._registry.own.services == (Service("p", "m"),)
+
+
+async def test_registering_a_project_replaces_its_whole_list_and_no_other() -> None:
+    agent = make(MemoryStore())
+    await agent.register_model(worker("other", project="q"))
+    await agent.register_project("p", [worker("a"), worker("b")])
+    await agent.register_project("p", [worker("c")])
+    assert {w.service.model for w in agent.workers} == {"other", "c"}
+    await agent.register_project("p", [])
+    assert {w.service.model for w in agent.workers} == {"other"}
+
+
+async def test_a_model_is_replaced_by_project_model_and_cid() -> None:
+    agent = make(MemoryStore())
+    await agent.register_model(worker("m", port=1))
+    await agent.register_model(worker("m", port=2))
+    await agent.register_model(worker("m", cid="two", port=3))
+    assert {(w.service.cid, w.api[-4]) for w in agent.workers} == {("", "2"), ("two", "3")}
+
+
+async def test_what_is_registered_survives_a_restart() -> None:
+    store = MemoryStore()
+    await make(store).register_project("p", [worker("a"), worker("b")])
+    restarted = make(store)
+    await restarted.restore()
+    assert {w.service.model for w in restarted.workers} == {"a", "b"}
+
+
+async def test_what_was_unregistered_stays_away_after_a_restart() -> None:
+    store = MemoryStore()
+    agent = make(store)
+    await agent.register_project("p", [worker("a"), worker("b")])
+    assert await agent.unregister_model("p", "a", "")
+    assert not await agent.unregister_model("p", "a", "")
+    assert not await agent.unregister_model("p", "b", "another")
+    restarted = make(store)
+    await restarted.restore()
+    assert {w.service.model for w in restarted.workers} == {"b"}
+    assert await restarted.unregister_project("p")
+    assert not await restarted.unregister_project("p")
+
+
+async def test_a_registration_that_cannot_be_saved_changes_nothing() -> None:
+    store = FullStore()
+    agent = make(store)
+    await agent.register_model(worker("a"))
+    store.full = True
+    with pytest.raises(StoreUnavailable):
+        await agent.register_model(worker("b"))
+    with pytest.raises(StoreUnavailable):
+        await agent.unregister_project("p")
+    assert {w.service.model for w in agent.workers} == {"a"}
+    assert agent._registry.own.services == (Service("p", "a"),)
+
+
+async def test_a_registration_that_does_not_fit_changes_nothing() -> None:
+    store = MemoryStore()
+    agent = make(store, max_services=2)
+    await agent.register_project("p", [worker("a"), worker("b")])
+    with pytest.raises(LimitReached):
+        await agent.register_model(worker("c"))
+    assert {w.service.model for w in agent.workers} == {"a", "b"}
+    restarted = make(store)
+    await restarted.restore()
+    assert len(restarted.workers) == 2
+
+
+async def test_the_same_registration_again_says_nothing_new() -> None:
+    agent = make(MemoryStore())
+    await agent.register_model(worker("m"))
+    version = agent._registry.own.version
+    await agent.register_model(worker("m"))
+    assert agent._registry.own.version == version
+
+
+async def test_an_unreadable_worker_in_the_store_is_left_alone() -> None:
+    store = MemoryStore()
+    await store.write(Put(Space.WORKERS, "x", b'{"from": "the future"}'))
+    agent = make(store)
+    await agent.restore()
+    assert len(agent.workers) == 0
+    assert await store.read(Space.WORKERS) == {"x": b'{"from": "the future"}'}

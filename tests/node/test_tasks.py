@@ -1,0 +1,23 @@
+"""Laws of the supervisor of background tasks."""
+
+import logging
+
+import pytest
+
+from node.tasks import supervise
+
+
+async def test_a_task_that_fails_runs_again_and_the_failure_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runs: list[int] = []
+
+    async def fails_twice() -> None:
+        runs.append(len(runs))
+        if len(runs) < 3:
+            raise RuntimeError("broken")
+
+    with caplog.at_level(logging.ERROR):
+        await supervise("a thing", fails_twice, first_pause=0.0)
+    assert runs == [0, 1, 2]
+    assert caplog.text.count("a thing failed") == 2
