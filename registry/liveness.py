@@ -6,7 +6,7 @@ Presence is this node's own, local opinion. It is never gossiped: nobody can dec
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from registry.records import Standing
+from registry.records import Standing, Version
 
 
 class Contact(StrEnum):
@@ -50,6 +50,8 @@ TABLE: dict[Contact, dict[Evidence, Contact]] = {
 }
 """What each piece of evidence does in each state; what is not listed changes nothing."""
 
+_BEFORE_ALL = Version(-1, -1)
+
 LIFE = frozenset({Evidence.WORD, Evidence.LINKED, Evidence.ANSWERED})
 
 
@@ -65,14 +67,17 @@ class Presence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What we know of one node's life; times are seconds on this machine's monotonic clock."""
+    """What we know of one node's life; times are seconds on this machine's monotonic clock.
+
+    `version` and `beat` are those of the newest heartbeat: only a greater pair proves anything.
+    """
 
     contact: Contact
     heard: float
     since: float
     why: Evidence
     beat: int = -1
-    epoch: int = -1
+    version: Version = _BEFORE_ALL
 
     def after(self, evidence: Evidence, now: float) -> "Pulse":
         """Return the pulse once `evidence` has been seen at `now`."""

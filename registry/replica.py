@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from registry import wire
-from registry.catalog import Catalog, Signed
+from registry.catalog import Catalog, Signed, newer
 from registry.errors import InvalidFrame, LimitReached
 from registry.liveness import Contact, Evidence, Presence, Pulse, first_pulse, presence
 from registry.pace import Pace
@@ -89,7 +89,8 @@ class Replica:
         self._next_publish = float("inf")
         self._next_beat = float("-inf")
         self._refutations = Pace(rate=_REFUTATIONS_PER_SECOND, burst=_REFUTATIONS_AT_ONCE)
-        self._authors = Pace(rate=settings.frames_per_second, burst=settings.frames_per_second * 10)
+        rate = settings.frames_per_second
+        self._authors = Pace(rate=rate, burst=max(rate * 10, 1.0))
 
     # What we say.
 
@@ -125,7 +126,11 @@ class Replica:
             self.fits(services)
             draft = replace(draft, services=tuple(services))
         if reach is not None:
-            draft = replace(draft, reach=reach)
+            # A machine with many interfaces has more addresses than a record carries; the first do.
+            most = wire.MAX_ADDRESSES
+            draft = replace(
+                draft, reach=replace(reach, mesh=reach.mesh[:most], links=reach.links[:most])
+            )
         if standing is not None:
             draft = replace(draft, standing=standing)
         if draft == self.own and self.peer in self.catalog.held:
@@ -181,8 +186,9 @@ class Replica:
         word = wire.decode(frame)
         if isinstance(word, Heartbeat):
             return self._hear_beat(word, now)
-        if not self._authors.allows(word.record.node, now):
-            raise LimitReached(f"{word.record.node} speaks too often")
+        # What is no news costs its author nothing: else whoever repeats old frames of another silences it.
+        if self._is_news(word):
+            self._spend(word.record.node, now)
         return self.learn(word, heard=now, now=now)
 
     def learn(self, word: Signed, *, heard: float, now: float) -> list[Effect]:
@@ -193,6 +199,9 @@ class Replica:
         known = self.catalog.held.get(node)
         effects: list[Effect] = []
         if known is None and not self._has_room(node):
+            # The dead make room for the living only; else two full registries swap their dead for ever.
+            if heard + self._settings.lease <= now:
+                raise LimitReached(f"no room for {node}, which has been silent")
             effects += self._make_room()
         merged = self.catalog.merge([word])
         if merged is self.catalog:
@@ -228,6 +237,11 @@ class Replica:
     def pulses(self) -> Mapping[PeerId, Pulse]:
         """Return the pulse of every other node that we know."""
         return self._pulses
+
+    def room(self) -> int:
+        """Return how many strangers could be taken in, the places of the lost included."""
+        lost = sum(pulse.contact is Contact.LOST for pulse in self._pulses.values())
+        return max(self._settings.max_nodes - len(self.catalog.held), 0) + lost
 
     def heard(self, node: PeerId, now: float) -> float:
         """Return when a node last gave a sign of life; `now` for ourselves."""
@@ -273,11 +287,21 @@ class Replica:
         if known is None or note.version > known.record.version:
             return [Fetch(node)]
         pulse = self._pulses[node]
-        stale = note.version.epoch < known.record.version.epoch
-        if stale or (note.beat <= pulse.beat and note.version.epoch == pulse.epoch):
+        # Versions come first: a node restored from a backup steps past its old words and counts beats anew.
+        repeated = (note.version, note.beat) <= (pulse.version, pulse.beat)
+        if repeated or note.version < known.record.version:
             return []
-        self._pulses[node] = replace(pulse, beat=note.beat, epoch=note.version.epoch)
+        self._spend(node, now)
+        self._pulses[node] = replace(pulse, beat=note.beat, version=note.version)
         return self.observe(node, Evidence.WORD, now)
+
+    def _is_news(self, word: Signed) -> bool:
+        known = self.catalog.held.get(word.record.node)
+        return known is None or newer(known, word).frame != known.frame
+
+    def _spend(self, author: PeerId, now: float) -> None:
+        if not self._authors.allows(author, now):
+            raise LimitReached(f"{author} speaks too often")
 
     def _pass_time(self, node: PeerId, now: float) -> bool:
         before = self._pulses[node]
@@ -311,6 +335,8 @@ def _silent(now: float) -> Pulse:
 
 def _carry(pulse: Pulse, fresh: Pulse) -> Pulse:
     kept = replace(pulse, heard=fresh.heard)
-    if fresh.contact is pulse.contact or fresh.contact is Contact.LOST:
+    # A word from before the failure that we saw ourselves does not outweigh it.
+    outdated = pulse.why is not Evidence.SILENCE and fresh.heard <= pulse.since
+    if fresh.contact is pulse.contact or fresh.contact is Contact.LOST or outdated:
         return kept
     return replace(kept, contact=fresh.contact, since=fresh.since, why=fresh.why)

@@ -260,12 +260,14 @@ class Registry:
 
     async def _compare(self, peer: PeerId) -> None:
         exchange = sync.compare(self._replica, self._now)
-        question = next(exchange)
+        step = next(exchange)
         while True:
-            reply = await self.mesh.ask(peer, question, timeout=self._settings.ask_timeout)
+            await self._perform(step.effects)
+            timeout = self._settings.ask_timeout
+            reply = await self.mesh.ask(peer, step.question, timeout=timeout)
             self._notify(self._replica.observe(peer, Evidence.ANSWERED, self._now()))
             try:
-                question = exchange.send(reply)
+                step = exchange.send(reply)
             except StopIteration as done:
                 await self._perform(done.value)
                 return

@@ -40,7 +40,11 @@ def public_of(peer: str) -> bytes:
         raise InvalidSignature(f"{peer!r} is not a peer id") from error
     if len(decoded) != len(_ID_PREFIX) + KEY_BYTES or not decoded.startswith(_ID_PREFIX):
         raise InvalidSignature(f"{peer!r} is not the id of an Ed25519 key")
-    return decoded[len(_ID_PREFIX) :]
+    public = decoded[len(_ID_PREFIX) :]
+    # The decoder forgives white space; two spellings of one id would be two nodes with one key.
+    if peer_of(public) != peer:
+        raise InvalidSignature(f"{peer!r} is not spelled as a peer id is")
+    return public
 
 
 class Identity:

@@ -7,12 +7,14 @@ inside the buckets that differ, then pull what is newer there and push what is n
     list      the numbers of some buckets         →  what is held in them: node, version, fingerprint
     pull      some nodes                          →  their frames, each with its age
     push      frames, each with its age           →  how many were news
+
+Pulls and pushes repeat until nothing is left or the exchange has been long enough.
 """
 
 import hashlib
 import math
 import struct
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
@@ -31,8 +33,14 @@ BUCKETS = 64
 MAX_LISTED = 20_000
 """Entries of one listing that are read; a registry is not larger."""
 
-MAX_BATCH_BYTES = 2 * 1024 * 1024
-"""Frames in one pull or push; the rest waits for the next comparison."""
+MAX_LISTING_BYTES = 4 * 1024 * 1024
+"""A listing with as many entries takes about 3 MiB."""
+
+MAX_BATCH_BYTES = 512 * 1024
+"""Frames in one pull or push. Checking as many signatures keeps the event loop for about 0.2 s."""
+
+MAX_BATCHES = 32
+"""Pulls, and pushes, of one exchange; the rest waits for the next."""
 
 MAX_AGE = 86_400.0
 
@@ -43,8 +51,20 @@ _FRAME = struct.Struct(">fI")
 Clock = Callable[[], float]
 """Returns seconds on a monotonic clock."""
 
-Exchange = Generator[bytes, bytes, list[Effect]]
-"""Yields questions for the peer, is sent its answers, returns what the replica wants done."""
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to put to the peer next, and what was learned until now: do that first, the peer may never answer."""
+
+    question: bytes
+    effects: Sequence[Effect] = ()
+
+
+Exchange = Generator[Step, bytes, list[Effect]]
+"""Yields steps, is sent the peer's answers, returns what the last of them had us learn."""
+
+_Count = Annotated[int, Field(ge=0, le=wire.MAX_COUNTER)]
+_Id = Annotated[str, Field(max_length=64)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +78,7 @@ class _Listing(BaseModel):
 
     model_config = ConfigDict(strict=True)
     held: Annotated[
-        dict[Annotated[str, Field(max_length=64)], tuple[int, int, str]],
+        dict[_Id, tuple[_Count, _Count, Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]]],
         Field(max_length=MAX_LISTED),
     ]
 
@@ -70,25 +90,62 @@ class _Numbers(BaseModel):
 
 class _Wanted(BaseModel):
     model_config = ConfigDict(strict=True)
-    nodes: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=MAX_LISTED)]
+    nodes: Annotated[list[_Id], Field(max_length=MAX_LISTED)]
 
 
 def compare(replica: Replica, clock: Clock) -> Exchange:
     """Make our registry and a peer's equal, as far as one exchange goes; raise `InvalidFrame` for nonsense."""
-    answer = yield _COMPARE + bytes.fromhex(replica.catalog.digest)
+    answer = yield Step(_COMPARE + bytes.fromhex(replica.catalog.digest))
     if answer == _EQUAL:
         return []
     unlike = _unlike(_buckets(replica.catalog), answer)
-    listing = yield _LIST + orjson.dumps({"buckets": unlike})
+    listing = yield Step(_LIST + orjson.dumps({"buckets": unlike}))
     theirs = _read_listing(listing)
     ours = _held(replica.catalog, unlike)
+    wanted = sorted(node for node in theirs if _is_ahead(theirs, ours, node))
+    owed = sorted(node for node in ours if _is_ahead(ours, theirs, node))
+    effects = yield from _pull(replica, _with_room(replica, wanted), clock)
+    return (yield from _push(replica, owed, clock, effects))
+
+
+def _with_room(replica: Replica, wanted: Iterable[PeerId]) -> list[PeerId]:
+    # A full registry would be sent the same strangers at every comparison, only to refuse them.
+    room = replica.room()
+    held = replica.catalog.held
+    strangers = 0
+    chosen: list[PeerId] = []
+    for node in wanted:
+        strangers += node not in held
+        if node in held or strangers <= room:
+            chosen.append(node)
+    return chosen
+
+
+def _pull(replica: Replica, wanted: list[PeerId], clock: Clock) -> Exchange:
     effects: list[Effect] = []
-    if wanted := sorted(node for node in theirs if _is_ahead(theirs, ours, node)):
-        frames = yield _PULL + orjson.dumps({"nodes": wanted})
-        effects += _learn(replica, _unpack(frames), clock())
-    if owed := sorted(node for node in ours if _is_ahead(ours, theirs, node)):
-        yield _PUSH + _pack(replica, owed, clock())
+    for _ in range(MAX_BATCHES):
+        if not wanted:
+            break
+        batch = yield Step(_PULL + orjson.dumps({"nodes": wanted}), effects)
+        words = _read_batch(batch)
+        effects = _learn(replica, words, clock())
+        came = {word.record.node for _, word in words}
+        if came.isdisjoint(wanted):
+            break
+        wanted = [node for node in wanted if node not in came]
     return effects
+
+
+def _push(
+    replica: Replica, owed: list[PeerId], clock: Clock, effects: Sequence[Effect]
+) -> Exchange:
+    for _ in range(MAX_BATCHES):
+        batch, owed = _pack(replica, owed, clock())
+        if not batch:
+            break
+        yield Step(_PUSH + batch, effects)
+        effects = ()
+    return [*effects]
 
 
 def answer(replica: Replica, question: bytes, now: float) -> tuple[bytes, list[Effect]]:
@@ -100,13 +157,16 @@ def answer(replica: Replica, question: bytes, now: float) -> tuple[bytes, list[E
             same = body == bytes.fromhex(catalog.digest)
             return (_EQUAL if same else b"".join(_buckets(catalog))), []
         if kind == _LIST:
+            _require_at_most(MAX_FRAME_BYTES, body)
             numbers = _Numbers.model_validate_json(body).buckets
             return _write_listing(_held(catalog, numbers)), []
         if kind == _PULL:
+            _require_at_most(MAX_LISTING_BYTES, body)
             nodes = _Wanted.model_validate_json(body).nodes
-            return _pack(replica, [PeerId(node) for node in nodes], now), []
+            batch, _ = _pack(replica, [PeerId(node) for node in nodes], now)
+            return batch, []
         if kind == _PUSH:
-            effects = _learn(replica, _unpack(body), now)
+            effects = _learn(replica, _read_batch(body), now)
             return str(len(effects)).encode(), effects
     except ValidationError as error:
         raise InvalidFrame("a question that makes no sense") from error
@@ -118,10 +178,11 @@ def _bucket(node: PeerId) -> int:
 
 
 def _buckets(catalog: Catalog) -> list[bytes]:
-    sums = [0] * BUCKETS
+    # Hashed, not summed: whoever signs many records could choose some that cancel out another's.
+    contents: list[list[bytes]] = [[] for _ in range(BUCKETS)]
     for node, signed in catalog.held.items():
-        sums[_bucket(node)] ^= int.from_bytes(signed.fingerprint[:8])
-    return [total.to_bytes(8) for total in sums]
+        contents[_bucket(node)].append(signed.fingerprint)
+    return [hashlib.sha256(b"".join(sorted(prints))).digest()[:8] for prints in contents]
 
 
 def _unlike(ours: list[bytes], theirs: bytes) -> list[int]:
@@ -151,7 +212,13 @@ def _write_listing(held: Mapping[PeerId, _Held]) -> bytes:
     return orjson.dumps({"held": {n: [*h.version, h.fingerprint] for n, h in held.items()}})
 
 
+def _require_at_most(limit: int, message: bytes) -> None:
+    if len(message) > limit:
+        raise InvalidFrame(f"at most {limit:,} bytes are read here, not {len(message):,}")
+
+
 def _read_listing(listing: bytes) -> dict[PeerId, _Held]:
+    _require_at_most(MAX_LISTING_BYTES, listing)
     try:
         rows = _Listing.model_validate_json(listing).held
     except ValidationError as error:
@@ -162,19 +229,20 @@ def _read_listing(listing: bytes) -> dict[PeerId, _Held]:
     }
 
 
-def _pack(replica: Replica, nodes: Iterable[PeerId], now: float) -> bytes:
+def _pack(replica: Replica, nodes: Sequence[PeerId], now: float) -> tuple[bytes, list[PeerId]]:
+    """Return as many frames as one batch holds, and the nodes whose turn comes later."""
     parts: list[bytes] = []
     size = 0
-    for node in nodes:
+    for place, node in enumerate(nodes):
         signed = replica.catalog.held.get(node)
         if signed is None:
             continue
         size += _FRAME.size + len(signed.frame)
         if size > MAX_BATCH_BYTES:
-            break
+            return b"".join(parts), [*nodes[place:]]
         age = min(now - replica.heard(node, now), MAX_AGE)
         parts += (_FRAME.pack(age, len(signed.frame)), signed.frame)
-    return b"".join(parts)
+    return b"".join(parts), []
 
 
 def _unpack(batch: bytes) -> Iterable[tuple[float, bytes]]:
@@ -191,13 +259,17 @@ def _unpack(batch: bytes) -> Iterable[tuple[float, bytes]]:
         at += _FRAME.size + length
 
 
-def _learn(replica: Replica, batch: Iterable[tuple[float, bytes]], now: float) -> list[Effect]:
-    # All are checked before the first is learned, so that nonsense changes nothing.
-    words = [(_heard(age, now), _record(frame)) for age, frame in batch]
+def _read_batch(batch: bytes) -> list[tuple[float, Signed]]:
+    """Read ages and words. All are checked before the first is learned, so that nonsense changes nothing."""
+    _require_at_most(MAX_BATCH_BYTES, batch)
+    return [(age, _record(frame)) for age, frame in _unpack(batch)]
+
+
+def _learn(replica: Replica, words: Iterable[tuple[float, Signed]], now: float) -> list[Effect]:
     effects: list[Effect] = []
-    for heard, word in words:
+    for age, word in words:
         with suppress(LimitReached):
-            effects += replica.learn(word, heard=heard, now=now)
+            effects += replica.learn(word, heard=_heard(age, now), now=now)
     return effects
 
 

@@ -47,7 +47,8 @@ _TYPES = {int(kind): kind for kind in ModelType}
 _HEARTBEAT_BODY = struct.Struct(">QQQ")
 
 _Counter = Annotated[int, Field(ge=0, le=MAX_COUNTER)]
-_Address = Annotated[str, Field(min_length=1, max_length=MAX_ADDRESS_CHARACTERS)]
+# Printable ASCII: an address is logged, shown and dialled, so it carries no control characters.
+_Address = Annotated[str, Field(pattern=r"^[!-~]+$", max_length=MAX_ADDRESS_CHARACTERS)]
 
 
 class _Body(BaseModel):
@@ -57,7 +58,7 @@ class _Body(BaseModel):
 
     version: Annotated[list[_Counter], Field(min_length=2, max_length=2)]
     standing: str
-    services: Annotated[list[list[str | int]], Field(max_length=MAX_SERVICES)]
+    services: Annotated[list[list[object]], Field(max_length=MAX_SERVICES)]
     mesh: Annotated[list[_Address], Field(max_length=MAX_ADDRESSES)] = []
     links: Annotated[list[_Address], Field(max_length=MAX_ADDRESSES)] = []
     certificate: Annotated[str, Field(max_length=MAX_CERTIFICATE_CHARACTERS)] = ""
@@ -72,7 +73,7 @@ def is_name(text: str) -> bool:
 
 
 def encode_record(record: Record, identity: signing.Identity) -> Signed:
-    """Sign a record; raise `LimitReached` when it does not fit one frame."""
+    """Sign a record; raise `LimitReached` when it does not fit one frame, or when others would refuse it."""
     body = orjson.dumps(
         {
             "version": list(record.version),
@@ -90,6 +91,7 @@ def encode_record(record: Record, identity: signing.Identity) -> Signed:
             f"{len(record.services)} models make a record of {len(frame):,} bytes; "
             f"a node's record holds {MAX_SERVICES:,} models and {MAX_FRAME_BYTES:,} bytes"
         )
+    _require_readable(record, body)
     return Signed(record, frame)
 
 
@@ -122,6 +124,21 @@ def _seal(kind: int, body: bytes, identity: signing.Identity) -> bytes:
     return bytes((VERSION, kind)) + identity.public + signature + body
 
 
+def _require_readable(record: Record, body: bytes) -> None:
+    # Whoever signs what everybody else drops has vanished without noticing.
+    try:
+        _Body.model_validate_json(body)
+    except ValidationError as error:
+        fields = ", ".join(str(wrong["loc"][0]) for wrong in error.errors())
+        raise LimitReached(f"other nodes would refuse this record's {fields}") from error
+    keys = {(s.project, s.model, s.cid) for s in record.services}
+    named = all(p and m and is_name(p) and is_name(m) and is_name(c) for p, m, c in keys)
+    if not named or len(keys) != len(record.services):
+        raise LimitReached(
+            f"projects and models are named in 1 to {MAX_NAME_BYTES} printable bytes, and once"
+        )
+
+
 def _heartbeat(public: bytes, body: bytes) -> Heartbeat:
     if len(body) != _HEARTBEAT_BODY.size:
         raise InvalidFrame(f"a heartbeat's body has {_HEARTBEAT_BODY.size} bytes, not {len(body)}")
@@ -152,13 +169,17 @@ def _record(public: bytes, body: bytes, frame: bytes) -> Signed:
     return Signed(record, frame)
 
 
-def _service(row: list[str | int]) -> Service | None:
+def _service(row: list[object]) -> Service | None:
     """Read one row; `None` for a type that only newer versions know, which is theirs to use."""
-    match row:
-        case [str(project), str(model), str(cid), int(kind), *_] if project and model:
-            if not (is_name(project) and is_name(model) and is_name(cid)):
-                raise InvalidFrame("a name in a record is too long or unprintable")
-            known = _TYPES.get(kind)
-            return None if known is None else Service(project, model, cid, known)
-        case _:
-            raise InvalidFrame("a service is [project, model, cid, type]")
+    # Plain checks: the same as a `match` takes three times as long, and this runs for every model of every record.
+    if len(row) < 4:
+        raise InvalidFrame("a service is [project, model, cid, type]")
+    project, model, cid, kind = row[:4]
+    if not (isinstance(project, str) and isinstance(model, str) and isinstance(cid, str)):
+        raise InvalidFrame("project, model and cid are strings")
+    if not isinstance(kind, int) or isinstance(kind, bool):
+        raise InvalidFrame("a model's type is a number")
+    if not (project and model and is_name(project) and is_name(model) and is_name(cid)):
+        raise InvalidFrame("a name in a record is empty, too long or unprintable")
+    known = _TYPES.get(kind)
+    return None if known is None else Service(project, model, cid, known)
