@@ -1,0 +1,83 @@
+"""Install one lock file with pip, hash-checked, and say how far it is in one line.
+
+usage: .venv/bin/python scripts/install.py LOCK [PIP-OPTION…]
+
+pip prints six lines per package, and nothing at all for half a minute while it unpacks; this prints one line that
+moves on a terminal, a line every few seconds elsewhere, and the end of pip's own words when it fails.
+"""
+
+import subprocess
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+KEPT_LINES = 40
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class Progress:
+    """One line about a long step."""
+
+    def __init__(self, title: str, total: int) -> None:
+        self.title = title
+        self.total = total
+        self.seen = 0
+        self.began = self.shown = time.monotonic()
+        self.terminal = sys.stdout.isatty()
+
+    def show(self, doing: str, *, force: bool = False) -> None:
+        """Say what is being done now."""
+        now = time.monotonic()
+        text = f"{self.title}: {self.seen}/{self.total} {doing}"
+        if self.terminal:
+            print(f"\r\033[K{text[:100]}", end="", flush=True)
+        elif force or now - self.shown >= SECONDS_BETWEEN_LINES:
+            print(text, flush=True)
+        else:
+            return
+        self.shown = now
+
+    def finish(self, words: str) -> None:
+        """Say how it ended."""
+        start = "\r\033[K" if self.terminal else ""
+        print(f"{start}{self.title}: {words} in {time.monotonic() - self.began:.0f} s", flush=True)
+
+
+def follow(line: str, progress: Progress) -> None:
+    """Read one line of pip's."""
+    match line.split():
+        case ["Collecting", name, *_]:
+            progress.seen += 1
+            progress.show(name)
+        case ["Requirement", "already", "satisfied:", name, *_]:
+            progress.seen += 1
+            progress.show(name)
+        case ["Building", "wheel", "for", name, *_]:
+            progress.show(f"building {name}")
+        case ["Installing", "collected", *_]:
+            progress.show("unpacking", force=True)
+
+
+def main() -> int:
+    """Install; return pip's exit status."""
+    lock = Path(sys.argv[1])
+    total = sum("==" in line and not line.startswith(("#", " ")) for line in lock.open())
+    progress = Progress(lock.name, total)
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+    command += ["--progress-bar=off", "--require-hashes", "-r", str(lock), *sys.argv[2:]]
+    last: deque[str] = deque(maxlen=KEPT_LINES)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
+        for line in pip.stdout or ():
+            last.append(line)
+            follow(line, progress)
+    if pip.returncode:
+        progress.finish("failed")
+        sys.stdout.writelines(last)
+    else:
+        progress.finish(f"{total} packages")
+    return pip.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
