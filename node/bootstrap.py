@@ -4,14 +4,13 @@ An addition and a removal outlive a restart; a removal also covers a configured 
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from multiaddr import Multiaddr
 from multiaddr.exceptions import Error as MultiaddrError
 
 from registry.errors import InvalidSignature, LimitReached
 from registry.records import PeerId
-from registry.service import Registry
 from registry.signing import public_of
 from registry.store import Delete, Put, Space, Store
 
@@ -41,10 +40,12 @@ def peer_at(address: str) -> PeerId:
 class Bootstrap:
     """The addresses that the redial loop keeps connected."""
 
-    def __init__(self, store: Store, registry: Registry, configured: Iterable[str]) -> None:
+    def __init__(
+        self, store: Store, *, configured: Iterable[str], keep: Callable[[tuple[str, ...]], None]
+    ) -> None:
         self._store = store
-        self._registry = registry
         self._configured = tuple(configured)
+        self._keep = keep
         self._choices: dict[str, bytes] = {}
         self._changing = asyncio.Lock()
 
@@ -57,7 +58,7 @@ class Bootstrap:
     async def restore(self) -> None:
         """Load what callers chose in earlier runs, and keep it connected; raise `StoreUnavailable`."""
         self._choices = dict(await self._store.read(Space.PEERS))
-        self._registry.pin(self.addresses)
+        self._keep(self.addresses)
 
     async def add(self, address: str) -> None:
         """Keep an address connected from now on; raise `ValueError`, `LimitReached` or `StoreUnavailable`."""
@@ -66,7 +67,7 @@ class Bootstrap:
             if len(self._choices) >= MAX_ADDRESSES and address not in self._choices:
                 raise LimitReached(f"{MAX_ADDRESSES} bootstrap addresses are kept at most")
             await self._choose(address, _KEPT)
-            self._registry.pin(self.addresses)
+            self._keep(self.addresses)
 
     async def remove(self, address: str) -> bool:
         """Stop keeping an address connected; return whether it was kept; raise `StoreUnavailable`."""
@@ -78,7 +79,7 @@ class Bootstrap:
             else:
                 await self._store.write(Delete(Space.PEERS, address))
                 del self._choices[address]
-            self._registry.pin(self.addresses)
+            self._keep(self.addresses)
             return True
 
     async def _choose(self, address: str, choice: bytes) -> None:
