@@ -3,6 +3,7 @@
 A body is hostile until read: `read` answers for its shape, and turns whatever is wrong into `BadRequest`.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -151,4 +152,4 @@ def _values(body: bytes) -> list[tuple[int, int]]:
 
 
 def _is_key(text: bytes) -> bool:
-    return text == _KEY or (b"\\" in text and orjson.loads(text) == "model")
+    return text == _KEY or (b"\\" in text and json.loads(text) == "model")

@@ -71,3 +71,13 @@ def data_of(raw: bytes) -> bytes:
         for line in lines
         if line.startswith(b"data:") or line == b"data"
     )
+
+
+def with_data(event: Event, data: bytes) -> bytes:
+    """Return an event's bytes with other data, all other lines and line ends as they came."""
+    if event.data in event.raw:
+        head, _, tail = event.raw.rpartition(event.data)
+        return head + data + tail
+    # Data over several lines: they become one, in front of the others.
+    lines = [line for line in event.raw.splitlines(keepends=True) if not line.startswith(b"data")]
+    return b"data: " + data.replace(b"\n", b" ") + b"\n" + b"".join(lines)

@@ -5,15 +5,19 @@ is there, so that failures until then can be tried elsewhere; it raises one of t
 """
 
 import pkgutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
 
 from router.candidates import Candidate
+from router.errors import AnswerBroken
 from router.requests import Request
+
+if TYPE_CHECKING:
+    from router.links import Links
 
 
 class Route(StrEnum):
@@ -28,8 +32,9 @@ class Route(StrEnum):
 class Answer:
     """An answer that has begun: its first bytes, then the rest as they come.
 
-    `length` is the total in bytes where the worker named it. `rest` raises `AnswerBroken` when the worker breaks off.
-    `headers` are the worker's own that callers may see, lower-case names.
+    `length` is the total in bytes where it is known. `rest` raises `AnswerBroken` when the worker breaks off; once the
+    answer has been left, `broken` holds that error too. `headers` are the worker's own that callers may see, lower-case
+    names.
     """
 
     status: int
@@ -38,7 +43,8 @@ class Answer:
     rest: AsyncIterator[bytes]
     route: Route
     length: int | None = None
-    headers: Mapping[str, str] = MappingProxyType({})
+    headers: Mapping[str, str] = field(default_factory=dict)
+    broken: AnswerBroken | None = None
 
     @property
     def streamed(self) -> bool:
@@ -55,3 +61,10 @@ class Dialect(Protocol):
 
 NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 """Every dialect there is: the modules of this folder."""
+
+
+def load(name: str) -> "Callable[[Links], Dialect]":
+    """Return the maker of the dialect of that name; raise `ValueError` that lists the names there are."""
+    if name not in NAMES:
+        raise ValueError(f"no dialect is called {name!r}; there are: {', '.join(NAMES)}")
+    return cast("Callable[[Links], Dialect]", import_module(f"{__name__}.{name}").create)

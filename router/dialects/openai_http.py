@@ -1,0 +1,204 @@
+"""The OpenAI protocol over HTTP, as llama.cpp, vLLM, Ollama and the workers of `/api/v0` speak it.
+
+Bytes pass through as they come. What is looked at: the model's name, which is the registered one on our side and may be
+another on the worker's, and whether a status of 200 hides a failure. JSON answers beyond `LOOKED_AT_BYTES` are not
+looked at: they pass through under whatever name the worker gives them.
+"""
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from functools import lru_cache
+
+import orjson
+from yarl import URL
+
+from router.bodies import splice_model, with_model
+from router.candidates import Candidate
+from router.dialects import Answer, Route
+from router.errors import WorkerError, WorkerFailed, WorkerStale
+from router.exchange import (
+    MAX_REFUSAL_BYTES,
+    SMALL_BYTES,
+    Call,
+    Exchange,
+    busy,
+    headers_of,
+    put,
+    read_plain,
+    refusal,
+)
+from router.links import Links
+from router.requests import Kind, Request
+from router.sse import Event, EventTooLarge, Splitter, with_data
+
+LOOKED_AT_BYTES = 4 * 1024 * 1024
+"""The longest JSON answer that is held back to be looked at; failures and renamed answers are far shorter."""
+
+_DONE = b"[DONE]"
+_LONGEST_FIRST = sorted((kind.value for kind in Kind), key=len, reverse=True)
+
+
+class OpenAIHttp:
+    """Speaks to this machine's workers."""
+
+    def __init__(self, links: Links) -> None:
+        self._session = links.workers
+        self._settings = links.settings
+
+    @asynccontextmanager
+    async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
+        """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
+        worker, name = candidate.worker, candidate.service.model
+        if worker is None:
+            raise WorkerFailed("this dialect speaks to workers of this machine only")
+        body = request.body
+        if worker.own_model != request.model:
+            body = with_model(body, request.content_type, worker.own_model)
+        call = Call(self._session, endpoint(worker.api, request.kind), headers_of(request), body)
+
+        async def read(exchange: Exchange) -> Answer:
+            if not 200 <= exchange.status <= 299:
+                raise await _refusal(exchange)
+            if exchange.streamed:
+                return await _stream(exchange, name, self._settings.max_event_bytes)
+            if "json" in exchange.content_type:
+                return await _json(exchange, name)
+            return await read_plain(exchange, Route.LOCAL)
+
+        async with put(call, self._settings, read) as answer:
+            yield answer
+
+
+def create(links: Links) -> OpenAIHttp:
+    """Make the dialect."""
+    return OpenAIHttp(links)
+
+
+@lru_cache(maxsize=4096)
+def endpoint(api: str, kind: Kind) -> URL:
+    """Return where a kind of request goes, whether `api` is a base, a base with `/v1`, or one of its endpoints.
+
+    An address with any other path is taken for the endpoint itself.
+    """
+    url = URL(api)
+    path = url.path.rstrip("/")
+    for known in _LONGEST_FIRST:
+        if path.endswith(f"/{known}"):
+            return url.with_path(path.removesuffix(known) + kind.value, keep_query=True)
+    version = path.rpartition("/")[2]
+    if not path:
+        return url.with_path(f"/v1/{kind.value}", keep_query=True)
+    if version.startswith("v") and version[1:].isdigit():
+        return url.with_path(f"{path}/{kind.value}", keep_query=True)
+    return url
+
+
+async def _refusal(exchange: Exchange) -> WorkerError:
+    if exchange.status == 404:
+        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+        # A path that nobody serves is spoken of by web servers; a model that nobody serves, by model servers.
+        if b"model" in body.lower() and body.lstrip().startswith(b"{"):
+            return WorkerStale("the worker does not serve this model")
+        return WorkerFailed("the worker has no such path")
+    if exchange.status == 503 and exchange.header("Retry-After"):
+        return busy(exchange)
+    return await refusal(exchange)
+
+
+async def _json(exchange: Exchange, name: str) -> Answer:
+    if exchange.length is not None and exchange.length > LOOKED_AT_BYTES:
+        return exchange.answer(await exchange.some(), Route.LOCAL, length=exchange.length)
+    body = await exchange.at_most(LOOKED_AT_BYTES)
+    if not exchange.ended:
+        return exchange.answer(body, Route.LOCAL, length=exchange.length)
+    if body and not (len(body) > SMALL_BYTES and _plain(body, name)):
+        named = _model_of(body)
+        if isinstance(named, str) and named != name:
+            body = splice_model(body, name)
+    return exchange.answer(body, Route.LOCAL, length=len(body))
+
+
+async def _stream(exchange: Exchange, name: str, max_event_bytes: int) -> Answer:
+    splitter = Splitter(max_event_bytes=max_event_bytes)
+    events: list[Event] = []
+    raw: list[bytes] = []
+    first = b""
+    try:
+        while not first:
+            chunk = await exchange.some()
+            raw.append(chunk)
+            events += splitter.feed(chunk) if chunk else splitter.finish()
+            first = next((event.data for event in events if event.data), b"")
+            if not chunk and not first:
+                raise WorkerFailed("the stream ended before its first event")
+    except EventTooLarge as error:
+        raise WorkerFailed(str(error)) from error
+    if first == _DONE or _model_of(first) == name:
+        return exchange.answer(b"".join(raw), Route.LOCAL)
+    answer = exchange.answer(_renamed(events, name), Route.LOCAL)
+    answer.rest = _renaming(exchange, splitter, name)
+    return answer
+
+
+async def _renaming(
+    exchange: Exchange, splitter: Splitter, name: str
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(exchange.rest(0)) as chunks:
+        async for chunk in chunks:
+            try:
+                events = splitter.feed(chunk)
+            except EventTooLarge as error:
+                raise exchange.broke(str(error)) from error
+            if events:
+                yield _renamed(events, name)
+    if events := splitter.finish():
+        yield _renamed(events, name)
+
+
+def _renamed(events: list[Event], name: str) -> bytes:
+    return b"".join(_renamed_event(event, name) for event in events)
+
+
+def _renamed_event(event: Event, name: str) -> bytes:
+    if b"model" not in event.data:
+        return event.raw
+    said = _parsed(event.data)
+    if not isinstance(said, dict) or not isinstance(said.get("model"), str):
+        return event.raw
+    return with_data(event, splice_model(event.data, name))
+
+
+def _model_of(body: bytes) -> object:
+    """Return the model that an answer names; raise `WorkerFailed` when it is a failure that calls itself success."""
+    said = _parsed(body)
+    if said is None:
+        raise WorkerFailed("the worker's answer calls itself JSON and is not")
+    if not isinstance(said, dict):
+        return None
+    code = said.get("code")
+    if isinstance(code, int) and not isinstance(code, bool) and code:
+        raise WorkerFailed(f"the worker failed with code {code}")
+    if isinstance(said.get("error"), dict) and "choices" not in said and "data" not in said:
+        raise WorkerFailed("the worker answered with an error under a status of success")
+    return said.get("model")
+
+
+def _plain(body: bytes, name: str) -> bool:
+    """Whether a long answer needs no parsing: nothing in it can be a failure, and no name in it is another's."""
+    if b'"code"' in body or b'"error"' in body or body[:1] not in (b"{", b"["):
+        return False
+    written = orjson.dumps(name)
+    ours = body.count(b'"model":' + written) + body.count(b'"model": ' + written)
+    return body.count(b'"model"') == ours
+
+
+def _parsed(body: bytes) -> object:
+    """Return what JSON says, `None` where it is none. Workers write what orjson refuses: NaN, halves of surrogates."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError):
+            return None

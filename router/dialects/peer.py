@@ -1,0 +1,67 @@
+"""Another node: our own OpenAI face plus a hop header, over a link. What it answers has been looked at over there."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from router.candidates import Candidate
+from router.dialects import Answer
+from router.errors import WorkerError, WorkerFailed, WorkerStale
+from router.exchange import (
+    MAX_REFUSAL_BYTES,
+    Call,
+    Exchange,
+    headers_of,
+    put,
+    read_plain,
+    refusal,
+)
+from router.links import Links
+from router.requests import Request
+
+HOP_HEADER = "x-modelvine-hop"
+PROJECT_HEADER = "x-modelvine-project"
+CID_HEADER = "x-modelvine-cid"
+
+
+class Peer:
+    """Speaks to other nodes."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+
+    @asynccontextmanager
+    async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
+        """Send the request on and enter once the first byte is there; raise a `WorkerError` until then."""
+        headers = headers_of(request)
+        headers[HOP_HEADER] = self._links.identity.peer
+        headers[PROJECT_HEADER] = candidate.service.project
+        headers[CID_HEADER] = candidate.service.cid
+        async with self._links.to(candidate.node) as link:
+            call = Call(
+                link.session,
+                link.base.with_path(f"/v1/{request.kind.value}"),
+                headers,
+                request.body,
+            )
+
+            async def read(exchange: Exchange) -> Answer:
+                if not 200 <= exchange.status <= 299:
+                    raise await _refusal(exchange)
+                return await read_plain(exchange, link.route)
+
+            async with put(call, self._links.settings, read) as answer:
+                yield answer
+
+
+def create(links: Links) -> Peer:
+    """Make the dialect."""
+    return Peer(links)
+
+
+async def _refusal(exchange: Exchange) -> WorkerError:
+    if exchange.status == 404:
+        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+        if b'"model_not_found"' in body:
+            return WorkerStale("the node does not serve this model any more")
+        return WorkerFailed("the node has no such path")
+    return await refusal(exchange)

@@ -1,0 +1,186 @@
+"""Sends a request to the first candidate that answers."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import chain, islice
+
+from registry.catalog import Catalog
+from registry.liveness import Presence
+from registry.records import PeerId, Service
+from router.attempts import Failure, attempts
+from router.candidates import Candidate, Excluded, Field, Reason, candidates
+from router.dialects import Answer, Dialect
+from router.errors import (
+    NobodyServes,
+    NoCapacity,
+    RouterError,
+    UnknownModel,
+    WorkerError,
+    WorkerFailed,
+)
+from router.policies import Policy
+from router.requests import Request
+from router.settings import RouterSettings
+from router.workers import Workers
+
+_NAMES_COMPARED = 500
+"""Names that are compared with one that nobody serves; comparing takes some 10 µs each, and anybody may ask."""
+
+_CHARACTERS_COMPARED = 64
+
+_NOT_MEANT = frozenset({Reason.PINNED, Reason.HOP})
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """An answer that has begun, who gives it, and how many workers were tried for it."""
+
+    answer: Answer
+    candidate: Candidate
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one attempt went; `error` is `None` when it answered. `seconds` last from its start to its very end."""
+
+    candidate: Candidate
+    error: WorkerError | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Whom a request would be sent to, in this order, and who may not answer it."""
+
+    ordered: tuple[Candidate, ...]
+    excluded: tuple[Excluded, ...]
+
+
+class Router:
+    """The router as the rest of the node sees it. Everything it reads is a snapshot taken when it is needed."""
+
+    def __init__(  # noqa: PLR0913 (built in one place, by name)
+        self,
+        *,
+        own: PeerId,
+        catalog: Callable[[], Catalog],
+        workers: Callable[[], Workers],
+        presence: Callable[[PeerId], Presence],
+        draining: Callable[[], bool],
+        dialects: Mapping[str, Dialect],
+        policy: Policy,
+        settings: RouterSettings,
+        now: Callable[[], float],
+        random: Callable[[], float],
+        observe: Callable[[Outcome], None],
+    ) -> None:
+        self._own = own
+        self._catalog = catalog
+        self._workers = workers
+        self._presence = presence
+        self._draining = draining
+        self._dialects = dialects
+        self._policy = policy
+        self._settings = settings
+        self._now = now
+        self._random = random
+        self._observe = observe
+        self.in_flight: Counter[tuple[PeerId, Service]] = Counter()
+
+    @asynccontextmanager
+    async def answer(self, request: Request) -> AsyncIterator[Routed]:
+        """Enter with an answer whose first byte is there; raise a `RouterError` if nobody gives one.
+
+        Leaving early cancels the request at its worker. Reading `answer.rest` may raise `AnswerBroken`.
+        """
+        began, tried = self._now(), 0
+        tries = attempts(
+            self._ordered(request),
+            at_most=self._settings.attempts,
+            budget=self._settings.total_timeout,
+        )
+        candidate = next(tries)
+        while True:
+            tried += 1
+            answered = False
+            try:
+                async with self._attempt(request, candidate) as answer:
+                    answered = True
+                    yield Routed(answer, candidate, tried)
+                return
+            except WorkerError as error:
+                error.attempts = tried
+                if answered:
+                    raise
+                failure = Failure(error, self._now() - began)
+            candidate = tries.send(failure)
+
+    def explain(self, request: Request) -> Explained:
+        """Say whom the request would be sent to now, and why not to others; sends nothing."""
+        field = self._field(request)
+        return Explained(tuple(self._policy(field.eligible, self._random)), field.excluded)
+
+    @asynccontextmanager
+    async def _attempt(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
+        began, key = self._now(), candidate.key
+        answer: Answer | None = None
+        error: WorkerError | None = None
+        self.in_flight[key] += 1
+        try:
+            async with self._dialect(candidate).answer(request, candidate) as answer:
+                yield answer
+        except WorkerError as failed:
+            error = failed
+            raise
+        finally:
+            self.in_flight[key] -= 1
+            if not self.in_flight[key]:
+                del self.in_flight[key]
+            # A caller who left before the first byte has shown nothing about the worker.
+            if answer is not None or error is not None:
+                broken = error if answer is None else answer.broken
+                self._observe(Outcome(candidate, broken, self._now() - began))
+
+    def _dialect(self, candidate: Candidate) -> Dialect:
+        dialect = self._dialects.get(candidate.dialect)
+        if dialect is None:
+            raise WorkerFailed(f"this node speaks no dialect called {candidate.dialect!r}")
+        return dialect
+
+    def _ordered(self, request: Request) -> Sequence[Candidate]:
+        field = self._field(request)
+        if not field.eligible:
+            raise self._nobody(request, field.excluded)
+        return self._policy(field.eligible, self._random)
+
+    def _field(self, request: Request) -> Field:
+        return candidates(
+            request,
+            own=self._own,
+            catalog=self._catalog(),
+            workers=self._workers(),
+            presence=self._presence,
+            in_flight=self.in_flight,
+            draining=self._draining(),
+        )
+
+    def _nobody(self, request: Request, excluded: Sequence[Excluded]) -> RouterError:
+        # Whom the caller ruled out, and whom a second hop would reach, do not make a name known.
+        reasons = Counter(e.reason for e in excluded if e.reason not in _NOT_MEANT)
+        if not reasons:
+            return UnknownModel(request.model, () if request.own_only else self._nearest(request))
+        if reasons[Reason.FULL]:
+            return NoCapacity(f"everybody who serves {request.model!r} is full")
+        why = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
+        return NobodyServes(f"{request.model!r} is known, but nobody serves it now: {why}")
+
+    def _nearest(self, request: Request) -> Sequence[str]:
+        asked = request.model[:_CHARACTERS_COMPARED]
+        names = dict.fromkeys(chain(self._workers().by_name, self._catalog().offers))
+        names.pop(request.model, None)
+        alike = (name for name in names if name[:1].lower() == asked[:1].lower())
+        return get_close_matches(asked, islice(alike, _NAMES_COMPARED), n=3)

@@ -1,0 +1,252 @@
+"""How is a request put to an HTTP worker, and its answer watched? What every dialect over HTTP has in common.
+
+Four budgets: connecting and the first byte, before which everything is a failed attempt; then silence between two
+bytes and the whole answer, after which the answer is broken. While the caller is slow, nobody counts as silent.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import AsyncGeneratorType
+
+import aiohttp
+from yarl import URL
+
+from router.connections import Body
+from router.dialects import Answer, Route
+from router.errors import (
+    AnswerBroken,
+    WorkerBusy,
+    WorkerError,
+    WorkerFailed,
+    WorkerRejected,
+    WorkerTimeout,
+    WorkerUnreachable,
+)
+from router.requests import Request
+from router.settings import RouterSettings
+
+SMALL_BYTES = 64 * 1024
+"""Up to here an answer of known length is handed over in one piece."""
+
+MAX_REFUSAL_BYTES = 64 * 1024
+"""What is read of a refusal, and shown of it."""
+
+REFUSALS = frozenset({400, 413, 415, 422})
+"""Statuses that find fault with the request itself: every worker would say the same."""
+
+_PASSED = ("accept", "traceparent", "tracestate")
+_SHOWN = ("content-disposition", "x-modelvine-dropped-params")
+_LONGEST_RETRY = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request as it goes out."""
+
+    session: aiohttp.ClientSession
+    url: URL
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def headers_of(request: Request) -> dict[str, str]:
+    """Return the headers that travel: what describes the body and the trace, never who the caller is."""
+    headers = {"Content-Type": request.content_type, "X-Request-Id": request.id}
+    for name in _PASSED:
+        if (value := request.passed.get(name)) is not None:
+            headers[name] = value
+    return headers
+
+
+class Exchange:
+    """An answer whose headers are there."""
+
+    def __init__(
+        self, response: aiohttp.ClientResponse, settings: RouterSettings, ends: float
+    ) -> None:
+        self._response = response
+        self._settings = settings
+        self._ends = ends
+        self._loop = asyncio.get_running_loop()
+        self._waiting = math.inf
+        self._overdue = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self.broken: AnswerBroken | None = None
+        self.status = response.status
+        self.content_type = response.headers.get("Content-Type", "application/octet-stream")
+        self.streamed = self.content_type.startswith("text/event-stream")
+        self.length = response.content_length
+
+    def header(self, name: str) -> str:
+        """Return a header of the answer, empty when it has none."""
+        return self._response.headers.get(name, "")
+
+    async def some(self) -> bytes:
+        """Return the next bytes as soon as there are any, `b""` at the end; for use before the first byte goes on."""
+        return await self._response.content.readany()
+
+    async def at_most(self, limit: int) -> bytes:
+        """Read until the end, or until more than `limit` bytes are there."""
+        pieces: list[bytes] = []
+        size = 0
+        while size <= limit and (chunk := await self._response.content.readany()):
+            pieces.append(chunk)
+            size += len(chunk)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to read."""
+        return self._response.content.at_eof()
+
+    def answer(self, first: bytes, route: Route, *, length: int | None = None) -> Answer:
+        """Make an answer of the first bytes and what is still to come; `length` is its total where known."""
+        if not first:
+            raise WorkerFailed("the worker's answer is empty")
+        if length is not None and length > self._settings.max_answer_bytes:
+            raise WorkerFailed("the answer is longer than `max_answer_bytes`")
+        if self.header("Content-Encoding") not in ("", "identity"):
+            raise WorkerFailed("the answer is packed in a way that was not asked for")
+        shown = {name: value for name in _SHOWN if (value := self.header(name))}
+        rest = NOTHING if self.ended else self.rest(len(first))
+        return Answer(self.status, self.content_type, first, rest, route, length, shown)
+
+    async def rest(self, taken: int) -> AsyncGenerator[bytes, None]:
+        """Hand on what comes, as it comes; `taken` bytes have gone on before. Raise `AnswerBroken`."""
+        content, clock = self._response.content, self._loop.time
+        left = math.inf if self.streamed else self._settings.max_answer_bytes - taken
+        self._waiting = clock()
+        self._watch()
+        try:
+            while chunk := await content.readany():
+                self._waiting = math.inf
+                left -= len(chunk)
+                if left < 0:
+                    raise self.broke("the answer is longer than `max_answer_bytes`")
+                yield chunk
+                self._waiting = clock()
+        except (aiohttp.ClientError, OSError) as error:
+            raise self.broke(self._overdue or "the worker broke off") from error
+
+    def broke(self, message: str) -> AnswerBroken:
+        """Remember that the answer broke, and return the error to raise."""
+        self.broken = AnswerBroken(message)
+        return self.broken
+
+    def close(self) -> None:
+        """Let go of the connection: back to the pool when the answer is complete, cut otherwise."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._response.closed:
+            self._response.close()
+
+    def _watch(self) -> None:
+        # One timer that looks now and then, instead of one that is set anew for every chunk.
+        now = self._loop.time()
+        silent = self._settings.idle_timeout
+        due = min(self._ends, min(self._waiting, now) + silent)
+        if due > now:
+            self._timer = self._loop.call_at(due, self._watch)
+            return
+        if self._ends <= now:
+            self._overdue = f"no end within {self._settings.total_timeout:g} s"
+        else:
+            self._overdue = f"no byte for {silent:g} s"
+        self._response.close()
+
+
+@asynccontextmanager
+async def put(
+    call: Call, settings: RouterSettings, read: Callable[[Exchange], Awaitable[Answer]]
+) -> AsyncIterator[Answer]:
+    """Send a request and let `read` make an answer of what comes, within the budgets; raise a `WorkerError`.
+
+    Leaving before the end cuts the connection, so that the worker sees its caller go.
+    """
+    ends = asyncio.get_running_loop().time() + settings.total_timeout
+    exchange: Exchange | None = None
+    try:
+        try:
+            async with asyncio.timeout(min(settings.first_byte_timeout, settings.total_timeout)):
+                response = await call.session.post(
+                    call.url, data=Body(call.body), headers=call.headers, allow_redirects=False
+                )
+                exchange = Exchange(response, settings, ends)
+                answer = await read(exchange)
+        except (aiohttp.ClientError, OSError) as error:
+            raise _failure(error, settings) from error
+        try:
+            yield answer
+        finally:
+            answer.broken = exchange.broken
+            if isinstance(answer.rest, AsyncGeneratorType):
+                await answer.rest.aclose()
+    finally:
+        if exchange is not None:
+            exchange.close()
+
+
+async def read_plain(exchange: Exchange, route: Route) -> Answer:
+    """Make an answer of bytes that nobody has to look at."""
+    if exchange.length is None or exchange.length > SMALL_BYTES:
+        return exchange.answer(await exchange.some(), route, length=exchange.length)
+    first = await exchange.at_most(SMALL_BYTES)
+    return exchange.answer(first, route, length=len(first))
+
+
+async def refusal(exchange: Exchange) -> WorkerError:
+    """Say what a status beyond 299 means, as far as all dialects over HTTP agree."""
+    status = exchange.status
+    if status in REFUSALS:
+        return WorkerRejected(
+            status, (await exchange.at_most(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
+        )
+    if status in (408, 425, 429):
+        return busy(exchange)
+    if status in (401, 403):
+        return WorkerFailed("the worker does not let this node in")
+    return WorkerFailed(f"the worker answered with status {status}")
+
+
+def busy(exchange: Exchange) -> WorkerBusy:
+    """Say that the worker is full, for as long as its `Retry-After` says where that is a sensible number."""
+    try:
+        seconds = float(exchange.header("Retry-After"))
+    except ValueError:
+        seconds = 1.0
+    bounded = min(seconds, _LONGEST_RETRY) if seconds >= 0 else 1.0
+    return WorkerBusy("the worker is full", retry_after=bounded)
+
+
+def _failure(error: Exception, settings: RouterSettings) -> WorkerError:
+    # The texts of aiohttp's errors name the worker's address, which is nobody's business.
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            return WorkerTimeout("connection", settings.connect_timeout)
+        case TimeoutError():
+            return WorkerTimeout("first byte", settings.first_byte_timeout)
+        case aiohttp.ClientConnectorError():
+            return WorkerUnreachable("no connection could be made")
+        case (
+            aiohttp.ServerDisconnectedError()
+            | aiohttp.ClientOSError()
+            | aiohttp.ClientPayloadError()
+        ):
+            return WorkerFailed("the worker hung up before it answered")
+        case _:
+            return WorkerFailed("what came back is no HTTP answer")
+
+
+class _Nothing:
+    def __aiter__(self) -> "_Nothing":
+        return self
+
+    async def __anext__(self) -> bytes:
+        raise StopAsyncIteration
+
+
+NOTHING: AsyncIterator[bytes] = _Nothing()
+"""The rest of an answer that was complete with its first bytes."""

@@ -1,0 +1,166 @@
+"""How is a peer reached? Over HTTPS at an address of its own, else over a mesh pipe; always bound to its key.
+
+The certificate that a peer's signed record names is the only one that is trusted for it, and its key must be the
+peer's. An address is proven by a handshake before a request goes there; what did not answer is left alone for a while.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+import aiohttp
+from yarl import URL
+
+from registry.errors import InvalidSignature
+from registry.mesh import Pipe
+from registry.mesh.crew import Crew
+from registry.records import PeerId, Reach
+from registry.signing import Identity
+from router.certificate import client_context, peer_of_certificate
+from router.connections import worker_session
+from router.errors import WorkerTimeout, WorkerUnreachable
+from router.pipes import serve_pipe
+from router.settings import RouterSettings
+from router.ways import Link, Way
+
+__all__ = ["Link", "Links", "serve_pipe"]
+
+MAX_PEERS = 1024
+"""Peers to which connections are kept; the one that was used longest ago makes room."""
+
+MAX_ADDRESSES = 8
+"""Addresses of one peer that are tried, all at once."""
+
+
+class Links:
+    """Every way from this node to others, and the session for its own workers. Lives on one event loop."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        reach: Callable[[PeerId], Reach | None],
+        open_pipe: Callable[[PeerId], Awaitable[Pipe]],
+        relayed: Callable[[PeerId], bool],
+        settings: RouterSettings,
+    ) -> None:
+        self.settings = settings
+        self.identity = identity
+        self.workers = worker_session(settings)
+        self._reach = reach
+        self._open_pipe = open_pipe
+        self._relayed = relayed
+        self._ways: dict[PeerId, Way] = {}
+        self._crew = Crew()
+
+    async def close(self) -> None:
+        """Close every connection and end every pump."""
+        ways, self._ways = self._ways, {}
+        for way in ways.values():
+            await way.close()
+        await self.workers.close()
+        await self._crew.dismiss()
+
+    @asynccontextmanager
+    async def to(self, peer: PeerId) -> AsyncIterator[Link]:
+        """Give a way to a peer; raise `WorkerUnreachable` when nothing is known of how to reach it.
+
+        A failure to connect that is raised in the body makes the next caller look for an address anew.
+        """
+        way = await self._way(peer)
+        way.users += 1
+        try:
+            yield await way.link(self._usable(way.reach))
+        except (WorkerUnreachable, WorkerTimeout, aiohttp.ClientConnectionError):
+            way.doubt()
+            raise
+        finally:
+            way.users -= 1
+            await _close([way] if way.retired else [])
+
+    async def _way(self, peer: PeerId) -> Way:
+        reach = self._reach(peer)
+        known = self._ways.get(peer)
+        if reach is None or not reach.certificate:
+            await _close(self._drop([peer]))
+            raise WorkerUnreachable("nothing is known of how to reach this node")
+        if known is not None and known.reach.certificate == reach.certificate:
+            self._ways[peer] = self._ways.pop(peer)  # the dictionary's order is the order of use
+            known.learn(reach)
+            return known
+        context = await asyncio.to_thread(self._context, peer, reach.certificate)
+        if (other := self._ways.get(peer)) is not None and other is not known:
+            return other  # made by another request, while we were making ours
+        gone = self._drop([peer, *self._vanished()])
+        gone += self._drop(list(self._ways)[: max(0, len(self._ways) - MAX_PEERS + 1)])
+        way = self._ways[peer] = Way(
+            reach,
+            context,
+            open_pipe=lambda: self._open_pipe(peer),
+            relayed=lambda: self._relayed(peer),
+            crew=self._crew,
+            settings=self.settings,
+        )
+        await _close(gone)
+        return way
+
+    def _context(self, peer: PeerId, certificate: bytes) -> ssl.SSLContext:
+        try:
+            if peer_of_certificate(certificate) != peer:
+                raise WorkerUnreachable("the node's record names a certificate of another key")
+            return client_context(self.identity, certificate)
+        except InvalidSignature as error:
+            raise WorkerUnreachable("the node's record names no certificate of a node") from error
+
+    def _vanished(self) -> list[PeerId]:
+        return [peer for peer in self._ways if self._reach(peer) is None]
+
+    def _drop(self, peers: list[PeerId]) -> list[Way]:
+        dropped = [self._ways.pop(peer) for peer in peers if peer in self._ways]
+        for way in dropped:
+            way.retired = True
+        return dropped
+
+    def _usable(self, reach: Reach) -> list[URL]:
+        # Another machine's loopback is our own: its claims lead to strangers, unless all of us are on one machine.
+        ours = self._reach(self.identity.peer)
+        together = ours is not None and all(
+            address is not None and _is_loopback(address) for address in map(_address, ours.links)
+        )
+        addresses = [address for link in reach.links if (address := _address(link)) is not None]
+        return [a for a in addresses if together or not _is_loopback(a)][:MAX_ADDRESSES]
+
+
+async def _close(retired: list[Way]) -> None:
+    for way in retired:
+        if not way.users:
+            await way.close()
+
+
+def _address(link: str) -> URL | None:
+    """Read a `host:port` that a peer claims; `None` for what no listener has."""
+    try:
+        url = URL(f"https://{link}")
+    except ValueError:
+        return None
+    if url.explicit_port is None or url.user is not None or url.raw_path_qs != "/" or url.fragment:
+        return None
+    host = _ip(url)
+    if host is not None and (host.is_unspecified or host.is_multicast or host.is_link_local):
+        return None
+    return url
+
+
+def _ip(url: URL) -> IPv4Address | IPv6Address | None:
+    """Return the host as a number, `None` when it is a name."""
+    try:
+        return ip_address(url.host or "")
+    except ValueError:
+        return None
+
+
+def _is_loopback(url: URL) -> bool:
+    host = _ip(url)
+    return url.host == "localhost" if host is None else host.is_loopback
