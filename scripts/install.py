@@ -47,12 +47,15 @@ class Progress:
 def follow(line: str, progress: Progress) -> None:
     """Read one line of pip's."""
     match line.split():
-        case ["Collecting", name, *_]:
+        case ["Collecting" | "Processing", name, *_] | [
+            "Requirement",
+            "already",
+            "satisfied:",
+            name,
+            *_,
+        ]:
             progress.seen += 1
-            progress.show(name)
-        case ["Requirement", "already", "satisfied:", name, *_]:
-            progress.seen += 1
-            progress.show(name)
+            progress.show(name.rpartition("/")[2])
         case ["Building", "wheel", "for", name, *_]:
             progress.show(f"building {name}")
         case ["Installing", "collected", *_]:
@@ -67,7 +70,9 @@ def main() -> int:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
     command += ["--progress-bar=off", "--require-hashes", "-r", str(lock), *sys.argv[2:]]
     last: deque[str] = deque(maxlen=KEPT_LINES)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as pip:
         for line in pip.stdout or ():
             last.append(line)
             follow(line, progress)
