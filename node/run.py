@@ -19,6 +19,7 @@ from node.access import Access, control_token
 from node.assembly import Given, Parts, assemble
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
+from node.faces.serving import runner
 from node.host import Host
 from node.reach import host_of, join_address, reach_of, split_address
 from node.settings import Settings
@@ -144,7 +145,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         metrics=parts.metrics,
         links=parts.links,
         bootstrap=parts.bootstrap,
-        host=Host(given.data_dir),
+        host=Host(),
         listening=listening,
         started=time.monotonic(),
     )
@@ -187,13 +188,10 @@ async def _serve(
     *,
     tls: SSLContext | None = None,
 ) -> None:
-    # A handler is cancelled when its caller hangs up, which is how a worker learns of it.
-    runner = web.AppRunner(
-        app, access_log=None, handler_cancellation=True, shutdown_timeout=_CLOSE_WITHIN
-    )
-    await runner.setup()
-    closing.push_async_callback(runner.cleanup)
-    await web.SockSite(runner, listener, ssl_context=tls, backlog=_BACKLOG).start()
+    served = runner(app, shutdown_timeout=_CLOSE_WITHIN)
+    await served.setup()
+    closing.push_async_callback(served.cleanup)
+    await web.SockSite(served, listener, ssl_context=tls, backlog=_BACKLOG).start()
 
 
 async def _follow(registry: Registry, reach: Callable[[], Reach]) -> None:
