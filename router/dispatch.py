@@ -111,12 +111,13 @@ class Router:
                 async with self._attempt(request, candidate) as answer:
                     answered = True
                     yield Routed(answer, candidate, tried)
-                return
             except WorkerError as error:
                 error.attempts = tried
                 if answered:
                     raise
                 failure = Failure(error, self._now() - began)
+            else:
+                return
             candidate = tries.send(failure)
 
     def explain(self, request: Request) -> Explained:

@@ -46,11 +46,11 @@ class Splitter:
             if end.end() == len(held) and held.endswith(b"\r"):
                 break
             raw = held[start : end.end()]
+            self._check(raw)
             events.append(Event(raw, data_of(raw)))
             start = look = end.end()
         self._held = held[start:]
-        if len(self._held) > self._limit:
-            raise EventTooLarge(f"an event of the stream is longer than {self._limit:,} bytes")
+        self._check(self._held)
         # The longest end of an event has four bytes, so three of them may already be here.
         self._seen = max(0, len(self._held) - 3)
         return events
@@ -59,6 +59,10 @@ class Splitter:
         """Return what is left when the stream ends, as one event, even if its blank line never came."""
         held, self._held, self._seen = self._held, b"", 0
         return [Event(held, data_of(held))] if held else []
+
+    def _check(self, raw: bytes) -> None:
+        if len(raw) > self._limit:
+            raise EventTooLarge(f"an event of the stream is longer than {self._limit:,} bytes")
 
 
 def data_of(raw: bytes) -> bytes:

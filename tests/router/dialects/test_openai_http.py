@@ -1,0 +1,392 @@
+"""How the router speaks to an OpenAI worker: bytes pass through, names are ours, failures come before the first byte."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import orjson
+import pytest
+
+from router.candidates import Candidate
+from router.dialects import Answer, Dialect, Route
+from router.dialects.openai_http import LOOKED_AT_BYTES, create, endpoint
+from router.errors import (
+    AnswerBroken,
+    WorkerBusy,
+    WorkerError,
+    WorkerFailed,
+    WorkerRejected,
+    WorkerStale,
+    WorkerTimeout,
+    WorkerUnreachable,
+)
+from router.requests import Kind, Request
+from router.settings import RouterSettings
+from tests.router.world import MODEL, QUICK, chat, links, own, until, whole
+from tests.workers.openai_worker import OpenAIWorker, running
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[OpenAIWorker]:
+    async with running() as started:
+        yield started
+
+
+@pytest.fixture
+async def dialect() -> AsyncIterator[Dialect]:
+    async with links() as ours:
+        yield create(ours)
+
+
+async def ask(dialect: Dialect, request: Request, candidate: Candidate) -> tuple[Answer, bytes]:
+    async with dialect.answer(request, candidate) as answer:
+        return answer, await whole(answer)
+
+
+@pytest.mark.parametrize(
+    ("api", "kind", "url"),
+    [
+        ("http://h:1", Kind.CHAT, "http://h:1/v1/chat/completions"),
+        ("http://h:1/", Kind.IMAGE_EDIT, "http://h:1/v1/images/edits"),
+        ("http://h:1/v1", Kind.EMBEDDING, "http://h:1/v1/embeddings"),
+        ("http://h:1/v1/", Kind.COMPLETION, "http://h:1/v1/completions"),
+        ("http://h:1/openai/v1", Kind.CHAT, "http://h:1/openai/v1/chat/completions"),
+        ("http://h:1/v1/chat/completions", Kind.CHAT, "http://h:1/v1/chat/completions"),
+        ("http://h:1/v1/chat/completions", Kind.COMPLETION, "http://h:1/v1/completions"),
+        ("http://h:1/v1/chat/completions", Kind.EMBEDDING, "http://h:1/v1/embeddings"),
+        ("http://h:1/v1/images/generations", Kind.IMAGE_EDIT, "http://h:1/v1/images/edits"),
+        ("http://h:1/x/v1/completions?k=1", Kind.CHAT, "http://h:1/x/v1/chat/completions?k=1"),
+        ("http://h:1/generate", Kind.CHAT, "http://h:1/generate"),
+    ],
+)
+def test_an_endpoint_is_found_from_whatever_was_registered(api: str, kind: Kind, url: str) -> None:
+    assert str(endpoint(api, kind)) == url
+
+
+async def test_an_answer_is_the_workers_own_bytes(worker: OpenAIWorker, dialect: Dialect) -> None:
+    answer, body = await ask(dialect, chat(), own(worker.url))
+    assert answer.route is Route.LOCAL
+    assert answer.length == len(body) == len(answer.first)
+    assert orjson.loads(body)["own_field"] == [1]
+    assert orjson.loads(body)["model"] == MODEL
+
+
+async def test_a_request_arrives_byte_for_byte_with_the_headers_that_travel_and_no_others(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    passed = {"accept": "a/b", "traceparent": "00-1", "authorization": "Bearer k", "cookie": "c=1"}
+    body = b'{ "model" : "llama",\n"unknown": [1.0e5], "messages":[]}'
+    request = Request(
+        "r-7", Kind.CHAT, MODEL, body, "application/json; charset=utf-8", passed=passed
+    )
+    await ask(dialect, request, own(worker.url))
+    [received] = worker.received
+    assert received.body == body
+    sent = {name.lower(): value for name, value in received.headers.items()}
+    assert sent.pop("host") in worker.url
+    assert sent.pop("content-length") == str(len(body))
+    assert sent == {
+        "content-type": "application/json; charset=utf-8",
+        "x-request-id": "r-7",
+        "accept": "a/b",
+        "traceparent": "00-1",
+        "accept-encoding": "identity",
+    }
+
+
+@pytest.mark.parametrize(
+    "kind", [Kind.EMBEDDING, Kind.IMAGE, Kind.IMAGE_EDIT, Kind.COMPLETION, Kind.RERANK]
+)
+async def test_every_kind_goes_to_its_own_path(
+    worker: OpenAIWorker, dialect: Dialect, kind: Kind
+) -> None:
+    await ask(dialect, chat(kind=kind), own(f"{worker.url}/v1/chat/completions"))
+    assert worker.received[0].path == f"/v1/{kind.value}"
+
+
+async def test_the_worker_hears_its_own_name_for_the_model_and_the_caller_ours(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    _, body = await ask(dialect, chat(), own(worker.url, model="weights.gguf"))
+    assert worker.received[0].body == chat(model="weights.gguf").body
+    assert orjson.loads(body)["model"] == MODEL
+
+
+async def test_a_project_in_front_of_the_name_stays_here(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    await ask(dialect, chat(f"p/{MODEL}"), own(worker.url))
+    assert worker.received[0].body == chat().body
+
+
+async def test_a_form_goes_through_with_only_the_name_changed(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    form = (
+        b'--X\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n--X\r\n'
+        b'Content-Disposition: form-data; name="image"; filename="i"\r\n\r\n\x89PNG\r\n\x00\r\n--X--\r\n'
+    )
+    request = Request(
+        "r", Kind.IMAGE_EDIT, MODEL, form % b"llama", "multipart/form-data; boundary=X"
+    )
+    await ask(dialect, request, own(worker.url, model="sd"))
+    assert worker.received[0].body == form % b"sd"
+    assert worker.received[0].headers["Content-Type"] == "multipart/form-data; boundary=X"
+
+
+async def test_a_body_of_several_megabytes_arrives_whole(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    body = b'{"model":"llama","image":"' + b"a" * 3_000_000 + b'"}'
+    await ask(dialect, chat(kind=Kind.IMAGE_EDIT, body=body), own(worker.url))
+    assert worker.received[0].body == body
+
+
+@pytest.mark.parametrize("crlf", [False, True])
+@pytest.mark.parametrize("no_done", [False, True])
+async def test_a_stream_passes_byte_for_byte_when_the_name_is_right(
+    worker: OpenAIWorker, dialect: Dialect, crlf: bool, no_done: bool
+) -> None:
+    worker.fail(crlf=crlf, no_done=no_done)
+    answer, body = await ask(dialect, chat(stream=True), own(worker.url))
+    assert answer.streamed
+    assert body == b"".join(worker.events(MODEL))
+
+
+@pytest.mark.parametrize("crlf", [False, True])
+@pytest.mark.parametrize("name", ["/models/weights.gguf", 'a"quote'])
+async def test_a_stream_under_another_name_is_renamed_and_otherwise_untouched(
+    worker: OpenAIWorker, dialect: Dialect, crlf: bool, name: str
+) -> None:
+    worker.fail(crlf=crlf, name=name)
+    _, body = await ask(dialect, chat(stream=True), own(worker.url))
+    worker.fail(crlf=crlf)
+    assert body == b"".join(worker.events(MODEL))
+
+
+async def test_chunks_are_handed_on_as_they_come(worker: OpenAIWorker, dialect: Dialect) -> None:
+    for name in (None, "other"):
+        worker.fail(delay_between=0.02, name=name)
+        async with dialect.answer(chat(stream=True), own(worker.url)) as answer:
+            assert answer.first.count(b"data:") == 1
+            assert len([chunk async for chunk in answer.rest]) >= 6
+
+
+@pytest.mark.parametrize("size", [100_000, LOOKED_AT_BYTES - 1000, LOOKED_AT_BYTES + 1000])
+async def test_long_answers_pass_and_are_renamed_as_far_as_they_are_looked_at(
+    worker: OpenAIWorker, dialect: Dialect, size: int
+) -> None:
+    worker.fail(pad_bytes=size, name="other")
+    answer, body = await ask(dialect, chat(kind=Kind.EMBEDDING), own(worker.url))
+    assert answer.length == len(body)
+    assert orjson.loads(body)["model"] == (MODEL if size < LOOKED_AT_BYTES else "other")
+
+
+async def test_audio_passes_through(worker: OpenAIWorker, dialect: Dialect) -> None:
+    worker.fail(pad_bytes=200_000)
+    answer, body = await ask(dialect, chat(kind=Kind.SPEECH), own(worker.url))
+    assert answer.content_type == "audio/wav"
+    assert len(body) == answer.length == 201_004
+
+
+FAILURES: list[tuple[dict[str, object], type[WorkerError]]] = [
+    ({"status": 500}, WorkerFailed),
+    ({"status": 502}, WorkerFailed),
+    ({"status": 503}, WorkerFailed),
+    ({"status": 301}, WorkerFailed),
+    ({"status": 401}, WorkerFailed),
+    ({"status": 405}, WorkerFailed),
+    ({"status": 409}, WorkerFailed),
+    ({"status": 404, "refusal": b"404 page not found"}, WorkerFailed),
+    ({"status": 404, "refusal": b'{"error":{"message":"Model x not found"}}'}, WorkerStale),
+    ({"status": 429}, WorkerBusy),
+    ({"status": 503, "retry_after": "7"}, WorkerBusy),
+    ({"status": 408}, WorkerBusy),
+    ({"status": 400}, WorkerRejected),
+    ({"status": 413}, WorkerRejected),
+    ({"status": 415}, WorkerRejected),
+    ({"status": 422}, WorkerRejected),
+    ({"code": 1007}, WorkerFailed),
+    ({"error_first": True}, WorkerFailed),
+    ({"garbage": True}, WorkerFailed),
+    ({"die_before_headers": True}, WorkerFailed),
+    ({"die_after": 0}, WorkerFailed),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("faults", "error"), FAILURES, ids=[str(faults) for faults, _ in FAILURES])
+async def test_a_failure_before_the_first_byte_is_told_apart(
+    worker: OpenAIWorker,
+    dialect: Dialect,
+    faults: dict[str, object],
+    error: type[WorkerError],
+    stream: bool,
+) -> None:
+    if faults == {"die_after": 0} and not stream:
+        faults = {"die_after": 0, "announce_bytes": 10_000}
+    worker.fail(**faults)
+    with pytest.raises(error) as failed:
+        await ask(dialect, chat(stream=stream), own(worker.url))
+    assert type(failed.value) is error
+    assert worker.url not in str(failed.value)
+    assert len(worker.received) == 1
+
+
+@pytest.mark.parametrize("faults", [{"empty": True}, {"packed": True}])
+async def test_an_answer_that_is_none_is_a_failure(
+    worker: OpenAIWorker, dialect: Dialect, faults: dict[str, object]
+) -> None:
+    worker.fail(**faults)
+    with pytest.raises(WorkerFailed):
+        await ask(dialect, chat(), own(worker.url))
+
+
+async def test_a_code_of_zero_is_success(worker: OpenAIWorker, dialect: Dialect) -> None:
+    worker.fail(code=0)
+    _, body = await ask(dialect, chat(), own(worker.url))
+    assert orjson.loads(body)["code"] == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"), [("7", 7), ("0.5", 0.5), ("nan", 1), ("-3", 1), ("soon", 1), ("1e9", 3600)]
+)
+async def test_retry_after_is_read_and_bounded(
+    worker: OpenAIWorker, dialect: Dialect, said: str, seconds: float
+) -> None:
+    worker.fail(status=429, retry_after=said)
+    with pytest.raises(WorkerBusy) as busy:
+        await ask(dialect, chat(), own(worker.url))
+    assert busy.value.retry_after == seconds
+
+
+async def test_a_refusal_is_the_workers_own_words_bounded(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    worker.fail(status=422, refusal=b"x" * 1_000_000)
+    with pytest.raises(WorkerRejected) as rejected:
+        await ask(dialect, chat(), own(worker.url))
+    assert (rejected.value.status, len(rejected.value.body)) == (422, 64 * 1024)
+
+
+async def test_nobody_listening_is_unreachable(dialect: Dialect) -> None:
+    with pytest.raises(WorkerUnreachable):
+        await ask(dialect, chat(), own("http://127.0.0.1:1"))
+
+
+async def test_each_budget_has_its_own_end(worker: OpenAIWorker) -> None:
+    slow = RouterSettings(
+        connect_timeout=0.2, first_byte_timeout=0.2, idle_timeout=0.2, total_timeout=30
+    )
+    brief = RouterSettings(
+        connect_timeout=1, first_byte_timeout=5, idle_timeout=5, total_timeout=0.3
+    )
+    async with links(slow) as ours, links(brief) as hurried:
+        for faults in ({"hang": True}, {"delay_first": 5}, {"delay_headers": 5}):
+            worker.fail(**faults)
+            with pytest.raises(WorkerTimeout) as late:
+                await ask(create(ours), chat(stream=True), own(worker.url))
+            assert late.value.phase == "first byte"
+        worker.fail(delay_between=5)
+        with pytest.raises(AnswerBroken, match="no byte for"):
+            await ask(create(ours), chat(stream=True), own(worker.url))
+        worker.fail(delay_between=0.1)
+        with pytest.raises(AnswerBroken, match="no end within"):
+            await ask(create(hurried), chat(stream=True), own(worker.url))
+
+
+async def test_a_slow_caller_is_no_silent_worker(worker: OpenAIWorker) -> None:
+    settings = RouterSettings(first_byte_timeout=5, idle_timeout=0.1, total_timeout=30)
+    worker.fail(delay_between=0.01)
+    async with (
+        links(settings) as ours,
+        create(ours).answer(chat(stream=True), own(worker.url)) as answer,
+    ):
+        chunks = [answer.first]
+        async for chunk in answer.rest:
+            chunks.append(chunk)
+            if len(chunks) == 2:
+                await asyncio.sleep(0.3)
+    assert b"".join(chunks).endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("name", [None, "other"])
+async def test_a_worker_that_dies_in_mid_stream_breaks_the_answer(
+    worker: OpenAIWorker, dialect: Dialect, name: str | None
+) -> None:
+    worker.fail(die_after=4, delay_between=0.01, name=name)
+    async with dialect.answer(chat(stream=True), own(worker.url)) as answer:
+        with pytest.raises(AnswerBroken):
+            await whole(answer)
+    assert isinstance(answer.broken, AnswerBroken)
+
+
+async def test_an_answer_beyond_the_limit_is_a_failure_or_breaks_off(worker: OpenAIWorker) -> None:
+    settings = QUICK.model_copy(update={"max_answer_bytes": 100_000, "max_event_bytes": 100})
+    worker.fail(pad_bytes=200_000)
+    async with links(settings) as ours:
+        with pytest.raises(WorkerFailed):
+            await ask(create(ours), chat(kind=Kind.SPEECH), own(worker.url))
+        worker.fail(name="other")
+        with pytest.raises(WorkerFailed, match="event"):
+            await ask(create(ours), chat(stream=True), own(worker.url))
+
+
+@pytest.mark.parametrize("faults", [{"hang": True}, {"delay_first": 60}, {"delay_between": 60}])
+async def test_a_caller_who_leaves_takes_the_request_along(
+    worker: OpenAIWorker, dialect: Dialect, faults: dict[str, object]
+) -> None:
+    worker.fail(**faults)
+    caller = asyncio.ensure_future(ask(dialect, chat(stream=True), own(worker.url)))
+    await until(lambda: len(worker.received) == 1)
+    await asyncio.sleep(0.05)
+    caller.cancel()
+    assert await until(lambda: worker.hung_up == 1) <= 0.5
+    assert caller.cancelled()
+
+
+async def test_leaving_in_mid_answer_takes_the_request_along(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    worker.fail(delay_between=0.05)
+    async with dialect.answer(chat(stream=True), own(worker.url)) as answer:
+        assert answer.first
+        async for _ in answer.rest:
+            break
+    assert await until(lambda: worker.hung_up == 1) <= 0.5
+
+
+async def test_a_connection_is_used_again(worker: OpenAIWorker, dialect: Dialect) -> None:
+    for _ in range(5):
+        await ask(dialect, chat(), own(worker.url))
+        await ask(dialect, chat(stream=True), own(worker.url))
+    assert len(worker.connections) == 1
+
+
+async def test_a_connection_that_died_while_idle_is_opened_anew(dialect: Dialect) -> None:
+    """The worker closes the pooled connection when the next request arrives on it, unread."""
+    seen: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers = 1 if not seen else 2
+        seen.append(0)
+        for _ in range(answers):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            await reader.readexactly(length)
+            seen[-1] += 1
+            body = b'{"model":"llama"}'
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 17\r\n\r\n"
+                + body
+            )
+        if len(seen) == 1:
+            await reader.read(1)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        candidate = own(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        for _ in range(2):
+            _, body = await ask(dialect, chat(), candidate)
+            assert body == b'{"model":"llama"}'
+    assert seen == [1, 1]

@@ -1,0 +1,81 @@
+"""The small world of the router's tests: one machine, its workers, and its peers, all real and all on loopback."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from registry.errors import PeerUnreachable
+from registry.mesh import Pipe
+from registry.records import PeerId, Reach, Service
+from registry.signing import Identity
+from router.candidates import Candidate
+from router.dialects import Answer
+from router.links import Links
+from router.requests import Kind, Request
+from router.settings import RouterSettings
+from router.workers import Worker
+
+OWN = Identity(bytes(32))
+MODEL = "llama"
+QUICK = RouterSettings(connect_timeout=1, first_byte_timeout=5, idle_timeout=5, total_timeout=30)
+
+
+def chat(
+    model: str = MODEL, *, stream: bool = False, kind: Kind = Kind.CHAT, body: bytes | None = None
+) -> Request:
+    """Ask for a chat, or for something else."""
+    said = b'{"messages":[{"role":"user","content":"hi"}],"model":"%b","stream":%b}'
+    asked = said % (model.encode(), b"true" if stream else b"false") if body is None else body
+    return Request(
+        id="r-1",
+        kind=kind,
+        model=model,
+        body=asked,
+        content_type="application/json",
+        stream=stream,
+    )
+
+
+def own(
+    api: str, *, model: str = "", cid: str = "", capacity: int = 0, dialect: str = "openai_http"
+) -> Candidate:
+    """Be a worker of this machine."""
+    service = Service("p", MODEL, cid)
+    worker = Worker(service, api, dialect=dialect, model=model, capacity=capacity)
+    return Candidate(OWN.peer, service, worker)
+
+
+async def no_pipe(peer: PeerId) -> Pipe:
+    """Be a mesh that reaches nobody."""
+    raise PeerUnreachable(f"no way to {peer}")
+
+
+@asynccontextmanager
+async def links(settings: RouterSettings = QUICK) -> AsyncIterator[Links]:
+    """Have a node that knows no other."""
+    made = Links(
+        identity=OWN,
+        reach=lambda _: Reach(),
+        open_pipe=no_pipe,
+        relayed=lambda _: False,
+        settings=settings,
+    )
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def whole(answer: Answer) -> bytes:
+    """Read an answer to its end."""
+    return answer.first + b"".join([chunk async for chunk in answer.rest])
+
+
+async def until(true: Callable[[], bool], within: float = 2.0) -> float:
+    """Wait until something holds, at most so many seconds; return how long it took."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    async with asyncio.timeout(within):
+        while not true():  # noqa: ASYNC110 (whatever is waited for signals nobody)
+            await asyncio.sleep(0.005)
+    return clock() - began

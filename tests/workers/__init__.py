@@ -1,0 +1,1 @@
+"""Workers to test against: real HTTP servers that answer as models do, and fail on request."""

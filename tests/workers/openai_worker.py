@@ -1,0 +1,203 @@
+"""A worker of the OpenAI protocol without a model: a real HTTP server on loopback, with fault knobs.
+
+It repeats what it was asked, word by word. `faults` may be replaced at any time; `received` and `hung_up` tell what
+reached it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import orjson
+from aiohttp import web
+from multidict import CIMultiDictProxy
+
+WORDS = ("Hello", " there", ",", " how", " are", " you", "?")
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What is to go wrong. Delays are seconds; `die_after` counts chunks of a stream; `name` replaces the model's."""
+
+    delay_headers: float = 0.0
+    delay_first: float = 0.0
+    delay_between: float = 0.0
+    die_after: int | None = None
+    die_before_headers: bool = False
+    status: int = 200
+    refusal: bytes = b'{"error":{"message":"no","type":"x","code":"x"}}'
+    retry_after: str | None = None
+    code: int | None = None
+    error_first: bool = False
+    garbage: bool = False
+    empty: bool = False
+    name: str | None = None
+    crlf: bool = False
+    no_done: bool = False
+    no_model: bool = False
+    hang: bool = False
+    announce_bytes: int | None = None
+    pad_bytes: int = 0
+    packed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One request as it arrived."""
+
+    path: str
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+
+@dataclass(slots=True)
+class OpenAIWorker:
+    """The server, while `running` is open."""
+
+    faults: Faults = field(default_factory=Faults)
+    url: str = ""
+    received: list[Received] = field(default_factory=list)
+    hung_up: int = 0
+    served: int = 0
+    connections: set[object] = field(default_factory=set)
+
+    def fail(self, **faults: object) -> None:
+        """Replace the faults."""
+        self.faults = replace(Faults(), **faults)  # type: ignore[arg-type]
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request, or do not."""
+        body = await request.read()
+        self.received.append(Received(request.path_qs, request.headers, body))
+        self.connections.add(request.transport)
+        try:
+            response = await self._answer(request, body)
+        except (asyncio.CancelledError, ConnectionError):
+            self.hung_up += 1
+            raise
+        self.served += 1
+        return response
+
+    async def _answer(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        faults = self.faults
+        if faults.hang:
+            await asyncio.Event().wait()
+        await asyncio.sleep(faults.delay_headers)
+        if faults.die_before_headers:
+            return self._die(request)
+        if faults.status != 200:
+            headers = {"Retry-After": faults.retry_after} if faults.retry_after else {}
+            return web.Response(status=faults.status, body=faults.refusal, headers=headers,
+                                content_type="application/json")  # fmt: skip
+        kind = request.path.partition("/v1/")[2]
+        fields = _fields(body)
+        if kind in ("chat/completions", "completions") and fields.get("stream"):
+            return await self._stream(request, str(fields.get("model")))
+        return await self._whole(request, kind, str(fields.get("model")))
+
+    async def _whole(self, request: web.Request, kind: str, model: str) -> web.StreamResponse:
+        faults = self.faults
+        if kind == "audio/speech":
+            content, content_type = b"RIFF" + b"\x00" * (1000 + faults.pad_bytes), "audio/wav"
+        else:
+            said = _said(kind) | self._named(model) | self._failing()
+            if faults.error_first:
+                said = {"error": {"message": "out of memory"}}
+            if faults.pad_bytes:
+                said = {"pad": "x" * faults.pad_bytes} | said
+            content, content_type = orjson.dumps(said), "application/json; charset=utf-8"
+        if faults.garbage:
+            content = b"<html>not JSON</html>"
+        response = web.StreamResponse(headers={"Content-Type": content_type, "X-Own": "1"})
+        if faults.packed:
+            response.headers["Content-Encoding"] = "gzip"
+        response.content_length = 0 if faults.empty else faults.announce_bytes or len(content)
+        await response.prepare(request)
+        await asyncio.sleep(faults.delay_first)
+        if not faults.empty:
+            await response.write(content[: faults.announce_bytes])
+        return self._die(request) if faults.die_after is not None else response
+
+    async def _stream(self, request: web.Request, model: str) -> web.StreamResponse:
+        faults = self.faults
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await asyncio.sleep(faults.delay_first)
+        for sent, event in enumerate(self.events(model)):
+            if faults.die_after is not None and sent >= faults.die_after:
+                return self._die(request)
+            if sent:
+                await asyncio.sleep(faults.delay_between)
+            await response.write(event)
+        await response.write_eof()
+        return response
+
+    def events(self, model: str) -> list[bytes]:
+        """Return the events of a stream, as bytes."""
+        faults = self.faults
+        end = "\r\n" if faults.crlf else "\n"
+        if faults.garbage:
+            return [f"data: <html>{end}{end}".encode()]
+        chunks: list[dict[str, object]] = []
+        for index, word in enumerate(WORDS):
+            delta = {"role": "assistant", "content": ""} if index == 0 else {"content": word}
+            head: dict[str, object] = {"id": "c", "object": "chat.completion.chunk", "created": 1}
+            chunk = head | self._named(model) | {"choices": [{"index": 0, "delta": delta}]}
+            chunks.append(chunk)
+        if faults.code is not None:
+            chunks[0] = self._failing()
+        if faults.error_first:
+            chunks[0] = {"error": {"message": "out of memory", "type": "x", "code": 500}}
+        said = [f"data: {orjson.dumps(chunk).decode()}{end}{end}" for chunk in chunks]
+        said[0] = f": alive{end}{end}{said[0]}"
+        if not faults.no_done:
+            said.append(f"data: [DONE]{end}{end}")
+        return [event.encode() for event in said]
+
+    def _named(self, model: str) -> dict[str, object]:
+        return {} if self.faults.no_model else {"model": self.faults.name or model}
+
+    def _failing(self) -> dict[str, object]:
+        return {} if self.faults.code is None else {"code": self.faults.code, "message": "said"}
+
+    def _die(self, request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+
+def _fields(body: bytes) -> dict[str, object]:
+    try:
+        return dict(orjson.loads(body))
+    except ValueError:
+        return {"model": "form"}
+
+
+def _said(kind: str) -> dict[str, object]:
+    match kind:
+        case "embeddings":
+            vector = {"object": "embedding", "index": 0, "embedding": [0.25, -1.5]}
+            return {"object": "list", "data": [vector], "usage": {"prompt_tokens": 1}}
+        case "images/generations" | "images/edits":
+            return {"created": 1, "data": [{"b64_json": "aGVsbG8="}]}
+        case _:
+            message = {"role": "assistant", "content": "".join(WORDS)}
+            return {"id": "c", "choices": [{"index": 0, "message": message}], "own_field": [1]}
+
+
+@asynccontextmanager
+async def running(host: str = "127.0.0.1") -> AsyncIterator[OpenAIWorker]:
+    """Run a worker on a free port of loopback."""
+    worker = OpenAIWorker()
+    app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_post("/{path:.*}", worker.handle)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, host, 0)
+    await site.start()
+    worker.url = f"http://{host}:{runner.addresses[0][1]}"
+    try:
+        yield worker
+    finally:
+        await runner.cleanup()
