@@ -18,6 +18,7 @@ from registry.mesh import (
     Pipe,
 )
 from tests.registry.mesh.worlds import (
+    LibP2PWorld,
     MemoryWorld,
     Seat,
     World,
@@ -28,7 +29,7 @@ from tests.registry.mesh.worlds import (
 )
 
 
-@pytest.fixture(params=[MemoryWorld])
+@pytest.fixture(params=[MemoryWorld, LibP2PWorld])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     async with world_of(request.param) as world:
         yield world

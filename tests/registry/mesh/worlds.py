@@ -5,10 +5,13 @@ import hashlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from registry.mesh import Answerer, Arrived, Mesh, MeshEvent, Pipe, PipeHandler
+from registry.mesh.libp2p import LibP2PMesh
 from registry.mesh.memory import MemoryMesh
 from registry.mesh.memory_net import MemoryNet
+from registry.settings import MeshSettings
 from registry.signing import Identity
 
 
@@ -104,6 +107,16 @@ class MemoryWorld(World):
 
     def build(self, name: str, bootstrap: tuple[str, ...], limits: dict[str, int]) -> Mesh:
         return MemoryMesh(identity(name).peer, self.net, bootstrap=bootstrap, **limits)
+
+
+class LibP2PWorld(World):
+    def build(self, name: str, bootstrap: tuple[str, ...], limits: dict[str, int]) -> Mesh:
+        return LibP2PMesh(identity(name), settings(bootstrap=bootstrap, **limits))
+
+
+def settings(**changes: Any) -> MeshSettings:
+    """Settings for nodes of one machine, quick to dial again."""
+    return MeshSettings(**{"listen": ("/ip4/127.0.0.1/tcp/0",), "redial": 0.2, **changes})
 
 
 @asynccontextmanager

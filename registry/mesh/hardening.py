@@ -1,0 +1,183 @@
+"""What must libp2p 0.8.1 not be trusted with? Every guard against its defects, each with its reason.
+
+Each guard raises at start when what it patches is gone, so that a new release cannot disarm it silently.
+Broad `except` is the point of this module: libp2p raises what it likes, and any of it ends the whole node.
+"""
+
+import functools
+import logging
+import math
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import libp2p.network.connection.swarm_connection as connection_module
+import libp2p.pubsub.pubsub as pubsub_module
+import trio
+from libp2p.abc import IHost, INetStream
+from libp2p.peer.id import ID
+from libp2p.pubsub.gossipsub import GossipSub
+from libp2p.pubsub.pb import rpc_pb2
+from libp2p.pubsub.rpc_queue import RpcQueue
+from libp2p.stream_muxer.yamux.yamux import YamuxStream
+
+from registry.errors import MeshError, PeerUnreachable
+
+_log = logging.getLogger("modelvine.mesh")
+
+QUEUE = 1024
+"""Messages that may wait for us or for one peer; libp2p's 32 silently lose a burst."""
+
+WINDOW_BATCH = 16 * 1024
+"""Bytes read before a window update is sent; libp2p sends one for each read, even of one byte."""
+
+Deliver = Callable[[ID, rpc_pb2.Message], None]
+
+
+class HardPubsub(pubsub_module.Pubsub):
+    """Pubsub that survives what peers send, and says who handed a message on."""
+
+    def __init__(self, *positional: Any, deliver: Deliver, **named: Any) -> None:
+        super().__init__(*positional, **named)
+        self._deliver = deliver
+        self._forwarders: dict[int, ID] = {}
+        # The library counts from whole seconds: after a quick restart its messages look like old ones.
+        self.counter = time.time_ns()
+
+    def retire(self) -> None:
+        """End the thread of the cache of seen messages, which outlives every other part of the library."""
+        self.seen_messages.stop()
+
+    async def push_msg(self, msg_forwarder: ID, msg: rpc_pb2.Message) -> None:
+        """Take a message in; an undecodable key or a raising validator costs the sender its connection."""
+        self._forwarders[id(msg)] = msg_forwarder
+        try:
+            await super().push_msg(msg_forwarder, msg)
+        except Exception as error:  # noqa: BLE001 (it would end the node)
+            _log.warning("cut off %s for a bad message: %s", msg_forwarder, type(error).__name__)
+            with suppress(Exception):
+                await self.host.get_network().close_peer(msg_forwarder)
+        finally:
+            del self._forwarders[id(msg)]
+
+    def notify_subscriptions(self, publish_message: rpc_pb2.Message) -> None:
+        """Hand a message over at once: the library's channel drops silently, and forgets the forwarder."""
+        self._deliver(self._forwarders[id(publish_message)], publish_message)
+
+
+class HardGossipSub(GossipSub):
+    """GossipSub whose lazy gossip reaches pruned peers, the very ones that need it."""
+
+    def _get_in_topic_gossipsub_peers_from_minus(
+        self,
+        topic: str,
+        num_to_select: int,
+        minus: Any,
+        backoff_check: bool = False,  # noqa: FBT001, FBT002 (the library's signature)
+    ) -> Any:
+        # Back-off forbids GRAFT for a minute, not IHAVE; the library mixes the two up in its heartbeat.
+        if sys._getframe(1).f_code.co_name == "_handle_topic_heartbeat":  # noqa: SLF001
+            backoff_check = False
+        return super()._get_in_topic_gossipsub_peers_from_minus(
+            topic, num_to_select, minus, backoff_check
+        )
+
+
+def harden() -> None:
+    """Patch the library once for the whole process; call it before any host is made."""
+    _require(pubsub_module, "SUBSCRIPTION_CHANNEL_SIZE", "RpcQueue", "signature_validator")
+    _require(pubsub_module.Pubsub, "push_msg", "notify_subscriptions")
+    _require(GossipSub, "_get_in_topic_gossipsub_peers_from_minus", "_handle_topic_heartbeat")
+    _require(YamuxStream, "_auto_tune_and_send_window_update")
+    _require(connection_module, "logging")
+    # Its calls go to the root logger, and each gives an unconfigured process a handler on stderr.
+    patched: Any = connection_module
+    patched.logging = logging.getLogger("libp2p.network.connection")
+    patched = pubsub_module
+    patched.SUBSCRIPTION_CHANNEL_SIZE = QUEUE
+    patched.RpcQueue = functools.partial(RpcQueue, max_size=QUEUE)
+    original = YamuxStream._auto_tune_and_send_window_update  # noqa: SLF001
+    if original.__name__ != "_batched_window_update":
+        patched = YamuxStream
+        patched._auto_tune_and_send_window_update = _batching(original)  # noqa: SLF001
+
+
+def guard(host: IHost) -> None:
+    """Guard one host, between its making and its running."""
+    network: Any = host.get_network()
+    _require(network, "common_stream_handler", "_inbound_limiter", "upgrade_inbound_raw_conn")
+    _require(network, "unblock_peer", "close_peer")
+    network.set_stream_handler(_guarded(host, network.common_stream_handler))
+    # The library takes a token for every inbound connection and keeps it until the host ends, so a host
+    # goes deaf after `max_connections` callers, however short; that limit is kept where connections register.
+    network._inbound_limiter = trio.CapacityLimiter(math.inf)  # noqa: SLF001
+    network.upgrade_inbound_raw_conn = _ending_with_its_connection(network.upgrade_inbound_raw_conn)
+
+
+@contextmanager
+def unreachable(what: str) -> Iterator[None]:
+    """Turn whatever libp2p raises while it deals with one peer into `PeerUnreachable`."""
+    try:
+        yield
+    except MeshError:
+        raise
+    except Exception as error:
+        raise PeerUnreachable(f"{what}: {type(error).__name__}") from error
+
+
+@contextmanager
+def indifferent() -> Iterator[None]:
+    """Ignore what libp2p raises while something is closed that may be closed already."""
+    with suppress(Exception):
+        yield
+
+
+def _guarded(
+    host: IHost, inner: Callable[[INetStream], Awaitable[None]]
+) -> Callable[[INetStream], Awaitable[None]]:
+    async def handle(stream: INetStream) -> None:
+        # Any exception here ends the node; a malformed pubsub message is one of them.
+        try:
+            await inner(stream)
+        except Exception as error:  # noqa: BLE001 (it would end the node)
+            protocol, peer = str(stream.get_protocol()), stream.muxed_conn.peer_id
+            _log.warning("a stream of %s failed: %s (%s)", peer, type(error).__name__, protocol)
+            with indifferent():
+                await stream.reset()
+            if protocol.startswith("/meshsub"):
+                with indifferent():
+                    await host.get_network().close_peer(peer)
+
+    return handle
+
+
+def _ending_with_its_connection(
+    upgrade: Callable[..., Awaitable[Any]],
+) -> Callable[..., Awaitable[Any]]:
+    async def upgrade_and_wait(*positional: Any) -> Any:
+        # The library's task for an inbound connection waits for the end of the host; raising ends it in time.
+        connection = await upgrade(*positional)
+        await connection.event_closed.wait()
+        raise ConnectionResetError("the connection has ended")
+
+    return upgrade_and_wait
+
+
+def _batching(original: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    async def _batched_window_update(self: Any, *, bytes_read: int = 0) -> None:
+        waiting = self.__dict__.get("_read_since_update", 0) + bytes_read
+        if waiting < WINDOW_BATCH and self.recv_window > self.target_recv_window // 2:
+            self._read_since_update = waiting
+            return
+        self._read_since_update = 0
+        await original(self, bytes_read=waiting)
+
+    return _batched_window_update
+
+
+def _require(owner: object, *names: str) -> None:
+    for name in names:
+        if not hasattr(owner, name):
+            raise RuntimeError(f"libp2p has changed: {owner!r} has no {name}; review the guards")

@@ -1,0 +1,229 @@
+"""What does a node do in the libp2p mesh? Gossip, questions, pipes and dialling, all in the trio thread."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+from libp2p.abc import INetStream
+from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import PeerInfo, info_from_p2p_addr
+from libp2p.pubsub.pb import rpc_pb2
+from libp2p.tools.anyio_service import background_trio_service
+from libp2p.utils.address_validation import expand_wildcard_address
+from multiaddr import Multiaddr
+
+from registry.errors import LimitReached, PeerUnreachable
+from registry.mesh import MAX_FRAME_BYTES, Arrived, Connection
+from registry.mesh.byte_queue import ByteQueue
+from registry.mesh.dialing import Dialer, Target
+from registry.mesh.hardening import indifferent, unreachable
+from registry.mesh.libp2p_ask import ASK, Questions, ask
+from registry.mesh.libp2p_host import make_host
+from registry.mesh.libp2p_pipes import WINDOW, PipeEnd
+from registry.mesh.libp2p_watch import Watch
+from registry.mesh.trio_thread import VisitFailed
+from registry.records import PeerId
+from registry.settings import MeshSettings
+from registry.signing import Identity
+
+PIPE = TProtocol("/modelvine/pipe/1")
+
+CLOSE_SECONDS = 3.0
+"""Seconds that closing all connections may take."""
+
+DIAL_TICK = 0.25
+"""Seconds between looks at whom to dial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """The ways back to the asyncio side."""
+
+    tell: Callable[..., object]
+    arrived: Callable[[Arrived], None]
+    connected: Callable[[tuple[Connection, ...]], None]
+    answer: Callable[[PeerId, bytes], Awaitable[bytes]]
+    serve: Callable[[PeerId, PipeEnd, ByteQueue], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a place is built from; the same after every restart."""
+
+    identity: Identity
+    settings: MeshSettings
+    listen: tuple[str, ...]
+    swarm_key: str | None
+    topic: str
+    kept: tuple[str, ...] = ()
+
+
+class Place:
+    """A running node. `run` calls `ready` when every listener stands, and goes on until cancelled."""
+
+    def __init__(self, plan: Plan, doors: Doors) -> None:
+        self._plan = plan
+        self._doors = doors
+        self._made = make_host(
+            plan.identity,
+            plan.settings,
+            swarm_key=plan.swarm_key,
+            topic=plan.topic,
+            deliver=self._deliver,
+        )
+        self._host = self._made.host
+        self._watch = Watch(self._host, plan.settings, self._tell_connections)
+        self._dialer = Dialer(plan.identity.peer, plan.settings.degree, plan.settings.redial)
+        self._pipes: set[PipeEnd] = set()
+        self.keep(plan.kept)
+
+    async def run(self, ready: Callable[["Place"], object]) -> None:
+        """Listen, call `ready`, dial and ping until cancelled."""
+        self._host.set_stream_handler(ASK, Questions(self._doors.answer).handle)
+        self._host.set_stream_handler(PIPE, self._take_pipe)
+        async with AsyncExitStack() as stack:
+            stack.callback(self._made.pubsub.retire)
+            # Gossip runs before anything listens: a stream that came sooner would end the node.
+            await stack.enter_async_context(background_trio_service(self._made.pubsub))
+            await stack.enter_async_context(background_trio_service(self._made.gossip))
+            await self._made.pubsub.wait_until_ready()
+            await self._made.pubsub.subscribe(self._plan.topic)
+            listen = [Multiaddr(address) for address in self._plan.listen]
+            await stack.enter_async_context(self._host.run(listen_addrs=listen))
+            stack.push_async_callback(self._close)
+            self._require_listeners()
+            self._nursery = await stack.enter_async_context(trio.open_nursery())
+            self._nursery.start_soon(self._watch.ping_forever)
+            self._nursery.start_soon(self._dial_forever)
+            ready(self)
+            await trio.sleep_forever()
+
+    def listening(self) -> tuple[str, ...]:
+        """Return what to listen on next time: the same addresses, with the ports obtained now."""
+        listeners = self._host.get_network().listeners
+        return tuple(
+            wanted.replace(
+                "/tcp/0", f"/tcp/{listeners[wanted].get_addrs()[0].value_for_protocol('tcp')}"
+            )
+            for wanted in self._plan.listen
+        )
+
+    def addresses(self) -> tuple[str, ...]:
+        """Return our dialable addresses: those to announce, or every interface's."""
+        suffix = f"/p2p/{self._plan.identity.peer}"
+        found = self._plan.settings.announce or tuple(
+            str(address)
+            for listener in self._host.get_transport_addrs()
+            for address in expand_wildcard_address(listener)
+        )
+        return tuple(dict.fromkeys(address.partition("/p2p/")[0] + suffix for address in found))
+
+    def keep(self, addresses: tuple[str, ...]) -> None:
+        """Replace the addresses that are dialled besides the bootstrap peers."""
+        self._dialer.aim(self._plan.settings.bootstrap, addresses)
+
+    async def publish(self, frame: bytes) -> None:
+        """Hand a frame to gossipsub."""
+        await self._made.pubsub.publish(self._plan.topic, frame)
+
+    async def ask(self, peer: PeerId, question: bytes, timeout: float) -> bytes:
+        """Put a question to a peer."""
+        return await ask(self._host, peer, question, timeout)
+
+    async def open_pipe(self, peer: PeerId, timeout: float, incoming: ByteQueue) -> PipeEnd:
+        """Open a pipe whose bytes go to `incoming`."""
+        if self._pipes_are_full():
+            raise LimitReached(f"{self._plan.settings.max_pipes} pipes are open")
+        with unreachable(f"{peer} took no pipe"), trio.fail_after(timeout):
+            stream = await self._host.new_stream(ID.from_string(peer), [PIPE])
+        end = PipeEnd(stream, self._doors.tell, incoming)
+        self._pipes.add(end)
+        self._nursery.start_soon(end.run)
+        return end
+
+    async def connect(self, address: str, timeout: float) -> PeerId:
+        """Dial an address and return its peer."""
+        with unreachable(f"{address!r} cannot be dialled"):
+            info = info_from_p2p_addr(Multiaddr(address))
+            if info.peer_id == self._host.get_id():
+                raise PeerUnreachable("this address is our own")
+            with trio.fail_after(timeout):
+                await self._dial(info)
+            return PeerId(str(info.peer_id))
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close every connection to a peer."""
+        with indifferent():
+            await self._host.disconnect(ID.from_string(peer))
+
+    async def _dial(self, info: PeerInfo) -> None:
+        # A failed dial blocks its peer for a minute, and old addresses are tried before new ones.
+        network: Any = self._host.get_network()
+        network.unblock_peer(info.peer_id)
+        self._host.get_peerstore().clear_addrs(info.peer_id)
+        await self._host.connect(info)
+
+    async def _dial_forever(self) -> None:
+        dialling: set[PeerId] = set()
+        connected: set[PeerId] = set()
+        while True:
+            before, connected, now = connected, self._watch.peers(), trio.current_time()
+            for peer in before - connected:
+                self._dialer.lost(peer, now)
+            for target in self._dialer.due(connected | dialling, now):
+                dialling.add(target.peer)
+                self._nursery.start_soon(self._dial_target, target, dialling)
+            with trio.move_on_after(DIAL_TICK):
+                await self._watch.changed.wait()
+
+    async def _dial_target(self, target: Target, dialling: set[PeerId]) -> None:
+        try:
+            with unreachable(target.peer), trio.fail_after(self._plan.settings.dial_timeout):
+                bare = [Multiaddr(a.partition("/p2p/")[0]) for a in target.addresses]
+                await self._dial(PeerInfo(ID.from_string(target.peer), bare))
+            self._dialer.succeeded(target.peer)
+        except PeerUnreachable:
+            self._dialer.failed(target.peer, trio.current_time())
+        finally:
+            dialling.discard(target.peer)
+
+    async def _take_pipe(self, stream: INetStream) -> None:
+        if self._pipes_are_full():
+            await stream.reset()
+            return
+        incoming = ByteQueue(WINDOW)
+        end = PipeEnd(stream, self._doors.tell, incoming)
+        self._pipes.add(end)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end.run)
+            try:
+                await self._doors.serve(PeerId(str(stream.muxed_conn.peer_id)), end, incoming)
+            except VisitFailed:
+                await end.reset()
+            else:
+                await end.leave()
+
+    def _pipes_are_full(self) -> bool:
+        self._pipes = {end for end in self._pipes if not end.over.is_set()}
+        return len(self._pipes) >= self._plan.settings.max_pipes
+
+    def _deliver(self, forwarder: ID, message: rpc_pb2.Message) -> None:
+        if forwarder != self._host.get_id() and len(message.data) <= MAX_FRAME_BYTES:
+            self._doors.arrived(Arrived(bytes(message.data), PeerId(str(forwarder))))
+
+    def _tell_connections(self, connections: tuple[Connection, ...]) -> None:
+        self._doors.tell(self._doors.connected, connections)
+
+    def _require_listeners(self) -> None:
+        missing = [a for a in self._plan.listen if a not in self._host.get_network().listeners]
+        if missing or not all(n.get_addrs() for n in self._host.get_network().listeners.values()):
+            raise OSError(f"cannot listen on {', '.join(missing or self._plan.listen)}")
+
+    async def _close(self) -> None:
+        with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS):
+            await self._watch.cut_all()
+            with indifferent():
+                await self._host.close()
