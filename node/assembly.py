@@ -20,7 +20,7 @@ from registry.store import Store
 from registry.store.opening import open_store
 from router import dialects, policies
 from router.dispatch import Outcome, Router
-from router.errors import WorkerUnreachable
+from router.errors import WorkerTimeout, WorkerUnreachable
 from router.links import Links
 
 
@@ -111,10 +111,11 @@ def _observer(registry: Registry, metrics: Metrics) -> Callable[[Outcome], None]
     def observe(outcome: Outcome) -> None:
         metrics.attempt(outcome)
         node = outcome.candidate.node
-        if outcome.error is None:
-            registry.observe(node, Evidence.ANSWERED)
-        # Only the way to a node says something about the node; a failing worker does not.
-        elif isinstance(outcome.error, WorkerUnreachable):
-            registry.observe(node, Evidence.FAILED)
+        match outcome.error:
+            case None:
+                registry.observe(node, Evidence.ANSWERED)
+            # Only the way to a node says something about the node; a failing worker does not.
+            case WorkerUnreachable() | WorkerTimeout(phase="connection"):
+                registry.observe(node, Evidence.FAILED)
 
     return observe

@@ -9,13 +9,13 @@ class RegistrySettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     heartbeat: float = Field(
-        5.0,
+        3.0,
         gt=0,
         le=300,
         description="Seconds between heartbeats. Shorter finds the dead sooner and costs traffic.",
     )
     lease: float = Field(
-        15.0,
+        12.0,
         gt=0,
         le=3600,
         description="Seconds without a heartbeat until a node leaves the live view; at least twice `heartbeat`.",
@@ -33,7 +33,7 @@ class RegistrySettings(BaseModel):
         description="Seconds to wait for more changes before a record is published. Longer sends fewer frames in a burst.",
     )
     suspicion: float = Field(
-        6.0,
+        4.0,
         gt=0,
         le=3600,
         description="Seconds that a node which parted or failed is doubted before it counts as lost; a beat in time clears it.",

@@ -229,7 +229,7 @@ def _failure(error: Exception, settings: RouterSettings) -> WorkerError:
         case TimeoutError():
             return WorkerTimeout("first byte", settings.first_byte_timeout)
         case aiohttp.ClientConnectorError():
-            return WorkerUnreachable("no connection could be made")
+            return WorkerUnreachable("whoever serves this model cannot be reached")
         case (
             aiohttp.ServerDisconnectedError()
             | aiohttp.ClientOSError()

@@ -44,6 +44,8 @@ def play(show: Show, stage: Stage, *, keep: bool) -> None:
     begun = time.monotonic()
     _run(show, "chat", model, QUESTION, "--node", asked, fails=True)
     show.fact(f"an honest error after {time.monotonic() - begun:.1f} s, and nothing hangs")
+    with show.step("node 3 stops listing the model"):
+        _until(lambda: model not in _models(asked), "node 3 still lists the model")
 
     show.heading("Node 1 comes back with the files it left: nobody registers again")
     with show.step("node 1 starts"):
@@ -86,6 +88,8 @@ def _run(show: Show, *words: str, fails: bool = False) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "node", *words],
         stdin=subprocess.DEVNULL,
+        # One stream, so that what is said of an answer stands below it.
+        stderr=sys.stdout,
         timeout=COMMAND_WITHIN,
         check=False,
     )
@@ -102,7 +106,7 @@ def _until(holds: Callable[[], bool], otherwise: str) -> None:
     deadline = time.monotonic() + SPREAD_WITHIN
     while not holds():
         if time.monotonic() > deadline:
-            raise StageError(f"{otherwise} within {SPREAD_WITHIN:g} s")
+            raise StageError(f"{otherwise} after {SPREAD_WITHIN:g} s")
         time.sleep(0.02)
 
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from node.errors import NodeError
+
 START_WITHIN = 60.0
 STOP_WITHIN = 20.0
 
 
-class StageError(Exception):
+class StageError(NodeError):
     """A process of the demo did not do its part; the text says which, and shows the end of its log."""
 
 
