@@ -20,12 +20,29 @@ SIGNATURE_BYTES = 64
 # PublicKey{Type: Ed25519, Data: 32 bytes}.
 _ID_PREFIX = bytes.fromhex("002408011220")
 
+# The points of order 1, 2, 4 and 8 in every spelling, sign bit aside. Without any secret, a signature of theirs can
+# be made for one message in a few, so such a key is nobody's.
+_WEAK_KEYS = frozenset(
+    bytes.fromhex(spelling)
+    for spelling in (
+        f"{0:064x}",
+        f"01{0:062x}",
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        f"ec{'ff' * 30}7f",
+        f"ed{'ff' * 30}7f",
+        f"ee{'ff' * 30}7f",
+    )
+)
+
 
 @lru_cache(maxsize=16_384)
 def peer_of(public: bytes) -> PeerId:
     """Return the peer id of a raw 32-byte Ed25519 public key."""
     if len(public) != KEY_BYTES:
         raise InvalidSignature(f"a public key has {KEY_BYTES} bytes, not {len(public)}")
+    if public[:-1] + bytes((public[-1] & 0x7F,)) in _WEAK_KEYS:
+        raise InvalidSignature("this key is nobody's: anyone can sign for it")
     return PeerId(base58.b58encode(_ID_PREFIX + public).decode())
 
 

@@ -1,0 +1,144 @@
+"""The merge's laws: any order, any grouping, any repetition give the same registry, and the index never lies."""
+
+from itertools import permutations
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry import wire
+from registry.catalog import Catalog, Offer, Signed, names_of, newer
+from registry.records import PeerId, Record, Service, Standing, Version
+from registry.signing import Identity
+from tests.strategies import IDENTITIES, few_versions, words
+
+ME, OTHER = IDENTITIES[:2]
+LLAMA = Service("p", "llama")
+piles = st.lists(words, max_size=12)
+
+
+def say(
+    *services: Service, at: Version, standing: Standing = Standing.SERVING, agent: str = ""
+) -> Signed:
+    return wire.encode_record(Record(ME.peer, at, standing, services, agent=agent), ME)
+
+
+def index_of(catalog: Catalog) -> dict[str, set[Offer]]:
+    """The offers, worked out anew from what is held."""
+    offers: dict[str, set[Offer]] = {}
+    for node, signed in catalog.held.items():
+        if signed.record.standing is not Standing.LEFT:
+            for service in signed.record.services:
+                for name in names_of(service):
+                    offers.setdefault(name, set()).add(Offer(node, service))
+    return offers
+
+
+@given(piles, st.randoms(use_true_random=False))
+def test_the_order_of_delivery_does_not_matter(pile: list[Signed], rng: Random) -> None:
+    shuffled = sorted(pile, key=lambda _: rng.random())
+    one_by_one = Catalog()
+    for signed in shuffled:
+        one_by_one = one_by_one.merge([signed])
+    assert one_by_one == Catalog().merge(pile)
+
+
+@given(piles, piles)
+def test_merging_commutes(a: list[Signed], b: list[Signed]) -> None:
+    assert Catalog().merge(a).merge(b) == Catalog().merge(b).merge(a)
+
+
+@given(piles, piles, piles)
+def test_merging_associates(a: list[Signed], b: list[Signed], c: list[Signed]) -> None:
+    b_with_c = Catalog().merge(b).merge(c).held.values()
+    assert Catalog().merge(a).merge(b).merge(c) == Catalog().merge(a).merge(b_with_c)
+
+
+@given(piles)
+def test_merging_again_changes_nothing_and_says_so(pile: list[Signed]) -> None:
+    catalog = Catalog().merge(pile)
+    assert catalog.merge(pile) is catalog
+    assert catalog.merge([]) is catalog
+
+
+@given(piles, piles)
+def test_equal_digests_mean_equal_registries(a: list[Signed], b: list[Signed]) -> None:
+    one, other = Catalog().merge(a), Catalog().merge(b)
+    assert (one.digest == other.digest) == (one.held == other.held)
+
+
+def test_the_digest_of_an_empty_registry_is_zero_in_64_digits() -> None:
+    assert Catalog().digest == "0" * 64
+
+
+@given(piles, piles, st.sampled_from(IDENTITIES))
+def test_the_index_is_always_the_one_made_from_scratch(
+    a: list[Signed], b: list[Signed], gone: Identity
+) -> None:
+    catalog = Catalog()
+    for step in (catalog.merge(a), catalog.merge(a).merge(b)):
+        assert step.offers == index_of(step)
+    without = catalog.merge(a).without(gone.peer).merge(b)
+    assert without.offers == index_of(without)
+
+
+@given(piles, piles)
+def test_a_version_never_goes_back(a: list[Signed], b: list[Signed]) -> None:
+    before = Catalog().merge(a)
+    after = before.merge(b)
+    for node, signed in before.held.items():
+        assert after.held[node].record.version >= signed.record.version
+
+
+@given(piles, st.sampled_from([identity.peer for identity in IDENTITIES]))
+def test_forgetting_a_node_leaves_what_was_never_about_it(pile: list[Signed], node: PeerId) -> None:
+    others = [signed for signed in pile if signed.record.node != node]
+    assert Catalog().merge(pile).without(node) == Catalog().merge(others)
+
+
+def test_forgetting_a_stranger_changes_nothing() -> None:
+    catalog = Catalog().merge([say(at=Version(1, 1))])
+    assert catalog.without(OTHER.peer) is catalog
+
+
+@given(st.lists(few_versions, min_size=1, max_size=4))
+def test_two_words_of_one_version_are_settled_alike_everywhere(at: list[Version]) -> None:
+    rivals = [say(at=version, agent=str(n)) for n, version in enumerate(at)]
+    kept = {Catalog().merge(order).held[ME.peer] for order in permutations(rivals)}
+    assert len(kept) == 1
+
+
+def test_the_newer_of_two_words_is_the_greater_whichever_is_named_first() -> None:
+    old, new = say(LLAMA, at=Version(1, 9)), say(at=Version(2, 0))
+    assert newer(old, new) is new
+    assert newer(new, old) is new
+
+
+def test_a_model_is_found_by_its_name_with_and_without_its_project() -> None:
+    catalog = Catalog().merge([say(LLAMA, at=Version(1, 1))])
+    offer = frozenset({Offer(ME.peer, LLAMA)})
+    assert catalog.offers == {"llama": offer, "p/llama": offer}
+
+
+def test_who_left_offers_nothing_but_is_remembered() -> None:
+    serving, left = (
+        say(LLAMA, at=Version(1, 1)),
+        say(LLAMA, at=Version(1, 2), standing=Standing.LEFT),
+    )
+    catalog = Catalog().merge([serving, left])
+    assert not catalog.offers
+    assert catalog.held[ME.peer] is left
+    assert catalog.merge([serving]) is catalog
+
+
+def test_who_drains_still_offers_what_it_has() -> None:
+    catalog = Catalog().merge([say(LLAMA, at=Version(1, 2), standing=Standing.DRAINING)])
+    assert set(catalog.offers) == {"llama", "p/llama"}
+
+
+def test_a_snapshot_in_the_hands_of_a_reader_never_changes() -> None:
+    before = Catalog().merge([say(LLAMA, at=Version(1, 1))])
+    held, offers, digest = dict(before.held), dict(before.offers), before.digest
+    before.merge([say(at=Version(1, 2))])
+    before.without(ME.peer)
+    assert (before.held, before.offers, before.digest) == (held, offers, digest)

@@ -1,0 +1,332 @@
+"""Frames: what is encoded is read back, what is not ours is refused with a name, and nothing else ever happens."""
+
+import struct
+from contextlib import suppress
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry import wire
+from registry.catalog import Signed
+from registry.errors import InvalidFrame, InvalidSignature, LimitReached
+from registry.mesh import MAX_FRAME_BYTES
+from registry.records import Heartbeat, ModelType, Reach, Record, Service, Standing, Version
+from registry.signing import Identity
+from tests.strategies import IDENTITIES, counters, identities, signed_records, versions
+
+ME, OTHER = IDENTITIES[:2]
+ONE = Version(1, 1)
+RECORD = Record(ME.peer, ONE, services=(Service("p", "llama"),))
+PLAIN = {"version": [1, 1], "standing": "serving", "services": [["p", "llama", "", 0]]}
+
+
+def sealed(body: bytes, *, kind: int = wire.RECORD, owner: Identity = ME) -> bytes:
+    """A frame around any body, well signed: what a hostile but genuine owner may send."""
+    signature = owner.sign(wire.DOMAINS[kind], body)
+    return bytes((wire.VERSION, kind)) + owner.public + signature + body
+
+
+def with_fields(**fields: object) -> bytes:
+    return sealed(orjson.dumps(PLAIN | fields))
+
+
+def read(frame: bytes) -> Record:
+    word = wire.decode(frame)
+    assert isinstance(word, Signed)
+    assert word.frame == frame
+    return word.record
+
+
+# What we write, we read.
+
+
+@given(signed_records())
+def test_a_record_comes_back_as_it_was_with_its_exact_bytes(signed: Signed) -> None:
+    assert wire.decode(signed.frame) == signed
+
+
+@given(identities, versions, counters)
+def test_a_heartbeat_comes_back_as_it_was(owner: Identity, version: Version, beat: int) -> None:
+    note = Heartbeat(owner.peer, version, beat)
+    assert wire.decode(wire.encode_heartbeat(note, owner)) == note
+
+
+@given(versions, counters)
+def test_a_heartbeat_is_122_bytes(version: Version, beat: int) -> None:
+    assert len(wire.encode_heartbeat(Heartbeat(ME.peer, version, beat), ME)) == 122
+
+
+def test_a_record_of_one_model_is_a_few_hundred_bytes() -> None:
+    assert len(wire.encode_record(RECORD, ME).frame) < 300
+
+
+# What newer versions may add.
+
+
+def test_unknown_fields_are_ignored_and_their_bytes_are_kept() -> None:
+    frame = with_fields(shards=[1, {"deep": [None]}], zone="eu")
+    word = wire.decode(frame)
+    assert word == Signed(RECORD, frame)
+
+
+def test_unknown_columns_of_a_service_are_ignored_whatever_they_hold() -> None:
+    row = ["p", "llama", "", 0, 4096, None, 1.5, {"quantised": True}, ["x"]]
+    assert read(with_fields(services=[row])) == RECORD
+
+
+def test_a_service_of_an_unknown_type_is_skipped_and_the_others_are_kept() -> None:
+    rows = [["p", "video", "", 7], ["p", "llama", "", 0], ["p", "huge", "", 10**15]]
+    assert read(with_fields(services=rows)) == RECORD
+
+
+def test_a_record_with_only_the_needed_fields_is_enough() -> None:
+    assert read(sealed(orjson.dumps(PLAIN))) == RECORD
+
+
+def test_an_unprintable_agent_is_left_out() -> None:
+    assert read(with_fields(agent="evil\x1b[2J")).agent == ""
+
+
+# What is refused.
+
+
+def test_bytes_cut_short_are_no_frame_at_any_length() -> None:
+    for frame in (
+        wire.encode_record(RECORD, ME).frame,
+        wire.encode_heartbeat(Heartbeat(ME.peer, ONE, 1), ME),
+    ):
+        for length in range(len(frame)):
+            with pytest.raises(InvalidFrame):
+                wire.decode(frame[:length])
+
+
+@given(signed_records(), st.data())
+def test_a_record_with_any_bit_changed_is_refused(signed: Signed, data: st.DataObject) -> None:
+    broken = bytearray(signed.frame)
+    bit = data.draw(st.integers(0, len(broken) * 8 - 1))
+    broken[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(InvalidFrame):
+        wire.decode(bytes(broken))
+
+
+@given(st.integers(0, 122 * 8 - 1))
+def test_a_heartbeat_with_any_bit_changed_is_refused(bit: int) -> None:
+    broken = bytearray(wire.encode_heartbeat(Heartbeat(ME.peer, ONE, 1), ME))
+    broken[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(InvalidFrame):
+        wire.decode(bytes(broken))
+
+
+@given(st.binary(max_size=400))
+def test_noise_is_refused(noise: bytes) -> None:
+    with pytest.raises(InvalidFrame):
+        wire.decode(noise)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["version", "standing", "services", "mesh"]), JSON))
+def test_a_well_signed_body_of_any_shape_is_a_record_or_refused(fields: dict[str, object]) -> None:
+    try:
+        body = orjson.dumps(PLAIN | fields)
+    except TypeError:
+        body = repr(fields).encode(errors="replace")
+    with suppress(InvalidFrame):
+        assert isinstance(wire.decode(sealed(body)), Signed)
+
+
+@given(st.binary(max_size=60), st.sampled_from([wire.RECORD, wire.HEARTBEAT]))
+def test_well_signed_noise_is_refused(body: bytes, kind: int) -> None:
+    if kind == wire.HEARTBEAT and len(body) == 24:
+        body += b"!"
+    with pytest.raises(InvalidFrame):
+        wire.decode(sealed(body, kind=kind))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"version": [1]},
+        {"version": [1, 2, 3]},
+        {"version": [1, -1]},
+        {"version": [wire.MAX_COUNTER + 1, 0]},
+        {"version": [True, 1]},
+        {"version": ["1", "1"]},
+        {"version": [1.0, 1.0]},
+        {"version": None},
+        {"standing": "dead"},
+        {"standing": 1},
+        {"services": None},
+        {"services": {}},
+        {"services": [[]]},
+        {"services": [["p", "m", ""]]},
+        {"services": ["pm"]},
+        {"services": [["p", "m", "", "0"]]},
+        {"services": [["p", "m", "", True]]},
+        {"services": [["p", "m", "", None]]},
+        {"services": [["p", "m", "", 0.5]]},
+        {"services": [["p", "m", 1, 0]]},
+        {"services": [["", "m", "", 0]]},
+        {"services": [["p", "", "", 0]]},
+        {"services": [["p", "m\n", "", 0]]},
+        {"services": [["p\x00", "m", "", 0]]},
+        {"services": [["p", "m", "\u202e", 0]]},
+        {"services": [["p" * 257, "m", "", 0]]},
+        {"services": [["p", "é" * 129, "", 0]]},
+        {"services": [["p", "m", "c" * 257, 0]]},
+        {"services": [["p", "m", "", 0], ["p", "m", "", 1]]},
+        {"services": [["p", f"m{n}", "", 0] for n in range(wire.MAX_SERVICES + 1)]},
+        {"mesh": ["/a"] * (wire.MAX_ADDRESSES + 1)},
+        {"mesh": ["a" * (wire.MAX_ADDRESS_CHARACTERS + 1)]},
+        {"mesh": [""]},
+        {"mesh": ["/ip4/1.2.3.4/tcp/1\r\nHost: x"]},
+        {"links": ["host:1"] * (wire.MAX_ADDRESSES + 1)},
+        {"links": ["host:1\n"]},
+        {"links": ["höst:1"]},
+        {"links": [1]},
+        {"certificate": "A" * (wire.MAX_CERTIFICATE_CHARACTERS + 4)},
+        {"certificate": "not base64!"},
+        {"certificate": "QQ"},
+        {"certificate": "é"},
+        {"agent": "a" * (wire.MAX_AGENT_CHARACTERS + 1)},
+        {"agent": None},
+    ],
+    ids=lambda fields: orjson.dumps(fields).decode()[:50],
+)
+def test_a_well_signed_record_beyond_a_limit_or_of_the_wrong_shape_is_refused(
+    fields: dict[str, object],
+) -> None:
+    with pytest.raises(InvalidFrame):
+        wire.decode(with_fields(**fields))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"version":' + b"[" * 100_000,
+        b'{"services":' + b'{"a":' * 100_000,
+        b'{"version":[1,1],"standing":"serving","services":[["p","m","",' + b"9" * 5_000 + b"]]}",
+        b'{"version":[' + b"9" * 400 + b',1],"standing":"serving","services":[]}',
+        b'{"version":[NaN,1],"standing":"serving","services":[]}',
+        b'{"version":[1,1],"standing":"serving","services":[["\\ud800","m","",0]]}',
+        b'{"version":[1,1],"standing":"serving","services":[["\xff","m","",0]]}',
+        b'{"version":[1,1],"standing":"serving","services":[]} trailing',
+    ],
+    ids=lambda body: repr(body[:40]),
+)
+def test_json_made_to_hurt_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidFrame):
+        wire.decode(sealed(body))
+
+
+def test_names_at_the_limit_are_accepted() -> None:
+    longest = "é" * (wire.MAX_NAME_BYTES // 2)
+    assert read(with_fields(services=[["p", longest, "", 0]])).services[0].model == longest
+
+
+@pytest.mark.parametrize("counter", range(3))
+def test_a_heartbeat_with_a_counter_that_others_cannot_hold_is_refused(counter: int) -> None:
+    values = [1, 1, 1]
+    values[counter] = wire.MAX_COUNTER + 1
+    with pytest.raises(InvalidFrame):
+        wire.decode(sealed(struct.pack(">QQQ", *values), kind=wire.HEARTBEAT))
+
+
+def test_a_frame_cannot_be_passed_off_as_another_nodes() -> None:
+    frame = wire.encode_record(RECORD, ME).frame
+    forged = frame[:2] + OTHER.public + frame[2 + len(ME.public) :]
+    with pytest.raises(InvalidSignature):
+        wire.decode(forged)
+
+
+WEAK_KEYS = [
+    "00" * 32,
+    "01" + "00" * 31,
+    "00" * 31 + "80",
+    "ec" + "ff" * 30 + "7f",
+    "ee" + "ff" * 31,
+]
+
+
+@pytest.mark.parametrize("key", WEAK_KEYS)
+def test_nobody_can_speak_without_a_secret_for_a_key_of_small_order(key: str) -> None:
+    # With these R and S = 0, plain Ed25519 verification accepts about half of all messages.
+    for beat in range(64):
+        for r in (bytes(32), b"\x01" + bytes(31)):
+            body = struct.pack(">QQQ", 1, 1, beat)
+            forged = bytes((wire.VERSION, wire.HEARTBEAT)) + bytes.fromhex(key) + r + bytes(32)
+            with pytest.raises(InvalidSignature):
+                wire.decode(forged + body)
+
+
+def test_a_heartbeat_cannot_be_passed_off_as_a_record() -> None:
+    body = orjson.dumps(PLAIN)
+    signature = ME.sign(wire.DOMAINS[wire.HEARTBEAT], body)
+    with pytest.raises(InvalidSignature):
+        wire.decode(bytes((wire.VERSION, wire.RECORD)) + ME.public + signature + body)
+
+
+def test_checks_go_length_then_version_then_shape_then_signature() -> None:
+    unsigned = ME.public + bytes(64)
+    wrong = [
+        (b"\xff" * (MAX_FRAME_BYTES + 1), "bytes"),
+        (b"\xff\xff" + unsigned, "version 255"),
+        (b"\x01\xff" + unsigned, "kind 255"),
+        (b"\x01\x01" + unsigned + b"{", "not a record"),
+        (b"\x01\x02" + unsigned, "a heartbeat's body"),
+        (b"\x01\x02" + unsigned + bytes(24), "signature"),
+    ]
+    for frame, named in wrong:
+        with pytest.raises(InvalidFrame, match=named):
+            wire.decode(frame)
+
+
+# What we refuse to sign.
+
+
+def test_the_largest_record_that_fits_is_one_that_others_read() -> None:
+    full = tuple(Service("p", f"model-{n}") for n in range(wire.MAX_SERVICES))
+    signed = wire.encode_record(Record(ME.peer, ONE, services=full), ME)
+    assert read(signed.frame).services == full
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Record(ME.peer, ONE, services=tuple(Service("p", f"m{n}") for n in range(2_001))),
+        Record(ME.peer, ONE, services=tuple(Service("p" * 250, f"m{n}") for n in range(1_999))),
+        Record(ME.peer, ONE, services=(Service("p", "m"), Service("p", "m", "", ModelType.IMAGE))),
+        Record(ME.peer, ONE, services=(Service("p", "m\n"),)),
+        Record(ME.peer, ONE, services=(Service("", "m"),)),
+        Record(ME.peer, ONE, services=(Service("p", "m" * 257),)),
+        Record(ME.peer, ONE, reach=Reach(mesh=("/a",) * 17)),
+        Record(ME.peer, ONE, reach=Reach(links=("not printable\n",))),
+        Record(ME.peer, ONE, reach=Reach(certificate=bytes(2_000))),
+        Record(ME.peer, ONE, agent="a" * 129),
+        Record(ME.peer, Version(1, wire.MAX_COUNTER + 1)),
+    ],
+    ids=[
+        "services", "bytes", "twice", "unprintable", "unnamed", "long name", "addresses", "address",
+        "certificate", "agent", "counter",
+    ],
+)  # fmt: skip
+def test_a_record_that_others_would_refuse_is_refused_by_its_author(record: Record) -> None:
+    with pytest.raises(LimitReached):
+        wire.encode_record(record, ME)
+
+
+@given(st.sampled_from(Standing))
+def test_every_standing_travels(standing: Standing) -> None:
+    signed = wire.encode_record(Record(ME.peer, ONE, standing), ME)
+    assert read(signed.frame).standing is standing
