@@ -133,8 +133,8 @@ def test_variables_that_an_orchestrator_makes_are_not_ours(tmp_path: Path) -> No
         ({"MODELVINE_DRAIN_TIMEOUT": "soon"}, "it should be a valid number"),
         ({"MODELVINE_DRAIN_TIMEOUT": "-1"}, "it should be greater than or equal to 0"),
         ({"MODELVINE_OPEN": "perhaps"}, "it should be a valid boolean"),
-        ({"MODELVINE_REGISTRY_LEASE": "6"}, "at least twice registry.heartbeat, so 10 or more"),
-        ({"MODELVINE_REGISTRY_SUSPICION": "5"}, "longer than registry.heartbeat"),
+        ({"MODELVINE_REGISTRY_LEASE": "5"}, "at least twice registry.heartbeat, so 6 or more"),
+        ({"MODELVINE_REGISTRY_SUSPICION": "3"}, "longer than registry.heartbeat"),
         ({"MODELVINE_REGISTRY_FRAMES_PER_SECOND": "inf"}, "must be a finite number"),
         ({"MODELVINE_ROUTER_POLICY": "best"}, "must be one of "),
         (
