@@ -32,7 +32,7 @@ fmt: $(MADE)/dev ## format, and mend what lint can mend
 	@$(BIN)/ruff check --fix .
 
 docs: $(MADE)/dev ## the generated tables of docs/ again
-	@$(BIN)/python scripts/settings_table.py --write
+	@$(BIN)/python scripts/tables.py --write
 
 bench: $(MADE)/dev ## what the project measures about itself
 	@$(BIN)/python -m bench $(ARGS)

