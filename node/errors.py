@@ -2,6 +2,7 @@
 
 NodeError
 ├── WrongSetting     one or more settings cannot be used; each is named with its value, its origin and what would be right
+├── WrongUsage       the command line asks for something that cannot be
 ├── SecretRefused    a key or token file is missing, readable by others, or not what it should be
 └── CommandFailed    a command could not do what was asked
     └── NoNode       no node answers where the command looked for one
@@ -14,6 +15,10 @@ class NodeError(Exception):
 
 class WrongSetting(NodeError):
     """Settings that cannot be used, one sentence each; nothing was started."""
+
+
+class WrongUsage(NodeError):
+    """The command line asks for something that cannot be."""
 
 
 class SecretRefused(NodeError):

@@ -1,0 +1,101 @@
+"""Which command was meant, and how does it end? Each module of this folder is one command, found by its name.
+
+A command module's docstring is its help: a first line, more text, and a paragraph that begins with `Examples:`. It
+defines `configure(parser)` and `run(arguments)`, which returns the exit code: 0 done, 1 failed, 2 wrong usage. Modules
+import what is heavy inside `run`, so that `modelvine --help` loads nothing but the standard library.
+"""
+
+import argparse
+import io
+import os
+import pkgutil
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Protocol, cast
+
+from node import __version__
+from node.errors import NodeError, WrongSetting, WrongUsage
+
+NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg))
+"""Every command there is: the modules of this folder. Its packages are what commands share."""
+
+FAILED, WRONG_USAGE, INTERRUPTED, NOBODY_READS = 1, 2, 130, 141
+
+_ABOUT = (
+    "Every machine runs a node; ask any node for a model and the machine that serves it answers."
+)
+_FIRST_STEPS = """\
+Examples:
+  modelvine up                                             run a node on this machine
+  modelvine register demo tiny http://127.0.0.1:8080       offer a model that runs here
+  modelvine models                                         what the whole network serves
+  modelvine chat tiny "Why is the sky blue?"               ask for it, from any node
+"""
+
+
+class Command(Protocol):
+    """What a module of this folder offers."""
+
+    __doc__: str | None
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the command's arguments."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do the work; return the exit code, or raise a `NodeError`."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    arguments = build_parser().parse_args(argv)
+    # A character that the terminal's encoding lacks is no reason to stop.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    run = cast("Callable[[argparse.Namespace], int]", arguments.run)
+    try:
+        code = run(arguments)
+        sys.stdout.flush()
+    except NodeError as error:
+        _complain(error)
+        return WRONG_USAGE if isinstance(error, WrongSetting | WrongUsage) else FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Nobody reads our output any more; without this the interpreter complains when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOBODY_READS
+    return code
+
+
+def _complain(error: NodeError) -> None:
+    """Print an error, one line per sentence; parts of it may come from another machine."""
+    from node.cli.console.text import note, plain  # noqa: PLC0415 - not needed for --help
+
+    for line in str(error).splitlines():
+        note(f"modelvine: {plain(line)}")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        "modelvine",
+        description=_ABOUT,
+        epilog=_FIRST_STEPS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"modelvine {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in NAMES:
+        command = cast("Command", import_module(f"{__name__}.{name}"))
+        text, _, examples = (command.__doc__ or "").partition("Examples:")
+        own = commands.add_parser(
+            name.replace("_", "-"),
+            help=text.partition("\n")[0].rstrip("."),
+            description=text.strip(),
+            epilog=f"Examples:{examples}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.configure(own)
+        own.set_defaults(run=command.run)
+    return parser

@@ -1,0 +1,121 @@
+"""How does a command speak to a node? Plain HTTP of the standard library, every wait bounded."""
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from node.errors import CommandFailed, NoNode
+
+CONNECT_TIMEOUT = 5.0
+ANSWER_TIMEOUT = 30.0
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The node to talk to: `origin` says who named it, `token` is empty unless it may be sent there."""
+
+    url: str
+    origin: str
+    token: str = ""
+
+
+class Client:
+    """Asks one node; every method raises `NoNode` when it does not answer and `CommandFailed` when it refuses."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def get(self, path: str, **query: str) -> dict[str, Any]:
+        """Return what a path shows."""
+        given = {name: value for name, value in query.items() if value}
+        with self.request("GET", f"{path}?{urlencode(given)}" if given else path) as answer:
+            return self._object(answer)
+
+    def post(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+        """Send a JSON body and return the answer."""
+        with self.request("POST", path, body) as answer:
+            return self._object(answer)
+
+    @contextmanager
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        *,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        wait: float = ANSWER_TIMEOUT,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Send a request and give its successful answer, unread; `wait` is seconds between two of its bytes."""
+        place = urlsplit(self.target.url)
+        kind = (
+            http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
+        )
+        connection = kind(place.hostname or "", place.port, timeout=CONNECT_TIMEOUT)
+        try:
+            connection.connect()
+            connection.sock.settimeout(wait)
+            payload = None if body is None else json.dumps(body).encode()
+            connection.request(
+                method,
+                place.path.rstrip("/") + path,
+                payload,
+                {**self._headers(payload), **headers},
+            )
+            answer = connection.getresponse()
+            if answer.status >= 300:
+                raise CommandFailed(_refusal(answer))
+            yield answer
+        except TimeoutError as error:
+            raise NoNode(self._absent("it did not answer in time")) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise NoNode(self._absent(str(error) or type(error).__name__)) from error
+        finally:
+            connection.close()
+
+    def _headers(self, payload: bytes | None) -> dict[str, str]:
+        headers = {"Accept": "application/json"}
+        if payload is not None:
+            headers["Content-Type"] = "application/json"
+        if self.target.token:
+            headers["Authorization"] = f"Bearer {self.target.token}"
+        return headers
+
+    def _object(self, answer: http.client.HTTPResponse) -> dict[str, Any]:
+        content = answer.read(MAX_ANSWER_BYTES)
+        try:
+            value = json.loads(content)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise CommandFailed(f"what answers at {self.target.url} does not speak like a node")
+        return value
+
+    def _absent(self, why: str) -> str:
+        return (
+            f"no node answers at {self.target.url} ({self.target.origin}): {why}. "
+            "Start one with `modelvine up`, or name another with --node URL"
+        )
+
+
+def _refusal(answer: http.client.HTTPResponse) -> str:
+    """Take the sentence out of an error body, whichever of its two shapes there is."""
+    content = answer.read(MAX_ANSWER_BYTES)
+    try:
+        body = json.loads(content)
+    except ValueError:
+        body = None
+    said = body.get("message") if isinstance(body, dict) else None
+    if not isinstance(said, str) or not said:
+        return f"the node refused with HTTP status {answer.status}"
+    code = body.get("code") if isinstance(body, dict) else None
+    after = answer.headers.get("Retry-After", "")
+    again = f"; try again in {after} s" if after.isdigit() else ""
+    return f"{said}{again} (HTTP {answer.status}, code {code})"

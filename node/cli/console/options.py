@@ -1,0 +1,104 @@
+"""Which options do several commands have in common?
+
+An option that is a setting has the setting's name, `section.name`, as its destination: what was given is a layer of
+the configuration as it stands.
+"""
+
+import argparse
+from collections.abc import Mapping
+
+
+def add_node_options(parser: argparse.ArgumentParser) -> None:
+    """Declare how to find the node that the command talks to."""
+    parser.add_argument(
+        "--node",
+        metavar="URL",
+        default="",
+        help="the node to talk to (default: MODELVINE_NODE, then the one that runs with this data directory, "
+        "then http://127.0.0.1:6100)",
+    )
+    add_data_dir(parser)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Declare `--json`."""
+    parser.add_argument("--json", action="store_true", help="print JSON, for machines")
+
+
+def add_data_dir(parser: argparse.ArgumentParser) -> None:
+    """Declare where the node keeps its files."""
+    parser.add_argument(
+        "--data-dir",
+        dest="node.data_dir",
+        metavar="DIR",
+        help="where the node keeps its key, its database and its control token",
+    )
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Declare every setting that can be given on the command line of `up`."""
+    add = parser.add_argument
+    add("--config", metavar="FILE", default="", help="settings file (default: ./modelvine.toml)")
+    add(
+        "--profile", dest="node.profile", metavar="NAME", help="local, lan or wan: sets of defaults"
+    )
+    add("--http", dest="node.http", metavar="HOST:PORT", help="where HTTP is served; port 0 = any")
+    add(
+        "--open",
+        dest="node.open",
+        action="store_true",
+        default=None,
+        help="allow /v1 without keys to other machines",
+    )
+    add(
+        "--link",
+        dest="node.link",
+        metavar="HOST:PORT",
+        help="where other nodes reach this one over HTTPS",
+    )
+    add(
+        "--listen",
+        dest="mesh.listen",
+        metavar="MULTIADDR",
+        action="append",
+        help="where the mesh listens; repeatable",
+    )
+    add(
+        "--announce",
+        dest="mesh.announce",
+        metavar="MULTIADDR",
+        action="append",
+        help="what to advertise instead; repeatable",
+    )
+    add(
+        "--bootstrap",
+        dest="mesh.bootstrap",
+        metavar="MULTIADDR",
+        action="append",
+        help="a node to join; repeatable",
+    )
+    add("--store", dest="node.store", metavar="STORE", help="memory, sqlite or redis://HOST:PORT/N")
+    add(
+        "--swarm-key",
+        dest="node.swarm_key",
+        metavar="FILE",
+        help="only nodes with the same key connect",
+    )
+    add(
+        "--drain-timeout",
+        dest="node.drain_timeout",
+        metavar="S",
+        help="seconds that requests get to finish",
+    )
+    add("--log-format", dest="node.log_format", metavar="FORM", help="console or json")
+    add("--log-level", dest="node.log_level", metavar="LEVEL", help="debug, info, warning or error")
+    add_data_dir(parser)
+
+
+def settings_given(arguments: argparse.Namespace) -> Mapping[str, object]:
+    """Return the settings that were given as flags, by `section.name`."""
+    return {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in vars(arguments).items()
+        if "." in key and value is not None
+    }

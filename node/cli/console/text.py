@@ -1,0 +1,86 @@
+"""How do values look in a terminal? Tables for people, JSON for machines.
+
+Names come from other machines: what could drive a terminal is never printed as it is.
+"""
+
+import json
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+_GAP = "  "
+# Unicode general categories: control, surrogate; format, line separator, paragraph separator.
+_CONTROLS = frozenset({"Cc", "Cs"})
+_UNSEEN = _CONTROLS | {"Cf", "Zl", "Zp"}
+
+
+def say_json(value: object) -> None:
+    """Print a value as JSON."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def say_table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) -> None:
+    """Print aligned columns under their heads, or the sentence `none` when there are no rows."""
+    cells = [[plain(str(cell)) for cell in row] for row in rows]
+    if not cells:
+        print(none)
+        return
+    widths = [max(map(_width, column)) for column in zip(heads, *cells, strict=True)]
+    print(_line(heads, widths))
+    for row in cells:
+        print(_line(row, widths))
+
+
+def say_fields(fields: Iterable[tuple[str, object]]) -> None:
+    """Print one `name  value` pair per line, aligned."""
+    rows = [(name, plain(str(value))) for name, value in fields]
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}{_GAP}{value}")
+
+
+def note(text: str) -> None:
+    """Say something beside the output, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def plain(text: str) -> str:
+    """Replace what is no visible character: line ends, control, direction and formatting characters."""
+    return _without(text, _UNSEEN, keep="")
+
+
+def prose(text: str) -> str:
+    """Replace control characters only: a model's answer has lines, and scripts that need invisible joiners."""
+    return _without(text, _CONTROLS, keep="\n\t")
+
+
+def seconds(value: float) -> str:
+    """Write a duration as people read it: `0.42 ms`, `3.1 s`, `2 h 05 min`."""
+    if value < 1:
+        return f"{value * 1000:.3g} ms"
+    if value < 120:
+        return f"{value:.1f} s"
+    minutes = int(value // 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _without(text: str, categories: frozenset[str], *, keep: str) -> str:
+    return "".join(
+        c if c in keep or unicodedata.category(c) not in categories else "\N{REPLACEMENT CHARACTER}"
+        for c in text
+    )
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (
+        cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)
+    )
+    return _GAP.join(padded).rstrip()
+
+
+def _width(text: str) -> int:
+    """Count terminal columns: wide East Asian characters take two, combining ones none."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )

@@ -1,0 +1,71 @@
+"""List the models that the network serves.
+
+One line per model, as the node sees the network now. Nodes that are lost or have left do not count.
+
+Examples:
+  modelvine models
+  modelvine models --json
+  modelvine models --node http://127.0.0.1:6200
+"""
+
+import argparse
+from collections.abc import Iterable
+from typing import Any
+
+from node.cli.console.options import add_json, add_node_options
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_node_options(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the models."""
+    from node.cli.console.locate import client  # noqa: PLC0415
+    from node.cli.console.text import say_json, say_table  # noqa: PLC0415
+    from node.cli.register import TYPES  # noqa: PLC0415
+
+    found = _grouped(client(arguments).get("/api/v1/catalog").get("nodes", []))
+    if arguments.json:
+        say_json(found)
+        return 0
+    say_table(
+        ("MODEL", "TYPE", "NODES", "REPLICAS"),
+        (
+            (
+                f"{m['project']}/{m['model']}",
+                _named(m["type"], TYPES),
+                len(m["nodes"]),
+                m["replicas"],
+            )
+            for m in found
+        ),
+        none="no model is served: register one with `modelvine register PROJECT MODEL URL`",
+    )
+    return 0
+
+
+def _grouped(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Turn each node's services into each model's nodes, in the order of their names."""
+    models: dict[tuple[str, str, int], list[str]] = {}
+    for node in nodes:
+        for service in node["services"]:
+            key = service["project"], service["model"], service["type"]
+            models.setdefault(key, []).append(node["node"])
+    return [
+        {
+            "project": project,
+            "model": model,
+            "type": kind,
+            "nodes": sorted(set(holders)),
+            "replicas": len(holders),
+        }
+        for (project, model, kind), holders in sorted(models.items())
+    ]
+
+
+def _named(kind: int, names: tuple[str, ...]) -> str:
+    """Name a type; a newer node may know more of them than we do."""
+    return names[kind] if 0 <= kind < len(names) else str(kind)

@@ -1,0 +1,46 @@
+"""List the nodes that the local node knows.
+
+STATE is what this node believes, STANDING what the other says of itself. HEARD is the time since its last sign of life.
+
+Examples:
+  modelvine peers
+  modelvine peers --json
+"""
+
+import argparse
+
+from node.cli.console.options import add_json, add_node_options
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_node_options(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the nodes."""
+    from node.cli.console.locate import client  # noqa: PLC0415
+    from node.cli.console.text import say_json, say_table, seconds  # noqa: PLC0415
+
+    answer = client(arguments).get("/api/v1/nodes")
+    if arguments.json:
+        say_json(answer)
+        return 0
+    say_table(
+        ("NODE", "STATE", "STANDING", "MODELS", "HEARD", "ROUND TRIP", "CONNECTION"),
+        (
+            (
+                node["node"],
+                node["state"],
+                node["standing"],
+                node["models"],
+                "-" if node["connection"] == "self" else f"{seconds(node['last_heard'])} ago",
+                seconds(node["round_trip"]) if node["round_trip"] else "-",
+                node["connection"],
+            )
+            for node in answer["nodes"]
+        ),
+        none="no node is known, not even this one",
+    )
+    return 0

@@ -1,0 +1,50 @@
+"""Say how the local node is, and which of its parts do not work.
+
+A degraded node serves on with what it has; the parts that do not work are listed with the reason.
+
+Examples:
+  modelvine status
+  modelvine status --json
+"""
+
+import argparse
+
+from node.cli.console.options import add_json, add_node_options
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_node_options(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the status."""
+    from node.cli.console.locate import client  # noqa: PLC0415
+    from node.cli.console.text import say_fields, say_json, seconds  # noqa: PLC0415
+
+    found = client(arguments).get("/api/v1/status")
+    if arguments.json:
+        say_json(found)
+        return 0
+    ready: dict[str, str] = found["ready"]
+    unwell = {part: state for part, state in ready.items() if state != "ok"}
+    say_fields(
+        (
+            ("state", "degraded" if unwell else "ok"),
+            *((f"  {part}", state) for part, state in unwell.items()),
+            ("peer", found["peer"]),
+            ("version", found["version"]),
+            ("up for", seconds(found["uptime"])),
+            ("http", found["http"]),
+            *(("p2p", address) for address in found["p2p"]),
+            ("link", found["link"]),
+            ("models here", found["models"]),
+            ("nodes alive", found["nodes_alive"]),
+            ("in flight", found["in_flight"]),
+            ("store", found["store"]),
+            ("profile", found["profile"]),
+            ("digest", found["digest"]),
+        )
+    )
+    return 0

@@ -1,0 +1,61 @@
+r"""Run a node in the foreground.
+
+When the node serves, one line goes to standard output: `ready http=URL p2p=MULTIADDR`. Everything else goes to standard
+error. SIGTERM and Ctrl-C let requests in flight finish; a second one stops at once. Each option is also an environment
+variable, MODELVINE_HTTP for --http and so on, and a key in modelvine.toml; `modelvine config show` lists them all.
+
+Examples:
+  modelvine up
+  modelvine up --http 127.0.0.1:0 --listen /ip4/127.0.0.1/tcp/0 --data-dir /tmp/second \\
+               --bootstrap /ip4/127.0.0.1/tcp/6101/p2p/12D3KooW...
+  modelvine up --profile lan --swarm-key swarm.key
+"""
+
+import argparse
+from contextlib import suppress
+from pathlib import Path
+
+from node.cli.console.options import add_settings, settings_given
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_settings(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check the settings, take hold of the data directory, and hand over to the composition root."""
+    import sys  # noqa: PLC0415
+
+    from node import config, identity, logs, secret_files  # noqa: PLC0415
+    from node.exclusive import only_node_in  # noqa: PLC0415
+
+    settings = config.load(settings_given(arguments), file=arguments.config).settings
+    logs.configure(
+        form=settings.node.log_format,
+        level=settings.node.log_level,
+        colour=config.wants_colour(sys.stderr),
+    )
+    swarm_key = None
+    if settings.node.swarm_key:
+        swarm_key = secret_files.read_swarm_key(Path(settings.node.swarm_key))
+    data_dir = Path(settings.node.data_dir)
+    secret_files.make_private_directory(data_dir)
+    with only_node_in(data_dir):
+        own = identity.load_or_create(data_dir)
+        identity.control_token(data_dir)
+
+        # The mesh library logs while it is imported, so logging comes first.
+        from node import run as composition  # noqa: PLC0415
+        from node.cli.console.locate import leave_trace, remove_trace  # noqa: PLC0415
+
+        def ready(line: str) -> None:
+            with suppress(BrokenPipeError):  # whoever started us need not read
+                print(line, flush=True)
+            fields = dict(part.partition("=")[::2] for part in line.split())
+            leave_trace(data_dir, url=fields["http"], peer=own.peer)
+
+        try:
+            return composition.run(settings, own, swarm_key, data_dir, ready=ready)
+        finally:
+            remove_trace(data_dir)

@@ -1,0 +1,63 @@
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from node.cli import main
+from tests.node.cli.stand_in import Said, StandIn
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+Modelvine = Callable[..., Ended]
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def modelvine(
+    data_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Modelvine:
+    """Run one command in this process, in an empty directory with an empty environment of ours."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MODELVINE_DATA_DIR", str(data_dir))
+
+    def run(*words: str) -> Ended:
+        try:
+            code = main(words)
+        except SystemExit as end:  # argparse ends so after --help and wrong usage
+            code = int(end.code or 0)
+        out, err = capsys.readouterr()
+        return Ended(code, out, err)
+
+    return run
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., StandIn]]:
+    """Start a stand-in that answers one path, and make it the node that commands talk to."""
+    running: list[StandIn] = []
+
+    def start(**answers: Said) -> StandIn:
+        server = StandIn({path.replace("_", " ", 1): said for path, said in answers.items()})
+        running.append(server.__enter__())
+        monkeypatch.setenv("MODELVINE_NODE", server.url)
+        return server
+
+    yield start
+    for server in running:
+        server.__exit__()

@@ -1,0 +1,335 @@
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from node import identity
+from node.cli.console.locate import leave_trace, remove_trace
+from tests.node.cli.conftest import Modelvine
+from tests.node.cli.stand_in import OTHER, PEER, Said, StandIn
+
+Start = Callable[..., StandIn]
+
+REGISTER = "POST_/api/v0/ai/model/register"
+UNREGISTER = "POST_/api/v0/ai/model/unregister"
+UNREGISTER_PROJECT = "POST_/api/v0/ai/project/unregister"
+CATALOG = "GET_/api/v1/catalog"
+NODES = "GET_/api/v1/nodes"
+STATUS = "GET_/api/v1/status"
+ROUTE = "GET_/api/v1/route"
+OK = Said({"code": 0, "message": "ok"})
+
+
+def service(project: str, model: str, kind: int = 0, cid: str = "") -> dict[str, object]:
+    return {"project": project, "model": model, "type": kind, "cid": cid}
+
+
+TWO_NODES = Said(
+    {
+        "digest": "ab",
+        "records": 2,
+        "nodes": [
+            {"node": PEER, "services": [service("demo", "tiny"), service("demo", "tiny", cid="b")]},
+            {"node": OTHER, "services": [service("demo", "tiny"), service("art", "painter", 1)]},
+        ],
+    }
+)
+
+
+def test_register_sends_what_was_asked_and_says_so(modelvine: Modelvine, node: Start) -> None:
+    server = node(**{REGISTER: OK})
+    ended = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080")
+    assert ended.code == 0
+    assert ended.out.startswith("registered demo/tiny (text), served by http://127.0.0.1:8080")
+    assert server.heard[0].body == {
+        "project": "demo",
+        "model": "tiny",
+        "api": "http://127.0.0.1:8080",
+        "type": 0,
+        "cid": "",
+    }
+
+
+def test_register_passes_every_option_on(modelvine: Modelvine, node: Start) -> None:
+    server = node(**{REGISTER: OK})
+    ended = modelvine(
+        "register", "art", "painter", "http://127.0.0.1:8081/v1", "--type", "image-edit", "--cid", "b",
+        "--dialect", "openai_http", "--worker-model", "sd", "--capacity", "4", "--json",
+    )  # fmt: skip
+    sent = {
+        "project": "art",
+        "model": "painter",
+        "api": "http://127.0.0.1:8081/v1",
+        "type": 2,
+        "cid": "b",
+        "dialect": "openai_http",
+        "worker_model": "sd",
+        "capacity": 4,
+    }
+    assert server.heard[0].body == json.loads(ended.out) == sent
+
+
+@pytest.mark.parametrize(("written", "kind"), [("embedding", 3), ("6", 6), ("rerank", 6), ("0", 0)])
+def test_a_type_is_a_name_or_a_number(
+    modelvine: Modelvine, node: Start, written: str, kind: int
+) -> None:
+    server = node(**{REGISTER: OK})
+    assert modelvine("register", "p", "m", "http://127.0.0.1:1", "--type", written).code == 0
+    assert server.heard[0].body["type"] == kind
+
+
+@pytest.mark.parametrize(
+    "words", [("--type", "video"), ("--type", "7"), ("--capacity", "-1"), ("--capacity", "many")]
+)
+def test_register_refuses_what_cannot_be(modelvine: Modelvine, words: tuple[str, str]) -> None:
+    assert modelvine("register", "p", "m", "http://127.0.0.1:1", *words).code == 2
+
+
+def test_a_refusal_is_told_in_the_nodes_words(modelvine: Modelvine, node: Start) -> None:
+    said = {"code": 1001, "message": "the url and the node are not on the same machine"}
+    node(**{REGISTER: Said(said, status=400)})
+    ended = modelvine("register", "demo", "tiny", "http://192.0.2.1:8080")
+    assert ended.code == 1
+    assert ended.out == ""
+    assert ended.err == (
+        "modelvine: the url and the node are not on the same machine (HTTP 400, code 1001)\n"
+    )
+
+
+def test_when_to_try_again_is_told(modelvine: Modelvine, node: Start) -> None:
+    busy = Said({"code": 1017, "message": "all full"}, status=429, headers={"Retry-After": "3"})
+    node(**{ROUTE: busy})
+    assert "all full; try again in 3 s" in modelvine("route", "tiny").err
+
+
+def test_unregister_takes_one_model_or_the_whole_project(modelvine: Modelvine, node: Start) -> None:
+    server = node(**{UNREGISTER: OK, UNREGISTER_PROJECT: OK})
+    assert "unregistered demo/tiny" in modelvine("unregister", "demo", "tiny", "--cid", "b").out
+    assert "unregistered demo " in modelvine("unregister", "demo").out
+    assert [heard.body for heard in server.heard] == [
+        {"project": "demo", "model": "tiny", "cid": "b"},
+        {"project": "demo"},
+    ]
+
+
+def test_unregistering_what_is_not_there_is_no_error(modelvine: Modelvine, node: Start) -> None:
+    node(**{UNREGISTER: Said({"code": 0, "message": "not existed"})})
+    ended = modelvine("unregister", "demo", "tiny")
+    assert (ended.code, "was not registered" in ended.out) == (0, True)
+    assert json.loads(modelvine("unregister", "demo", "tiny", "--json").out)["removed"] is False
+
+
+def test_a_replica_without_its_model_is_wrong_usage(modelvine: Modelvine) -> None:
+    assert modelvine("unregister", "demo", "--cid", "b").code == 2
+
+
+def test_models_counts_nodes_and_replicas(modelvine: Modelvine, node: Start) -> None:
+    node(**{CATALOG: TWO_NODES})
+    lines = modelvine("models").out.splitlines()
+    assert [line.split() for line in lines] == [
+        ["MODEL", "TYPE", "NODES", "REPLICAS"],
+        ["art/painter", "image", "1", "1"],
+        ["demo/tiny", "text", "2", "3"],
+    ]
+
+
+def test_models_for_machines_names_the_nodes(modelvine: Modelvine, node: Start) -> None:
+    node(**{CATALOG: TWO_NODES})
+    found = json.loads(modelvine("models", "--json").out)
+    assert found[1] == {
+        "project": "demo",
+        "model": "tiny",
+        "type": 0,
+        "nodes": sorted([PEER, OTHER]),
+        "replicas": 3,
+    }
+
+
+def test_an_empty_network_says_what_to_do(modelvine: Modelvine, node: Start) -> None:
+    node(**{CATALOG: Said({"nodes": []})})
+    assert "modelvine register" in modelvine("models").out
+
+
+def test_names_from_elsewhere_cannot_drive_the_terminal(modelvine: Modelvine, node: Start) -> None:
+    hostile = Said({"nodes": [{"node": PEER, "services": [service("a\x1b[2J", "b\nc\u202e")]}]})
+    node(**{CATALOG: hostile})
+    shown = modelvine("models").out
+    assert len(shown.splitlines()) == 2
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+
+
+def test_columns_stay_aligned_beside_wide_characters(modelvine: Modelvine, node: Start) -> None:
+    services = [service("p", "模型"), service("p", "abcd")]
+    node(**{CATALOG: Said({"nodes": [{"node": PEER, "services": services}]})})
+    narrow, wide = modelvine("models").out.splitlines()[1:]
+    assert narrow.index("text") == wide.index("text") + len("模型")
+
+
+def a_node(**more: object) -> dict[str, object]:
+    return {
+        "node": PEER, "state": "alive", "standing": "serving", "last_heard": 0.42, "round_trip": 0.0031,
+        "connection": "direct", "addresses": [], "links": [], "models": 2, "agent": "modelvine/0.1.0",
+    } | more  # fmt: skip
+
+
+def test_peers_shows_what_is_known_of_each_node(modelvine: Modelvine, node: Start) -> None:
+    others = [a_node(), a_node(node=OTHER, connection="self", round_trip=0.0)]
+    node(**{NODES: Said({"nodes": others})})
+    shown = modelvine("peers").out.splitlines()
+    assert shown[1].split() == [
+        PEER,
+        "alive",
+        "serving",
+        "2",
+        "420",
+        "ms",
+        "ago",
+        "3.1",
+        "ms",
+        "direct",
+    ]
+    assert shown[2].split() == [OTHER, "alive", "serving", "2", "-", "-", "self"]
+    assert json.loads(modelvine("peers", "--json").out) == {"nodes": others}
+
+
+def a_status(**ready: str) -> dict[str, object]:
+    return {
+        "peer": PEER, "version": "0.1.0", "uptime": 7500.0, "http": "http://127.0.0.1:6100", "p2p": ["/ip4/a", "/ip4/b"],
+        "link": "127.0.0.1:7", "ready": {"http": "ok", "mesh": "ok", "store": "ok"} | ready, "models": 1,
+        "nodes_alive": 3, "in_flight": 0, "digest": "ab", "store": "sqlite", "profile": "local",
+    }  # fmt: skip
+
+
+def test_status_of_a_well_node(modelvine: Modelvine, node: Start) -> None:
+    node(**{STATUS: Said(a_status())})
+    shown = modelvine("status").out
+    assert shown.startswith("state        ok\n")
+    assert "up for       2 h 05 min" in shown
+    assert shown.count("p2p") == 2
+
+
+def test_status_names_the_parts_that_do_not_work(modelvine: Modelvine, node: Start) -> None:
+    node(**{STATUS: Said(a_status(mesh="restarting"))})
+    shown = modelvine("status").out
+    assert shown.startswith("state        degraded\n  mesh       restarting\n")
+    assert "store        sqlite" in shown
+
+
+def a_candidate(**more: object) -> dict[str, object]:
+    return {
+        "node": PEER, "project": "demo", "model": "tiny", "cid": "", "route": "direct", "in_flight": 1, "score": 1,
+        "chosen": True, "why": "drawn by p2c",
+    } | more  # fmt: skip
+
+
+def test_route_explains_who_would_answer_and_who_would_not(
+    modelvine: Modelvine, node: Start
+) -> None:
+    left_out = {
+        "node": OTHER,
+        "project": "demo",
+        "model": "tiny",
+        "cid": "b",
+        "reason": "it is draining",
+    }
+    explained = {
+        "model": "tiny",
+        "policy": "p2c",
+        "candidates": [a_candidate()],
+        "excluded": [left_out],
+    }
+    server = node(**{ROUTE: Said(explained)})
+    shown = modelvine("route", "tiny", "--project", "my demo").out.splitlines()
+    assert server.heard[0].path == "/api/v1/route?model=tiny&project=my+demo"
+    assert shown[2].split() == [
+        "*",
+        PEER,
+        "direct",
+        "demo/tiny",
+        "-",
+        "1",
+        "1",
+        "drawn",
+        "by",
+        "p2c",
+    ]
+    assert shown[-1].split() == [OTHER, "demo/tiny", "b", "it", "is", "draining"]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("words", [("models",), ("status",), ("chat", "tiny", "hello")])
+def test_without_a_node_the_way_to_start_one_is_told(
+    modelvine: Modelvine, words: tuple[str, ...]
+) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    ended = modelvine(*words, "--node", url)
+    assert ended.code == 1
+    assert f"no node answers at {url} (--node): " in ended.err
+    assert "`modelvine up`" in ended.err
+
+
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:6100", "ftp://127.0.0.1", "http://", "http://a:99999", "http://a b"]
+)
+def test_what_is_no_url_is_refused_before_anything_is_sent(modelvine: Modelvine, url: str) -> None:
+    ended = modelvine("models", "--node", url)
+    assert ended.code == 2
+    assert "it must look like http://127.0.0.1:6100" in ended.err
+
+
+def test_something_else_than_a_node_is_recognised(modelvine: Modelvine, node: Start) -> None:
+    node(**{CATALOG: Said(b"<html>welcome</html>")})
+    ended = modelvine("models")
+    assert ended.code == 1
+    assert "does not speak like a node" in ended.err
+
+
+def test_the_node_that_runs_with_the_data_directory_is_found(
+    modelvine: Modelvine, node: Start, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = node(**{CATALOG: TWO_NODES})
+    monkeypatch.delenv("MODELVINE_NODE")
+    identity.control_token(data_dir)
+    leave_trace(data_dir, url=server.url, peer=PEER)
+    assert modelvine("models").code == 0
+    remove_trace(data_dir)
+    remove_trace(data_dir)
+    assert not (data_dir / "node.json").exists()
+
+
+def test_a_flag_names_the_node_before_the_environment_does(
+    modelvine: Modelvine, node: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = node(**{CATALOG: TWO_NODES})
+    monkeypatch.setenv("MODELVINE_NODE", f"http://127.0.0.1:{free_port()}")
+    assert modelvine("models", "--node", f"{server.url}/").code == 0
+
+
+def test_the_control_token_goes_to_a_node_on_this_machine(
+    modelvine: Modelvine, node: Start, data_dir: Path
+) -> None:
+    server = node(**{REGISTER: OK})
+    modelvine("register", "p", "m", "http://127.0.0.1:1")
+    token = identity.control_token(data_dir)
+    modelvine("register", "p", "m", "http://127.0.0.1:1")
+    assert [heard.authorization for heard in server.heard] == ["", f"Bearer {token}"]
+
+
+def test_a_damaged_trace_counts_as_none(modelvine: Modelvine, node: Start, data_dir: Path) -> None:
+    node(**{CATALOG: TWO_NODES})
+    data_dir.mkdir()
+    (data_dir / "node.json").write_text('{"http": 7')
+    assert modelvine("models").code == 0
+
+
+def test_a_node_that_listens_everywhere_is_called_on_loopback(tmp_path: Path) -> None:
+    leave_trace(tmp_path, url="http://0.0.0.0:6100", peer=PEER)
+    assert json.loads((tmp_path / "node.json").read_text())["http"] == "http://127.0.0.1:6100"

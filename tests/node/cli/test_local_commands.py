@@ -1,0 +1,112 @@
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from node.config import KEYS
+from node.exclusive import only_node_in
+from node.secret_files import read_swarm_key
+from tests.node.cli.conftest import Modelvine
+
+
+def test_config_show_lists_every_setting_with_its_origin(
+    modelvine: Modelvine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "modelvine.toml").write_text("[mesh]\ndegree = 5")
+    monkeypatch.setenv("MODELVINE_STORE", "redis://:hush@db/0")
+    found = json.loads(modelvine("config", "show", "--json", "--profile", "lan").out)
+    assert set(found) == set(KEYS)
+    assert found["mesh.degree"] == {"value": 5, "origin": "modelvine.toml"} | {
+        "origin": str(tmp_path / "modelvine.toml")
+    }
+    assert found["mesh.listen"]["origin"] == "profile lan"
+    assert found["node.profile"] == {"value": "lan", "origin": "--profile"}
+    assert found["node.store"] == {"value": "redis://:***@db/0", "origin": "MODELVINE_STORE"}
+
+
+def test_config_show_for_people_is_a_table(modelvine: Modelvine) -> None:
+    lines = modelvine("config", "show").out.splitlines()
+    assert lines[0].split() == ["SETTING", "VALUE", "FROM"]
+    assert len(lines) == len(KEYS) + 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ("--http", "0.0.0.0:1"),
+            "node.http is '0.0.0.0:1' (from --http): it can be reached by other machines",
+        ),
+        (
+            ("--listen", "nowhere"),
+            "mesh.listen is 'nowhere' (from --listen): it must look like /ip4/",
+        ),
+        (("--drain-timeout", "soon"), "node.drain_timeout is 'soon' (from --drain-timeout)"),
+        (("--config", "absent.toml"), "the configuration file absent.toml cannot be read"),
+        (
+            ("--swarm-key", "absent.key"),
+            "node.swarm_key is 'absent.key' (from --swarm-key): it names no file",
+        ),
+    ],
+)
+def test_up_names_a_wrong_setting_before_anything_starts(
+    modelvine: Modelvine, data_dir: Path, words: tuple[str, str], sentence: str
+) -> None:
+    ended = modelvine("up", *words)
+    assert ended.code == 2
+    assert sentence in ended.err
+    assert ended.out == ""
+    assert not data_dir.exists()
+
+
+@pytest.mark.parametrize("word", ["--mdns", "--relay", "--workers=2"])
+def test_up_takes_no_option_that_does_nothing(modelvine: Modelvine, word: str) -> None:
+    assert modelvine("up", word).code == 2
+
+
+def test_two_nodes_never_share_a_data_directory(modelvine: Modelvine, data_dir: Path) -> None:
+    data_dir.mkdir()
+    with only_node_in(data_dir):
+        ended = modelvine("up", "--http", "127.0.0.1:0")
+    assert ended.code == 1
+    assert "another node already runs with the data directory" in ended.err
+    with only_node_in(data_dir):
+        pass
+
+
+def test_the_key_is_made_once_and_shown_by_its_peer_id(
+    modelvine: Modelvine, data_dir: Path
+) -> None:
+    made = json.loads(modelvine("key", "new", "--json").out)
+    assert made["peer"].startswith("12D3KooW")
+    assert made["peer"] in modelvine("key", "show").out
+    again = modelvine("key", "new")
+    assert (again.code, "never replaced" in again.err) == (1, True)
+    assert json.loads(modelvine("key", "show", "--json").out) == made
+    seed = (data_dir / "identity.key").read_text().strip()
+    assert seed not in modelvine("key", "show").out
+
+
+def test_showing_a_key_that_is_not_there_says_how_to_get_one(modelvine: Modelvine) -> None:
+    ended = modelvine("key", "show")
+    assert (ended.code, "modelvine key new" in ended.err) == (1, True)
+
+
+def test_a_key_that_others_can_read_is_not_used(modelvine: Modelvine, data_dir: Path) -> None:
+    modelvine("key", "new")
+    (data_dir / "identity.key").chmod(0o644)
+    ended = modelvine("key", "show")
+    assert (ended.code, "chmod 600" in ended.err) == (1, True)
+
+
+def test_a_swarm_key_is_made_for_its_owner_alone_and_never_printed(
+    modelvine: Modelvine, tmp_path: Path
+) -> None:
+    ended = modelvine("key", "swarm", "swarm.key")
+    path = tmp_path / "swarm.key"
+    assert ended.code == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read_swarm_key(path) not in ended.out
+    assert modelvine("key", "swarm", "swarm.key").code == 1
+    assert modelvine("key", "swarm", "no/such/place").code == 1

@@ -1,0 +1,112 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from node import __version__
+from node.cli import NAMES
+from node.cli.register import TYPES
+from registry.records import ModelType
+from tests.node.cli.conftest import Modelvine
+
+ROOT = Path(__file__).parents[3]
+HEAVY = (
+    "aiohttp",
+    "asyncio",
+    "cryptography",
+    "libp2p",
+    "orjson",
+    "pydantic",
+    "redis",
+    "trio",
+    "uvloop",
+)
+
+
+def test_every_command_of_the_contract_is_there() -> None:
+    contract = {
+        "chat",
+        "config",
+        "key",
+        "models",
+        "peers",
+        "register",
+        "route",
+        "status",
+        "unregister",
+        "up",
+    }
+    assert contract <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_explains_itself_with_an_example(modelvine: Modelvine, name: str) -> None:
+    shown = modelvine(name.replace("_", "-"), "--help")
+    assert shown.code == 0
+    about, _, examples = shown.out.partition("Examples:")
+    assert len(about) > 100
+    assert f"modelvine {name.replace('_', '-')}" in examples
+
+
+def test_help_lists_every_command_and_the_first_steps(modelvine: Modelvine) -> None:
+    shown = modelvine("--help")
+    assert shown.code == 0
+    assert all(f"    {name} " in shown.out or f"    {name}\n" in shown.out for name in NAMES)
+    assert "modelvine up" in shown.out
+
+
+def test_the_version_is_shown(modelvine: Modelvine) -> None:
+    assert modelvine("--version").out == f"modelvine {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("nonsense",), ("up", "--no-such-flag"), ("key",), ("config",), ("register",)]
+)
+def test_wrong_usage_ends_with_two_and_says_how_it_goes(
+    modelvine: Modelvine, words: tuple[str, ...]
+) -> None:
+    ended = modelvine(*words)
+    assert ended.code == 2
+    assert "usage: modelvine" in ended.err
+    assert ended.out == ""
+
+
+def test_building_the_parser_loads_none_of_the_heavy_libraries() -> None:
+    code = "import sys, node.cli; node.cli.build_parser(); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "argparse" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_python_m_node_is_the_same_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "node", "--version"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert done.stdout == f"modelvine {__version__}\n"
+
+
+def test_a_reader_that_leaves_early_is_no_error_of_ours() -> None:
+    shell = f"{sys.executable} -m node config show | head -n 1"
+    done = subprocess.run(
+        ["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
+    )
+    assert done.stdout.startswith("SETTING")
+    assert done.stderr == ""
+
+
+def test_the_names_of_types_are_the_registrys() -> None:
+    assert tuple(kind.name.lower().replace("_", "-") for kind in ModelType) == TYPES
