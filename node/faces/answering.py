@@ -1,0 +1,212 @@
+"""How does an answer get from a worker to the caller? Byte for byte, flushed as it comes, counted and logged once.
+
+Nothing is sent before the worker's first byte is there, so a failure until then is an ordinary error status. After
+it, an event stream ends with an error event and without `[DONE]`, and any other body breaks off visibly.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import hdrs, web
+
+from node.faces import Context
+from node.faces.errors import KNOWN, refusal
+from node.faces.keys import REQUEST_ID
+from router.dialects import Answer
+from router.dispatch import Routed
+from router.errors import RouterError
+from router.requests import Kind, Request
+
+log = logging.getLogger("modelvine.requests")
+
+CALLER_LEFT = 499
+"""The status that is logged when nobody was left to see one; nginx coined it."""
+
+# An answer up to this size is sent in one piece, with its length; an event up to this size is held until it is whole.
+_WHOLE_BYTES = 1024 * 1024
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
+
+
+@dataclass(slots=True)
+class _Report:
+    """What becomes of one request, for its log line and the metrics; never what was said in it."""
+
+    id: str
+    kind: Kind
+    began: float
+    model: str = "?"
+    node: str = "-"
+    route: str = "-"
+    attempts: int = 0
+    status: int = 500
+    taken: int = 0
+    sent: int = 0
+
+
+async def answer(
+    context: Context, http: web.Request, kind: Kind, ask: Callable[[], Awaitable[Request]]
+) -> web.StreamResponse:
+    """Take in a request with `ask`, have it answered, and pass the answer on."""
+    report = _Report(http[REQUEST_ID], kind, time.monotonic())
+    context.metrics.begun()
+    try:
+        request = await ask()
+        report.model, report.taken = request.model, len(request.body)
+        return await _pass_on(context, http, request, report)
+    except KNOWN as error:
+        return _refused(error, report)
+    except (asyncio.CancelledError, ConnectionError):
+        report.status = CALLER_LEFT
+        raise
+    finally:
+        _conclude(context, report)
+
+
+async def _pass_on(
+    context: Context, http: web.Request, request: Request, report: _Report
+) -> web.StreamResponse:
+    patience = context.settings.router.idle_timeout
+    response = web.StreamResponse()
+    streamed = False
+    try:
+        async with context.router.answer(request) as routed:
+            context.metrics.answering(report.kind, time.monotonic() - report.began)
+            headers = _headers(routed, report)
+            streamed = routed.answer.streamed
+            whole = None if streamed else await _whole(routed.answer)
+            if whole is not None:
+                report.sent = len(whole)
+                return web.Response(status=report.status, headers=headers, body=whole)
+            response = web.StreamResponse(status=report.status, headers=headers)
+            await _copy(http, routed.answer, response, report, patience)
+    except RouterError as error:
+        if not response.prepared:
+            raise
+        refused = refusal(error)
+        report.status = refused.status
+        if not streamed:
+            # Ending it properly would make half an answer look like a whole one.
+            _cut(http)
+            return response
+        await _send(http, response, refused.event(), patience)
+        await response.write_eof()
+    return response
+
+
+async def _whole(answer: Answer) -> bytes | None:
+    """Read a short answer to its end; `None` for one that is long, with what was read put back."""
+    if (answer.length or 0) > _WHOLE_BYTES:
+        return None
+    pieces, size = [answer.first], len(answer.first)
+    async for piece in answer.rest:
+        pieces.append(piece)
+        size += len(piece)
+        if size > _WHOLE_BYTES:
+            answer.first = b"".join(pieces)
+            return None
+    return b"".join(pieces)
+
+
+async def _copy(
+    http: web.Request,
+    answer: Answer,
+    response: web.StreamResponse,
+    report: _Report,
+    patience: float,
+) -> None:
+    held = WholeEvents() if answer.streamed else None
+    if held is None:
+        response.content_length = answer.length
+    await response.prepare(http)
+    await _send(http, response, held.take(answer.first) if held else answer.first, patience)
+    report.sent += len(answer.first)
+    async for chunk in answer.rest:
+        await _send(http, response, held.take(chunk) if held else chunk, patience)
+        report.sent += len(chunk)
+    if held:
+        await _send(http, response, held.rest, patience)
+    await response.write_eof()
+
+
+@dataclass(slots=True)
+class WholeEvents:
+    """Holds back the beginning of an event until it is whole: half of one could not be followed by our error event."""
+
+    rest: bytes = b""
+
+    def take(self, chunk: bytes) -> bytes:
+        """Take in the next bytes and return what is ready to be sent, nothing perhaps."""
+        ready = self.rest + chunk if self.rest else chunk
+        end = len(ready)
+        if not ready.endswith(_EVENT_ENDS) and end < _WHOLE_BYTES:
+            end = max(ready.rfind(mark) + len(mark) if mark in ready else 0 for mark in _EVENT_ENDS)
+        self.rest = ready[end:]
+        return ready[:end]
+
+
+async def _send(
+    http: web.Request, response: web.StreamResponse, chunk: bytes, patience: float
+) -> None:
+    if not chunk:
+        return
+    try:
+        async with asyncio.timeout(patience):
+            await response.write(chunk)
+    except TimeoutError as error:
+        _cut(http)
+        raise ConnectionResetError("the caller stopped reading") from error
+
+
+def _cut(http: web.Request) -> None:
+    if http.transport is not None:
+        http.transport.abort()
+
+
+def _headers(routed: Routed, report: _Report) -> dict[str, str]:
+    answer = routed.answer
+    report.node, report.route = routed.candidate.node, answer.route.value
+    report.attempts, report.status = routed.attempts, answer.status
+    return {
+        **answer.headers,
+        hdrs.CONTENT_TYPE: answer.content_type,
+        "x-request-id": report.id,
+        "x-modelvine-node": report.node,
+        "x-modelvine-route": report.route,
+        "x-modelvine-attempts": str(report.attempts),
+    }
+
+
+def _refused(error: Exception, report: _Report) -> web.Response:
+    refused = refusal(error)
+    report.status = refused.status
+    response = refused.response()
+    report.sent = len(response.body) if isinstance(response.body, bytes) else 0
+    if isinstance(error, RouterError):
+        report.attempts = error.attempts
+        response.headers["x-modelvine-attempts"] = str(error.attempts)
+    return response
+
+
+def _conclude(context: Context, report: _Report) -> None:
+    seconds = time.monotonic() - report.began
+    context.metrics.ended(
+        report.kind.value,
+        status=report.status,
+        seconds=seconds,
+        taken=report.taken,
+        sent=report.sent,
+    )
+    log.info(
+        "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f",
+        report.id,
+        report.model,
+        report.kind.value,
+        report.node,
+        report.route,
+        report.attempts,
+        report.status,
+        seconds,
+    )

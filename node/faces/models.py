@@ -1,0 +1,92 @@
+"""Which models does `/v1/models` show? The union of OpenAI's and seed 002's shape, from the live view.
+
+One entry per model name, because that is what a client puts into `model`. Where several projects serve one name, the
+entry's `project` and `owned_by` name the one with the most replicas, and `projects` names all of them; asked for as
+`PROJECT/MODEL`, a model is shown as that project's alone. A worker's address is never shown.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from aiohttp import web
+
+from node.faces import Context
+from node.faces.reading import json_answer
+from registry.catalog import Offer
+from registry.liveness import Presence
+from router.errors import UnknownModel
+
+LIVE = frozenset({Presence.ALIVE, Presence.SUSPECT})
+
+# Records carry no time of birth, and one that changed with every restart would be no help to anybody.
+_CREATED = 0
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+
+    async def listing(_: web.Request) -> web.Response:
+        return json_answer(_listing(context))
+
+    async def one(request: web.Request) -> web.Response:
+        name = request.match_info["model"]
+        offers = [*_live(context, context.registry.catalog.offers.get(name, ()))]
+        if not offers:
+            raise UnknownModel(name)
+        return json_answer({"code": 0, "message": "success", **_entry(name, offers)})
+
+    return [
+        route
+        for prefix in ("/v1", "/v1/openai/v1")
+        for route in (
+            web.get(f"{prefix}/models", listing),
+            # A model's name may itself hold slashes.
+            web.get(f"{prefix}/models/{{model:.+}}", one),
+        )
+    ]
+
+
+def live_offers(context: Context) -> dict[str, list[Offer]]:
+    """Return who serves what now, by model name alone."""
+    found: dict[str, list[Offer]] = {}
+    for node, signed in context.registry.catalog.held.items():
+        if context.registry.presence(node) in LIVE:
+            for service in signed.record.services:
+                found.setdefault(service.model, []).append(Offer(node, service))
+    return found
+
+
+def _live(context: Context, offers: Iterable[Offer]) -> Iterable[Offer]:
+    return (offer for offer in offers if context.registry.presence(offer.node) in LIVE)
+
+
+def _listing(context: Context) -> dict[str, Any]:
+    entries = [_entry(name, offers) for name, offers in sorted(live_offers(context).items())]
+    projects = {project for entry in entries for project in entry["projects"]}
+    return {
+        "object": "list",
+        "code": 0,
+        "message": "success",
+        # Seed 002 names one project above the list; where there are several, each entry names its own.
+        "project": next(iter(projects)) if len(projects) == 1 else "",
+        "data": entries,
+    }
+
+
+def _entry(name: str, offers: list[Offer]) -> dict[str, Any]:
+    projects = Counter(offer.service.project for offer in offers)
+    first = min(projects, key=lambda project: (-projects[project], project))
+    of_first = min(o.service for o in offers if o.service.project == first)
+    return {
+        "id": name,
+        "object": "model",
+        "created": _CREATED,
+        "owned_by": first,
+        "model": of_first.model,
+        "type": int(of_first.type),
+        "project": first,
+        "projects": sorted(projects),
+        "replicas": len(offers),
+        "nodes": len({offer.node for offer in offers}),
+    }

@@ -1,0 +1,113 @@
+"""OpenAI's interface: every path that runs a model, for clients and for other nodes.
+
+Bodies stay bytes: only the model's name, `stream` and `project` are read from them.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+
+from node.faces import Context
+from node.faces.answering import answer
+from node.faces.errors import WrongParameter
+from node.faces.keys import REQUEST_ID
+from node.faces.peers import HOP
+from node.faces.reading import read_body
+from registry.errors import InvalidSignature
+from registry.records import PeerId
+from registry.signing import public_of
+from registry.wire import is_name
+from router import bodies
+from router.requests import ANYWHERE, Kind, Pin, Request
+
+PREFIXES = ("/v1", "/v1/openai/v1")
+"""Where the interface is found: its own place, and the one that llama-stack-client 0.2 asks."""
+
+# What they accept and the W3C's trace context travel on; callers' keys and cookies never do.
+_PASSED = ("accept", "traceparent", "tracestate")
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return what clients may ask."""
+    return [
+        web.post(f"{prefix}/{kind.value}", _asking(context, kind, own_only=False))
+        for prefix in PREFIXES
+        for kind in Kind
+    ]
+
+
+def link_routes(context: Context) -> list[web.RouteDef]:
+    """Return what other nodes may ask: the same, of this node's own workers."""
+    return [web.post(f"/v1/{kind.value}", _asking(context, kind, own_only=True)) for kind in Kind]
+
+
+def _asking(context: Context, kind: Kind, *, own_only: bool) -> Handler:
+    async def handle(http: web.Request) -> web.StreamResponse:
+        async def ask() -> Request:
+            return await _read(context, http, kind, own_only=own_only)
+
+        return await answer(context, http, kind, ask)
+
+    return handle
+
+
+async def _read(context: Context, http: web.Request, kind: Kind, *, own_only: bool) -> Request:
+    settings = context.settings.router
+    body = await read_body(http, limit=settings.max_body_bytes, idle=settings.idle_timeout)
+    content_type = content_type_of(http, body)
+    asked = bodies.read(body, content_type)
+    return Request(
+        id=http[REQUEST_ID],
+        kind=kind,
+        model=asked.model,
+        body=body,
+        content_type=content_type,
+        stream=asked.stream,
+        pin=_pin(http.headers, asked.fields),
+        # A hop header on the public side forbids a second hop as well: it is how loops end.
+        own_only=own_only or HOP in http.headers,
+        passed=passed(http),
+    )
+
+
+def content_type_of(http: web.Request, body: bytes) -> str:
+    """Return the content type as it was sent; a body without one that begins as a JSON object is taken for JSON."""
+    content_type = http.headers.get(hdrs.CONTENT_TYPE, "")
+    if not content_type and body.lstrip()[:1] == b"{":
+        return "application/json"
+    return content_type
+
+
+def passed(http: web.Request) -> MappingProxyType[str, str]:
+    """Return the headers that travel with a request to whoever answers it."""
+    return MappingProxyType({n: http.headers[n] for n in _PASSED if n in http.headers})
+
+
+def _pin(headers: Mapping[str, str], fields: Mapping[str, object]) -> Pin:
+    """Read which project, replica or node the caller insists on; a header counts before the body's field."""
+    project = headers.get("x-modelvine-project", fields.get("project") or "")
+    cid = headers.get("x-modelvine-cid")
+    node = headers.get("x-modelvine-node")
+    if not (project or cid is not None or node):
+        return ANYWHERE
+    return pin(project, cid, node or "")
+
+
+def pin(project: object, cid: str | None, node: str) -> Pin:
+    """Return the restriction that these words make; raise `WrongParameter` when they are no names."""
+    if not isinstance(project, str) or not is_name(project):
+        raise WrongParameter("project must be the name of a project", param="project")
+    if cid is not None and not is_name(cid):
+        raise WrongParameter("cid must be a printable name", param="cid")
+    return Pin(project=project, cid=cid, node=peer_id(node) if node else None)
+
+
+def peer_id(text: str) -> PeerId:
+    """Return a well-formed peer id; raise `WrongParameter`."""
+    try:
+        public_of(text)
+    except InvalidSignature as error:
+        raise WrongParameter(str(error), param="node_id") from error
+    return PeerId(text)

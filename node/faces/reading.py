@@ -1,0 +1,157 @@
+"""How is a request's body taken in, and a JSON answer given? Every length, wait and encoding has a limit."""
+
+import asyncio
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from aiohttp import ClientPayloadError, hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from node.faces.errors import (
+    BodyTooLarge,
+    BodyTooSlow,
+    Unparseable,
+    UnsupportedMediaType,
+    WrongParameter,
+)
+
+MAX_CONTROL_BYTES = 2 * 1024 * 1024
+"""The longest body of a control request: a record's 2,000 models, each named at full length, fit well."""
+
+MAX_LISTED = 10_000
+"""The most entries of one list that a caller may ask for."""
+
+# RFC 9110 8.4.1.2: zlib's own format; some clients send bare deflate, which has no header.
+_GZIP, _ZLIB, _BARE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
+# Inflating more than this takes long enough to hold up other requests.
+_INFLATE_HERE = 256 * 1024
+
+
+async def read_body(request: web.Request, *, limit: int, idle: float) -> bytes:
+    """Return the body, unpacked; at most `limit` bytes before and after, at most `idle` seconds between two pieces.
+
+    Raise `BodyTooLarge`, `BodyTooSlow`, `Unparseable` or `UnsupportedMediaType`.
+    """
+    if (request.content_length or 0) > limit:
+        raise BodyTooLarge(limit)
+    pieces: list[bytes] = []
+    taken = 0
+    while not request.content.at_eof():
+        try:
+            async with asyncio.timeout(idle):
+                piece = await request.content.readany()
+        except TimeoutError as error:
+            raise BodyTooSlow(f"no more of the body came within {idle:g} s") from error
+        except (web.RequestPayloadError, ClientPayloadError, HttpProcessingError) as error:
+            raise Unparseable("the body is broken off, or not chunked as it says") from error
+        taken += len(piece)
+        if taken > limit:
+            raise BodyTooLarge(limit)
+        pieces.append(piece)
+    body = b"".join(pieces)
+    return await _unpacked(body, request.headers.get(hdrs.CONTENT_ENCODING, ""), limit)
+
+
+async def read_object(request: web.Request, *, idle: float) -> dict[str, Any]:
+    """Return the body of a control request as a JSON object, its keys in lower case; raise `Unparseable`.
+
+    Clients of api-v0 write `project`, `Project` or `PROJECT`. A key that is lower case already wins.
+    """
+    return parse_object(await read_body(request, limit=MAX_CONTROL_BYTES, idle=idle))
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Return a JSON object with its keys in lower case; raise `Unparseable`."""
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Unparseable("Parsing error") from error
+    if not isinstance(parsed, dict):
+        raise Unparseable("Parsing error")
+    return lowered(parsed)
+
+
+def lowered(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping with its keys in lower case; an exact key wins over another spelling of it."""
+    inexact = {key.lower(): value for key, value in given.items()}
+    return inexact | {key: value for key, value in given.items() if key in inexact}
+
+
+def text_of(given: Mapping[str, Any], name: str) -> str:
+    """Return a field that is text, `""` where it is missing or null; raise `Unparseable` for another type."""
+    match given.get(name):
+        case None:
+            return ""
+        case str(value):
+            return value
+        case _:
+            raise Unparseable("Parsing error")
+
+
+def number_of(given: Mapping[str, Any], name: str, *, default: int = 0) -> int:
+    """Return a field that is a whole number; raise `Unparseable` for another type."""
+    match given.get(name):
+        case None:
+            return default
+        case bool():
+            raise Unparseable("Parsing error")
+        case int(value):
+            return value
+        case _:
+            raise Unparseable("Parsing error")
+
+
+def count_in_query(request: web.Request, *, default: int, at_most: int = MAX_LISTED) -> int:
+    """Return the `number` of entries that a caller wants; raise `WrongParameter`."""
+    asked = request.query.get("number", "")
+    if not asked:
+        return default
+    if not (asked.isascii() and asked.isdigit()) or len(asked) > 9 or int(asked) == 0:
+        raise WrongParameter("number must be a whole number above 0", param="number")
+    return min(int(asked), at_most)
+
+
+def json_answer(value: object, *, status: int = 200) -> web.Response:
+    """Return a value as JSON."""
+    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json")
+
+
+def done(message: str = "ok", **fields: object) -> web.Response:
+    """Return success in api-v0's shape: `code` 0, a message, and what else there is to say."""
+    return json_answer({"code": 0, "message": message, **fields})
+
+
+async def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
+    match encoding.strip().lower():
+        case "" | "identity":
+            return body
+        case "gzip" | "x-gzip":
+            window = _GZIP
+        case "deflate":
+            # A zlib header names method 8 in its low bits and is a multiple of 31 (RFC 1950 2.2).
+            headed = len(body) > 1 and body[0] & 15 == 8 and int.from_bytes(body[:2]) % 31 == 0
+            window = _ZLIB if headed else _BARE
+        case other:
+            raise UnsupportedMediaType(f"content encoding {other[:40]!r} is not read; use gzip")
+    if len(body) < _INFLATE_HERE // 16:
+        return _inflated(body, window, limit)
+    return await asyncio.to_thread(_inflated, body, window, limit)
+
+
+def _inflated(packed: bytes, window: int, limit: int) -> bytes:
+    """Unpack every member of `packed`; raise `BodyTooLarge` as soon as the limit is passed."""
+    unpacked = b""
+    while packed:
+        member = zlib.decompressobj(window)
+        try:
+            unpacked += member.decompress(packed, limit + 1 - len(unpacked))
+        except zlib.error as error:
+            raise Unparseable("the body is not packed as its content encoding says") from error
+        if len(unpacked) > limit:
+            raise BodyTooLarge(limit)
+        if not member.eof:
+            raise Unparseable("the packed body is broken off")
+        packed = member.unused_data
+    return unpacked

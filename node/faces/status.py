@@ -1,0 +1,89 @@
+"""Is this node well? For load balancers (`/healthz`, `/readyz`), for Prometheus (`/metrics`), and for people."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import hdrs, web
+
+from node import __version__
+from node.faces import Context
+from node.faces.reading import json_answer
+from node.metrics import CONTENT_TYPE, Sizes
+from registry.liveness import Presence
+from registry.records import Standing
+
+_PARTS = ("mesh", "store")
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        return json_answer({"status": "ok"})
+
+    async def readyz(_: web.Request) -> web.Response:
+        ready = _parts(context)
+        well = all(state == "ok" for state in ready.values())
+        # A node with a broken mesh or store serves on with what it has, so it stays in rotation.
+        return json_answer({"status": "ok" if well else "degraded", "parts": ready})
+
+    async def metrics(_: web.Request) -> web.Response:
+        text = context.metrics.text(_sizes(context))
+        return web.Response(body=text, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE})
+
+    async def status(_: web.Request) -> web.Response:
+        return json_answer(_status(context))
+
+    return [
+        web.get("/healthz", healthz),
+        web.get("/readyz", readyz),
+        web.get("/metrics", metrics),
+        web.get("/api/v1/status", status),
+    ]
+
+
+def _parts(context: Context) -> Mapping[str, str]:
+    """Say of each part `ok`, or a sentence on what is wrong."""
+    parts = dict.fromkeys(("http", *_PARTS), "ok") | dict(context.registry.degraded())
+    if context.registry.own.standing is Standing.DRAINING:
+        parts["http"] = "draining: other nodes send nothing new here"
+    return parts
+
+
+def _status(context: Context) -> dict[str, Any]:
+    registry, settings = context.registry, context.settings.node
+    presences = map(registry.presence, registry.catalog.held)
+    return {
+        "peer": context.peer,
+        "version": __version__,
+        "uptime": round(time.monotonic() - context.started, 3),
+        "http": f"http://{context.listening.http}",
+        "p2p": registry.mesh.addresses(),
+        "link": context.listening.link,
+        "standing": registry.own.standing,
+        "ready": _parts(context),
+        "models": len(context.agent.workers),
+        "nodes_alive": sum(p is Presence.ALIVE for p in presences),
+        "in_flight": context.router.in_flight.total(),
+        "digest": registry.catalog.digest,
+        # A Redis URL may carry a password.
+        "store": settings.store.partition(":")[0],
+        "profile": settings.profile,
+    }
+
+
+def _sizes(context: Context) -> Sizes:
+    registry = context.registry
+    held = registry.catalog.held
+    degraded = registry.degraded()
+    seen = Counter(map(registry.presence, held))
+    return Sizes(
+        nodes={presence.value: seen[presence] for presence in Presence},
+        services=sum(len(signed.record.services) for signed in held.values()),
+        workers=len(context.agent.workers),
+        up={part: part not in degraded for part in _PARTS},
+        frames={**registry.counters, "frames_lost_in_queue": registry.mesh.dropped()},
+        connections=len(registry.mesh.connections()),
+    )

@@ -1,0 +1,211 @@
+"""A node of real parts in a small world: memory mesh and store, everything else as it runs in production."""
+
+import asyncio
+import random
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import aiohttp
+from aiohttp import web
+
+from node import __version__
+from node.access import Access
+from node.agent import Agent
+from node.bootstrap import Bootstrap
+from node.faces import Context, Listening
+from node.faces.app import link_app, public_app
+from node.faces.serving import runner
+from node.host import Host
+from node.metrics import Metrics
+from node.settings import Settings
+from registry.liveness import Evidence
+from registry.mesh.memory import MemoryMesh
+from registry.mesh.memory_net import MemoryNet, address_of
+from registry.records import PeerId, Reach, Standing
+from registry.service import Registry, next_epoch
+from registry.settings import RegistrySettings
+from registry.signing import Identity
+from registry.store.memory import MemoryStore
+from router import dialects, policies
+from router.certificate import certificate_of, server_context, trust
+from router.dispatch import Outcome, Router
+from router.errors import WorkerUnreachable
+from router.links import Links, serve_pipe
+from router.settings import RouterSettings
+
+TOKEN = "the-control-token-of-this-test-node"
+
+
+@dataclass
+class World:
+    """What the nodes of one test share."""
+
+    net: MemoryNet
+    first: PeerId | None = None
+
+
+@dataclass
+class Running:
+    """A node that serves. `http` is a session whose base is the public address, `link` the other listener's port."""
+
+    context: Context
+    identity: Identity
+    store: MemoryStore
+    http: aiohttp.ClientSession
+    link: int
+
+    async def register(self, worker, *, project="p", model="tiny", **fields):
+        row = {"project": project, "model": model, "api": worker.url, **fields}
+        async with self.http.post("/api/v0/ai/model/register", json=row) as response:
+            assert response.status == 200, await response.text()
+
+
+def settings_of(**router) -> Settings:
+    """Settings whose times suit tests on one machine."""
+    return Settings(
+        registry=RegistrySettings(heartbeat=0.5, lease=3, suspicion=1, sync=0.3),
+        router=RouterSettings(**{"connect_timeout": 1.0, "idle_timeout": 5.0, **router}),
+    )
+
+
+@asynccontextmanager
+async def node(world: World, settings: Settings | None = None) -> AsyncIterator[Running]:
+    """Run a node in a world until the test is over."""
+    settings = settings or settings_of()
+    identity = Identity(random.randbytes(32))
+    store = MemoryStore()
+    async with AsyncExitStack() as closing:
+        registry = await _registry(world, identity, settings, store)
+        public, link = (closing.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in "ab")
+        context = _context(registry, identity, settings, store, public, link)
+        closing.push_async_callback(context.links.close)
+        await _serve(public_app(context), public, closing)
+        await _open_link(context, identity, link, closing)
+        await registry.start(partial(serve_pipe, port=link.getsockname()[1]))
+        closing.push_async_callback(registry.stop)
+        await registry.introduce(
+            services=(),
+            reach=Reach(
+                mesh=registry.mesh.addresses(),
+                links=(context.listening.link,),
+                certificate=certificate_of(identity),
+            ),
+            agent=f"modelvine/{__version__}",
+        )
+        session = aiohttp.ClientSession(f"http://{context.listening.http}")
+        await closing.enter_async_context(session)
+        async with asyncio.TaskGroup() as group:
+            work = group.create_task(registry.run())
+            yield Running(context, identity, store, session, link.getsockname()[1])
+            work.cancel()
+
+
+async def _registry(
+    world: World, identity: Identity, settings: Settings, store: MemoryStore
+) -> Registry:
+    bootstrap = (address_of(world.first),) if world.first else ()
+    world.first = world.first or identity.peer
+    return Registry(
+        identity,
+        settings.registry,
+        store=store,
+        mesh=MemoryMesh(identity.peer, world.net, bootstrap=bootstrap),
+        epoch=await next_epoch(store, time.time()),
+        now=time.monotonic,
+        random=random.random,
+    )
+
+
+def _context(registry, identity, settings, store, public, link) -> Context:
+    agent, metrics = Agent(registry, store), Metrics()
+    links = Links(
+        identity=identity,
+        reach=lambda peer: held.record.reach if (held := registry.catalog.held.get(peer)) else None,
+        open_pipe=lambda peer: registry.mesh.open_pipe(peer, timeout=1),
+        relayed=lambda _: False,
+        settings=settings.router,
+    )
+
+    def observe(outcome: Outcome) -> None:
+        metrics.attempt(outcome)
+        if isinstance(outcome.error, WorkerUnreachable):
+            registry.observe(outcome.candidate.node, Evidence.FAILED)
+
+    router = Router(
+        own=identity.peer,
+        catalog=lambda: registry.catalog,
+        workers=lambda: agent.workers,
+        presence=registry.presence,
+        draining=lambda: registry.own.standing is not Standing.SERVING,
+        dialects={name: dialects.load(name)(links) for name in dialects.NAMES},
+        policy=policies.load(settings.router.policy),
+        settings=settings.router,
+        now=time.monotonic,
+        random=random.random,
+        observe=observe,
+    )
+    return Context(
+        peer=identity.peer,
+        settings=settings,
+        registry=registry,
+        router=router,
+        agent=agent,
+        access=Access(token=TOKEN),
+        metrics=metrics,
+        links=links,
+        bootstrap=Bootstrap(store, configured=(), keep=registry.pin),
+        host=Host(),
+        listening=Listening(http=_name(public), link=_name(link)),
+        started=time.monotonic(),
+    )
+
+
+def _name(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"{host}:{port}"
+
+
+async def _open_link(context, identity, listener, closing) -> None:
+    tls = server_context(identity)
+    met: set[bytes] = set()
+
+    def meet(nodes) -> None:
+        for peer in nodes:
+            held = context.registry.catalog.held.get(peer)
+            shown = held.record.reach.certificate if held else b""
+            if shown and shown not in met:
+                met.add(shown)
+                trust(tls, shown)
+
+    context.registry.on_change(meet)
+    await _serve(link_app(context), listener, closing, tls=tls)
+
+
+async def _serve(app: web.Application, listener, closing, *, tls=None) -> None:
+    serving = runner(app, shutdown_timeout=1)
+    await serving.setup()
+    closing.push_async_callback(serving.cleanup)
+    await web.SockSite(serving, listener, ssl_context=tls).start()
+
+
+async def until(holds, *, seconds=5.0):
+    """Wait until a condition holds; fail when it does not in time."""
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110 (whatever is waited for signals nobody)
+            await asyncio.sleep(0.01)
+
+
+@dataclass
+class Mesh:
+    """Two nodes that have met."""
+
+    one: Running
+    two: Running
+
+    async def knows(self, running: Running, name: str):
+        """Wait until a node can offer a model."""
+        await until(lambda: name in running.context.registry.catalog.offers)

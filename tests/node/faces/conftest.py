@@ -1,0 +1,35 @@
+"""Nodes and workers for the tests of the faces."""
+
+import pytest
+
+from registry.mesh.memory_net import MemoryNet
+from registry.signing import Identity
+from tests.node.faces.assembly import Mesh, World, node, until
+from tests.workers.openai_worker import running
+
+
+@pytest.fixture
+async def worker():
+    async with running() as worker:
+        yield worker
+
+
+@pytest.fixture
+async def alone():
+    async with node(World(MemoryNet())) as one:
+        yield one
+
+
+@pytest.fixture
+async def mesh():
+    world = World(MemoryNet())
+    async with node(world) as one, node(world) as two:
+        await until(lambda: two.context.peer in one.context.registry.catalog.held)
+        await until(lambda: one.context.peer in two.context.registry.catalog.held)
+        yield Mesh(one, two)
+
+
+@pytest.fixture
+def stranger():
+    """A peer id that no node of the test has."""
+    return Identity(bytes(range(32))).peer

@@ -1,0 +1,47 @@
+"""Is this node well? What load balancers, Prometheus and people are told."""
+
+
+async def test_a_node_that_runs_is_healthy_and_ready(alone):
+    async with alone.http.get("/healthz") as response:
+        assert (response.status, await response.json()) == (200, {"status": "ok"})
+    async with alone.http.get("/readyz") as response:
+        told = await response.json()
+        assert response.status == 200
+        assert told == {"status": "ok", "parts": {"http": "ok", "mesh": "ok", "store": "ok"}}
+
+
+async def test_a_node_without_its_mesh_serves_on_and_says_which_part_is_missing(alone):
+    alone.context.registry.mesh.fail()
+    async with alone.http.get("/readyz") as response:
+        told = await response.json()
+        assert response.status == 200
+        assert told["status"] == "degraded"
+        assert "restarted" in told["parts"]["mesh"]
+    async with alone.http.get("/metrics") as response:
+        assert 'modelvine_up{part="mesh"} 0.0' in await response.text()
+    alone.context.registry.mesh.recover()
+
+
+async def test_metrics_are_what_prometheus_reads(alone):
+    async with alone.http.get("/metrics") as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert 'modelvine_nodes{presence="alive"} 1.0' in await response.text()
+
+
+async def test_the_status_tells_people_what_there_is(alone, worker):
+    await alone.register(worker)
+    async with alone.http.get("/api/v1/status") as response:
+        told = await response.json()
+    assert told["peer"] == alone.context.peer
+    assert told["http"] == f"http://{alone.context.listening.http}"
+    assert told["p2p"] == [f"/memory/0/p2p/{alone.context.peer}"]
+    assert (told["models"], told["nodes_alive"], told["in_flight"]) == (1, 1, 0)
+    assert told["digest"] == alone.context.registry.catalog.digest
+    assert told["ready"]["http"] == "ok"
+    assert told.keys() >= {"version", "uptime", "link", "store", "profile"}
+
+
+async def test_nobody_is_told_which_server_this_is_built_on(alone):
+    for path in ("/healthz", "/nowhere"):
+        async with alone.http.get(path) as response:
+            assert response.headers["Server"] == "modelvine"

@@ -1,0 +1,84 @@
+"""What the node measures, as Prometheus reads it."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from node.metrics import Metrics, Sizes
+from registry.records import PeerId, Service
+from router.candidates import Candidate
+from router.dispatch import Outcome
+from router.errors import WorkerFailed
+
+SIZES = Sizes(
+    nodes={"alive": 3, "lost": 1},
+    services=7,
+    workers=2,
+    up={"store": True, "mesh": False},
+    frames={"frames_in": 12},
+    connections=2,
+)
+CANDIDATE = Candidate(PeerId("them"), Service("p", "m"))
+
+
+def samples(metrics):
+    """Every sample as (name, labels) → value, the way a scraper reads the text."""
+    text = metrics.text(SIZES).decode()
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_request_is_counted_by_kind_and_status():
+    metrics = Metrics()
+    metrics.begun()
+    metrics.ended("chat/completions", status=200, seconds=0.2, taken=10, sent=20)
+    seen = samples(metrics)
+    assert seen["modelvine_requests_total", "200", "chat/completions"] == 1
+    assert seen["modelvine_request_seconds_count", "chat/completions"] == 1
+    assert seen["modelvine_request_bytes_total",] == 10
+    assert seen["modelvine_answer_bytes_total",] == 20
+
+
+def test_a_request_is_in_flight_until_it_ends():
+    metrics = Metrics()
+    metrics.begun()
+    assert samples(metrics)["modelvine_requests_in_flight",] == 1
+    metrics.ended("embeddings", status=499, seconds=1, taken=0, sent=0)
+    assert samples(metrics)["modelvine_requests_in_flight",] == 0
+
+
+def test_the_first_byte_is_timed_apart_from_the_last():
+    metrics = Metrics()
+    metrics.answering("chat/completions", 0.03)
+    assert samples(metrics)["modelvine_first_byte_seconds_sum", "chat/completions"] == 0.03
+
+
+def test_an_attempt_is_counted_by_dialect_and_by_what_went_wrong():
+    metrics = Metrics()
+    metrics.attempt(Outcome(CANDIDATE, None, 0.1))
+    metrics.attempt(Outcome(CANDIDATE, WorkerFailed("no"), 0.1))
+    seen = samples(metrics)
+    assert seen["modelvine_attempts_total", "ok", "peer"] == 1
+    assert seen["modelvine_attempts_total", "WorkerFailed", "peer"] == 1
+
+
+def test_what_is_counted_elsewhere_is_shown_as_it_stands():
+    seen = samples(Metrics())
+    assert seen["modelvine_nodes", "alive"] == 3
+    assert seen["modelvine_services",] == 7
+    assert seen["modelvine_workers",] == 2
+    assert seen["modelvine_up", "store"] == 1
+    assert seen["modelvine_up", "mesh"] == 0
+    assert seen["modelvine_registry_events_total", "frames_in"] == 12
+    assert seen["modelvine_mesh_connections",] == 2
+
+
+def test_the_process_itself_is_measured():
+    assert samples(Metrics())["process_resident_memory_bytes",] > 0
+
+
+def test_two_nodes_in_one_process_count_apart():
+    one, other = Metrics(), Metrics()
+    one.begun()
+    assert samples(other)["modelvine_requests_in_flight",] == 0
