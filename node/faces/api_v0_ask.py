@@ -1,0 +1,99 @@
+"""`/api/v0/chat` and `/api/v0/image`: running a model of a project, at one named node or at any (`…/proxy`).
+
+What concerns the choice of the node (`node_id`, `project`, `cid`) is taken out of the body, and so is what these
+clients send to prove who pays (`wallet`, `signature`, `hash`): it is passed to no one.
+"""
+
+from typing import Any
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from node.faces import Context
+from node.faces.answering import answer
+from node.faces.errors import Unparseable, WrongParameter
+from node.faces.keys import REQUEST_ID
+from node.faces.openai import content_type_of, passed, pin
+from node.faces.reading import read_body, text_of
+from node.faces.registration import model_of, project_of
+from router import bodies, multipart
+from router.requests import Kind, Request
+
+_OURS = frozenset({"node_id", "project", "cid"})
+_PAYMENT = frozenset({"wallet", "signature", "hash"})
+_IN_QUERY = ("node_id", "project", "model", "cid")
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+    return [
+        web.post(f"/api/v0/{path}{suffix}", _asking(context, kind, one_node=not suffix))
+        for path, kind in (
+            ("chat/completion", Kind.CHAT),
+            ("image/gen", Kind.IMAGE),
+            ("image/edit", Kind.IMAGE_EDIT),
+        )
+        for suffix in ("", "/proxy")
+    ]
+
+
+def _asking(context: Context, kind: Kind, *, one_node: bool) -> Handler:
+    async def handle(http: web.Request) -> web.StreamResponse:
+        async def ask() -> Request:
+            return await _read(context, http, kind, one_node=one_node)
+
+        return await answer(context, http, kind, ask)
+
+    return handle
+
+
+async def _read(context: Context, http: web.Request, kind: Kind, *, one_node: bool) -> Request:
+    settings = context.settings.router
+    body = await read_body(http, limit=settings.max_body_bytes, idle=settings.idle_timeout)
+    content_type = content_type_of(http, body)
+    given: dict[str, Any] = {name: http.query[name] for name in _IN_QUERY if name in http.query}
+    if content_type.lower().startswith(multipart.CONTENT_TYPE):
+        given = dict(multipart.fields(body, content_type)) | given
+        model = model_of(given)
+        body = _form_with_model(body, content_type, model)
+    else:
+        said, rest = _parted(body)
+        given = said | given
+        model = model_of(given)
+        body = orjson.dumps(rest | {"model": model})
+    node = text_of(given, "node_id") if one_node else ""
+    if one_node and not node:
+        raise WrongParameter("node_id can not be empty", param="node_id")
+    return Request(
+        id=http[REQUEST_ID],
+        kind=kind,
+        model=model,
+        body=body,
+        content_type=content_type,
+        stream=bodies.read(body, content_type).stream,
+        pin=pin(project_of(given), text_of(given, "cid") or None, node),
+        passed=passed(http),
+    )
+
+
+def _parted(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split a JSON body into what concerns us, its keys in lower case, and what the worker is to see."""
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Unparseable("Parsing error") from error
+    if not isinstance(parsed, dict):
+        raise Unparseable("Parsing error")
+    ours = {k.lower(): v for k, v in parsed.items() if k.lower() in (_OURS | {"model"})}
+    hidden = _OURS | _PAYMENT | {"model"}
+    return ours, {k: v for k, v in parsed.items() if k.lower() not in hidden}
+
+
+def _form_with_model(body: bytes, content_type: str, model: str) -> bytes:
+    """Name the model in a form whose caller named it in the query alone."""
+    if any(part.name == "model" for part in multipart.parts(body, content_type)):
+        return bodies.with_model(body, content_type, model)
+    delimiter = body.partition(b"\r\n")[0]
+    field = b'Content-Disposition: form-data; name="model"\r\n\r\n' + model.encode()
+    return delimiter + b"\r\n" + field + b"\r\n" + body

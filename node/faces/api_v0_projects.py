@@ -1,0 +1,186 @@
+"""`/api/v0/ai`: how model projects register their models, and ask who serves what."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from aiohttp import web
+
+from node.access import is_own_address
+from node.faces import Context
+from node.faces.errors import UnknownNode, WrongParameter
+from node.faces.models import live_offers
+from node.faces.openai import peer_id
+from node.faces.reading import count_in_query, done, read_object, text_of
+from node.faces.registration import (
+    Here,
+    cid_of,
+    model_of,
+    project_of,
+    read_project,
+    read_worker,
+)
+from registry.catalog import Offer
+from registry.liveness import Presence
+from registry.records import PeerId, Service
+from router.workers import Worker
+
+# Numbers of the interface for how a node can be reached.
+_CONNECTED, _CAN_CONNECT, _CANNOT_CONNECT, _RELAYED = 1, 2, 3, 4
+_MAX_PEERS = 100
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+    return [*_registering(context), *_asking(context)]
+
+
+def _registering(context: Context) -> list[web.RouteDef]:
+    agent, idle = context.agent, context.settings.router.idle_timeout
+
+    def here() -> Here:
+        # Asked anew each time: the mesh may still be starting when the routes are made.
+        return Here(is_own_address, own_ports(context))
+
+    async def register_project(request: web.Request) -> web.Response:
+        context.access.change(request)
+        project, workers = read_project(await read_object(request, idle=idle), here())
+        await agent.register_project(project, workers)
+        return done()
+
+    async def unregister_project(request: web.Request) -> web.Response:
+        context.access.change(request)
+        project = project_of(await read_object(request, idle=idle))
+        existed = await agent.unregister_project(project)
+        return done("ok" if existed else "not existed")
+
+    async def register_model(request: web.Request) -> web.Response:
+        context.access.change(request)
+        given = await read_object(request, idle=idle)
+        await agent.register_model(read_worker(project_of(given), given, here()))
+        return done()
+
+    async def unregister_model(request: web.Request) -> web.Response:
+        context.access.change(request)
+        given = await read_object(request, idle=idle)
+        existed = await agent.unregister_model(project_of(given), model_of(given), cid_of(given))
+        return done("ok" if existed else "not existed")
+
+    return [
+        web.post("/api/v0/ai/project/register", register_project),
+        web.post("/api/v0/ai/project/unregister", unregister_project),
+        web.post("/api/v0/ai/model/register", register_model),
+        web.post("/api/v0/ai/model/unregister", unregister_model),
+    ]
+
+
+def _asking(context: Context) -> list[web.RouteDef]:
+    async def projects_of_peer(request: web.Request) -> web.Response:
+        given = await read_object(request, idle=context.settings.router.idle_timeout)
+        node = peer_id(text_of(given, "node_id"))
+        return done(data=_projects_of(context, node, local=context.access.local(request)))
+
+    async def projects(request: web.Request) -> web.Response:
+        number = count_in_query(request, default=100)
+        return done(data=sorted({o.service.project for o in _offers(context)})[:number])
+
+    async def models(request: web.Request) -> web.Response:
+        number = count_in_query(request, default=100)
+        project = _asked(request, "project")
+        found = {o.service.model for o in _offers(context) if o.service.project == project}
+        return done(data=sorted(found)[:number])
+
+    async def peers(request: web.Request) -> web.Response:
+        number = count_in_query(request, default=20, at_most=_MAX_PEERS)
+        project, model = _asked(request, "project"), _asked(request, "model")
+        found = (
+            _peer(context, offer)
+            for offer in sorted(_offers(context), key=lambda o: (o.node, o.service))
+            if (offer.service.project, offer.service.model) == (project, model)
+        )
+        return done(data=[entry for _, entry in zip(range(number), found, strict=False)])
+
+    return [
+        web.post("/api/v0/ai/project/peer", projects_of_peer),
+        web.get("/api/v0/ai/projects/list", projects),
+        web.get("/api/v0/ai/projects/models", models),
+        web.get("/api/v0/ai/projects/peers", peers),
+    ]
+
+
+def own_ports(context: Context) -> frozenset[int]:
+    """Return the ports on which this node itself listens: a worker there would be a loop."""
+    listening = (context.listening.http, context.listening.link)
+    ports = {address.rpartition(":")[2] for address in listening}
+    for address in context.registry.mesh.addresses():
+        before, _, after = address.partition("/tcp/")
+        ports |= {after.partition("/")[0]} if before else set()
+    return frozenset(int(port) for port in ports if port.isdigit())
+
+
+def _asked(request: web.Request, name: str) -> str:
+    value = request.query.get(name, "")
+    if not value:
+        raise WrongParameter(f"{name} can not be empty", param=name)
+    return value
+
+
+def _offers(context: Context) -> Iterable[Offer]:
+    return (offer for offers in live_offers(context).values() for offer in offers)
+
+
+def _projects_of(context: Context, node: PeerId, *, local: bool) -> dict[str, list[dict[str, Any]]]:
+    held = context.registry.catalog.held.get(node)
+    if held is None:
+        raise UnknownNode(f"the registry here does not know {node}")
+    found: dict[str, list[dict[str, Any]]] = {}
+    for service in held.record.services:
+        entry = _model(context, node, service, local=local)
+        found.setdefault(service.project, []).append(entry)
+    return found
+
+
+def _model(context: Context, node: PeerId, service: Service, *, local: bool) -> dict[str, Any]:
+    worker = _own_worker(context, node, service)
+    return {
+        "model": service.model,
+        # Where a worker listens is nobody's business but its own machine's.
+        "api": worker.api if worker and local else "",
+        "type": int(service.type),
+        "cid": service.cid,
+        "idle": _idle(context, node, service),
+    }
+
+
+def _own_worker(context: Context, node: PeerId, service: Service) -> Worker | None:
+    key = service.project, service.model, service.cid
+    return context.agent.workers.by_key.get(key) if node == context.peer else None
+
+
+def _idle(context: Context, node: PeerId, service: Service) -> int:
+    """Return the slots that are free as far as this node knows; a worker of unknown capacity counts as one slot."""
+    worker = _own_worker(context, node, service)
+    slots = worker.capacity if worker and worker.capacity else 1
+    return max(0, slots - context.router.in_flight[node, service])
+
+
+def _peer(context: Context, offer: Offer) -> dict[str, Any]:
+    connectivity, latency = _connectivity(context, offer.node)
+    return {
+        "node_id": offer.node,
+        "connectivity": connectivity,
+        "latency": latency,
+        "idle": _idle(context, offer.node, offer.service),
+        "cid": offer.service.cid,
+    }
+
+
+def _connectivity(context: Context, node: PeerId) -> tuple[int, int]:
+    """Return how a node can be reached, and its round trip in microseconds, 0 where that is unknown."""
+    if node == context.peer:
+        return _CONNECTED, 0
+    for connection in context.registry.mesh.connections():
+        if connection.peer == node:
+            number = _RELAYED if connection.relayed else _CONNECTED
+            return number, round(connection.round_trip * 1_000_000)
+    suspect = context.registry.presence(node) is Presence.SUSPECT
+    return (_CANNOT_CONNECT if suspect else _CAN_CONNECT), 0

@@ -1,0 +1,182 @@
+"""`/api/v1`: how this node sees the network, why it would choose whom, and taking it out of service and back."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from node.faces import Context
+from node.faces.errors import WrongParameter
+from node.faces.keys import REQUEST_ID
+from node.faces.openai import pin
+from node.faces.reading import done, json_answer
+from registry.catalog import Signed
+from registry.liveness import Presence
+from registry.mesh import Connection
+from registry.records import PeerId, Standing
+from router.candidates import Candidate
+from router.dialects import Route
+from router.errors import UnknownModel
+from router.requests import Kind, Request
+
+_LIVE = frozenset({Presence.ALIVE, Presence.SUSPECT, Presence.DRAINING})
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+
+    async def catalog(request: web.Request) -> web.Response:
+        return json_answer(_catalog(context, digest_only=request.query.get("digest") == "1"))
+
+    async def nodes(_: web.Request) -> web.Response:
+        return json_answer({"nodes": _nodes(context)})
+
+    async def route(request: web.Request) -> web.Response:
+        return json_answer(_explanation(context, request))
+
+    return [
+        web.get("/api/v1/catalog", catalog),
+        web.get("/api/v1/nodes", nodes),
+        web.get("/api/v1/route", route),
+        *_standing(context),
+    ]
+
+
+def _standing(context: Context) -> list[web.RouteDef]:
+    async def drain(request: web.Request) -> web.Response:
+        context.access.change(request)
+        await context.registry.stand(Standing.DRAINING)
+        return done(standing=context.registry.own.standing)
+
+    async def undrain(request: web.Request) -> web.Response:
+        context.access.change(request)
+        await context.registry.stand(Standing.SERVING)
+        return done(standing=context.registry.own.standing)
+
+    return [web.post("/api/v1/drain", drain), web.post("/api/v1/undrain", undrain)]
+
+
+def _catalog(context: Context, *, digest_only: bool) -> dict[str, Any]:
+    """Show every live record; `records` counts all that are held, because the digest covers all of them."""
+    catalog = context.registry.catalog
+    brief = {"digest": catalog.digest, "records": len(catalog.held)}
+    if digest_only:
+        return brief
+    live = (
+        (node, signed)
+        for node, signed in sorted(catalog.held.items())
+        if context.registry.presence(node) in _LIVE
+    )
+    return brief | {"nodes": [_record(context, node, signed) for node, signed in live]}
+
+
+def _record(context: Context, node: PeerId, signed: Signed) -> dict[str, Any]:
+    record = signed.record
+    return {
+        "node": node,
+        "state": context.registry.presence(node),
+        "standing": record.standing,
+        "age": _silence(context, node),
+        "version": list(record.version),
+        "agent": record.agent,
+        "services": [
+            {"project": s.project, "model": s.model, "type": int(s.type), "cid": s.cid}
+            for s in record.services
+        ],
+        "self": node == context.peer,
+    }
+
+
+def _silence(context: Context, node: PeerId) -> float:
+    """Return the seconds since a node's last sign of life; this node is never silent."""
+    pulse = context.registry.pulse(node)
+    return 0.0 if pulse is None else round(max(0.0, time.monotonic() - pulse.heard), 3)
+
+
+def _nodes(context: Context) -> list[dict[str, Any]]:
+    connections = {c.peer: c for c in context.registry.mesh.connections()}
+    return [
+        {
+            "node": node,
+            "state": context.registry.presence(node),
+            "standing": signed.record.standing,
+            "last_heard": _silence(context, node),
+            "round_trip": connections[node].round_trip if node in connections else 0.0,
+            "connection": _connection(context, node, connections),
+            "addresses": list(signed.record.reach.mesh),
+            "links": list(signed.record.reach.links),
+            "models": len(signed.record.services),
+            "agent": signed.record.agent,
+            "self": node == context.peer,
+        }
+        for node, signed in sorted(context.registry.catalog.held.items())
+    ]
+
+
+def _connection(context: Context, node: PeerId, connections: Mapping[PeerId, Connection]) -> str:
+    if node == context.peer:
+        return "self"
+    if node not in connections:
+        return "none"
+    return "relayed" if connections[node].relayed else "direct"
+
+
+def _explanation(context: Context, http: web.Request) -> dict[str, Any]:
+    """Say whom a request for a model would be put to, in order, and who is left out; sends nothing."""
+    model = http.query.get("model", "")
+    if not model:
+        raise WrongParameter("model can not be empty", param="model")
+    wanted = pin(http.query.get("project", ""), http.query.get("cid"), http.query.get("node", ""))
+    request = Request(http[REQUEST_ID], Kind.CHAT, model, b"{}", "application/json", pin=wanted)
+    explained = context.router.explain(request)
+    if not (explained.ordered or explained.excluded):
+        raise UnknownModel(model)
+    connections = {c.peer: c for c in context.registry.mesh.connections()}
+    return {
+        "model": model,
+        "policy": context.settings.router.policy,
+        "candidates": [
+            {
+                **_candidate(context, candidate, connections),
+                # What the policy weighs: fewer of our own requests in flight is better.
+                "score": candidate.in_flight,
+                "chosen": place == 0,
+                "why": _why(context, candidate, place),
+            }
+            for place, candidate in enumerate(explained.ordered)
+        ],
+        "excluded": [
+            {**_candidate(context, left.candidate, connections), "reason": left.reason}
+            for left in explained.excluded
+        ],
+    }
+
+
+def _candidate(
+    context: Context, candidate: Candidate, connections: Mapping[PeerId, Connection]
+) -> dict[str, Any]:
+    route = Route.DIRECT
+    if candidate.node == context.peer:
+        route = Route.LOCAL
+    elif candidate.node in connections and connections[candidate.node].relayed:
+        route = Route.RELAY
+    service = candidate.service
+    return {
+        "node": candidate.node,
+        "project": service.project,
+        "model": service.model,
+        "cid": service.cid,
+        "route": route,
+        "in_flight": candidate.in_flight,
+    }
+
+
+def _why(context: Context, candidate: Candidate, place: int) -> str:
+    if place >= context.settings.router.attempts:
+        return "after the last attempt"
+    if candidate.suspect:
+        return "its node is in doubt, so it comes after all others"
+    if place:
+        return f"tried when {place} before it failed"
+    return f"drawn by {context.settings.router.policy}: {candidate.in_flight} in flight from here"

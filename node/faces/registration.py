@@ -1,0 +1,166 @@
+"""What does a registration ask for? Decoded JSON in, workers out; the sentences are api-v0's.
+
+Pure but for one question: whether a host is this machine.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from node.faces.errors import Unparseable, WrongParameter
+from node.faces.reading import lowered, number_of, text_of
+from registry.records import ModelType, Service
+from registry.wire import MAX_NAME_BYTES, is_name
+from router import dialects
+from router.workers import Worker
+
+MAX_API_CHARACTERS = 2_048
+MAX_CAPACITY = 1_000_000
+
+SCHEMES: Mapping[str, tuple[str, str]] = {
+    "http": ("openai_http", "http"),
+    "https": ("openai_http", "https"),
+    "tgi+http": ("tgi_http", "http"),
+    "tgi+https": ("tgi_http", "https"),
+    "llamastack+http": ("llama_stack_http", "http"),
+    "llamastack+https": ("llama_stack_http", "https"),
+    "grpc+localai": ("localai_grpc", "grpc"),
+    "grpc+remotellm": ("remotellm_grpc", "grpc"),
+}
+"""URL scheme of `api` → dialect, and the scheme that the dialect is given."""
+
+# Another node is reached through its record, never registered as a worker.
+_OFFERED = tuple(name for name in dialects.NAMES if name != "peer")
+_TYPES = {int(kind): kind for kind in ModelType}
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What a registration is checked against: which hosts are this machine, and which ports are the node's own."""
+
+    is_own_address: Callable[[str], bool]
+    own_ports: frozenset[int]
+
+
+def read_project(given: Mapping[str, Any], here: Here) -> tuple[str, Sequence[Worker]]:
+    """Read a project with its whole list of models; raise `Unparseable` or `WrongParameter`."""
+    project = project_of(given)
+    rows = given.get("models") or []
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise Unparseable("Parsing error")
+    workers = [read_worker(project, lowered(row), here) for row in rows]
+    seen: set[tuple[str, str, str]] = set()
+    for worker in workers:
+        if worker.key in seen:
+            raise WrongParameter(
+                f"the model {worker.service.model!r} is listed twice; tell replicas apart by their cid",
+                param="models",
+            )
+        seen.add(worker.key)
+    return project, workers
+
+
+def read_worker(project: str, given: Mapping[str, Any], here: Here) -> Worker:
+    """Read one model of a project; raise `Unparseable` or `WrongParameter`."""
+    model, api, cid = model_of(given), text_of(given, "api"), cid_of(given)
+    kind = number_of(given, "type")
+    if not api:
+        raise WrongParameter("model api can not be empty", param="api")
+    if kind not in _TYPES:
+        known = ", ".join(f"{int(t)} ({t.name.lower()})" for t in ModelType)
+        raise WrongParameter(f"unknown model type {kind}; there are: {known}", param="type")
+    scheme, checked = _checked_api(api, here)
+    return Worker(
+        service=Service(project, model, cid, _TYPES[kind]),
+        api=checked,
+        dialect=_dialect(text_of(given, "dialect"), scheme),
+        model=_name(text_of(given, "worker_model"), "worker_model"),
+        capacity=_capacity(given),
+    )
+
+
+def project_of(given: Mapping[str, Any]) -> str:
+    """Read the name of a project; raise `Unparseable` or `WrongParameter`."""
+    project = text_of(given, "project")
+    if not project:
+        raise WrongParameter("project name can not be empty", param="project")
+    return _name(project, "project")
+
+
+def model_of(given: Mapping[str, Any]) -> str:
+    """Read the name of a model; raise `Unparseable` or `WrongParameter`."""
+    model = text_of(given, "model")
+    if not model:
+        raise WrongParameter("model name can not be empty", param="model")
+    return _name(model, "model")
+
+
+def cid_of(given: Mapping[str, Any]) -> str:
+    """Read which replica is meant, `""` where none is named; raise `Unparseable` or `WrongParameter`."""
+    return _name(text_of(given, "cid"), "cid")
+
+
+def _name(text: str, param: str) -> str:
+    if not is_name(text):
+        raise WrongParameter(
+            f"{param} must have at most {MAX_NAME_BYTES} bytes and no control characters",
+            param=param,
+        )
+    return text
+
+
+def _capacity(given: Mapping[str, Any]) -> int:
+    capacity = number_of(given, "capacity")
+    if not 0 <= capacity <= MAX_CAPACITY:
+        raise WrongParameter(
+            f"capacity is a number of requests from 0 (unknown) to {MAX_CAPACITY}", param="capacity"
+        )
+    return capacity
+
+
+def _checked_api(api: str, here: Here) -> tuple[str, str]:
+    """Return the scheme, and the URL as the dialect wants it; raise `WrongParameter`."""
+    if len(api) > MAX_API_CHARACTERS or not api.isprintable() or " " in api:
+        raise WrongParameter(
+            f"the api is no URL: at most {MAX_API_CHARACTERS} characters, none of them blank",
+            param="api",
+        )
+    try:
+        url = urlsplit(api)
+        port = url.port
+    except ValueError as error:
+        raise WrongParameter(f"the api is no URL: {error}", param="api") from error
+    if url.scheme not in SCHEMES:
+        raise WrongParameter(
+            f"the api is no URL with a known scheme; there are: {', '.join(SCHEMES)}", param="api"
+        )
+    _check_place(url, port, here)
+    return url.scheme, url._replace(scheme=SCHEMES[url.scheme][1]).geturl()
+
+
+def _check_place(url: SplitResult, port: int | None, here: Here) -> None:
+    if not url.hostname:
+        raise WrongParameter("the api is no URL: it names no host", param="api")
+    if "@" in url.netloc:
+        raise WrongParameter("the api must not hold a user name or password", param="api")
+    if not here.is_own_address(url.hostname):
+        raise WrongParameter("the url and the node are not on the same machine", param="api")
+    if port is None and SCHEMES[url.scheme][1] == "grpc":
+        raise WrongParameter("the api must name a port", param="api")
+    if port == 0:
+        raise WrongParameter("the api must not name port 0", param="api")
+    if (port or {"https": 443}.get(SCHEMES[url.scheme][1], 80)) in here.own_ports:
+        raise WrongParameter("the api is this node itself, not a worker", param="api")
+
+
+def _dialect(given: str, scheme: str) -> str:
+    """Choose by name where one is given (`openai` is short for `openai_http`), else by the URL's scheme."""
+    wanted = given or SCHEMES[scheme][0]
+    for name in (wanted, f"{wanted}_http", f"{wanted}_grpc"):
+        if name in _OFFERED:
+            return name
+    raise WrongParameter(
+        f"the dialect {wanted[:64]!r} is not known here; there are: {', '.join(_OFFERED)}",
+        param="dialect",
+    )

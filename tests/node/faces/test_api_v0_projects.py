@@ -1,0 +1,425 @@
+"""Registering and unregistering, case by case as the interface's table has it, and asking who serves what."""
+
+import io
+import logging
+
+import orjson
+import pytest
+
+from registry.store import Space
+from tests.node.faces.assembly import TOKEN, until
+
+PROJECT = "/api/v0/ai/project"
+MODEL = "/api/v0/ai/model"
+API = "http://127.0.0.1:1042/v1/chat/completions"
+ROW = {"model": "Llama3-70B", "api": API, "type": 0}
+WHOLE = {"project": "DecentralGPT", "models": [ROW]}
+ONE = {"project": "DecentralGPT", **ROW}
+
+
+async def told(call):
+    async with call as response:
+        return response.status, await response.json()
+
+
+def services(node):
+    """What a node serves, as (project, model, cid)."""
+    return {(s.project, s.model, s.cid) for s in node.context.registry.own.services}
+
+
+async def register(node, path=PROJECT, **given):
+    status, body = await told(node.http.post(f"{path}/register", json=given))
+    assert (status, body) == (200, {"code": 0, "message": "ok"})
+
+
+class TestSuccess:
+    """Row 1: 200, code 0, `ok`."""
+
+    async def test_registering_a_project_as_the_seed_prints_it(self, alone):
+        await register(alone, **WHOLE)
+        assert services(alone) == {("DecentralGPT", "Llama3-70B", "")}
+
+    async def test_registering_a_project_replaces_its_whole_list_here(self, alone):
+        await register(alone, **WHOLE)
+        await register(alone, MODEL, **ONE | {"project": "other"})
+        await register(alone, project="DecentralGPT", models=[ROW | {"model": "new"}])
+        assert services(alone) == {("DecentralGPT", "new", ""), ("other", "Llama3-70B", "")}
+
+    @pytest.mark.parametrize("models", [[], None])
+    async def test_an_empty_list_takes_the_project_away(self, alone, models):
+        await register(alone, **WHOLE)
+        await register(alone, project="DecentralGPT", models=models)
+        assert services(alone) == set()
+
+    async def test_registering_a_model_adds_or_replaces_one_replica(self, alone):
+        await register(alone, MODEL, **ONE)
+        await register(alone, MODEL, **ONE, cid="second")
+        await register(alone, MODEL, **ONE | {"api": "http://localhost:1043"})
+        assert services(alone) == {
+            ("DecentralGPT", "Llama3-70B", ""),
+            ("DecentralGPT", "Llama3-70B", "second"),
+        }
+        key = "DecentralGPT", "Llama3-70B", ""
+        assert alone.context.agent.workers.by_key[key].api == "http://localhost:1043"
+
+    async def test_a_registration_is_durable_when_it_is_answered(self, alone):
+        await register(alone, MODEL, **ONE)
+        assert len(await alone.store.read(Space.WORKERS)) == 1
+
+    async def test_unregistering_a_project_takes_all_of_it(self, alone):
+        await register(alone, **WHOLE)
+        call = alone.http.post(f"{PROJECT}/unregister", json={"project": "DecentralGPT"})
+        assert await told(call) == (200, {"code": 0, "message": "ok"})
+        assert services(alone) == set()
+
+    async def test_unregistering_the_last_model_takes_the_project(self, alone):
+        await register(alone, MODEL, **ONE)
+        asked = {"project": "DecentralGPT", "model": "Llama3-70B"}
+        call = alone.http.post(f"{MODEL}/unregister", json=asked)
+        assert await told(call) == (200, {"code": 0, "message": "ok"})
+        _, listed = await told(alone.http.get("/api/v0/ai/projects/list"))
+        assert listed["data"] == []
+
+    async def test_unregistering_takes_only_the_replica_that_is_named(self, alone):
+        await register(alone, MODEL, **ONE)
+        await register(alone, MODEL, **ONE, cid="c")
+        asked = {"project": "DecentralGPT", "model": "Llama3-70B", "cid": "c"}
+        await told(alone.http.post(f"{MODEL}/unregister", json=asked))
+        assert services(alone) == {("DecentralGPT", "Llama3-70B", "")}
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        (PROJECT, {"project": "nothing"}),
+        (MODEL, {"project": "nothing", "model": "m"}),
+        (MODEL, {"project": "nothing", "model": "m", "cid": "c"}),
+    ],
+)
+async def test_unregistering_what_is_missing_is_200_not_existed(alone, path, asked):
+    call = alone.http.post(f"{path}/unregister", json=asked)
+    assert await told(call) == (200, {"code": 0, "message": "not existed"})
+
+
+FORWARDED = {"X-Forwarded-For": "203.0.113.9"}
+EVERY = (
+    f"{PROJECT}/register",
+    f"{PROJECT}/unregister",
+    f"{MODEL}/register",
+    f"{MODEL}/unregister",
+)
+
+
+@pytest.mark.parametrize("path", EVERY)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"project=x",
+        b"[]",
+        b'"x"',
+        b"null",
+        b"\xff",
+        b'{"project": 5}',
+        b'{"project": ["x"]}',
+        b'{"project": {"name": "x"}}',
+        b'{"project": "\\ud800"}',
+        b'{"project": ' + b"[" * 50_000,
+    ],
+    ids=lambda body: repr(body[:24]),
+)
+async def test_a_body_that_is_not_json_or_of_wrong_types_is_a_parsing_error(
+    alone, path, body, caplog
+):
+    headers = {"Content-Type": "application/json"}
+    status, said = await told(alone.http.post(path, data=body, headers=headers))
+    assert (status, said["code"], said["message"]) == (400, 1002, "Parsing error")
+    assert said["error"]["message"] == "Parsing error"
+    assert services(alone) == set()
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+WRONG_ROWS = [
+    {"models": "x"},
+    {"models": {"model": "x"}},
+    {"models": ["x"]},
+    {"models": [None]},
+    {"models": [ROW | {"model": 5}]},
+    {"models": [ROW | {"api": 5}]},
+    {"models": [ROW | {"type": "0"}]},
+    {"models": [ROW | {"type": 0.5}]},
+    {"models": [ROW | {"type": True}]},
+    {"models": [ROW | {"cid": 5}]},
+    {"models": [ROW | {"dialect": 5}]},
+    {"models": [ROW | {"capacity": "4"}]},
+]
+
+
+@pytest.mark.parametrize("given", WRONG_ROWS, ids=str)
+async def test_wrong_types_inside_a_project_are_a_parsing_error(alone, given):
+    status, said = await told(
+        alone.http.post(f"{PROJECT}/register", json={"project": "p", **given})
+    )
+    assert (status, said["code"], said["message"]) == (400, 1002, "Parsing error")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"project": ""}, "project name can not be empty"),
+        ({"project": None}, "project name can not be empty"),
+        ({"model": ""}, "model name can not be empty"),
+        ({"model": None}, "model name can not be empty"),
+        ({"api": ""}, "model api can not be empty"),
+        ({"api": None}, "model api can not be empty"),
+        ({"api": "http://10.255.255.1:80"}, "the url and the node are not on the same machine"),
+        ({"api": "http://example.com:80"}, "the url and the node are not on the same machine"),
+        ({"api": "http://0.0.0.0:80"}, "the url and the node are not on the same machine"),
+    ],
+    ids=str,
+)
+async def test_the_tables_rows_have_the_tables_words(alone, change, message):
+    for path, given in ((MODEL, ONE | change), (PROJECT, _as_project(ONE | change))):
+        status, said = await told(alone.http.post(f"{path}/register", json=given))
+        assert (status, said["code"], said["message"]) == (400, 1001, message)
+    assert services(alone) == set()
+
+
+def _as_project(one):
+    rest = {name: value for name, value in one.items() if name != "project"}
+    return {"project": one["project"], "models": [rest]}
+
+
+@pytest.mark.parametrize("name", ["project", "model"])
+@pytest.mark.parametrize("path", [f"{PROJECT}/unregister", f"{MODEL}/unregister"])
+async def test_unregistering_nothing_is_told_as_such(alone, path, name):
+    asked = {"project": "p", "model": "m"} | {name: ""}
+    if path.startswith(PROJECT) and name == "model":
+        asked = {"PROJECT": ""}
+    status, said = await told(alone.http.post(path, json=asked))
+    assert (status, said["code"]) == (400, 1001)
+    assert said["message"].endswith("name can not be empty")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"api": "no url"},
+        {"api": "127.0.0.1:1042"},
+        {"api": "http://"},
+        {"api": "http://[::1"},
+        {"api": "http://127.0.0.1:99999"},
+        {"api": "http://127.0.0.1:port"},
+        {"api": "http://127.0.0.1:0"},
+        {"api": "ftp://127.0.0.1:21"},
+        {"api": "unix:///tmp/worker"},
+        {"api": "http://user:password@127.0.0.1:80"},
+        {"api": "http://127.0.0.1:80/\n"},
+        {"api": "http://127.0.0.1:80/" + "x" * 3_000},
+        {"type": 7},
+        {"type": -1},
+        {"type": 1 << 60},
+        {"project": "p" * 257},
+        {"project": "tab\there"},
+        {"model": "ü" * 129},
+        {"model": "zero\x00"},
+        {"cid": "c" * 257},
+        {"dialect": "klingon"},
+        {"dialect": "peer"},
+        {"dialect": "../openai_http"},
+        {"worker_model": "w" * 257},
+        {"capacity": -1},
+        {"capacity": 10**9},
+    ],
+    ids=lambda change: str(change)[:48],
+)
+async def test_a_value_that_will_not_do_is_named_plainly(alone, change):
+    status, said = await told(alone.http.post(f"{MODEL}/register", json=ONE | change))
+    assert (status, said["code"]) == (400, 1001)
+    assert said["error"]["param"] in change
+    assert said["message"]
+    assert services(alone) == set()
+
+
+async def test_a_model_listed_twice_is_refused_and_nothing_of_the_list_is_taken(alone):
+    await register(alone, **WHOLE)
+    given = {"project": "DecentralGPT", "models": [ROW | {"model": "new"}, ROW, ROW]}
+    status, said = await told(alone.http.post(f"{PROJECT}/register", json=given))
+    assert (status, said["code"]) == (400, 1001)
+    assert "twice" in said["message"]
+    assert services(alone) == {("DecentralGPT", "Llama3-70B", "")}
+
+
+async def test_replicas_of_one_model_may_stand_in_one_list(alone):
+    await register(alone, project="p", models=[ROW | {"cid": "a"}, ROW | {"cid": "b"}])
+    assert len(services(alone)) == 2
+
+
+async def test_one_bad_model_of_a_list_keeps_all_of_it_out(alone):
+    given = {"project": "p", "models": [ROW, ROW | {"model": ""}]}
+    status, _ = await told(alone.http.post(f"{PROJECT}/register", json=given))
+    assert status == 400
+    assert services(alone) == set()
+
+
+async def test_more_models_than_a_record_holds_are_refused_as_a_whole(alone):
+    rows = [ROW | {"model": f"m{n}"} for n in range(2_001)]
+    status, said = await told(
+        alone.http.post(f"{PROJECT}/register", json={"project": "p", "models": rows})
+    )
+    assert (status, said["code"], said["error"]["code"]) == (400, 1001, "limit_reached")
+    assert services(alone) == set()
+    assert await alone.store.read(Space.WORKERS) == {}
+
+
+async def test_a_registration_that_cannot_be_saved_is_500_and_changes_nothing(alone):
+    await alone.store.close()
+    status, said = await told(alone.http.post(f"{MODEL}/register", json=ONE))
+    assert (status, said["code"]) == (500, 5000)
+    assert "store" in said["message"]
+    assert services(alone) == set()
+    assert len(alone.context.agent.workers) == 0
+
+
+async def test_a_body_that_is_too_long_is_413(alone):
+    body = io.BytesIO(orjson.dumps(ONE | {"x": "x" * 3_000_000}))
+    headers = {"Content-Type": "application/json"}
+    call = alone.http.post(f"{MODEL}/register", data=body, headers=headers)
+    assert (await told(call))[0] == 413
+
+
+async def test_a_node_is_not_its_own_worker(alone):
+    ports = (alone.context.listening.http, alone.context.listening.link)
+    for port in (address.rpartition(":")[2] for address in ports):
+        given = ONE | {"api": f"http://localhost:{port}"}
+        status, said = await told(alone.http.post(f"{MODEL}/register", json=given))
+        assert (status, said["code"]) == (400, 1001)
+        assert "this node itself" in said["message"]
+
+
+class TestKeys:
+    async def test_are_matched_without_regard_to_case(self, alone):
+        given = {"Project": "p", "MODELS": [{"Model": "m", "API": API, "Type": 1, "CID": "c"}]}
+        await register(alone, **given)
+        assert services(alone) == {("p", "m", "c")}
+
+    async def test_that_are_exact_win(self, alone):
+        await register(alone, MODEL, **ONE | {"Model": "wrong", "model": "right", "MODEL": "bad"})
+        assert services(alone) == {("DecentralGPT", "right", "")}
+
+    async def test_that_are_unknown_are_ignored(self, alone):
+        await register(alone, MODEL, **ONE, wallet="0x1", gpu={"a": 1}, peers=[1])
+        assert len(services(alone)) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "dialect"),
+    [
+        ({}, "openai_http"),
+        ({"dialect": "openai"}, "openai_http"),
+        ({"dialect": "openai_http"}, "openai_http"),
+    ],
+)
+async def test_a_registration_may_say_more_than_the_seed_asks(alone, given, dialect):
+    more = {"type": 3, "worker_model": "local-name", "capacity": 4}
+    await register(alone, MODEL, **ONE | more | given)
+    (worker,) = alone.context.agent.workers
+    assert (worker.dialect, worker.model, worker.capacity) == (dialect, "local-name", 4)
+    assert worker.service.type == 3
+
+
+class TestAChange:
+    """Only for callers on this machine, or with the token, and never for a page of another origin."""
+
+    @pytest.mark.parametrize("path", EVERY)
+    async def test_is_refused_to_callers_elsewhere(self, alone, path):
+        call = alone.http.post(path, json=ONE, headers=FORWARDED)
+        status, said = await told(call)
+        assert (status, said["code"], said["error"]["type"]) == (403, 1010, "permission_error")
+
+    async def test_is_open_to_the_token(self, alone):
+        headers = FORWARDED | {"Authorization": f"Bearer {TOKEN}"}
+        call = alone.http.post(f"{MODEL}/register", json=ONE, headers=headers)
+        assert (await told(call))[0] == 200
+
+    async def test_is_refused_to_pages_of_other_origins_and_to_names_that_are_not_ours(self, alone):
+        for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
+            call = alone.http.post(f"{MODEL}/register", json=ONE, headers=headers)
+            assert (await told(call))[0] == 403
+
+    async def test_must_come_as_json(self, alone):
+        call = alone.http.post(
+            f"{MODEL}/register", data=orjson.dumps(ONE), headers={"Content-Type": "text/plain"}
+        )
+        status, said = await told(call)
+        assert (status, said["code"]) == (415, 1011)
+
+
+class TestAsking:
+    async def test_lists_projects_models_and_who_serves_them(self, mesh, worker):
+        await mesh.one.register(worker, type=1)
+        await mesh.one.register(worker, project="q", model="other")
+        await mesh.knows(mesh.two, "q/other")
+        get = mesh.two.http.get
+        assert (await told(get("/api/v0/ai/projects/list")))[1]["data"] == ["p", "q"]
+        assert (await told(get("/api/v0/ai/projects/list?number=1")))[1]["data"] == ["p"]
+        models = await told(get("/api/v0/ai/projects/models?project=q"))
+        assert models == (200, {"code": 0, "message": "ok", "data": ["other"]})
+        _, peers = await told(get("/api/v0/ai/projects/peers?project=p&model=tiny&number=5"))
+        assert peers["data"] == [
+            {
+                "node_id": mesh.one.context.peer,
+                "connectivity": 1,
+                "latency": 0,
+                "idle": 1,
+                "cid": "",
+            }
+        ]
+
+    async def test_a_peers_projects_come_from_the_registry_without_addresses(self, mesh, worker):
+        await mesh.one.register(worker, capacity=3)
+        await mesh.knows(mesh.two, "tiny")
+        asked = {"node_id": mesh.one.context.peer}
+        _, own = await told(mesh.one.http.post(f"{PROJECT}/peer", json=asked))
+        _, other = await told(mesh.two.http.post(f"{PROJECT}/peer", json=asked))
+        entry = {"model": "tiny", "api": "", "type": 0, "cid": "", "idle": 1}
+        assert other["data"] == {"p": [entry]}
+        assert own["data"] == {"p": [entry | {"api": worker.url, "idle": 3}]}
+
+    async def test_a_workers_address_is_not_told_to_callers_elsewhere(self, alone, worker):
+        await alone.register(worker)
+        call = alone.http.post(
+            f"{PROJECT}/peer",
+            json={"node_id": alone.context.peer},
+            headers={"X-Forwarded-For": "203.0.113.9"},
+        )
+        assert (await told(call))[1]["data"]["p"][0]["api"] == ""
+
+    async def test_a_node_that_is_lost_serves_nothing(self, mesh, worker):
+        await mesh.one.register(worker)
+        await mesh.knows(mesh.two, "tiny")
+        mesh.one.context.registry.mesh.fail()
+        presence = mesh.two.context.registry.presence
+        await until(lambda: presence(mesh.one.context.peer).value == "lost")
+        assert (await told(mesh.two.http.get("/api/v0/ai/projects/list")))[1]["data"] == []
+        mesh.one.context.registry.mesh.recover()
+
+    @pytest.mark.parametrize(
+        ("path", "status"),
+        [
+            ("/api/v0/ai/projects/list?number=0", 400),
+            ("/api/v0/ai/projects/list?number=x", 400),
+            ("/api/v0/ai/projects/list?number=99999999999999999999", 400),
+            ("/api/v0/ai/projects/models", 400),
+            ("/api/v0/ai/projects/peers?project=p", 400),
+            ("/api/v0/ai/projects/models?project=unknown", 200),
+        ],
+    )
+    async def test_of_a_wrong_or_missing_parameter_is_named(self, alone, path, status):
+        assert (await told(alone.http.get(path)))[0] == status
+
+    async def test_of_a_node_that_nobody_knows_is_404_and_of_no_node_400(self, alone, stranger):
+        for node, status in ((stranger, 404), ("nonsense", 400), ("", 400)):
+            call = alone.http.post(f"{PROJECT}/peer", json={"node_id": node})
+            assert (await told(call))[0] == status

@@ -1,0 +1,93 @@
+"""`/v1/models`: what a client may ask for, in OpenAI's and in seed 002's shape."""
+
+import pytest
+
+from registry.records import Standing
+from tests.node.faces.assembly import until
+
+
+async def listed(node):
+    async with node.http.get("/v1/models") as response:
+        assert response.status == 200
+        return await response.json()
+
+
+async def test_a_list_without_models_is_a_list(alone):
+    told = await listed(alone)
+    assert (told["object"], told["code"], told["data"]) == ("list", 0, [])
+
+
+async def test_a_model_is_shown_in_both_shapes(alone, worker):
+    await alone.register(worker, type=0)
+    told = await listed(alone)
+    assert told["project"] == "p"
+    assert told["data"] == [
+        {
+            "id": "tiny",
+            "object": "model",
+            "created": 0,
+            "owned_by": "p",
+            "model": "tiny",
+            "type": 0,
+            "project": "p",
+            "projects": ["p"],
+            "replicas": 1,
+            "nodes": 1,
+        }
+    ]
+
+
+async def test_a_workers_address_is_not_shown(alone, worker):
+    await alone.register(worker)
+    assert worker.url not in str(await listed(alone))
+
+
+async def test_replicas_and_projects_of_one_name_are_one_entry(mesh, worker):
+    await mesh.one.register(worker)
+    await mesh.one.register(worker, cid="second")
+    await mesh.two.register(worker, project="q")
+    await until(lambda: len(mesh.one.context.registry.catalog.offers.get("tiny", ())) == 3)
+    (entry,) = (await listed(mesh.one))["data"]
+    assert (entry["id"], entry["replicas"], entry["nodes"]) == ("tiny", 3, 2)
+    assert (entry["project"], entry["projects"]) == ("p", ["p", "q"])
+
+
+async def test_a_model_registered_at_one_node_is_listed_at_the_other_and_goes_again(mesh, worker):
+    await mesh.one.register(worker)
+    await mesh.knows(mesh.two, "tiny")
+    assert [entry["id"] for entry in (await listed(mesh.two))["data"]] == ["tiny"]
+    async with mesh.one.http.post("/api/v0/ai/project/unregister", json={"project": "p"}) as r:
+        assert r.status == 200
+    await until(lambda: "tiny" not in mesh.two.context.registry.catalog.offers)
+    assert (await listed(mesh.two))["data"] == []
+
+
+@pytest.mark.parametrize("path", ["tiny", "p/tiny"])
+async def test_one_model_is_found_by_either_name(alone, worker, path):
+    await alone.register(worker)
+    for prefix in ("/v1/models", "/v1/openai/v1/models"):
+        async with alone.http.get(f"{prefix}/{path}") as response:
+            entry = await response.json()
+            assert (response.status, entry["id"], entry["owned_by"]) == (200, path, "p")
+
+
+async def test_a_models_name_may_hold_slashes(alone, worker):
+    await alone.register(worker, model="org/tiny")
+    for path in ("org/tiny", "p/org/tiny", "org%2Ftiny"):
+        async with alone.http.get(f"/v1/models/{path}") as response:
+            assert response.status == 200, path
+
+
+async def test_an_unknown_model_is_404(alone):
+    async with alone.http.get("/v1/models/nothing") as response:
+        assert response.status == 404
+        assert (await response.json())["error"]["code"] == "model_not_found"
+
+
+async def test_models_of_a_node_that_drains_are_not_offered(mesh, worker):
+    await mesh.one.register(worker)
+    await mesh.knows(mesh.two, "tiny")
+    await mesh.one.context.registry.stand(Standing.DRAINING)
+    presence = mesh.two.context.registry.presence
+    await until(lambda: presence(mesh.one.context.peer).value == "draining")
+    assert (await listed(mesh.two))["data"] == []
