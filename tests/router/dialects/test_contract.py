@@ -1,0 +1,242 @@
+"""What every dialect owes the router, over every name there is and every way there is to the worker."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+import orjson
+import pytest
+
+from router import dialects
+from router.candidates import Candidate
+from router.dialects import Answer, Dialect, Route
+from router.errors import (
+    AnswerBroken,
+    WorkerBusy,
+    WorkerError,
+    WorkerFailed,
+    WorkerRejected,
+    WorkerTimeout,
+    WorkerUnreachable,
+)
+from router.requests import Kind, Request
+from router.settings import RouterSettings
+from tests.router.peer_node import at, peer_node, way_to
+from tests.router.world import MODEL, QUICK, chat, links, own, until, whole
+from tests.workers.openai_worker import OpenAIWorker, running
+
+IMPATIENT = QUICK.model_copy(update={"first_byte_timeout": 0.3})
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A dialect, whom it speaks to, and the worker at the far end."""
+
+    dialect: Dialect
+    candidate: Candidate
+    worker: OpenAIWorker
+    route: Route
+
+
+@asynccontextmanager
+async def local(settings: RouterSettings) -> AsyncIterator[Subject]:
+    async with running() as worker, links(settings) as ours:
+        made = dialects.load("openai_http")(ours)
+        yield Subject(made, own(worker.url), worker, Route.LOCAL)
+
+
+def remote(
+    *, direct: bool, relayed: bool = False
+) -> Callable[[RouterSettings], AbstractAsyncContextManager[Subject]]:
+    @asynccontextmanager
+    async def subject(settings: RouterSettings) -> AsyncIterator[Subject]:
+        async with (
+            running() as worker,
+            peer_node(own(worker.url)) as node,
+            way_to(node, direct=direct, relayed=relayed, settings=settings) as ours,
+        ):
+            route = Route.RELAY if relayed else Route.DIRECT
+            yield Subject(dialects.load("peer")(ours), at(node), worker, route)
+
+    return subject
+
+
+SUBJECTS = {
+    "openai_http": [local],
+    "peer": [
+        remote(direct=True),
+        remote(direct=False),
+        remote(direct=False, relayed=True),
+    ],
+}
+CASES = [
+    pytest.param(subject, id=f"{name}-{number}")
+    for name, subjects in SUBJECTS.items()
+    for number, subject in enumerate(subjects)
+]
+
+
+@pytest.fixture(params=CASES)
+async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    async with request.param(QUICK) as made:
+        yield made
+
+
+@pytest.fixture(params=CASES)
+async def impatient(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    async with request.param(IMPATIENT) as made:
+        yield made
+
+
+async def ask(subject: Subject, request: Request) -> tuple[Answer, bytes]:
+    async with subject.dialect.answer(request, subject.candidate) as answer:
+        return answer, await whole(answer)
+
+
+def test_every_dialect_is_held_to_this_contract() -> None:
+    assert set(SUBJECTS) == set(dialects.NAMES)
+
+
+def test_a_dialect_that_does_not_exist_is_named_with_those_that_do() -> None:
+    with pytest.raises(ValueError, match="openai_http"):
+        dialects.load("smoke_signals")
+
+
+async def test_a_whole_answer_comes_with_its_length_and_the_way_it_took(subject: Subject) -> None:
+    answer, body = await ask(subject, chat())
+    assert (answer.status, answer.route, answer.length) == (200, subject.route, len(body))
+    assert answer.content_type == "application/json; charset=utf-8"
+    assert orjson.loads(body)["model"] == MODEL
+    assert subject.worker.received[0].body == chat().body
+    assert subject.worker.received[0].headers["x-request-id"] == "r-1"
+
+
+async def test_a_stream_is_the_workers_own_bytes_as_they_come(subject: Subject) -> None:
+    subject.worker.fail(delay_between=0.02)
+    async with subject.dialect.answer(chat(stream=True), subject.candidate) as answer:
+        chunks = [answer.first, *[chunk async for chunk in answer.rest]]
+    assert answer.streamed
+    assert len(chunks) >= 7
+    assert b"".join(chunks) == b"".join(subject.worker.events(MODEL))
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+async def test_every_kind_of_request_finds_its_path(subject: Subject, kind: Kind) -> None:
+    await ask(subject, chat(kind=kind))
+    assert subject.worker.received[0].path == f"/v1/{kind.value}"
+
+
+async def test_megabytes_pass_both_ways(subject: Subject) -> None:
+    subject.worker.fail(pad_bytes=3_000_000)
+    body = b'{"model":"llama","image":"' + b"a" * 3_000_000 + b'"}'
+    _, answered = await ask(subject, chat(kind=Kind.IMAGE_EDIT, body=body))
+    assert subject.worker.received[0].body == body
+    assert len(orjson.loads(answered)["pad"]) == 3_000_000
+
+
+async def test_many_requests_at_once_do_not_mix(subject: Subject) -> None:
+    async def one(number: int) -> bool:
+        body = b'{"model":"llama","n":%d}' % number
+        _, answered = await ask(subject, chat(body=body))
+        return orjson.loads(answered)["model"] == MODEL
+
+    assert all(await asyncio.gather(*map(one, range(30))))
+    assert {received.body for received in subject.worker.received} == {
+        b'{"model":"llama","n":%d}' % number for number in range(30)
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("faults", "error"),
+    [
+        ({"status": 400}, WorkerRejected),
+        ({"status": 413}, WorkerRejected),
+        ({"status": 415}, WorkerRejected),
+        ({"status": 422}, WorkerRejected),
+        ({"status": 429, "retry_after": "7"}, WorkerBusy),
+        ({"status": 500}, WorkerFailed),
+        ({"code": 1007}, WorkerFailed),
+        ({"garbage": True}, WorkerFailed),
+        ({"die_before_headers": True}, WorkerFailed),
+    ],
+)
+async def test_a_failure_before_the_first_byte_is_an_error_of_the_attempt(
+    subject: Subject, faults: dict[str, object], error: type[WorkerError], stream: bool
+) -> None:
+    subject.worker.fail(**faults)
+    with pytest.raises(error) as failed:
+        await ask(subject, chat(stream=stream))
+    match failed.value:
+        case WorkerRejected(status=status, body=body):
+            assert (status, body) == (faults["status"], subject.worker.faults.refusal)
+        case WorkerBusy(retry_after=seconds):
+            assert seconds == 7
+
+
+async def test_a_worker_that_dies_in_mid_stream_never_ends_it_silently(subject: Subject) -> None:
+    subject.worker.fail(die_after=3, delay_between=0.01)
+    async with subject.dialect.answer(chat(stream=True), subject.candidate) as answer:
+        said = answer.first
+        try:
+            async for chunk in answer.rest:
+                said += chunk
+        except AnswerBroken:
+            said += b'"error"'
+    assert b'"error"' in said
+    assert b"[DONE]" not in said
+
+
+async def test_silence_before_the_first_byte_has_an_end(impatient: Subject) -> None:
+    impatient.worker.fail(hang=True)
+    with pytest.raises(WorkerTimeout) as late:
+        await ask(impatient, chat(stream=True))
+    assert late.value.phase == "first byte"
+    assert await until(lambda: impatient.worker.hung_up == 1) <= 0.5
+
+
+@pytest.mark.parametrize("faults", [{"hang": True}, {"delay_first": 60}])
+async def test_a_caller_who_leaves_before_the_first_byte_is_missed_by_the_worker(
+    subject: Subject, faults: dict[str, object]
+) -> None:
+    subject.worker.fail(**faults)
+    caller = asyncio.ensure_future(ask(subject, chat(stream=True)))
+    await until(lambda: len(subject.worker.received) == 1)
+    caller.cancel()
+    assert await until(lambda: subject.worker.hung_up == 1) <= 0.5
+    assert caller.cancelled()
+
+
+async def test_a_caller_who_leaves_in_mid_stream_is_missed_by_the_worker(subject: Subject) -> None:
+    subject.worker.fail(delay_between=0.05)
+    async with subject.dialect.answer(chat(stream=True), subject.candidate) as answer:
+        async for _ in answer.rest:
+            break
+    assert await until(lambda: subject.worker.hung_up == 1) <= 0.5
+
+
+async def test_a_caller_who_is_cancelled_in_mid_stream_is_missed_by_the_worker(
+    subject: Subject,
+) -> None:
+    subject.worker.fail(delay_between=30)
+    began = asyncio.Event()
+
+    async def call() -> None:
+        async with subject.dialect.answer(chat(stream=True), subject.candidate) as answer:
+            began.set()
+            await whole(answer)
+
+    caller = asyncio.ensure_future(call())
+    await asyncio.wait_for(began.wait(), 2)
+    caller.cancel()
+    assert await until(lambda: subject.worker.hung_up == 1) <= 0.5
+
+
+@pytest.mark.parametrize("name", dialects.NAMES)
+async def test_nobody_there_is_unreachable(name: str) -> None:
+    async with links() as ours:
+        nobody = own("http://127.0.0.1:1")
+        with pytest.raises(WorkerUnreachable):
+            async with dialects.load(name)(ours).answer(chat(), nobody):
+                pass

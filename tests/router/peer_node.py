@@ -1,0 +1,195 @@
+"""Another node, as far as a request that was sent on meets it: TLS, the router, one worker, and a face of few words."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from aiohttp import web
+from multidict import CIMultiDictProxy
+
+from registry.catalog import Catalog
+from registry.liveness import Presence
+from registry.mesh import Pipe
+from registry.mesh.memory import MemoryMesh
+from registry.mesh.memory_net import MemoryNet
+from registry.records import PeerId, Reach
+from registry.signing import Identity
+from router.bodies import read
+from router.candidates import Candidate
+from router.certificate import certificate_of, peer_of_certificate, server_context, trust
+from router.dialects.openai_http import create
+from router.dispatch import Router
+from router.errors import (
+    AnswerBroken,
+    NobodyServes,
+    RouterError,
+    UnknownModel,
+    WorkerBusy,
+    WorkerFailed,
+    WorkerRejected,
+    WorkerStale,
+)
+from router.links import Links, serve_pipe
+from router.policies.p2c import order
+from router.requests import Kind, Pin, Request
+from router.settings import RouterSettings
+from router.workers import Workers
+from tests.router.world import OWN, QUICK, no_pipe, own
+
+THERE = Identity(bytes([7]) * 32)
+STATUSES: Mapping[type[RouterError], int] = {
+    WorkerFailed: 502,
+    WorkerStale: 503,
+    NobodyServes: 503,
+    WorkerBusy: 429,
+    UnknownModel: 404,
+}
+
+
+@dataclass(slots=True)
+class PeerNode:
+    """A node that serves `workers`, at `port` of loopback over HTTPS, and over pipes."""
+
+    identity: Identity
+    workers: Workers
+    router: Router
+    port: int = 0
+    received: list[CIMultiDictProxy[str]] = field(default_factory=list)
+    callers: list[PeerId] = field(default_factory=list)
+
+    @property
+    def reach(self) -> Reach:
+        """What its record says of the way to it."""
+        return Reach(links=(f"127.0.0.1:{self.port}",), certificate=certificate_of(self.identity))
+
+    async def handle(self, http: web.Request) -> web.StreamResponse:
+        """Answer a request that another node sent on."""
+        assert http.transport is not None
+        der = http.transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        self.callers.append(peer_of_certificate(der))
+        self.received.append(http.headers)
+        body = await http.read()
+        asked = read(body, http.content_type)
+        kind = Kind(http.path.removeprefix("/v1/"))
+        pin = Pin(project=http.headers["x-modelvine-project"], cid=http.headers["x-modelvine-cid"])
+        request = Request(
+            http.headers["x-request-id"], kind, asked.model, body, http.headers["Content-Type"],
+            stream=asked.stream, pin=pin, own_only="x-modelvine-hop" in http.headers,
+        )  # fmt: skip
+        try:
+            return await self._answered(http, request)
+        except WorkerRejected as error:
+            return web.Response(status=error.status, body=error.body)
+        except RouterError as error:
+            status = STATUSES.get(type(error), 504)
+            retry = {"Retry-After": str(error.retry_after)} if isinstance(error, WorkerBusy) else {}
+            code = "model_not_found" if status == 404 else "x"
+            return web.json_response({"error": {"code": code}}, status=status, headers=retry)
+
+    async def _answered(self, http: web.Request, request: Request) -> web.StreamResponse:
+        async with self.router.answer(request) as routed:
+            answer = routed.answer
+            response = web.StreamResponse(headers={"Content-Type": answer.content_type})
+            response.content_length = answer.length
+            await response.prepare(http)
+            await response.write(answer.first)
+            try:
+                async for chunk in answer.rest:
+                    await response.write(chunk)
+            except AnswerBroken:
+                await response.write(b'data: {"error":{"message":"broken"}}\n\n')
+            await response.write_eof()
+            return response
+
+
+@asynccontextmanager
+async def peer_node(
+    *candidates: Candidate, identity: Identity = THERE, settings: RouterSettings = QUICK
+) -> AsyncIterator[PeerNode]:
+    """Run a node that trusts ours."""
+    links = Links(
+        identity=identity,
+        reach=lambda _: None,
+        open_pipe=no_pipe,
+        relayed=lambda _: False,
+        settings=settings,
+    )
+    workers = Workers.of([c.worker for c in candidates if c.worker is not None])
+    node = PeerNode(identity, workers, router_of(links, lambda: workers, identity))
+    app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_post("/{path:.*}", node.handle)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    context = server_context(identity)
+    trust(context, certificate_of(OWN))
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    node.port = runner.addresses[0][1]
+    try:
+        yield node
+    finally:
+        await runner.cleanup()
+        await links.close()
+
+
+def router_of(links: Links, workers: object, identity: Identity) -> Router:
+    """Build a router that knows its own workers only."""
+    assert callable(workers)
+    return Router(
+        own=identity.peer,
+        catalog=Catalog,
+        workers=workers,
+        presence=lambda _: Presence.ALIVE,
+        draining=lambda: False,
+        dialects={"openai_http": create(links)},
+        policy=order,
+        settings=links.settings,
+        now=lambda: 0.0,
+        random=lambda: 0.5,
+        observe=lambda _: None,
+    )
+
+
+@asynccontextmanager
+async def way_to(
+    node: PeerNode,
+    *,
+    direct: bool = True,
+    relayed: bool = False,
+    settings: RouterSettings = QUICK,
+    reach: Mapping[PeerId, Reach] | None = None,
+) -> AsyncIterator[Links]:
+    """Have links from our own node to `node`: at its address, or only over a pipe of a memory mesh."""
+
+    async def answer(_: PeerId, question: bytes) -> bytes:
+        return question
+
+    async def refuse(pipe: Pipe) -> None:
+        await pipe.reset()
+
+    net = MemoryNet()
+    here, there = MemoryMesh(OWN.peer, net), MemoryMesh(node.identity.peer, net)
+    await here.start(answer, refuse)
+    await there.start(answer, partial(serve_pipe, port=node.port))
+    known = dict(reach or {})
+    known.setdefault(OWN.peer, Reach(links=("127.0.0.1:1",)))
+    theirs = node.reach if direct else Reach(certificate=node.reach.certificate)
+    known.setdefault(node.identity.peer, theirs)
+    links = Links(
+        identity=OWN,
+        reach=known.get,
+        open_pipe=lambda peer: here.open_pipe(peer, timeout=1),
+        relayed=lambda _: relayed,
+        settings=settings,
+    )
+    try:
+        yield links
+    finally:
+        await links.close()
+        await here.stop()
+        await there.stop()
+
+
+def at(node: PeerNode) -> Candidate:
+    """Be that node's offer."""
+    return Candidate(node.identity.peer, own("").service)

@@ -1,0 +1,115 @@
+"""Laws of who could answer."""
+
+import pytest
+
+from registry.catalog import Catalog, Signed
+from registry.liveness import Presence
+from registry.records import PeerId, Record, Service, Version
+from router.candidates import Candidate, Field, Reason, candidates
+from router.requests import ANYWHERE, Kind, Pin, Request
+from router.workers import Worker, Workers
+
+OWN, FAR, OTHER = PeerId("own"), PeerId("far"), PeerId("other")
+SERVICE = Service("p", "m")
+
+
+def catalog(*offers: tuple[PeerId, Service]) -> Catalog:
+    records = {
+        node: Record(node, Version(1, 0), services=tuple(s for n, s in offers if n == node))
+        for node, _ in offers
+    }
+    return Catalog().merge(Signed(record, node.encode()) for node, record in records.items())
+
+
+def find(
+    *offers: tuple[PeerId, Service],
+    own: tuple[Worker, ...] = (),
+    model: str = "m",
+    pin: Pin = ANYWHERE,
+    own_only: bool = False,
+    presence: dict[PeerId, Presence] | None = None,
+    in_flight: dict[tuple[PeerId, Service], int] | None = None,
+    draining: bool = False,
+) -> Field:
+    return candidates(
+        Request("r", Kind.CHAT, model, b"", "", pin=pin, own_only=own_only),
+        own=OWN,
+        catalog=catalog(*offers),
+        workers=Workers.of(own),
+        presence=lambda node: (presence or {}).get(node, Presence.ALIVE),
+        in_flight=in_flight or {},
+        draining=draining,
+    )
+
+
+def reasons(field: Field) -> list[Reason]:
+    assert field.eligible == ()
+    return [excluded.reason for excluded in field.excluded]
+
+
+def test_our_own_workers_and_other_nodes_are_candidates_alike() -> None:
+    worker = Worker(SERVICE, "http://w")
+    field = find((FAR, SERVICE), (OWN, SERVICE), own=(worker,), in_flight={(FAR, SERVICE): 3})
+    assert set(field.eligible) == {
+        Candidate(OWN, SERVICE, worker),
+        Candidate(FAR, SERVICE, in_flight=3),
+    }
+    assert {candidate.dialect for candidate in field.eligible} == {"openai_http", "peer"}
+
+
+def test_a_name_with_its_project_finds_that_project_only() -> None:
+    field = find((FAR, SERVICE), (OTHER, Service("q", "m")), model="q/m")
+    assert [candidate.node for candidate in field.eligible] == [OTHER]
+
+
+def test_a_name_that_nobody_offers_finds_nobody() -> None:
+    assert find((FAR, SERVICE), model="x") == Field((), ())
+
+
+@pytest.mark.parametrize(
+    ("presence", "reason"),
+    [
+        (Presence.LOST, Reason.LOST),
+        (Presence.LEFT, Reason.LEFT),
+        (Presence.DRAINING, Reason.DRAINING),
+    ],
+)
+def test_absent_nodes_may_not_answer(presence: Presence, reason: Reason) -> None:
+    assert reasons(find((FAR, SERVICE), presence={FAR: presence})) == [reason]
+
+
+def test_a_suspect_node_may_answer_and_is_marked() -> None:
+    [candidate] = find((FAR, SERVICE), presence={FAR: Presence.SUSPECT}).eligible
+    assert candidate.suspect
+
+
+@pytest.mark.parametrize("pin", [Pin(project="q"), Pin(cid="1"), Pin(node=OTHER)])
+def test_a_pin_rules_out_everybody_else_here_and_elsewhere(pin: Pin) -> None:
+    field = find((FAR, SERVICE), own=(Worker(SERVICE, "http://w"),), pin=pin)
+    assert reasons(field) == [Reason.PINNED, Reason.PINNED]
+
+
+@pytest.mark.parametrize("pin", [Pin(project="p"), Pin(cid=""), Pin(node=FAR)])
+def test_a_pin_lets_through_whom_it_names(pin: Pin) -> None:
+    assert [candidate.node for candidate in find((FAR, SERVICE), pin=pin).eligible] == [FAR]
+
+
+def test_a_request_that_was_sent_on_stays_here() -> None:
+    worker = Worker(SERVICE, "http://w")
+    field = find((FAR, SERVICE), own=(worker,), own_only=True)
+    assert field.eligible == (Candidate(OWN, SERVICE, worker),)
+    assert [excluded.reason for excluded in field.excluded] == [Reason.HOP]
+
+
+def test_a_full_worker_may_not_answer_and_one_of_unknown_capacity_is_never_full() -> None:
+    full = Worker(SERVICE, "http://w", capacity=2)
+    assert reasons(find(own=(full,), in_flight={(OWN, SERVICE): 2})) == [Reason.FULL]
+    assert find(own=(full,), in_flight={(OWN, SERVICE): 1}).eligible
+    unknown = Worker(SERVICE, "http://w")
+    assert find(own=(unknown,), in_flight={(OWN, SERVICE): 99}).eligible
+
+
+def test_a_draining_node_sends_requests_elsewhere() -> None:
+    field = find((FAR, SERVICE), own=(Worker(SERVICE, "http://w"),), draining=True)
+    assert [candidate.node for candidate in field.eligible] == [FAR]
+    assert [excluded.reason for excluded in field.excluded] == [Reason.DRAINING]

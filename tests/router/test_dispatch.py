@@ -1,0 +1,245 @@
+"""Laws of sending a request to the first candidate that answers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from registry.catalog import Catalog, Signed
+from registry.liveness import Presence
+from registry.records import PeerId, Record, Service, Version
+from router import dialects
+from router.candidates import Candidate, Reason
+from router.dispatch import Outcome, Router
+from router.errors import (
+    AnswerBroken,
+    NobodyServes,
+    NoCapacity,
+    UnknownModel,
+    WorkerFailed,
+    WorkerRejected,
+    WorkerUnreachable,
+)
+from router.links import Links
+from router.requests import Pin, Request
+from router.workers import Workers
+from tests.router.world import MODEL, OWN, QUICK, chat, links, own, until, whole
+from tests.workers.openai_worker import OpenAIWorker, running
+
+NOBODY = "http://127.0.0.1:1"
+FAR = PeerId("far")
+
+
+def as_listed(candidates: Sequence[Candidate], random: object) -> Sequence[Candidate]:
+    return sorted(candidates, key=lambda candidate: candidate.service.cid)
+
+
+@dataclass
+class World:
+    """A router, and all that it looks at."""
+
+    links: Links
+    outcomes: list[Outcome] = field(default_factory=list)
+    workers: Workers = field(default_factory=Workers)
+    catalog: Catalog = field(default_factory=Catalog)
+    presence: dict[PeerId, Presence] = field(default_factory=dict)
+    draining: bool = False
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.router = Router(
+            own=OWN.peer,
+            catalog=lambda: self.catalog,
+            workers=lambda: self.workers,
+            presence=lambda peer: self.presence.get(peer, Presence.ALIVE),
+            draining=lambda: self.draining,
+            dialects={name: dialects.load(name)(self.links) for name in dialects.NAMES},
+            policy=as_listed,
+            settings=QUICK,
+            now=lambda: self.now,
+            random=lambda: 0.5,
+            observe=self.outcomes.append,
+        )
+
+    def serve(self, *candidates: Candidate) -> None:
+        self.workers = Workers.of(c.worker for c in candidates if c.worker is not None)
+
+    def offer(self, node: PeerId, *services: Service) -> None:
+        record = Record(node, Version(1, len(self.catalog.held)), services=services)
+        self.catalog = self.catalog.merge([Signed(record, repr(record).encode())])
+
+    async def ask(self, request: Request) -> tuple[bytes, int]:
+        async with self.router.answer(request) as routed:
+            return await whole(routed.answer), routed.attempts
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with links() as ours:
+        made = World(ours)
+        yield made
+        assert not made.router.in_flight
+
+
+@asynccontextmanager
+async def several(count: int) -> AsyncIterator[list[OpenAIWorker]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(running()) for _ in range(count)]
+
+
+async def test_the_first_that_answers_answers_and_every_attempt_is_reported(world: World) -> None:
+    async with several(2) as (bad, good):
+        bad.fail(status=500)
+        world.serve(own(NOBODY, cid="1"), own(bad.url, cid="2"), own(good.url, cid="3"))
+        body, attempts = await world.ask(chat())
+    assert b'"llama"' in body
+    assert attempts == 3
+    assert [type(outcome.error) for outcome in world.outcomes] == [
+        WorkerUnreachable,
+        WorkerFailed,
+        type(None),
+    ]
+
+
+async def test_the_last_error_leaves_with_the_number_of_workers_tried(world: World) -> None:
+    world.serve(*(own(NOBODY, cid=str(number)) for number in range(5)))
+    with pytest.raises(WorkerUnreachable) as failed:
+        await world.ask(chat())
+    assert failed.value.attempts == QUICK.attempts == len(world.outcomes)
+
+
+async def test_a_refusal_is_not_tried_elsewhere(world: World) -> None:
+    async with several(2) as (first, second):
+        first.fail(status=400)
+        world.serve(own(first.url, cid="1"), own(second.url, cid="2"))
+        with pytest.raises(WorkerRejected) as refused:
+            await world.ask(chat())
+        assert refused.value.attempts == 1
+        assert second.received == []
+
+
+async def test_what_broke_after_its_first_byte_is_not_replayed_and_is_reported(
+    world: World,
+) -> None:
+    async with several(2) as (first, second):
+        first.fail(die_after=3, delay_between=0.01)
+        world.serve(own(first.url, cid="1"), own(second.url, cid="2"))
+        with pytest.raises(AnswerBroken) as broken:
+            await world.ask(chat(stream=True))
+        assert broken.value.attempts == 1
+        assert second.received == []
+    assert [type(outcome.error) for outcome in world.outcomes] == [AnswerBroken]
+
+
+async def test_a_break_that_the_face_handled_itself_is_reported_too(world: World) -> None:
+    async with running() as worker:
+        worker.fail(die_after=3, delay_between=0.01)
+        world.serve(own(worker.url))
+        async with world.router.answer(chat(stream=True)) as routed:
+            with pytest.raises(AnswerBroken):
+                await whole(routed.answer)
+    assert [type(outcome.error) for outcome in world.outcomes] == [AnswerBroken]
+
+
+async def test_in_flight_lasts_from_the_first_try_to_the_last_byte(world: World) -> None:
+    async with running() as worker:
+        candidate = own(worker.url)
+        world.serve(candidate)
+        async with world.router.answer(chat()):
+            assert world.router.in_flight == {candidate.key: 1}
+        assert not world.router.in_flight
+    assert world.outcomes == [Outcome(candidate, None, 0.0)]
+
+
+@pytest.mark.parametrize("faults", [{"hang": True}, {"delay_between": 60}])
+async def test_in_flight_is_right_when_callers_leave(
+    world: World, faults: dict[str, object]
+) -> None:
+    async with running() as worker:
+        worker.fail(**faults)
+        world.serve(own(worker.url))
+        callers = [asyncio.ensure_future(world.ask(chat(stream=True))) for _ in range(3)]
+        await until(lambda: len(worker.received) == 3)
+        assert world.router.in_flight.total() == 3
+        for caller in callers:
+            caller.cancel()
+        await asyncio.wait(callers)
+        assert not world.router.in_flight
+        await until(lambda: worker.hung_up == 3, within=0.5)
+    # One who left before the first byte has learnt nothing about the worker.
+    assert all(outcome.error is None for outcome in world.outcomes)
+
+
+async def test_a_dialect_that_this_node_does_not_speak_is_a_failed_attempt(world: World) -> None:
+    async with running() as worker:
+        world.serve(own(worker.url, cid="1", dialect="smoke_signals"), own(worker.url, cid="2"))
+        assert (await world.ask(chat()))[1] == 2
+    assert "smoke_signals" in str(world.outcomes[0].error)
+
+
+async def test_an_unknown_model_is_named_with_those_that_look_like_it(world: World) -> None:
+    world.serve(own(NOBODY))
+    world.offer(FAR, Service("p", "llama-2"), Service("p", "qwen"))
+    with pytest.raises(UnknownModel) as unknown:
+        await world.ask(chat("llamma"))
+    assert set(unknown.value.nearest) == {"llama", "llama-2"}
+    assert unknown.value.attempts == 0
+
+
+async def test_thousands_of_names_are_compared_in_bounded_time(world: World) -> None:
+    world.offer(FAR, *(Service("p", f"llama-{number}-{'x' * 200}") for number in range(2000)))
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    with pytest.raises(UnknownModel):
+        await world.ask(chat("l" * 512))
+    assert clock() - began < 0.2
+
+
+@pytest.mark.parametrize("presence", [Presence.LOST, Presence.LEFT, Presence.DRAINING])
+async def test_a_model_of_absent_nodes_is_known_but_served_by_nobody(
+    world: World, presence: Presence
+) -> None:
+    world.offer(FAR, Service("p", MODEL))
+    world.presence[FAR] = presence
+    with pytest.raises(NobodyServes, match="node"):
+        await world.ask(chat())
+
+
+async def test_a_full_worker_is_no_capacity(world: World) -> None:
+    async with running() as worker:
+        world.serve(own(worker.url, capacity=1))
+        async with world.router.answer(chat()):
+            with pytest.raises(NoCapacity):
+                await world.ask(chat())
+        await world.ask(chat())
+
+
+async def test_a_request_that_was_sent_on_is_answered_here_or_not_at_all(world: World) -> None:
+    world.offer(FAR, Service("p", MODEL))
+    sent_on = Request("r", chat().kind, MODEL, chat().body, "application/json", own_only=True)
+    with pytest.raises(UnknownModel):
+        await world.ask(sent_on)
+    world.serve(own(NOBODY))
+    world.draining = True
+    with pytest.raises(NobodyServes):
+        await world.ask(sent_on)
+
+
+async def test_a_pin_that_nobody_fits_makes_the_model_unknown(world: World) -> None:
+    world.serve(own(NOBODY))
+    pinned = Request("r", chat().kind, MODEL, b"", "application/json", pin=Pin(project="other"))
+    with pytest.raises(UnknownModel):
+        await world.ask(pinned)
+
+
+async def test_an_explanation_tells_whom_and_whom_not_and_sends_nothing(world: World) -> None:
+    async with running() as worker:
+        world.serve(own(worker.url))
+        world.offer(FAR, Service("p", MODEL))
+        world.presence[FAR] = Presence.LOST
+        explained = world.router.explain(chat())
+        assert [candidate.node for candidate in explained.ordered] == [OWN.peer]
+        assert [(e.candidate.node, e.reason) for e in explained.excluded] == [(FAR, Reason.LOST)]
+        assert worker.received == []
