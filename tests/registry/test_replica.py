@@ -1,0 +1,537 @@
+"""The laws of the registry, one by one, as conversations between replicas. Time is a number."""
+
+from itertools import count
+
+import pytest
+
+from registry import wire
+from registry.catalog import Signed
+from registry.errors import InvalidSignature, LimitReached
+from registry.liveness import Evidence, Presence
+from registry.records import Heartbeat, PeerId, Reach, Record, Service, Standing, Version
+from registry.replica import Changed, Contested, Effect, Fetch, Forget, Persist, Publish, Replica
+from registry.settings import RegistrySettings
+from registry.signing import Identity
+from tests.strategies import IDENTITIES
+
+A, B, C, D = IDENTITIES[:4]
+LLAMA, QWEN = Service("p", "llama"), Service("p", "qwen")
+SETTINGS = RegistrySettings()
+LEASE = SETTINGS.lease
+
+
+def replica(owner: Identity, *, epoch: int = 1, settings: RegistrySettings = SETTINGS) -> Replica:
+    return Replica(owner, settings, epoch=epoch, jitter=lambda: 0.5)
+
+
+def serving(owner: Identity, *services: Service, epoch: int = 1, now: float = 0.0) -> Replica:
+    one = replica(owner, epoch=epoch)
+    one.announce(now, services=services)
+    return one
+
+
+def word(
+    owner: Identity,
+    *services: Service,
+    at: tuple[int, int] = (1, 1),
+    standing: Standing = Standing.SERVING,
+) -> bytes:
+    record = Record(owner.peer, Version(*at), standing, services)
+    return wire.encode_record(record, owner).frame
+
+
+def beat(owner: Identity, number: int, *, at: tuple[int, int] = (1, 1)) -> bytes:
+    return wire.encode_heartbeat(Heartbeat(owner.peer, Version(*at), number), owner)
+
+
+def own_word(of: Replica) -> bytes:
+    return of.catalog.held[of.peer].frame
+
+
+def published(effects: list[Effect]) -> list[bytes]:
+    return [effect.frame for effect in effects if isinstance(effect, Publish)]
+
+
+def changed(effects: list[Effect]) -> set[PeerId]:
+    return {node for e in effects if isinstance(e, Changed) for node in e.nodes}
+
+
+def offered(by: Identity, at: Replica) -> set[Service]:
+    offers = {offer for some in at.catalog.offers.values() for offer in some}
+    return {offer.service for offer in offers if offer.node == by.peer}
+
+
+# Speaking.
+
+
+def test_serving_is_persisted_at_once_and_published_when_due() -> None:
+    one = replica(A)
+    persist, change = one.announce(0.0, services=[LLAMA])
+    assert persist == Persist(one.catalog.held[A.peer])
+    assert change == Changed(frozenset({A.peer}))
+    assert own_word(one) in published(one.tick(SETTINGS.coalesce))
+
+
+def test_a_burst_of_500_registrations_is_published_in_one_record() -> None:
+    one = replica(A)
+    frames: list[bytes] = []
+    for n in range(500):
+        now = n * SETTINGS.coalesce / 500
+        one.announce(now, services=[Service("p", f"model-{k}") for k in range(n + 1)])
+        frames += published(one.tick(now))
+    frames += published(one.tick(SETTINGS.coalesce))
+    records = [wire.decode(frame) for frame in frames]
+    (last,) = [record for record in records if isinstance(record, Signed)]
+    assert len(last.record.services) == 500
+    assert len(frames) <= 2
+
+
+def test_changes_that_never_pause_are_still_published() -> None:
+    one = replica(A)
+    frames: list[bytes] = []
+    for n in range(1, 100):
+        now = n * SETTINGS.coalesce / 2
+        one.announce(now, services=[Service("p", f"model-{n}")])
+        frames += published(one.tick(now))
+    assert 30 <= sum(isinstance(wire.decode(frame), Signed) for frame in frames) <= 60
+
+
+def test_saying_the_same_again_says_nothing() -> None:
+    one = serving(A, LLAMA)
+    assert one.announce(1.0, services=[LLAMA]) == []
+
+
+def test_what_is_not_named_stays() -> None:
+    one = serving(A, LLAMA)
+    reach = Reach(links=("10.0.0.1:6100",))
+    one.announce(1.0, reach=reach)
+    one.announce(2.0, standing=Standing.DRAINING)
+    assert (one.own.services, one.own.reach, one.own.standing) == (
+        (LLAMA,),
+        reach,
+        Standing.DRAINING,
+    )
+
+
+def test_the_agent_is_told_with_the_next_word() -> None:
+    one = replica(A)
+    one.describe("modelvine/1")
+    one.announce(0.0, services=[])
+    assert one.catalog.held[A.peer].record.agent == "modelvine/1"
+
+
+@pytest.mark.parametrize("services", [2_001, 1_999])
+def test_what_does_not_fit_changes_nothing(services: int) -> None:
+    one = serving(A, LLAMA)
+    before = one.own, one.catalog, one.due()
+    many = [Service("p" * 250, f"model-{n}") for n in range(services)]
+    with pytest.raises(LimitReached):
+        one.fits(many)
+    with pytest.raises(LimitReached):
+        one.announce(1.0, services=many)
+    assert (one.own, one.catalog, one.due()) == before
+
+
+def test_a_record_that_others_would_refuse_is_not_announced() -> None:
+    one = serving(A, LLAMA)
+    with pytest.raises(LimitReached):
+        one.announce(1.0, services=[LLAMA, LLAMA])
+    assert one.own.services == (LLAMA,)
+
+
+def test_a_machine_with_many_addresses_announces_as_many_as_a_record_carries() -> None:
+    one = replica(A)
+    one.announce(0.0, reach=Reach(mesh=tuple(f"/ip4/10.0.0.{n}/tcp/1" for n in range(40))))
+    assert len(one.own.reach.mesh) == wire.MAX_ADDRESSES
+    wire.decode(own_word(one))
+
+
+def test_who_has_said_nothing_does_not_beat() -> None:
+    assert replica(A).tick(1e6) == []
+
+
+def test_a_heartbeat_is_sent_every_period_and_a_record_again_now_and_then() -> None:
+    one = serving(A, LLAMA)
+    sizes = [len(frame) for second in range(600) for frame in published(one.tick(float(second)))]
+    assert sizes.count(122) == pytest.approx(600 / SETTINGS.heartbeat, abs=2)
+    assert len(sizes) - sizes.count(122) == pytest.approx(600 / SETTINGS.reannounce, abs=2)
+
+
+def test_nothing_happens_before_it_is_due() -> None:
+    one, other = serving(A, LLAMA), serving(B, QWEN)
+    one.receive(own_word(other), 0.0)
+    now = 0.0
+    for _ in range(50):
+        due = one.due()
+        assert one.tick(due - 1e-6) == [] or due <= now
+        now = max(now, due)
+        assert one.tick(now) != []
+        assert one.due() > now
+
+
+def test_leaving_and_draining_travel_at_once() -> None:
+    one, other = serving(A, LLAMA), serving(B)
+    for standing, seen in (
+        (Standing.DRAINING, Presence.DRAINING),
+        (Standing.LEFT, Presence.LEFT),
+    ):
+        one.announce(1.0, standing=standing)
+        one.hurry(1.0)
+        for frame in published(one.tick(1.0)):
+            other.receive(frame, 1.0)
+        assert other.presence(A.peer) is seen
+        assert one.presence(A.peer) is seen
+
+
+# Nobody speaks for another.
+
+
+def test_nobody_speaks_for_another() -> None:
+    one = serving(A)
+    genuine = word(B, LLAMA)
+    forged = genuine[:2] + C.public + genuine[34:]
+    with pytest.raises(InvalidSignature):
+        one.receive(forged, 0.0)
+    assert C.peer not in one.catalog.held
+
+
+def test_an_unsigned_heartbeat_does_not_keep_anyone_alive() -> None:
+    one = serving(A)
+    one.receive(word(B, LLAMA), 0.0)
+    with pytest.raises(InvalidSignature):
+        one.receive(beat(C, 1)[:2] + B.public + beat(C, 1)[34:], LEASE - 1)
+    one.tick(LEASE)
+    assert one.presence(B.peer) is Presence.LOST
+
+
+# Merging.
+
+
+def test_a_withdrawal_beats_an_older_registration_that_arrives_late() -> None:
+    one = serving(A)
+    one.receive(word(B, at=(1, 2)), 1.0)
+    assert one.receive(word(B, LLAMA, at=(1, 1)), 2.0) == []
+    assert offered(B, one) == set()
+
+
+def test_nothing_withdrawn_comes_back_not_even_after_a_lapse() -> None:
+    one = serving(A)
+    one.receive(word(B, LLAMA, at=(1, 1)), 0.0)
+    one.receive(word(B, at=(1, 2)), 0.0)
+    one.tick(1e6)
+    assert one.receive(word(B, LLAMA, at=(1, 1)), 1e6) == []
+    assert offered(B, one) == set()
+    assert one.presence(B.peer) is Presence.LOST
+
+
+def test_who_left_does_not_come_back_by_an_old_word_or_an_old_beat() -> None:
+    one = serving(A)
+    one.receive(word(B, LLAMA, at=(1, 1)), 0.0)
+    one.receive(word(B, LLAMA, at=(1, 2), standing=Standing.LEFT), 0.0)
+    one.receive(word(B, LLAMA, at=(1, 1)), 1.0)
+    one.receive(beat(B, 7, at=(1, 1)), 1.0)
+    assert one.presence(B.peer) is Presence.LEFT
+
+
+def test_a_restart_with_a_higher_epoch_beats_every_older_sequence() -> None:
+    one = serving(A)
+    one.receive(word(B, LLAMA, at=(1, 900)), 0.0)
+    one.receive(word(B, QWEN, at=(2, 1)), 1.0)
+    assert one.receive(word(B, LLAMA, at=(1, 901)), 2.0) == []
+    assert one.catalog.held[B.peer].record.services == (QWEN,)
+
+
+def test_news_is_persisted_and_told_and_old_words_are_not() -> None:
+    one = serving(A)
+    frame = word(B, LLAMA)
+    assert one.receive(frame, 0.0) == [
+        Persist(Signed(one.catalog.held[B.peer].record, frame)),
+        Changed(frozenset({B.peer})),
+    ]
+    assert one.receive(frame, 1.0) == []
+
+
+# Refuting.
+
+
+def test_our_own_older_words_do_not_disturb_us() -> None:
+    one = serving(A, LLAMA, epoch=2)
+    for old in (word(A, QWEN, at=(1, 7)), own_word(one), beat(A, 9, at=(1, 7))):
+        assert one.receive(old, 1.0) == []
+    assert one.own.services == (LLAMA,)
+
+
+def test_after_a_restored_backup_we_step_past_our_own_later_words_and_say_what_holds() -> None:
+    one, other = serving(A, LLAMA, epoch=1), serving(B)
+    lost_life = word(A, QWEN, at=(7, 42))
+    other.receive(lost_life, 0.0)
+    one.receive(lost_life, 1.0)
+    assert one.own.version > Version(7, 42)
+    for frame in published(one.tick(2.0)):
+        other.receive(frame, 2.0)
+    assert other.catalog.held[A.peer].record.services == (LLAMA,)
+
+
+def test_after_a_restored_backup_our_beats_count_again() -> None:
+    one, other = serving(A, LLAMA, epoch=1), serving(B)
+    other.receive(word(A, QWEN, at=(7, 42)), 0.0)
+    for number in range(1, 1_000):
+        other.receive(beat(A, number, at=(7, 42)), number / 10)
+    one.receive(word(A, QWEN, at=(7, 42)), 100.0)
+    for second in range(100, 200):
+        for frame in published(one.tick(float(second))):
+            other.receive(frame, float(second))
+        other.tick(float(second))
+        assert other.presence(A.peer) is Presence.ALIVE
+
+
+def test_a_heartbeat_of_ours_from_the_future_makes_us_step_past_it() -> None:
+    one = serving(A, LLAMA)
+    effects = one.receive(beat(A, 3, at=(9, 9)), 1.0)
+    assert one.own.version > Version(9, 9)
+    assert any(isinstance(effect, Persist) for effect in effects)
+
+
+def test_two_machines_with_one_key_do_not_flap_but_slowly_and_say_so() -> None:
+    one, twin = serving(A, LLAMA), serving(A, QWEN)
+    words, contested = 0, 0
+    for tenth in range(6_000):
+        now = tenth / 10
+        for speaker, hearer in ((one, twin), (twin, one)):
+            for frame in published(speaker.tick(now)):
+                words += len(frame) != 122
+                heard = hearer.receive(frame, now)
+                contested += any(isinstance(effect, Contested) for effect in heard)
+    assert words <= 2 * (600 / 5 + 600 / SETTINGS.reannounce + 10)
+    assert contested > 0
+
+
+def test_a_first_word_after_a_restart_passes_what_the_store_kept_of_ours() -> None:
+    one = replica(A, epoch=3)
+    assert one.restore([word(A, LLAMA, at=(5, 5))], 0.0) == 0
+    one.announce(0.0, services=[QWEN])
+    assert one.own.version > Version(5, 5)
+
+
+# Hearing beats.
+
+
+def test_a_node_lapses_without_beats_and_revives_with_the_next() -> None:
+    one = serving(A)
+    one.receive(word(B, LLAMA), 0.0)
+    for number in range(1, 10):
+        one.receive(beat(B, number), number * 5.0)
+        one.tick(number * 5.0)
+        assert one.presence(B.peer) is Presence.ALIVE
+    assert changed(one.tick(45.0 + LEASE)) >= {B.peer}
+    assert one.presence(B.peer) is Presence.LOST
+    assert offered(B, one) == {LLAMA}
+    assert changed(one.receive(beat(B, 10), 100.0)) == {B.peer}
+    assert one.presence(B.peer) is Presence.ALIVE
+
+
+def test_replayed_heartbeats_prove_nothing() -> None:
+    one = serving(A)
+    one.receive(word(B, LLAMA), 0.0)
+    recorded = [beat(B, number) for number in range(1, 4)]
+    for number, frame in enumerate(recorded):
+        one.receive(frame, float(number))
+    one.tick(LEASE + 2.0)
+    for frame in recorded * 3:
+        assert one.receive(frame, LEASE + 3.0) == []
+    assert one.presence(B.peer) is Presence.LOST
+
+
+def test_beats_that_overtake_each_other_count_once_each_at_most() -> None:
+    one = serving(A)
+    one.receive(word(B, LLAMA), 0.0)
+    one.receive(beat(B, 5), 1.0)
+    one.receive(beat(B, 4), 9.0)
+    assert one.pulses()[B.peer].heard == 1.0
+
+
+def test_a_beat_of_an_older_version_than_we_hold_proves_nothing() -> None:
+    one = serving(A)
+    one.restore([word(B, at=(2, 2))], 0.0)
+    for stale in ((2, 1), (1, 9)):
+        assert one.receive(beat(B, 1_000, at=stale), 1.0) == []
+    assert one.presence(B.peer) is Presence.LOST
+
+
+@pytest.mark.parametrize("at", [(1, 2), (2, 0)])
+def test_a_beat_of_a_newer_version_asks_for_the_record_and_revives_nobody(
+    at: tuple[int, int],
+) -> None:
+    one = serving(A)
+    one.receive(word(B, LLAMA), 0.0)
+    one.tick(LEASE)
+    assert one.receive(beat(B, 1, at=at), LEASE) == [Fetch(B.peer)]
+    assert one.presence(B.peer) is Presence.LOST
+
+
+def test_a_beat_of_a_stranger_asks_for_its_record() -> None:
+    assert serving(A).receive(beat(B, 1), 0.0) == [Fetch(B.peer)]
+
+
+def test_a_lost_node_is_lost_here_only_and_its_record_stays() -> None:
+    one = serving(A)
+    one.receive(word(B, LLAMA), 0.0)
+    digest = one.catalog.digest
+    one.tick(LEASE)
+    assert one.catalog.digest == digest
+
+
+def test_a_failed_request_makes_a_node_suspect_and_a_beat_clears_it() -> None:
+    one = serving(A)
+    one.receive(word(B, LLAMA), 0.0)
+    assert changed(one.observe(B.peer, Evidence.FAILED, 1.0)) == {B.peer}
+    assert one.presence(B.peer) is Presence.SUSPECT
+    one.receive(beat(B, 1), 2.0)
+    assert one.presence(B.peer) is Presence.ALIVE
+
+
+def test_a_word_from_before_the_failure_does_not_clear_the_doubt() -> None:
+    one = serving(A)
+    one.receive(word(B, LLAMA), 0.0)
+    one.observe(B.peer, Evidence.FAILED, 10.0)
+    later = wire.decode(word(B, QWEN, at=(1, 2)))
+    assert isinstance(later, Signed)
+    one.learn(later, heard=5.0, now=11.0)
+    assert one.presence(B.peer) is Presence.SUSPECT
+    assert one.catalog.held[B.peer].record.services == (QWEN,)
+
+
+def test_strangers_are_not_followed() -> None:
+    one = serving(A)
+    assert one.observe(B.peer, Evidence.LINKED, 0.0) == []
+    assert one.presence(B.peer) is Presence.LOST
+
+
+def test_a_word_that_is_old_news_when_it_comes_makes_nobody_alive() -> None:
+    one = serving(A)
+    old = wire.decode(word(B, LLAMA))
+    assert isinstance(old, Signed)
+    one.learn(old, heard=0.0, now=LEASE)
+    assert one.presence(B.peer) is Presence.LOST
+
+
+# Restarting.
+
+
+def test_restoring_marks_nobody_alive_until_it_is_heard() -> None:
+    one = replica(A)
+    assert one.restore([word(B, LLAMA), word(C, at=(4, 4))], 1_000.0) == 0
+    assert {one.presence(B.peer), one.presence(C.peer)} == {Presence.LOST}
+    one.receive(beat(B, 1), 1_001.0)
+    assert one.presence(B.peer) is Presence.ALIVE
+
+
+def test_a_replayed_record_revives_nobody_after_our_restart() -> None:
+    one = replica(A)
+    one.restore([word(B, LLAMA)], 0.0)
+    assert one.receive(word(B, LLAMA), 1.0) == []
+    assert one.presence(B.peer) is Presence.LOST
+
+
+def test_restoring_counts_what_it_cannot_read() -> None:
+    one = replica(A)
+    frames = [word(B, LLAMA), b"", b"\x01\x01noise", beat(C, 1), word(C)[:-1]]
+    assert one.restore(frames, 0.0) == 4
+    assert set(one.catalog.held) == {B.peer}
+
+
+def test_restoring_keeps_to_the_limit() -> None:
+    one = replica(A, settings=RegistrySettings(max_nodes=2))
+    one.restore([word(B), word(C), word(D)], 0.0)
+    assert len(one.catalog.held) == 2
+
+
+# Limits.
+
+
+def test_a_full_registry_refuses_a_newcomer_while_everyone_in_it_lives() -> None:
+    one = replica(A, settings=RegistrySettings(max_nodes=3))
+    one.announce(0.0, services=[])
+    one.receive(word(B), 0.0)
+    one.receive(word(C), 0.0)
+    before = one.catalog
+    with pytest.raises(LimitReached):
+        one.receive(word(D), 1.0)
+    assert one.catalog is before
+    one.receive(word(B, LLAMA, at=(1, 2)), 2.0)
+    assert offered(B, one) == {LLAMA}
+
+
+def test_a_full_registry_forgets_who_was_lost_longest_for_a_living_newcomer() -> None:
+    one = replica(A, settings=RegistrySettings(max_nodes=3))
+    one.announce(0.0, services=[])
+    one.receive(word(B), 0.0)
+    one.receive(word(C), 1.0)
+    one.tick(LEASE + 1.0)
+    effects = one.receive(word(D), 50.0)
+    assert Forget(B.peer) in effects
+    assert changed(effects) == {B.peer, D.peer}
+    assert set(one.catalog.held) == {A.peer, C.peer, D.peer}
+
+
+def test_the_dead_do_not_push_each_other_out_of_a_full_registry() -> None:
+    one = replica(A, settings=RegistrySettings(max_nodes=2))
+    one.announce(0.0, services=[])
+    one.receive(word(B), 0.0)
+    one.tick(LEASE)
+    dead = wire.decode(word(C))
+    assert isinstance(dead, Signed)
+    with pytest.raises(LimitReached):
+        one.learn(dead, heard=0.0, now=100.0)
+    assert B.peer in one.catalog.held
+
+
+def test_an_author_that_floods_is_refused_and_others_are_heard() -> None:
+    one = serving(A)
+    refused = 0
+    for sequence in range(1, 400):
+        try:
+            one.receive(word(B, at=(1, sequence)), 0.0)
+        except LimitReached:
+            refused += 1
+    assert refused == 399 - SETTINGS.frames_per_second * 10
+    assert one.receive(word(C, LLAMA), 0.0) != []
+
+
+def test_beats_count_against_their_authors_pace_too() -> None:
+    one = serving(A)
+    one.receive(word(B), 0.0)
+    for number in range(1, 200):
+        one.receive(beat(B, number), 0.0)
+    with pytest.raises(LimitReached):
+        one.receive(beat(B, 200), 0.0)
+
+
+def test_repeating_another_nodes_old_frames_does_not_silence_it() -> None:
+    one = serving(A)
+    old, new = word(B, LLAMA, at=(1, 1)), word(B, QWEN, at=(1, 2))
+    one.receive(old, 0.0)
+    one.receive(beat(B, 1), 0.0)
+    for _ in range(500):
+        one.receive(old, 0.0)
+        one.receive(beat(B, 1), 0.0)
+    assert one.receive(new, 0.0) != []
+    assert one.receive(beat(B, 2, at=(1, 2)), 0.0) == []
+    assert one.pulses()[B.peer].beat == 2
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.5, 20.0])
+def test_however_slow_the_pace_a_first_word_is_heard(rate: float) -> None:
+    one = replica(A, settings=RegistrySettings(frames_per_second=rate))
+    assert one.receive(word(B), 0.0) != []
+
+
+def test_room_counts_free_places_and_those_of_the_lost() -> None:
+    one = replica(A, settings=RegistrySettings(max_nodes=3))
+    one.announce(0.0, services=[])
+    rooms = [one.room()]
+    for owner, now in zip((B, C), count(), strict=False):
+        one.receive(word(owner), float(now))
+        rooms.append(one.room())
+    one.tick(LEASE + 1.0)
+    assert [*rooms, one.room()] == [2, 1, 0, 2]

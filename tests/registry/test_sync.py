@@ -1,0 +1,349 @@
+"""Two registries compare and end up equal, whatever they held; a peer that lies changes nothing but its own answer."""
+
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry import sync, wire
+from registry.catalog import Signed
+from registry.errors import InvalidFrame
+from registry.liveness import Presence
+from registry.records import Heartbeat, Record, Service, Version
+from registry.replica import Effect, Persist, Replica
+from registry.settings import RegistrySettings
+from registry.signing import Identity
+from tests.strategies import IDENTITIES, words
+
+A, B, C = IDENTITIES[:3]
+LLAMA = Service("p", "llama")
+NOW = 1_000.0
+Answer = Callable[[bytes], bytes]
+
+
+def replica(owner: Identity, *known: Signed, settings: RegistrySettings | None = None) -> Replica:
+    one = Replica(owner, settings or RegistrySettings(), epoch=5, jitter=lambda: 0.5)
+    for word in known:
+        if word.record.node != owner.peer:
+            one.learn(word, heard=NOW, now=NOW)
+    return one
+
+
+def say(owner: Identity, *services: Service, sequence: int = 1) -> Signed:
+    return wire.encode_record(Record(owner.peer, Version(1, sequence), services=services), owner)
+
+
+def strangers(count: int, *, bytes_each: int = 0) -> list[Signed]:
+    """Words of many nodes, as large as wished by a field that this version does not know."""
+    return [padded(Identity(number.to_bytes(32)), bytes_each) for number in range(1, count + 1)]
+
+
+def padded(owner: Identity, size: int) -> Signed:
+    fields = {"version": [1, 1], "standing": "serving", "services": [], "later": "x" * size}
+    body = orjson.dumps(fields)
+    signature = owner.sign(wire.DOMAINS[wire.RECORD], body)
+    word = wire.decode(bytes((wire.VERSION, wire.RECORD)) + owner.public + signature + body)
+    assert isinstance(word, Signed)
+    return word
+
+
+def exchange(asker: Replica, answer: Answer, now: float = NOW) -> tuple[list[bytes], list[Effect]]:
+    """Compare once; return the questions asked and everything that the asker wants done."""
+    talk = sync.compare(asker, lambda: now)
+    questions: list[bytes] = []
+    effects: list[Effect] = []
+    step = next(talk)
+    while True:
+        questions.append(step.question)
+        effects += step.effects
+        try:
+            step = talk.send(answer(step.question))
+        except StopIteration as done:
+            return questions, effects + done.value
+
+
+def honest(peer: Replica, now: float = NOW) -> Answer:
+    return lambda question: sync.answer(peer, question, now)[0]
+
+
+piles = st.lists(words, max_size=10)
+
+
+def test_equal_registries_cost_one_question_of_33_bytes_and_an_answer_of_one() -> None:
+    one, other = replica(A, say(C, LLAMA)), replica(B, say(C, LLAMA))
+    questions, effects = exchange(one, honest(other))
+    assert [len(question) for question in questions] == [33]
+    assert sync.answer(other, questions[0], NOW) == (b"=", [])
+    assert effects == []
+
+
+@given(piles, piles)
+def test_any_two_registries_are_equal_after_one_exchange(a: list[Signed], b: list[Signed]) -> None:
+    one, other = replica(A, *a), replica(B, *b)
+    one.announce(NOW, services=[LLAMA])
+    other.announce(NOW, services=[])
+    exchange(one, honest(other))
+    # Their own words may have been refuted on the way, which is news for the next exchange.
+    exchange(one, honest(other))
+    assert one.catalog == other.catalog
+
+
+@given(piles, piles)
+def test_an_exchange_persists_all_it_teaches_on_both_sides(
+    a: list[Signed], b: list[Signed]
+) -> None:
+    one, other = replica(A, *a), replica(B, *b)
+    before, taught = {r.peer: dict(r.catalog.held) for r in (one, other)}, []
+
+    def answer(question: bytes) -> bytes:
+        reply, effects = sync.answer(other, question, NOW)
+        taught.extend(effects)
+        return reply
+
+    _, effects = exchange(one, answer)
+    for peer, done in ((one, effects), (other, taught)):
+        kept = {e.signed.record.node: e.signed for e in done if isinstance(e, Persist)}
+        assert before[peer.peer] | kept == dict(peer.catalog.held)
+
+
+def test_what_was_learned_is_handed_out_before_the_next_question() -> None:
+    one, other = replica(A, *strangers(1)), replica(B, say(C, LLAMA))
+    talk = sync.compare(one, lambda: NOW)
+    step = next(talk)
+    while not step.effects:
+        assert C.peer not in one.catalog.held
+        step = talk.send(honest(other)(step.question))
+    assert C.peer in one.catalog.held
+
+
+def test_one_exchange_carries_many_batches_both_ways() -> None:
+    many = strangers(12, bytes_each=100_000)
+    one, other = replica(A, *many[:6]), replica(B, *many[6:])
+    questions, _ = exchange(one, honest(other))
+    assert one.catalog == other.catalog
+    assert len(questions) > 4
+    assert max(map(len, questions)) <= sync.MAX_BATCH_BYTES + 1
+
+
+def test_what_one_exchange_cannot_carry_the_next_ones_do() -> None:
+    frames = strangers(70, bytes_each=200_000)
+    assert 2 * len(frames[0].frame) <= sync.MAX_BATCH_BYTES < 3 * len(frames[0].frame)
+    one, other = replica(A), replica(B, *frames)
+    rounds = 0
+    while one.catalog != other.catalog:
+        held = len(one.catalog.held)
+        exchange(one, honest(other))
+        rounds += 1
+        assert len(one.catalog.held) > held
+    assert rounds == 2
+
+
+def test_age_travels_so_that_the_long_dead_are_not_taken_for_living() -> None:
+    one, other = replica(A), replica(B, say(C, LLAMA))
+    exchange(one, honest(other, now=NOW + 10), now=50.0)
+    assert one.pulses()[C.peer].heard == pytest.approx(40.0)
+    late = replica(A)
+    exchange(late, honest(other, now=NOW + 60), now=50.0)
+    assert late.presence(C.peer) is Presence.LOST
+
+
+def test_hearsay_does_not_make_a_node_younger_than_we_know_it_to_be() -> None:
+    one, other = replica(A, say(C, LLAMA)), replica(B, say(C, LLAMA))
+    exchange(one, honest(other), now=NOW + 14)
+    one.tick(NOW + 15)
+    assert one.presence(C.peer) is Presence.LOST
+
+
+def test_a_full_registry_asks_for_no_more_strangers_than_it_has_room_for() -> None:
+    one = replica(A, settings=RegistrySettings(max_nodes=3))
+    one.announce(NOW, services=[])
+    exchange(one, honest(replica(B, *strangers(20))))
+    assert len(one.catalog.held) == 3
+    questions, effects = exchange(one, honest(replica(B, *strangers(20))))
+    assert effects == []
+    assert not any(question.startswith(b"p") for question in questions)
+
+
+def test_a_pull_of_strangers_brings_nothing() -> None:
+    question = b"p" + orjson.dumps({"nodes": [A.peer, "nobody", ""]})
+    assert sync.answer(replica(B), question, NOW) == (b"", [])
+
+
+# Hostile askers.
+
+
+@given(st.binary(max_size=200))
+def test_a_question_of_noise_is_refused_and_changes_nothing(noise: bytes) -> None:
+    one = replica(A, say(C, LLAMA))
+    before = one.catalog
+    with suppress(InvalidFrame):
+        assert sync.answer(one, noise, NOW)[1] == []
+    assert one.catalog is before
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        b"",
+        b"x",
+        b"l",
+        b"l[]",
+        b"l" + orjson.dumps({"buckets": ["1"]}),
+        b"l" + orjson.dumps({"buckets": list(range(65))}),
+        b"l" + b'{"buckets":' + b"[" * 100_000,
+        b"l" + b'{"buckets":[' + b"1," * 1_000_000 + b"1]}",
+        b"p" + orjson.dumps({"nodes": ["x" * 65]}),
+        b"p" + orjson.dumps({"nodes": [1]}),
+        b"p" + orjson.dumps({"nodes": ["x"] * (sync.MAX_LISTED + 1)}),
+        b"p" + b" " * (sync.MAX_LISTING_BYTES + 1),
+        b"Pcut",
+        b"P" + struct.pack(">fI", 0.0, 2**32 - 1),
+        b"P" + struct.pack(">fI", 0.0, 0),
+        b"P" + bytes(sync.MAX_BATCH_BYTES + 1),
+    ],
+    ids=lambda question: repr(question[:24]),
+)
+def test_a_question_that_makes_no_sense_is_refused(question: bytes) -> None:
+    with pytest.raises(InvalidFrame):
+        sync.answer(replica(A), question, NOW)
+
+
+def batch(*frames: bytes, age: float = 0.0) -> bytes:
+    return b"".join(struct.pack(">fI", age, len(frame)) + frame for frame in frames)
+
+
+GOOD = say(C, LLAMA).frame
+FORGED = GOOD[:2] + B.public + GOOD[34:]
+BAD_BATCHES = {
+    "cut in a frame": batch(GOOD, GOOD)[:-1],
+    "cut in a head": batch(GOOD) + b"\x00\x00",
+    "wrong length": batch(GOOD)[:4] + struct.pack(">I", len(GOOD) - 1) + GOOD,
+    "forged": batch(GOOD, FORGED),
+    "heartbeat": batch(GOOD, wire.encode_heartbeat(Heartbeat(C.peer, Version(1, 1), 1), C)),
+    "noise": b"noise and nothing else",
+    "too large": bytes(sync.MAX_BATCH_BYTES + 1),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
+def test_of_a_push_with_one_bad_frame_nothing_is_learned(bad: bytes) -> None:
+    one = replica(A)
+    with pytest.raises(InvalidFrame):
+        sync.answer(one, b"P" + bad, NOW)
+    assert not one.catalog.held
+
+
+@pytest.mark.parametrize("age", [float("nan"), float("inf"), float("-inf"), -1e30, 1e30])
+def test_an_absurd_age_is_no_proof_from_the_future_and_no_error(age: float) -> None:
+    one = replica(A)
+    sync.answer(one, b"P" + batch(GOOD, age=age), NOW)
+    assert C.peer in one.catalog.held
+    assert one.pulses()[C.peer].heard <= NOW
+    if age != -1e30:
+        assert one.presence(C.peer) is Presence.LOST
+
+
+# Hostile answerers.
+
+
+def lying(peer: Replica, kind: bytes, lie: bytes) -> Answer:
+    return lambda question: lie if question[:1] == kind else honest(peer)(question)
+
+
+BAD_LISTINGS = [
+    b"",
+    b"[]",
+    b"{}",
+    b'{"held":' + b'{"a":' * 100_000,
+    *(
+        orjson.dumps({"held": {node: row}})
+        for node, row in [
+            (C.peer, [1, 1]),
+            (C.peer, [1, 1, "ab" * 8, 1]),
+            (C.peer, [-1, 1, "ab" * 8]),
+            (C.peer, [1, wire.MAX_COUNTER + 1, "ab" * 8]),
+            (C.peer, [1e300, 1, "ab" * 8]),
+            (C.peer, [True, 1, "ab" * 8]),
+            (C.peer, [1, 1, "zz" * 8]),
+            (C.peer, [1, 1, "ab" * 800]),
+            (C.peer, None),
+            ("x" * 65, [1, 1, "ab" * 8]),
+        ]
+    ),
+    b'{"held":{"x":[' + b"9" * 300 + b',1,"abababababababab"]}}',
+    b'{"held":{"\\ud800":[1,1,"abababababababab"]}}',
+    orjson.dumps({"held": {str(n): [1, 1, "ab" * 8] for n in range(sync.MAX_LISTED + 1)}}),
+    b" " * (sync.MAX_LISTING_BYTES + 1),
+]
+
+
+@pytest.mark.parametrize("lie", BAD_LISTINGS, ids=lambda lie: repr(lie[:60]))
+def test_a_listing_that_makes_no_sense_changes_nothing(lie: bytes) -> None:
+    one, other = replica(A), replica(B, say(C, LLAMA))
+    with pytest.raises(InvalidFrame):
+        exchange(one, lying(other, b"l", lie))
+    assert not one.catalog.held
+
+
+@pytest.mark.parametrize("lie", [b"", b"==", b"x" * 511, b"x" * 513, b"x" * 1_000_000])
+def test_bucket_digests_of_another_length_change_nothing(lie: bytes) -> None:
+    one = replica(A)
+    with pytest.raises(InvalidFrame):
+        exchange(one, lying(replica(B, say(C)), b"c", lie))
+
+
+@pytest.mark.parametrize("lie", BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
+def test_of_a_pulled_batch_with_one_bad_frame_nothing_is_learned(lie: bytes) -> None:
+    one = replica(A)
+    with pytest.raises(InvalidFrame):
+        exchange(one, lying(replica(B, say(C)), b"p", lie))
+    assert not one.catalog.held
+
+
+def test_a_peer_that_lists_what_it_never_sends_ends_the_exchange() -> None:
+    listing = {f"nobody-{n}": [1, 1, "ab" * 8] for n in range(1_000)}
+    lies = lying(replica(B, say(C)), b"l", orjson.dumps({"held": listing}))
+    questions, effects = exchange(replica(A), lies)
+    assert (len(questions), effects) == (3, [])
+
+
+def test_a_peer_that_says_equal_when_it_is_not_gains_nothing() -> None:
+    one = replica(A, say(C))
+    assert exchange(one, lambda _: b"=") == ([b"c" + bytes.fromhex(one.catalog.digest)], [])
+
+
+@given(st.lists(st.binary(max_size=600), min_size=4, max_size=4))
+def test_answers_of_noise_change_nothing(noise: list[bytes]) -> None:
+    one, answers = replica(A, say(C, LLAMA)), iter([*noise, b"=" * 512])
+    before = one.catalog
+    with suppress(InvalidFrame):
+        exchange(one, lambda _: next(answers))
+    assert one.catalog is before
+
+
+def test_records_chosen_to_cancel_out_do_not_hide_another() -> None:
+    # Were bucket digests mere XORs, some of 65 records would cancel out and never be compared.
+    owners = (Identity(number.to_bytes(32)) for number in range(1, 6_000))
+    bucket = [say(owner) for owner in owners if sync._bucket(owner.peer) == 0][:70]
+    chosen = cancelling([int.from_bytes(signed.fingerprint[:8]) for signed in bucket])
+    assert chosen
+    one, other = replica(A), replica(B, *(bucket[n] for n in chosen))
+    exchange(one, honest(other))
+    assert one.catalog == other.catalog
+
+
+def cancelling(values: list[int]) -> list[int]:
+    """Return places whose values XOR to 0: Gaussian elimination over 65 or more numbers of 64 bits."""
+    basis: dict[int, tuple[int, int]] = {}
+    for place, start in enumerate(values):
+        value, mask = start, 1 << place
+        while value and (top := value.bit_length()) in basis:
+            value, mask = value ^ basis[top][0], mask ^ basis[top][1]
+        if not value:
+            return [n for n in range(len(values)) if mask >> n & 1]
+        basis[value.bit_length()] = value, mask
+    return []
