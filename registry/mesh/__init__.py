@@ -80,7 +80,7 @@ class Pipe(Protocol):
         """Send all of `chunk`; raise `PeerUnreachable` when the stream was cut."""
 
     async def finish(self) -> None:
-        """Say that nothing more will be written."""
+        """Say that nothing more will be written; what was written before still arrives, whatever follows."""
 
     async def reset(self) -> None:
         """Cut the stream in both directions, at once; harmless when it is closed already."""
@@ -90,7 +90,10 @@ Answerer = Callable[[PeerId, bytes], Awaitable[bytes]]
 """Answers a peer's question. What it raises costs that peer its answer and nothing else."""
 
 PipeHandler = Callable[[Pipe], Awaitable[None]]
-"""Serves one incoming pipe until it returns; the mesh resets the pipe afterwards."""
+"""Serves one incoming pipe until it returns; the mesh resets the pipe afterwards.
+
+It is not cancelled when the pipe is cut: its reads and writes raise `PeerUnreachable`.
+"""
 
 
 class Mesh(Protocol):
@@ -110,13 +113,19 @@ class Mesh(Protocol):
         """What happens, in order, for one reader. Bounded: when the reader lags, frames are dropped and counted."""
 
     async def publish(self, frame: bytes) -> None:
-        """Hand a frame to the gossip; it may get lost. Raise `MeshDown`."""
+        """Hand a frame to the gossip; it may get lost. Raise `InvalidFrame` when too long, or `MeshDown`."""
 
     async def ask(self, peer: PeerId, question: bytes, *, timeout: float) -> bytes:
-        """Put a question to one peer, at most `timeout` seconds; raise `PeerUnreachable` or `MeshDown`."""
+        """Put a question to one peer, at most `timeout` seconds.
+
+        Raise `PeerUnreachable`, `MeshDown`, or `LimitReached` when the question is too long.
+        """
 
     async def open_pipe(self, peer: PeerId, *, timeout: float) -> Pipe:
-        """Open a byte stream to a connected or dialable peer; raise `PeerUnreachable` or `MeshDown`."""
+        """Open a byte stream to a connected or dialable peer.
+
+        Raise `PeerUnreachable`, `MeshDown`, or `LimitReached` when too many pipes are open here.
+        """
 
     async def connect(self, address: str, *, timeout: float) -> PeerId:
         """Dial a multiaddr that ends in `/p2p/<peer id>`; raise `PeerUnreachable` or `MeshDown`."""

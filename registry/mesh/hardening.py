@@ -17,6 +17,8 @@ import libp2p.network.connection.swarm_connection as connection_module
 import libp2p.pubsub.pubsub as pubsub_module
 import trio
 from libp2p.abc import IHost, INetStream
+from libp2p.exceptions import ParseError
+from libp2p.network.stream.exceptions import StreamError
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pb import rpc_pb2
@@ -49,6 +51,18 @@ class HardPubsub(pubsub_module.Pubsub):
     def retire(self) -> None:
         """End the thread of the cache of seen messages, which outlives every other part of the library."""
         self.seen_messages.stop()
+
+    async def stream_handler(self, stream: INetStream) -> None:
+        """Read a peer's messages; whoever sends what is no message is cut off by the guard around this."""
+        try:
+            await self.continuously_read_stream(stream)
+        except StreamError:
+            await stream.reset()
+            self._handle_dead_peer(stream.muxed_conn.peer_id)
+        # The library gives up on some garbage without a word, and leaves a peer connected but unheard.
+        wire: Any = stream
+        if not wire.muxed_stream.recv_closed:
+            raise ParseError("the reader gave up")
 
     async def push_msg(self, msg_forwarder: ID, msg: rpc_pb2.Message) -> None:
         """Take a message in; an undecodable key or a raising validator costs the sender its connection."""
@@ -88,7 +102,8 @@ class HardGossipSub(GossipSub):
 def harden() -> None:
     """Patch the library once for the whole process; call it before any host is made."""
     _require(pubsub_module, "SUBSCRIPTION_CHANNEL_SIZE", "RpcQueue", "signature_validator")
-    _require(pubsub_module.Pubsub, "push_msg", "notify_subscriptions")
+    _require(pubsub_module.Pubsub, "push_msg", "notify_subscriptions", "stream_handler")
+    _require(pubsub_module.Pubsub, "continuously_read_stream", "_handle_dead_peer")
     _require(GossipSub, "_get_in_topic_gossipsub_peers_from_minus", "_handle_topic_heartbeat")
     _require(YamuxStream, "_auto_tune_and_send_window_update")
     _require(connection_module, "logging")
@@ -108,11 +123,14 @@ def guard(host: IHost) -> None:
     """Guard one host, between its making and its running."""
     network: Any = host.get_network()
     _require(network, "common_stream_handler", "_inbound_limiter", "upgrade_inbound_raw_conn")
-    _require(network, "unblock_peer", "close_peer")
+    _require(network, "unblock_peer", "close_peer", "auto_connector")
+    _require(network.auto_connector, "maybe_connect")
     network.set_stream_handler(_guarded(host, network.common_stream_handler))
     # The library takes a token for every inbound connection and keeps it until the host ends, so a host
     # goes deaf after `max_connections` callers, however short; that limit is kept where connections register.
     network._inbound_limiter = trio.CapacityLimiter(math.inf)  # noqa: SLF001
+    # It dials whoever it has heard of until half of `max_connections` stand, whatever its watermarks say.
+    network.auto_connector.maybe_connect = _nothing
     network.upgrade_inbound_raw_conn = _ending_with_its_connection(network.upgrade_inbound_raw_conn)
 
 
@@ -163,6 +181,10 @@ def _ending_with_its_connection(
         raise ConnectionResetError("the connection has ended")
 
     return upgrade_and_wait
+
+
+async def _nothing() -> None:
+    """Stand in for a part of the library that must not act."""
 
 
 def _batching(original: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:

@@ -92,7 +92,6 @@ def make_host(
 def _connections(settings: MeshSettings) -> ConnectionConfig:
     return ConnectionConfig(
         max_connections=settings.max_connections,
-        # Zero switches off the library's own dialling, which would work against our redial loop.
         min_connections=0,
         low_watermark=0,
         high_watermark=settings.max_connections,

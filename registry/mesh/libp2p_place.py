@@ -1,5 +1,6 @@
 """What does a node do in the libp2p mesh? Gossip, questions, pipes and dialling, all in the trio thread."""
 
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -61,6 +62,18 @@ class Plan:
     kept: tuple[str, ...] = ()
 
 
+def require_free(address: Multiaddr) -> None:
+    """Raise `OSError` when somebody listens there: libp2p would share the port and get half of the callers."""
+    host, port = (
+        address.value_for_protocol(address.protocols()[0].code),
+        address.value_for_protocol("tcp"),
+    )
+    family = socket.AF_INET6 if ":" in str(host) else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, int(port or 0)))
+
+
 class Place:
     """A running node. `run` calls `ready` when every listener stands, and goes on until cancelled."""
 
@@ -92,6 +105,8 @@ class Place:
             await self._made.pubsub.wait_until_ready()
             await self._made.pubsub.subscribe(self._plan.topic)
             listen = [Multiaddr(address) for address in self._plan.listen]
+            for address in listen:
+                require_free(address)
             await stack.enter_async_context(self._host.run(listen_addrs=listen))
             stack.push_async_callback(self._close)
             self._require_listeners()

@@ -1,0 +1,76 @@
+"""Whom a node dials, and when it tries again."""
+
+import random
+
+from registry.mesh.dialing import Dialer, Target
+from registry.records import PeerId
+
+OWN = PeerId("own")
+
+
+def address(peer: str, port: int = 1) -> str:
+    return f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer}"
+
+
+def dialer(
+    *, bootstrap: tuple[str, ...] = (), kept: tuple[str, ...] = (), degree: int = 2
+) -> Dialer:
+    made = Dialer(OWN, degree=degree, redial=1.0, rng=random.Random(1))
+    made.aim([address(peer) for peer in bootstrap], [address(peer) for peer in kept])
+    return made
+
+
+def peers(targets: list[Target]) -> set[str]:
+    return {target.peer for target in targets}
+
+
+def test_every_bootstrap_peer_is_dialled_whatever_the_degree() -> None:
+    assert peers(dialer(bootstrap=("a", "b", "c"), degree=1).due((), 0.0)) == {"a", "b", "c"}
+
+
+def test_others_are_dialled_up_to_the_degree() -> None:
+    made = dialer(kept=("a", "b", "c", "d"), degree=3)
+    assert len(made.due((), 0.0)) == 3
+    assert len(made.due((PeerId("x"), PeerId("y")), 0.0)) == 1
+    assert made.due((PeerId("x"), PeerId("y"), PeerId("z")), 0.0) == []
+
+
+def test_we_and_those_who_are_connected_are_not_dialled() -> None:
+    made = dialer(bootstrap=("own", "a"), kept=("own", "b"), degree=9)
+    assert peers(made.due((PeerId("a"),), 0.0)) == {"b"}
+
+
+def test_addresses_of_one_peer_are_one_target() -> None:
+    made = dialer()
+    made.aim([address("a", 1)], [address("a", 2), address("a", 1)])
+    (target,) = made.due((), 0.0)
+    assert target == Target(PeerId("a"), (address("a", 1), address("a", 2)), bootstrap=True)
+
+
+def test_an_address_without_a_peer_is_left_out() -> None:
+    made = dialer()
+    made.aim(["/ip4/127.0.0.1/tcp/1", "", "/p2p/"], ["/p2p/a/p2p-circuit"])
+    assert made.due((), 0.0) == []
+
+
+def test_a_failed_peer_waits_longer_each_time_up_to_ten_times_the_first() -> None:
+    made, waits, now = dialer(bootstrap=("a",)), [], 0.0
+    for _ in range(10):
+        made.failed(PeerId("a"), now)
+        began = now
+        while not made.due((), now):
+            now += 0.05
+        waits.append(now - began)
+    assert 0.7 < waits[0] < 1.35
+    assert waits[2] > waits[0]
+    assert 7.4 < waits[-1] < 12.6
+
+
+def test_a_lost_peer_is_dialled_again_after_the_pause_however_often_it_failed_before() -> None:
+    made = dialer(bootstrap=("a",))
+    for _ in range(5):
+        made.failed(PeerId("a"), 0.0)
+    made.succeeded(PeerId("a"))
+    made.lost(PeerId("a"), 100.0)
+    assert made.due((), 100.5) == []
+    assert peers(made.due((), 101.3)) == {"a"}
