@@ -75,8 +75,12 @@ class Client:
             yield answer
         except TimeoutError as error:
             raise NoNode(self._absent("it did not answer in time")) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise NoNode(self._absent(str(error) or type(error).__name__)) from error
+        except OSError as error:
+            raise NoNode(self._absent(error.strerror or str(error))) from error
+        except http.client.HTTPException as error:
+            raise NoNode(
+                self._absent(f"it does not speak HTTP ({type(error).__name__})")
+            ) from error
         finally:
             connection.close()
 
