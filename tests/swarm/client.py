@@ -1,0 +1,136 @@
+"""What does a client of the swarm see? The few requests that the tests make, over real HTTP and nothing else."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from tests.swarm.nodes import Node
+from tests.swarm.waiting import until
+
+PROMPT: tuple[Mapping[str, str], ...] = ({"role": "user", "content": "Hello!"},)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One answer as the client got it. `seconds` last from the request to the end of the body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    seconds: float
+
+    @property
+    def node(self) -> str:
+        """The peer id of the node whose worker answered."""
+        return self.headers.get("x-modelvine-node", "")
+
+    @property
+    def route(self) -> str:
+        """How that node was reached."""
+        return self.headers.get("x-modelvine-route", "")
+
+
+class Client:
+    """Asks nodes as anybody would."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self.session = session
+
+    async def get(self, node: Node, path: str) -> Any:
+        """Return the JSON under a path; anything but 200 is a failure."""
+        async with self.session.get(node.http + path) as response:
+            assert response.status == 200, await response.text()
+            return await response.json()
+
+    async def post(
+        self, node: Node, path: str, body: object, *, headers: Mapping[str, str] | None = None
+    ) -> Seen:
+        """Send JSON and return what came back, whatever its status."""
+        began = time.monotonic()
+        async with self.session.post(node.http + path, json=body, headers=headers) as response:
+            content = await response.read()
+            seconds = time.monotonic() - began
+            return Seen(response.status, dict(response.headers), content, seconds)
+
+    async def models(self, node: Node) -> set[str]:
+        """Return the names that `/v1/models` lists."""
+        return {row["id"] for row in (await self.get(node, "/v1/models"))["data"]}
+
+    async def digest(self, node: Node) -> str:
+        """Return the digest of the whole registry as a node sees it."""
+        return str((await self.get(node, "/api/v1/catalog?digest=1"))["digest"])
+
+    async def states(self, node: Node) -> dict[str, str]:
+        """Return the state of every node in a node's live view, by peer id."""
+        return {n["node"]: n["state"] for n in (await self.get(node, "/api/v1/catalog"))["nodes"]}
+
+    async def register(self, node: Node, project: str, models: Iterable[str], api: str) -> None:
+        """Register a project with models that one worker serves."""
+        rows = [{"model": model, "api": api, "type": 0} for model in models]
+        body = {"project": project, "models": rows}
+        seen = await self.post(node, "/api/v0/ai/project/register", body)
+        assert (seen.status, seen.body) == (200, b'{"code":0,"message":"ok"}')
+
+    async def unregister(self, node: Node, project: str) -> None:
+        """Unregister a project."""
+        seen = await self.post(node, "/api/v0/ai/project/unregister", {"project": project})
+        assert seen.status == 200, seen.body
+
+    async def chat(self, node: Node, model: str, **headers: str) -> Seen:
+        """Ask for a whole answer."""
+        body = {"model": model, "messages": PROMPT}
+        return await self.post(node, "/v1/chat/completions", body, headers=headers)
+
+    @asynccontextmanager
+    async def stream(
+        self, node: Node, model: str, prompt: str = "Hello!"
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Ask for an answer in events; leaving early hangs up."""
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": prompt}],
+            "stream": True,
+        }
+        url = f"{node.http}/v1/chat/completions"
+        async with self.session.post(url, json=body) as response:
+            yield response
+
+    async def listed(self, nodes: Sequence[Node], *models: str, within: float = 5.0) -> float:
+        """Wait until every node lists these models; return the seconds it took."""
+
+        async def everywhere() -> bool:
+            lists = await asyncio.gather(*(self.models(node) for node in nodes))
+            return all(set(models) <= names for names in lists)
+
+        return await until(everywhere, within=within, otherwise=f"{models} not listed everywhere")
+
+    async def met(self, nodes: Sequence[Node], *, within: float = 15.0) -> float:
+        """Wait until every node holds every other for alive; return the seconds it took."""
+        peers = {node.peer for node in nodes}
+
+        async def all_alive() -> bool:
+            views = await asyncio.gather(*(self.states(node) for node in nodes))
+            return all(peers <= {p for p, s in view.items() if s == "alive"} for view in views)
+
+        return await until(all_alive, within=within, otherwise="the nodes have not met")
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[Client]:
+    """Open a client; every wait of it is bounded."""
+    timeout = aiohttp.ClientTimeout(total=30, sock_connect=5)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+        yield Client(session)
+
+
+async def events_of(response: aiohttp.ClientResponse) -> AsyncIterator[str]:
+    """Yield the `data:` of each event as it comes."""
+    async for line in response.content:
+        if line.startswith(b"data: "):
+            yield line[6:].decode().rstrip()

@@ -1,0 +1,81 @@
+"""What does a steady stream of requests see? So many a second, whatever becomes of those before."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import aiohttp
+
+from tests.swarm.client import Client, Seen
+from tests.swarm.nodes import Node
+from tests.swarm.waiting import percentile, show
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """One request: when it was sent on the monotonic clock, and what came of it."""
+
+    at: float
+    seen: Seen | None
+    error: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether it was answered."""
+        return self.seen is not None and self.seen.status == 200
+
+
+class Load:
+    """Asks one node for one model until it is told to stop. The shots are in `shots`."""
+
+    def __init__(self, client: Client, node: Node, model: str, *, rate: float = 20.0) -> None:
+        self.shots: list[Shot] = []
+        self._client = client
+        self._node = node
+        self._model = model
+        self._pause = 1 / rate
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """Send nothing more; what is under way is waited for."""
+        self._ended.set()
+
+    async def run(self) -> None:
+        """Send until `end`."""
+        async with asyncio.TaskGroup() as group:
+            due = time.monotonic()
+            while not self._ended.is_set():
+                group.create_task(self._shoot())
+                due += self._pause
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    async def _shoot(self) -> None:
+        at = time.monotonic()
+        try:
+            seen = await self._client.chat(self._node, self._model)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            self.shots.append(Shot(at, None, type(error).__name__))
+        else:
+            self.shots.append(Shot(at, seen))
+
+
+def report(what: str, shots: Sequence[Shot], *, since: float) -> None:
+    """Print what the load saw, and fail unless every request was answered. `since` is when the harm was done."""
+    seen = [shot.seen for shot in shots if shot.seen is not None]
+    tries = Counter(answer.headers.get("x-modelvine-attempts", "?") for answer in seen)
+    after = [s.seen.seconds for s in shots if s.seen is not None and since <= s.at < since + 2]
+    seconds = [answer.seconds for answer in seen]
+    bad = [shot for shot in shots if not shot.good]
+    show(
+        what,
+        requests=str(len(shots)),
+        failed=str(len(bad)),
+        p50=percentile(seconds, 0.5),
+        p99=percentile(seconds, 0.99),
+        max=max(seconds),
+        p99_of_the_2_s_after=percentile(after, 0.99),
+        attempts=", ".join(f"{n}×{count}" for n, count in sorted(tries.items())),
+    )
+    assert not bad, [shot.error or (shot.seen and shot.seen.body) for shot in bad]

@@ -1,0 +1,186 @@
+"""What does a client notice when a machine fails? Nothing, as long as another one serves the model."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pytest
+
+from node.demo.stage import Actor
+from tests.swarm.client import Client, events_of
+from tests.swarm.load import Load, Shot, report
+from tests.swarm.nodes import Node, Swarm
+from tests.swarm.waiting import show, until
+
+pytestmark = pytest.mark.swarm
+
+# Long enough that some request is always at a worker when something is killed.
+THINKING = 0.1
+
+
+@dataclass(slots=True)
+class Scene:
+    """One node that clients ask, three that serve, and the workers behind the first two of these."""
+
+    swarm: Swarm
+    client: Client
+    entry: Node
+    serving: list[Node]
+    workers: list[Actor]
+    model: str = ""
+
+    async def revive(self) -> None:
+        """Start again whatever the last test ended."""
+        for place, node in enumerate(self.serving):
+            if not node.running:
+                again = asyncio.to_thread(self.swarm.again, node, known=[self.entry])
+                self.serving[place] = await again
+        for place, actor in enumerate(self.workers):
+            if actor.process.poll() is not None:
+                self.workers[place] = await asyncio.to_thread(_worker, self.swarm, place)
+        await self.client.met([self.entry, *self.serving])
+
+    async def serve(self, *, nodes: int) -> None:
+        """Have a model of a new name served by so many nodes, and known to the one that is asked."""
+        self.model = f"model-{uuid4().hex[:8]}"
+        for place in range(nodes):
+            api = self.workers[place % len(self.workers)].fields["url"]
+            await self.client.register(self.serving[place], "failover", [self.model], api)
+
+        async def known() -> bool:
+            listed = (await self.client.get(self.entry, "/v1/models"))["data"]
+            return any(m["id"] == self.model and m["replicas"] == nodes for m in listed)
+
+        await until(known, within=5, otherwise="not every replica is known")
+
+    @asynccontextmanager
+    async def under_load(self) -> AsyncIterator[Load]:
+        """Ask for the model 20 times a second meanwhile."""
+        load = Load(self.client, self.entry, self.model)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(load.run())
+            try:
+                yield load
+            finally:
+                load.end()
+
+
+def _worker(swarm: Swarm, place: int) -> Actor:
+    return swarm.start_worker(f"worker{place}", "--delay-first", str(THINKING))
+
+
+@pytest.fixture(scope="module")
+def started(swarm: Swarm) -> tuple[list[Node], list[Actor]]:
+    """Four nodes and two workers."""
+    nodes = swarm.start_all("entry", "serving1", "serving2", "serving3")
+    return nodes, [_worker(swarm, place) for place in range(2)]
+
+
+@pytest.fixture
+async def scene(
+    swarm: Swarm, started: tuple[list[Node], list[Actor]], client: Client
+) -> AsyncIterator[Scene]:
+    """The scene, with everything alive."""
+    nodes, workers = started
+    scene = Scene(swarm, client, nodes[0], nodes[1:], workers)
+    await scene.revive()
+    yield scene
+    nodes[1:] = scene.serving
+    for node in scene.serving:
+        if node.running:
+            await client.unregister(node, "failover")
+
+
+async def _harm(
+    scene: Scene, what: str, harm: Callable[[], Awaitable[object]], *, after: float = 4.0
+) -> tuple[list[Shot], float]:
+    """Do harm in the middle of a load; return its shots, and when the harm was done."""
+    async with scene.under_load() as load:
+        await asyncio.sleep(4)
+        done = time.monotonic()
+        await harm()
+        await asyncio.sleep(max(0.0, done + after - time.monotonic()))
+    report(what, load.shots, since=done)
+    return load.shots, done
+
+
+async def test_nobody_notices_that_a_serving_node_is_killed(scene: Scene) -> None:
+    await scene.serve(nodes=2)
+    victim = scene.serving[0]
+    shots, killed = await _harm(
+        scene, "node killed", lambda: asyncio.to_thread(scene.swarm.kill, victim.actor)
+    )
+    before = [s for s in shots if s.at < killed and s.seen and s.seen.node == victim.peer]
+    after = [s for s in shots if s.at > killed + 1 and s.seen and s.seen.node == victim.peer]
+    assert before
+    assert not after
+
+
+async def test_nobody_notices_that_a_worker_is_killed(scene: Scene) -> None:
+    await scene.serve(nodes=2)
+    victim = scene.workers[0]
+    await _harm(scene, "worker killed", lambda: asyncio.to_thread(scene.swarm.kill, victim))
+
+
+async def test_nobody_notices_that_a_serving_node_is_told_to_stop(scene: Scene) -> None:
+    await scene.serve(nodes=2)
+    leaving = scene.serving[0]
+    codes: list[int] = []
+
+    async def stop() -> None:
+        codes.append(await asyncio.to_thread(scene.swarm.stop, leaving))
+
+    shots, told = await _harm(scene, "node told to stop", stop)
+    last = max(s.at for s in shots if s.seen and s.seen.node == leaving.peer)
+    show("node told to stop", last_request_it_answered_was_sent_after=last - told)
+    assert codes == [0]
+    assert last < told + 1
+    view = await scene.client.states(scene.entry)
+    assert leaving.peer not in view
+
+
+async def test_a_node_killed_in_mid_stream_leaves_an_error_event_and_no_done(scene: Scene) -> None:
+    await scene.serve(nodes=1)
+    slow = await asyncio.to_thread(
+        scene.swarm.start_worker, "slow", "--delay-between", "0.3"
+    )  # fmt: skip
+    await scene.client.register(scene.serving[0], "failover", [scene.model], slow.fields["url"])
+    events: list[str] = []
+    killed = 0.0
+    async with scene.client.stream(scene.entry, scene.model) as response:
+        assert response.status == 200
+        async for event in events_of(response):
+            events.append(event)
+            if len(events) == 3:
+                await asyncio.to_thread(scene.swarm.kill, scene.serving[0].actor)
+                killed = time.monotonic()
+    show("killed in mid-stream", told_after=time.monotonic() - killed)
+    assert '"error"' in events[-1]
+    assert "[DONE]" not in events
+    seen = await scene.client.chat(scene.entry, scene.model)
+    assert seen.status == 503
+    show("asked again, nobody left", answered_after=seen.seconds)
+    await asyncio.to_thread(scene.swarm.kill, slow)
+
+
+async def test_nobody_notices_that_all_serving_nodes_are_restarted_one_after_the_other(
+    scene: Scene,
+) -> None:
+    await scene.serve(nodes=3)
+    codes: list[int] = []
+
+    async def restart_all() -> None:
+        for place, node in enumerate(list(scene.serving)):
+            codes.append(await asyncio.to_thread(scene.swarm.stop, node))
+            again = asyncio.to_thread(scene.swarm.again, node, known=[scene.entry])
+            scene.serving[place] = await again
+            await scene.client.met([scene.entry, *scene.serving])
+
+    shots, began = await _harm(scene, "rolling restart", restart_all)
+    show("rolling restart", took=max(s.at for s in shots) - began)
+    assert codes == [0, 0, 0]
+    answered = {s.seen.node for s in shots if s.seen}
+    assert answered == {node.peer for node in scene.serving}

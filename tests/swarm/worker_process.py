@@ -1,0 +1,28 @@
+"""The stand-in worker as a process of its own, so that it can be killed: `python -m tests.swarm.worker_process`."""
+
+import argparse
+import asyncio
+import signal
+
+from tests.workers.openai_worker import running
+
+
+async def _serve(faults: dict[str, float]) -> None:
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    async with running() as worker:
+        worker.fail(**faults)
+        print(f"ready url={worker.url}", flush=True)
+        await ended.wait()
+
+
+def main() -> None:
+    """Serve until SIGTERM; delays are seconds."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--delay-first", type=float, default=0.0)
+    parser.add_argument("--delay-between", type=float, default=0.0)
+    asyncio.run(_serve(vars(parser.parse_args())))
+
+
+if __name__ == "__main__":
+    main()
