@@ -5,20 +5,16 @@ or by pointing a name of its own at this address (it then carries that name as `
 """
 
 import hmac
-import os
-import secrets
 import socket
 from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
 from node.faces.errors import NotAllowed, UnsupportedMediaType
 
-TOKEN_BYTES = 32
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # A proxy on this machine speaks for callers who are elsewhere; it says so in one of these.
 _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
@@ -73,21 +69,6 @@ class Access:
         return scheme.lower() == "bearer" and bool(self._token) and matches
 
 
-def control_token(path: Path) -> str:
-    """Return the token kept at `path`; make one, readable by the owner alone, where there is none.
-
-    Raise `PermissionError` when others can read it, `ValueError` when it is too short to keep anybody out.
-    """
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return _kept_token(path)
-    token = secrets.token_urlsafe(TOKEN_BYTES)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token + "\n")
-    return token
-
-
 def is_own_address(host: str) -> bool:
     """Whether `host` is `localhost`, this machine's own name, or an address of one of its interfaces; asks no DNS.
 
@@ -107,17 +88,6 @@ def is_own_address(host: str) -> bool:
         except OSError:
             return False
     return True
-
-
-def _kept_token(path: Path) -> str:
-    if path.stat().st_mode & 0o077:
-        raise PermissionError(
-            f"others can read {path}; make it 0600, or remove it to get a new one"
-        )
-    token = path.read_text().strip()
-    if len(token) < TOKEN_BYTES:
-        raise ValueError(f"{path} holds no whole token; remove it to get a new one")
-    return token
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
+from node.addresses import HostPort
 from registry.records import Reach
 
-UNSPECIFIED = frozenset({"0.0.0.0", "::"})  # noqa: S104  (compared with, never bound)
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104  (compared with, never bound)
 
 
 def host_of(multiaddr: str) -> str:
@@ -13,24 +14,11 @@ def host_of(multiaddr: str) -> str:
     return parts[2] if len(parts) > 2 else ""
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Split `HOST:PORT`, where HOST may be a bracketed IPv6 address; raise `ValueError`."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"{address!r} is not HOST:PORT")
-    return host.strip("[]"), int(port)
-
-
-def join_address(host: str, port: int) -> str:
-    """Join a host and a port, bracketing IPv6."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def reach_of(mesh: Iterable[str], *, link_host: str, link_port: int, certificate: bytes) -> Reach:
-    """Say how to reach us: the link listener is found at the hosts of our mesh addresses when it listens on all."""
+def reach_of(mesh: Iterable[str], *, link: HostPort, certificate: bytes) -> Reach:
+    """Say how to reach us. A link listener on every address is found at the hosts of our mesh addresses."""
     addresses = tuple(dict.fromkeys(mesh))
-    hosts = [link_host]
-    if link_host in UNSPECIFIED:
+    hosts = [link.host]
+    if link.host in _EVERYWHERE:
         hosts = [host for host in map(host_of, addresses) if host]
-    links = tuple(dict.fromkeys(join_address(host, link_port) for host in hosts))
+    links = tuple(dict.fromkeys(str(HostPort(host, link.port)) for host in hosts))
     return Reach(mesh=addresses, links=links, certificate=certificate)

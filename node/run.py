@@ -15,13 +15,15 @@ import uvloop
 from aiohttp import web
 
 from node import __version__
-from node.access import Access, control_token
+from node.access import Access
+from node.addresses import HostPort, host_port
 from node.assembly import Given, Parts, assemble
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
 from node.faces.serving import runner
 from node.host import Host
-from node.reach import host_of, join_address, reach_of, split_address
+from node.identity import control_token
+from node.reach import host_of, reach_of
 from node.settings import Settings
 from node.tasks import supervise
 from registry.errors import InvalidSignature, RegistryError
@@ -62,17 +64,17 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
     signals = _Signals()
     settings = given.settings
     async with AsyncExitStack() as closing:
-        public = closing.enter_context(_bind(settings.node.http))
+        public = closing.enter_context(_bind(host_port(settings.node.http)))
         link = closing.enter_context(_bind(_link_address(settings)))
-        listening = Listening(http=_name(public), link=_name(link))
+        listening = Listening(http=str(_name(public)), link=str(_name(link)))
         parts = await assemble(given, closing)
         registry = parts.registry
         context = _context(given, parts, listening)
         await _open_link(context, given.identity, link, closing)
-        await registry.start(partial(serve_pipe, port=link.getsockname()[1]))
+        await registry.start(partial(serve_pipe, port=_name(link).port))
         closing.push_async_callback(registry.stop)
         await parts.bootstrap.restore()
-        reach = partial(_reach, registry, given.identity, link)
+        reach = partial(_reach, registry, given.identity, _name(link))
         await registry.introduce(
             services=parts.agent.workers.services(), reach=reach(), agent=f"modelvine/{__version__}"
         )
@@ -106,32 +108,26 @@ class _Signals:
         self.first.set()
 
 
-def _bind(address: str) -> socket.socket:
-    host, port = split_address(address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def _bind(address: HostPort) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
     except OSError as error:
         raise OSError(f"cannot listen on {address}: {error.strerror}") from error
 
 
-def _name(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return join_address(host, port)
+def _name(listener: socket.socket) -> HostPort:
+    return HostPort(*listener.getsockname()[:2])
 
 
-def _link_address(settings: Settings) -> str:
-    return settings.node.link or join_address(host_of(settings.mesh.listen[0]), 0)
+def _link_address(settings: Settings) -> HostPort:
+    if settings.node.link:
+        return host_port(settings.node.link)
+    return HostPort(host_of(settings.mesh.listen[0]), 0)
 
 
-def _reach(registry: Registry, identity: Identity, link: socket.socket) -> Reach:
-    host, port = link.getsockname()[:2]
-    return reach_of(
-        registry.mesh.addresses(),
-        link_host=host,
-        link_port=port,
-        certificate=certificate_of(identity),
-    )
+def _reach(registry: Registry, identity: Identity, link: HostPort) -> Reach:
+    return reach_of(registry.mesh.addresses(), link=link, certificate=certificate_of(identity))
 
 
 def _context(given: Given, parts: Parts, listening: Listening) -> Context:
@@ -141,7 +137,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         registry=parts.registry,
         router=parts.router,
         agent=parts.agent,
-        access=Access(token=control_token(given.data_dir / "control.token")),
+        access=Access(token=control_token(given.data_dir)),
         metrics=parts.metrics,
         links=parts.links,
         bootstrap=parts.bootstrap,

@@ -1,13 +1,12 @@
 """Who may call what: this machine and holders of the token may change the node; pages of other origins may not."""
 
-import stat
 from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from node.access import Access, control_token, is_own_address, same_machine
+from node.access import Access, is_own_address, same_machine
 from node.faces.errors import KNOWN, refusal
 
 TOKEN = "a-token-of-sufficient-length-for-anybody"
@@ -163,26 +162,3 @@ def test_loopback_is_this_machine(host):
 )
 def test_what_is_no_address_of_this_machine_is_not_asked_of_dns(host):
     assert not is_own_address(host)
-
-
-def test_a_token_is_made_once_and_only_its_owner_can_read_it(tmp_path):
-    path = tmp_path / "control.token"
-    token = control_token(path)
-    assert len(token) >= 32
-    assert control_token(path) == token
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_a_token_that_others_can_read_is_refused(tmp_path):
-    path = tmp_path / "control.token"
-    control_token(path)
-    path.chmod(0o644)
-    with pytest.raises(PermissionError, match="0600"):
-        control_token(path)
-
-
-def test_a_token_that_was_cut_short_is_refused(tmp_path):
-    path = tmp_path / "control.token"
-    path.touch(0o600)
-    with pytest.raises(ValueError, match="no whole token"):
-        control_token(path)
