@@ -8,6 +8,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from registry.errors import MeshError
+
 _log = logging.getLogger("modelvine.mesh")
 _Result = TypeVar("_Result")
 
@@ -38,6 +40,7 @@ class Crew:
     def _left(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # The text of an error may quote what a peer sent, so only its type is told.
-            _log.warning("work for a peer failed: %s", type(error).__name__)
+            # A peer that left is no news. The text of an error may quote what a peer sent, so only its type is told.
+            level = logging.DEBUG if isinstance(error, MeshError) else logging.WARNING
+            _log.log(level, "work for a peer failed: %s", type(error).__name__)
             _log.debug("work for a peer failed", exc_info=error)

@@ -15,6 +15,7 @@ from typing import Any
 
 import libp2p.network.connection.swarm_connection as connection_module
 import libp2p.pubsub.pubsub as pubsub_module
+import libp2p.stream_muxer.yamux.yamux as yamux_module
 import trio
 from libp2p.abc import IHost, INetStream
 from libp2p.exceptions import ParseError
@@ -34,6 +35,9 @@ QUEUE = 1024
 
 WINDOW_BATCH = 16 * 1024
 """Bytes read before a window update is sent; libp2p sends one for each read, even of one byte."""
+
+ROUND_TRIP_SECONDS = 5
+"""Seconds between measurements of a connection's round trip."""
 
 Deliver = Callable[[ID, rpc_pb2.Message], None]
 
@@ -105,6 +109,7 @@ def harden() -> None:
     _require(pubsub_module.Pubsub, "push_msg", "notify_subscriptions", "stream_handler")
     _require(pubsub_module.Pubsub, "continuously_read_stream", "_handle_dead_peer")
     _require(GossipSub, "_get_in_topic_gossipsub_peers_from_minus", "_handle_topic_heartbeat")
+    _require(yamux_module, "RTT_MEASURE_INTERVAL")
     _require(YamuxStream, "_auto_tune_and_send_window_update")
     _require(connection_module, "logging")
     # Its calls go to the root logger, and each gives an unconfigured process a handler on stderr.
@@ -113,6 +118,9 @@ def harden() -> None:
     patched = pubsub_module
     patched.SUBSCRIPTION_CHANNEL_SIZE = QUEUE
     patched.RpcQueue = functools.partial(RpcQueue, max_size=QUEUE)
+    # Measured twice a minute, a round trip of a connection's busy first second would stand for too long.
+    patched = yamux_module
+    patched.RTT_MEASURE_INTERVAL = ROUND_TRIP_SECONDS
     original = YamuxStream._auto_tune_and_send_window_update  # noqa: SLF001
     if original.__name__ != "_batched_window_update":
         patched = YamuxStream

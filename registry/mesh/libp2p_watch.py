@@ -107,5 +107,5 @@ class Watch(INotifee):
             if conn.direction is Opened.OUTBOUND
             else Direction.INBOUND,
             relayed=relayed,
-            round_trip=conn.muxed_conn.rtt,
+            round_trip=float(conn.muxed_conn.rtt()),
         )

@@ -296,6 +296,13 @@ async def test_connections_that_ended_do_not_count_against_the_limit(world: LibP
     await joined(host, guest)
 
 
+async def test_the_round_trip_to_a_peer_is_measured(world: LibP2PWorld) -> None:
+    first = await world.seat("first", ping=1)
+    second = await world.seat("second", first, ping=1)
+    await until(lambda: first.mesh.connections()[0].round_trip > 0)
+    await until(lambda: second.mesh.connections()[0].round_trip > 0)
+
+
 async def test_addresses_name_interfaces_or_what_is_announced() -> None:
     everywhere = LibP2PMesh(identity("first"), settings(listen=("/ip4/0.0.0.0/tcp/0",)))
     await everywhere.start(echo, return_everything)
