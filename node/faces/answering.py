@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from aiohttp import hdrs, web
 
-from node.faces import Context
+from node.faces import REQUEST_ID, Context
 from node.faces.errors import KNOWN, refusal
-from node.faces.keys import REQUEST_ID
 from router.dialects import Answer
 from router.dispatch import Routed
 from router.errors import RouterError

@@ -10,10 +10,9 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from node.faces import Context
+from node.faces import REQUEST_ID, Context
 from node.faces.answering import answer
 from node.faces.errors import Unparseable, WrongParameter
-from node.faces.keys import REQUEST_ID
 from node.faces.openai import content_type_of, passed, pin
 from node.faces.reading import read_body, text_of
 from node.faces.registration import model_of, project_of

@@ -8,9 +8,8 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from node.faces import Context
+from node.faces import REQUEST_ID, Context
 from node.faces.errors import UnknownNode
-from node.faces.keys import REQUEST_ID
 from node.faces.openai import peer_id
 from node.faces.peers import HOP
 from node.faces.reading import done, json_answer, read_object, text_of

@@ -6,9 +6,8 @@ from typing import Any
 
 from aiohttp import web
 
-from node.faces import Context
+from node.faces import REQUEST_ID, Context
 from node.faces.errors import WrongParameter
-from node.faces.keys import REQUEST_ID
 from node.faces.openai import pin
 from node.faces.reading import done, json_answer
 from registry.catalog import Signed

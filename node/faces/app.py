@@ -17,9 +17,8 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from node import faces
-from node.faces import Context
+from node.faces import REQUEST_ID, Context
 from node.faces.errors import KNOWN, of_http, refusal
-from node.faces.keys import REQUEST_ID
 from node.faces.peers import peer_check
 from node.faces.serving import SERVER
 

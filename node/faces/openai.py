@@ -9,10 +9,9 @@ from types import MappingProxyType
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from node.faces import Context
+from node.faces import REQUEST_ID, Context
 from node.faces.answering import answer
 from node.faces.errors import WrongParameter
-from node.faces.keys import REQUEST_ID
 from node.faces.peers import HOP
 from node.faces.reading import read_body
 from registry.errors import InvalidSignature

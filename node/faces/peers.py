@@ -7,7 +7,6 @@ from aiohttp import web
 
 from node.faces import Context
 from node.faces.errors import NotAllowed
-from node.faces.keys import ASKING_PEER
 from registry.errors import RegistryError
 from registry.liveness import Presence
 from registry.records import PeerId
@@ -28,7 +27,6 @@ def peer_check(context: Context) -> Callable[[web.Request], None]:
             raise NotAllowed(f"the registry here does not know {peer}")
         if context.registry.presence(peer) is Presence.LEFT:
             raise NotAllowed(f"{peer} has left the network")
-        request[ASKING_PEER] = peer
 
     return check
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -200,7 +201,7 @@ async def until(holds, *, seconds=5.0):
 
 
 @dataclass
-class Mesh:
+class Pair:
     """Two nodes that have met."""
 
     one: Running
@@ -209,3 +210,24 @@ class Mesh:
     async def knows(self, running: Running, name: str):
         """Wait until a node can offer a model."""
         await until(lambda: name in running.context.registry.catalog.offers)
+
+
+async def told(call):
+    """Return the status and the JSON body of an answer."""
+    async with call as response:
+        return response.status, await response.json()
+
+
+async def raw(running: Running, sent: bytes) -> bytes:
+    """Send bytes over a bare connection and return the answer to them."""
+    host, port = running.context.listening.http.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(sent)
+        async with asyncio.timeout(5):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(re.search(rb"(?i)content-length: (\d+)", head)[1])
+            return head + await reader.readexactly(length)
+    finally:
+        writer.close()
+        await writer.wait_closed()

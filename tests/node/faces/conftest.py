@@ -4,7 +4,7 @@ import pytest
 
 from registry.mesh.memory_net import MemoryNet
 from registry.signing import Identity
-from tests.node.faces.assembly import Mesh, World, node, until
+from tests.node.faces.assembly import Pair, World, node, until
 from tests.workers.openai_worker import running
 
 
@@ -26,10 +26,17 @@ async def mesh():
     async with node(world) as one, node(world) as two:
         await until(lambda: two.context.peer in one.context.registry.catalog.held)
         await until(lambda: one.context.peer in two.context.registry.catalog.held)
-        yield Mesh(one, two)
+        yield Pair(one, two)
 
 
 @pytest.fixture
 def stranger():
     """A peer id that no node of the test has."""
     return Identity(bytes(range(32))).peer
+
+
+@pytest.fixture
+async def served(alone, worker):
+    """A node with a worker for the model `tiny`."""
+    await alone.register(worker)
+    return alone

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from registry.store import Space
-from tests.node.faces.assembly import TOKEN, until
+from tests.node.faces.assembly import TOKEN, told, until
 
 PROJECT = "/api/v0/ai/project"
 MODEL = "/api/v0/ai/model"
@@ -15,11 +15,6 @@ API = "http://127.0.0.1:1042/v1/chat/completions"
 ROW = {"model": "Llama3-70B", "api": API, "type": 0}
 WHOLE = {"project": "DecentralGPT", "models": [ROW]}
 ONE = {"project": "DecentralGPT", **ROW}
-
-
-async def told(call):
-    async with call as response:
-        return response.status, await response.json()
 
 
 def services(node):

@@ -1,43 +1,21 @@
 """OpenAI's interface at a node: bytes pass through, streams flow, failures are told, hanging up reaches the worker."""
 
-import asyncio
-import gzip
 import logging
-import re
-import zlib
 
 import aiohttp
 import openai
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from node.faces.answering import WholeEvents
-from registry.mesh.memory_net import MemoryNet
 from registry.records import Standing
 from registry.signing import Identity
 from router.requests import Kind
-from tests.node.faces.assembly import World, node, settings_of, until
+from tests.node.faces.assembly import told
 from tests.workers.openai_worker import WORDS, OpenAIWorker
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "a secret prompt"}]}
 PATH = "/v1/chat/completions"
 STRANGER = Identity(bytes(range(32))).peer
-
-
-async def told(call):
-    """The status and the JSON body of an answer."""
-    async with call as response:
-        assert response.content_type == "application/json"
-        return response.status, await response.json()
-
-
-@pytest.fixture
-async def served(alone, worker):
-    """A node with a worker for the model `tiny`."""
-    await alone.register(worker)
-    return alone
 
 
 class TestAnAnswer:
@@ -109,22 +87,6 @@ class TestARequest:
         async with served.http.post(PATH, data=orjson.dumps(CHAT), **skip) as response:
             assert response.status == 200
 
-    @pytest.mark.parametrize(
-        ("encoding", "pack"),
-        [
-            ("gzip", gzip.compress),
-            ("deflate", zlib.compress),
-            ("deflate", lambda body: zlib.compress(body)[2:-4]),
-            ("identity", bytes),
-        ],
-    )
-    async def test_may_come_packed(self, served, worker, encoding, pack):
-        headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
-        data = pack(orjson.dumps(CHAT))
-        async with served.http.post(PATH, data=data, headers=headers) as response:
-            assert response.status == 200
-        assert orjson.loads(worker.received[-1].body) == CHAT
-
     async def test_may_be_a_form_which_passes_as_it_came(self, served, worker):
         form = aiohttp.FormData()
         form.add_field("model", "tiny")
@@ -167,59 +129,6 @@ class TestARequest:
         async with mesh.two.http.post(PATH, json=CHAT, headers=headers) as response:
             assert response.status in (404, 503)
         assert worker.received == []
-
-
-class TestAStream:
-    ASKED = CHAT | {"stream": True}
-
-    async def test_comes_event_by_event_while_the_worker_still_works(self, served, worker):
-        worker.fail(delay_between=60)
-        async with served.http.post(PATH, json=self.ASKED) as response:
-            assert response.content_type == "text/event-stream"
-            async with asyncio.timeout(5):
-                assert await response.content.readuntil(b"\n\n") == b": alive\n\n"
-                event = await response.content.readuntil(b"\n\n")
-            assert orjson.loads(event[6:])["choices"][0]["delta"]["role"] == "assistant"
-
-    async def test_ends_with_done(self, served):
-        async with served.http.post(PATH, json=self.ASKED) as response:
-            assert (await response.read()).endswith(b"data: [DONE]\n\n")
-
-    async def test_that_breaks_off_ends_with_an_error_event_and_without_done(self, served, worker):
-        worker.fail(die_after=2)
-        async with served.http.post(PATH, json=self.ASKED) as response:
-            assert response.status == 200
-            events = (await response.read()).split(b"\n\n")
-        assert events.pop() == b""
-        assert orjson.loads(events[-2][6:])["choices"]
-        assert orjson.loads(events[-1][6:])["error"]["code"] == "answer_broken"
-        assert b"data: [DONE]" not in events
-
-    async def test_whose_caller_hangs_up_is_given_up_at_the_worker(self, served, worker):
-        worker.fail(delay_between=60)
-        async with served.http.post(PATH, json=self.ASKED) as response:
-            await response.content.readuntil(b"\n\n")
-            response.close()
-        await until(lambda: worker.hung_up == 1)
-        await until(lambda: served.context.router.in_flight.total() == 0)
-
-    async def test_whose_caller_hangs_up_is_given_up_over_two_hops(self, mesh, worker):
-        worker.fail(delay_between=60)
-        await mesh.one.register(worker)
-        await mesh.knows(mesh.two, "tiny")
-        async with mesh.two.http.post(PATH, json=self.ASKED) as response:
-            await response.content.readuntil(b"\n\n")
-            response.close()
-        await until(lambda: worker.hung_up == 1)
-        await until(lambda: mesh.one.context.router.in_flight.total() == 0)
-
-
-@given(st.lists(st.sampled_from([b"data: x", b"\n", b"\n\n", b"\r\n", b": c", b"y"])))
-def test_however_a_stream_is_cut_its_bytes_go_on_in_order_and_events_go_on_whole(chunks):
-    held = WholeEvents()
-    sent = [held.take(chunk) for chunk in chunks]
-    assert b"".join((*sent, held.rest)) == b"".join(chunks)
-    assert all(not piece or piece.endswith((b"\n\n", b"\r\n\r\n")) for piece in sent)
 
 
 class TestAFailure:
@@ -297,17 +206,6 @@ class TestWhatIsBad:
         call = served.http.post(PATH, data=b"{}", headers={"Content-Type": kind})
         assert (await told(call))[0] == 415
 
-    async def test_as_a_content_encoding_is_415(self, served):
-        headers = {"Content-Type": "application/json", "Content-Encoding": "br"}
-        assert (await told(served.http.post(PATH, data=b"{}", headers=headers)))[0] == 415
-
-    @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-    @pytest.mark.parametrize("body", [b"not packed", gzip.compress(b"{}")[:-9], b"\x78\x9c\xff"])
-    async def test_as_packed_bytes_is_400(self, served, encoding, body, caplog):
-        headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
-        assert (await told(served.http.post(PATH, data=body, headers=headers)))[0] == 400
-        assert not [record for record in caplog.records if record.exc_info]
-
     @pytest.mark.parametrize("prefix", [b"", b"--b\r\n", b"--b\r\nContent-Disposition: x\r\n\r\n"])
     async def test_as_a_form_is_400(self, served, prefix):
         headers = {"Content-Type": "multipart/form-data; boundary=b"}
@@ -332,113 +230,6 @@ class TestWhatIsBad:
             assert response.status == 405
             assert response.headers["Allow"] == "POST"
             assert (await response.json())["code"] == 1011
-
-    async def test_as_an_expectation_is_417(self, alone):
-        call = alone.http.post(PATH, json=CHAT, headers={"Expect": "miracles"})
-        assert (await told(call))[0] == 417
-
-
-async def _raw(served, sent: bytes) -> bytes:
-    """Send bytes over a bare connection and return the answer to them."""
-    host, port = served.context.listening.http.split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        writer.write(sent)
-        async with asyncio.timeout(5):
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(re.search(rb"(?i)content-length: (\d+)", head)[1])
-            return head + await reader.readexactly(length)
-    finally:
-        writer.close()
-        await writer.wait_closed()
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"\x16\x03\x01\x02\x00\x01\x00",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
-    ],
-    ids=["TLS", "version", "length", "line", "header"],
-)
-async def test_bytes_that_are_no_request_are_answered_in_our_shape_without_a_traceback(
-    alone, sent, caplog
-):
-    head, _, body = (await _raw(alone, sent)).partition(b"\r\n\r\n")
-    assert re.match(rb"HTTP/1\.[01] 400 ", head)
-    assert b"Server: modelvine" in head
-    assert orjson.loads(body)["error"]["code"] == "invalid_body"
-    assert not [r for r in caplog.records if r.exc_info or r.levelno >= logging.WARNING]
-
-
-async def test_a_body_whose_chunks_are_nonsense_is_400(served):
-    sent = (
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-        b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n"
-    )
-    head, _, body = (await _raw(served, sent)).partition(b"\r\n\r\n")
-    assert b" 400 " in head
-    assert orjson.loads(body)["code"] == 1002
-
-
-class TestALargeBody:
-    @pytest.fixture
-    async def small(self):
-        settings = settings_of(max_body_bytes=10_000, idle_timeout=0.3)
-        async with node(World(MemoryNet()), settings) as running:
-            yield running
-
-    async def test_is_413_whether_it_says_how_long_it_is_or_not(self, small):
-        async def pieces():
-            for _ in range(20):
-                yield b"x" * 1_000
-
-        headers = {"Content-Type": "application/json"}
-        for body in (b"x" * 10_001, pieces()):
-            status, said = await told(small.http.post(PATH, data=body, headers=headers))
-            assert (status, said["error"]["code"]) == (413, "body_too_large")
-
-    @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-    async def test_is_413_when_only_unpacking_shows_it(self, small, encoding):
-        pack = gzip.compress if encoding == "gzip" else zlib.compress
-        headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
-        call = small.http.post(PATH, data=pack(b" " * 5_000_000), headers=headers)
-        assert (await told(call))[0] == 413
-
-    async def test_that_does_not_come_is_408(self, small):
-        sent = (
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
-        )
-        head, _, body = (await _raw(small, sent)).partition(b"\r\n\r\n")
-        assert b" 408 " in head
-        assert orjson.loads(body)["code"] == 1005
-
-
-async def test_one_line_is_logged_for_a_request_and_no_word_of_what_was_said(served, caplog):
-    with caplog.at_level(logging.DEBUG):
-        async with served.http.post(PATH, json=CHAT, headers={"x-request-id": "id-1"}) as response:
-            await response.read()
-        await until(lambda: any("id-1" in r.getMessage() for r in caplog.records))
-    lines = [r.getMessage() for r in caplog.records if r.name == "modelvine.requests"]
-    assert len(lines) == 1
-    assert "model=tiny kind=chat/completions" in lines[0]
-    assert "route=local attempts=1 status=200" in lines[0]
-    assert "secret" not in caplog.text
-    assert WORDS[0] not in caplog.text
-
-
-async def test_requests_are_counted(served):
-    async with served.http.post(PATH, json=CHAT) as response:
-        await response.read()
-    async with served.http.get("/metrics") as response:
-        text = await response.text()
-    assert 'modelvine_requests_total{kind="chat/completions",status="200"} 1.0' in text
-    assert 'modelvine_attempts_total{dialect="openai_http",outcome="ok"} 1.0' in text
-    assert "modelvine_requests_in_flight 0.0" in text
 
 
 class TestTheUnmodifiedClient:

@@ -1,0 +1,91 @@
+"""How answers reach callers: streams flow, break off visibly, stop when nobody listens, and are counted once."""
+
+import asyncio
+import logging
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.faces.answering import WholeEvents
+from tests.node.faces.assembly import until
+from tests.workers.openai_worker import WORDS
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "a secret prompt"}]}
+PATH = "/v1/chat/completions"
+
+
+class TestAStream:
+    ASKED = CHAT | {"stream": True}
+
+    async def test_comes_event_by_event_while_the_worker_still_works(self, served, worker):
+        worker.fail(delay_between=60)
+        async with served.http.post(PATH, json=self.ASKED) as response:
+            assert response.content_type == "text/event-stream"
+            async with asyncio.timeout(5):
+                assert await response.content.readuntil(b"\n\n") == b": alive\n\n"
+                event = await response.content.readuntil(b"\n\n")
+            assert orjson.loads(event[6:])["choices"][0]["delta"]["role"] == "assistant"
+
+    async def test_ends_with_done(self, served):
+        async with served.http.post(PATH, json=self.ASKED) as response:
+            assert (await response.read()).endswith(b"data: [DONE]\n\n")
+
+    async def test_that_breaks_off_ends_with_an_error_event_and_without_done(self, served, worker):
+        worker.fail(die_after=2)
+        async with served.http.post(PATH, json=self.ASKED) as response:
+            assert response.status == 200
+            events = (await response.read()).split(b"\n\n")
+        assert events.pop() == b""
+        assert orjson.loads(events[-2][6:])["choices"]
+        assert orjson.loads(events[-1][6:])["error"]["code"] == "answer_broken"
+        assert b"data: [DONE]" not in events
+
+    async def test_whose_caller_hangs_up_is_given_up_at_the_worker(self, served, worker):
+        worker.fail(delay_between=60)
+        async with served.http.post(PATH, json=self.ASKED) as response:
+            await response.content.readuntil(b"\n\n")
+            response.close()
+        await until(lambda: worker.hung_up == 1)
+        await until(lambda: served.context.router.in_flight.total() == 0)
+
+    async def test_whose_caller_hangs_up_is_given_up_over_two_hops(self, mesh, worker):
+        worker.fail(delay_between=60)
+        await mesh.one.register(worker)
+        await mesh.knows(mesh.two, "tiny")
+        async with mesh.two.http.post(PATH, json=self.ASKED) as response:
+            await response.content.readuntil(b"\n\n")
+            response.close()
+        await until(lambda: worker.hung_up == 1)
+        await until(lambda: mesh.one.context.router.in_flight.total() == 0)
+
+
+@given(st.lists(st.sampled_from([b"data: x", b"\n", b"\n\n", b"\r\n", b": c", b"y"])))
+def test_however_a_stream_is_cut_its_bytes_go_on_in_order_and_events_go_on_whole(chunks):
+    held = WholeEvents()
+    sent = [held.take(chunk) for chunk in chunks]
+    assert b"".join((*sent, held.rest)) == b"".join(chunks)
+    assert all(not piece or piece.endswith((b"\n\n", b"\r\n\r\n")) for piece in sent)
+
+
+async def test_one_line_is_logged_for_a_request_and_no_word_of_what_was_said(served, caplog):
+    with caplog.at_level(logging.DEBUG):
+        async with served.http.post(PATH, json=CHAT, headers={"x-request-id": "id-1"}) as response:
+            await response.read()
+        await until(lambda: any("id-1" in r.getMessage() for r in caplog.records))
+    lines = [r.getMessage() for r in caplog.records if r.name == "modelvine.requests"]
+    assert len(lines) == 1
+    assert "model=tiny kind=chat/completions" in lines[0]
+    assert "route=local attempts=1 status=200" in lines[0]
+    assert "secret" not in caplog.text
+    assert WORDS[0] not in caplog.text
+
+
+async def test_requests_are_counted(served):
+    async with served.http.post(PATH, json=CHAT) as response:
+        await response.read()
+    async with served.http.get("/metrics") as response:
+        text = await response.text()
+    assert 'modelvine_requests_total{kind="chat/completions",status="200"} 1.0' in text
+    assert 'modelvine_attempts_total{dialect="openai_http",outcome="ok"} 1.0' in text
+    assert "modelvine_requests_in_flight 0.0" in text

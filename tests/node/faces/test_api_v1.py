@@ -1,0 +1,118 @@
+"""How a node sees the network, why it would choose whom, and how it is taken out of service."""
+
+import pytest
+
+from tests.node.faces.assembly import told, until
+
+
+async def test_equal_digests_mean_equal_registries(mesh, worker):
+    await mesh.one.register(worker)
+    await mesh.knows(mesh.two, "tiny")
+    _, one = await told(mesh.one.http.get("/api/v1/catalog?digest=1"))
+    _, two = await told(mesh.two.http.get("/api/v1/catalog?digest=1"))
+    assert one == two
+    assert one.keys() == {"digest", "records"}
+    assert one["records"] == 2
+
+
+async def test_the_catalog_shows_every_live_record(mesh, worker):
+    await mesh.one.register(worker, type=1, cid="c")
+    await mesh.knows(mesh.two, "tiny")
+    _, body = await told(mesh.two.http.get("/api/v1/catalog"))
+    nodes = {entry["node"]: entry for entry in body["nodes"]}
+    served = nodes[mesh.one.context.peer]
+    assert served["services"] == [{"project": "p", "model": "tiny", "type": 1, "cid": "c"}]
+    assert (served["state"], served["standing"], served["self"]) == ("alive", "serving", False)
+    assert nodes[mesh.two.context.peer]["self"] is True
+    assert 0 <= served["age"] < 5
+    assert served["version"] == list(mesh.one.context.registry.own.version)
+    assert served["agent"].startswith("modelvine/")
+    assert worker.url not in str(body)
+
+
+async def test_a_node_that_is_lost_leaves_the_live_view_and_not_the_list_of_nodes(mesh):
+    mesh.one.context.registry.mesh.fail()
+    presence = mesh.two.context.registry.presence
+    await until(lambda: presence(mesh.one.context.peer).value == "lost")
+    _, catalog = await told(mesh.two.http.get("/api/v1/catalog"))
+    assert [entry["node"] for entry in catalog["nodes"]] == [mesh.two.context.peer]
+    _, nodes = await told(mesh.two.http.get("/api/v1/nodes"))
+    states = {entry["node"]: (entry["state"], entry["connection"]) for entry in nodes["nodes"]}
+    assert states[mesh.one.context.peer] == ("lost", "none")
+    mesh.one.context.registry.mesh.recover()
+
+
+async def test_nodes_are_listed_with_how_they_are_reached(mesh):
+    _, body = await told(mesh.two.http.get("/api/v1/nodes"))
+    nodes = {entry["node"]: entry for entry in body["nodes"]}
+    one = nodes[mesh.one.context.peer]
+    assert (one["state"], one["connection"], one["models"]) == ("alive", "direct", 0)
+    assert one["links"] == [mesh.one.context.listening.link]
+    assert one["addresses"]
+    assert one.keys() >= {"last_heard", "round_trip", "agent"}
+    assert nodes[mesh.two.context.peer]["connection"] == "self"
+
+
+class TestARoute:
+    async def test_names_the_candidates_in_order_and_why(self, mesh, worker):
+        await mesh.one.register(worker)
+        await mesh.two.register(worker, project="q")
+        await mesh.knows(mesh.two, "p/tiny")
+        _, body = await told(mesh.two.http.get("/api/v1/route?model=tiny"))
+        assert (body["model"], body["policy"]) == ("tiny", "p2c")
+        assert [entry["chosen"] for entry in body["candidates"]] == [True, False]
+        routes = {entry["node"]: entry["route"] for entry in body["candidates"]}
+        assert routes == {mesh.two.context.peer: "local", mesh.one.context.peer: "direct"}
+        assert body["candidates"][0].keys() == {
+            "node",
+            "project",
+            "model",
+            "cid",
+            "route",
+            "in_flight",
+            "score",
+            "chosen",
+            "why",
+        }
+        assert worker.received == []
+
+    async def test_names_who_is_left_out_and_why(self, mesh, worker):
+        await mesh.one.register(worker)
+        await mesh.two.register(worker, project="q")
+        await mesh.knows(mesh.two, "p/tiny")
+        _, body = await told(mesh.two.http.get("/api/v1/route?model=tiny&project=q"))
+        assert [entry["project"] for entry in body["candidates"]] == ["q"]
+        (left,) = body["excluded"]
+        assert (left["project"], left["reason"]) == ("p", "the caller asked for another")
+
+    @pytest.mark.parametrize(
+        ("query", "status", "code"),
+        [
+            ("", 400, "invalid_parameter"),
+            ("?model=", 400, "invalid_parameter"),
+            ("?model=unknown", 404, "model_not_found"),
+            ("?model=m&node=x", 400, "invalid_parameter"),
+        ],
+    )
+    async def test_of_nothing_is_an_error(self, alone, query, status, code):
+        answered, body = await told(alone.http.get(f"/api/v1/route{query}"))
+        assert (answered, body["error"]["code"]) == (status, code)
+
+
+class TestDraining:
+    async def test_travels_to_the_others_and_is_taken_back(self, mesh):
+        presence = mesh.two.context.registry.presence
+        _, body = await told(mesh.one.http.post("/api/v1/drain"))
+        assert (body["code"], body["standing"]) == (0, "draining")
+        await until(lambda: presence(mesh.one.context.peer).value == "draining")
+        _, ready = await told(mesh.one.http.get("/readyz"))
+        assert "draining" in ready["parts"]["http"]
+        _, body = await told(mesh.one.http.post("/api/v1/undrain", json={}))
+        assert body["standing"] == "serving"
+        await until(lambda: presence(mesh.one.context.peer).value == "alive")
+
+    @pytest.mark.parametrize("path", ["/api/v1/drain", "/api/v1/undrain"])
+    async def test_is_for_this_machine_and_not_for_pages(self, alone, path):
+        for headers in ({"X-Forwarded-For": "203.0.113.9"}, {"Origin": "https://evil.example"}):
+            status, body = await told(alone.http.post(path, headers=headers))
+            assert (status, body["code"]) == (403, 1010)

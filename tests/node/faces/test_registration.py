@@ -1,0 +1,79 @@
+"""What a registration asks for, read from decoded JSON: which dialect speaks to it, and where it may stand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.faces.errors import Unparseable, WrongParameter
+from node.faces.registration import SCHEMES, Here, read_project, read_worker
+from registry.records import ModelType
+from router import dialects
+
+HERE = Here(is_own_address=lambda host: host in ("localhost", "127.0.0.1"), own_ports={6100, 80})
+MODEL = {"model": "m", "api": "http://localhost:1042"}
+
+
+@pytest.mark.parametrize("kind", ModelType)
+def test_every_type_of_model_can_be_registered(kind):
+    assert read_worker("p", MODEL | {"type": int(kind)}, HERE).service.type is kind
+
+
+def test_a_type_that_is_not_named_is_text():
+    assert read_worker("p", MODEL, HERE).service.type is ModelType.TEXT
+    assert read_worker("p", MODEL | {"type": None}, HERE).service.type is ModelType.TEXT
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_scheme_of_the_url_chooses_the_dialect_where_there_is_one(scheme):
+    dialect, spoken = SCHEMES[scheme]
+    given = MODEL | {"api": f"{scheme}://localhost:1042/x?y=1"}
+    if dialect in dialects.NAMES:
+        worker = read_worker("p", given, HERE)
+        assert (worker.dialect, worker.api) == (dialect, f"{spoken}://localhost:1042/x?y=1")
+    else:
+        with pytest.raises(WrongParameter, match="openai_http"):
+            read_worker("p", given, HERE)
+
+
+def test_no_scheme_leads_to_another_node():
+    assert "peer" not in {dialect for dialect, _ in SCHEMES.values()}
+
+
+@pytest.mark.parametrize(
+    "api",
+    [
+        "http://localhost:6100",
+        "http://127.0.0.1:6100/v1",
+        "http://localhost",
+        "http://localhost/v1",
+    ],
+)
+def test_a_worker_does_not_stand_on_the_nodes_own_ports_named_or_implied(api):
+    with pytest.raises(WrongParameter, match="this node itself"):
+        read_worker("p", MODEL | {"api": api}, HERE)
+
+
+def test_a_url_keeps_its_path_and_query():
+    api = "http://localhost:1042/deploy/v1/chat/completions?version=2"
+    assert read_worker("p", MODEL | {"api": api}, HERE).api == api
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+FIELDS = ("project", "model", "models", "api", "type", "cid", "dialect", "worker_model", "capacity")
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), JSON))
+def test_whatever_comes_is_read_or_refused_by_name(given):
+    row = {name: value for name, value in given.items() if name != "models"}
+    for whole in (given, {"project": "p", "models": [MODEL | row]}):
+        try:
+            project, workers = read_project(whole, HERE)
+        except (Unparseable, WrongParameter):
+            continue
+        else:
+            assert project
+            assert all(worker.service.project == project for worker in workers)
