@@ -67,7 +67,20 @@ def make_host(
     # Each retry costs the redial loop time that it spends better itself.
     network: Any = host.get_network()
     network.retry_config = RetryConfig(max_retries=0)
-    gossip = HardGossipSub(
+    gossip = _gossip()
+    pubsub = HardPubsub(
+        host,
+        gossip,
+        deliver=deliver,
+        strict_signing=True,
+        allowed_topics={topic},
+        max_inbound_rpc_size=_RPC_BYTES,
+    )
+    return Host(host, pubsub, gossip)
+
+
+def _gossip() -> HardGossipSub:
+    return HardGossipSub(
         protocols=[TProtocol("/meshsub/1.1.0")],  # 1.2 announces every message and doubles the CPU
         degree=6,
         degree_low=4,
@@ -78,15 +91,6 @@ def make_host(
         spam_protection_enabled=False,  # it stops forwarding at 10 messages per second
         eclipse_protection_enabled=False,  # it counts addresses, and a site has one
     )
-    pubsub = HardPubsub(
-        host,
-        gossip,
-        deliver=deliver,
-        strict_signing=True,
-        allowed_topics={topic},
-        max_inbound_rpc_size=_RPC_BYTES,
-    )
-    return Host(host, pubsub, gossip)
 
 
 def _connections(settings: MeshSettings) -> ConnectionConfig:
