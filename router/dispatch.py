@@ -106,18 +106,27 @@ class Router:
         candidate = next(tries)
         while True:
             tried += 1
-            answered = False
+            started = self._now()
+            answer: Answer | None = None
+            error: WorkerError | None = None
+            self._count(candidate, 1)
             try:
-                async with self._attempt(request, candidate) as answer:
-                    answered = True
+                async with self._dialect(candidate).answer(request, candidate) as answer:
                     yield Routed(answer, candidate, tried)
-            except WorkerError as error:
+            except WorkerError as failed:
+                error = failed
                 error.attempts = tried
-                if answered:
+                if answer is not None:
                     raise
                 failure = Failure(error, self._now() - began)
             else:
                 return
+            finally:
+                self._count(candidate, -1)
+                # A caller who left before the first byte has shown nothing about the worker.
+                if answer is not None or error is not None:
+                    broken = error if answer is None else answer.broken
+                    self._observe(Outcome(candidate, broken, self._now() - started))
             candidate = tries.send(failure)
 
     def explain(self, request: Request) -> Explained:
@@ -125,26 +134,11 @@ class Router:
         field = self._field(request)
         return Explained(tuple(self._policy(field.eligible, self._random)), field.excluded)
 
-    @asynccontextmanager
-    async def _attempt(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
-        began, key = self._now(), candidate.key
-        answer: Answer | None = None
-        error: WorkerError | None = None
-        self.in_flight[key] += 1
-        try:
-            async with self._dialect(candidate).answer(request, candidate) as answer:
-                yield answer
-        except WorkerError as failed:
-            error = failed
-            raise
-        finally:
-            self.in_flight[key] -= 1
-            if not self.in_flight[key]:
-                del self.in_flight[key]
-            # A caller who left before the first byte has shown nothing about the worker.
-            if answer is not None or error is not None:
-                broken = error if answer is None else answer.broken
-                self._observe(Outcome(candidate, broken, self._now() - began))
+    def _count(self, candidate: Candidate, change: int) -> None:
+        key = candidate.key
+        self.in_flight[key] += change
+        if not self.in_flight[key]:
+            del self.in_flight[key]
 
     def _dialect(self, candidate: Candidate) -> Dialect:
         dialect = self._dialects.get(candidate.dialect)

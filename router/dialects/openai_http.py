@@ -6,8 +6,8 @@ looked at: they pass through under whatever name the worker gives them.
 """
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing
 from functools import lru_cache
 
 import orjson
@@ -46,8 +46,7 @@ class OpenAIHttp:
         self._session = links.workers
         self._settings = links.settings
 
-    @asynccontextmanager
-    async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
+    def answer(self, request: Request, candidate: Candidate) -> AbstractAsyncContextManager[Answer]:
         """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
         worker, name = candidate.worker, candidate.service.model
         if worker is None:
@@ -66,8 +65,7 @@ class OpenAIHttp:
                 return await _json(exchange, name)
             return await read_plain(exchange, Route.LOCAL)
 
-        async with put(call, self._settings, read) as answer:
-            yield answer
+        return put(call, self._settings, read)
 
 
 def create(links: Links) -> OpenAIHttp:
