@@ -1,6 +1,6 @@
 """What do one and two hops through modelvine cost beside bare aiohttp? All in one run, interleaved, medians.
 
-    python -m bench.compare [--rounds 3] [--seconds 4] [--write docs/performance.md]
+    python -m bench [--rounds 3] [--seconds 4] [--write docs/performance.md]
 
 A mock worker and the load share CPU 0, what is measured runs alone on CPU 1. Needs a C compiler and two CPUs.
 Targets: `direct` (no proxy), `bare` (aiohttp + uvloop, no routing), `local` (a node with the worker), `hop` (a node
@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 WORKER_PORT, BARE_PORT = 28_000, 28_104
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-MARK_BEGIN, MARK_END = "<!-- bench.compare begin -->", "<!-- bench.compare end -->"
+MARK_BEGIN, MARK_END = "<!-- bench begin -->", "<!-- bench end -->"
 
 Figures = dict[str, float]
 
@@ -247,7 +247,7 @@ def table(rounds: Mapping[str, list[Figures]]) -> str:
 
 def heading(arguments: argparse.Namespace) -> str:
     """Say when, with what command and on what this was measured."""
-    command = f"python -m bench.compare --rounds {arguments.rounds} --seconds {arguments.seconds:g}"
+    command = f"python -m bench --rounds {arguments.rounds} --seconds {arguments.seconds:g}"
     machine = f"{os.cpu_count()} CPUs, Python {platform.python_version()}"
     return f"Measured {datetime.now(UTC):%Y-%m-%d} with `{command}` on {machine}; medians.\n"
 
@@ -289,7 +289,3 @@ def main() -> int:
     if arguments.write:
         replace_between_marks(arguments.write, text)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
