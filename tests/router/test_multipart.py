@@ -1,0 +1,99 @@
+"""Laws of reading forms: strictly, in bounded time, and spliced in place."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router import bodies, multipart
+from router.errors import BadRequest
+
+FORM = "multipart/form-data; boundary=XX"
+
+
+def form(*parts: tuple[str, bytes], tail: bytes = b"--XX--\r\n") -> bytes:
+    """Write a form; a name that ends in `!` is a file."""
+    written = b""
+    for name, content in parts:
+        file = '; filename="f"\r\nContent-Type: image/png' if name.endswith("!") else ""
+        head = f'--XX\r\nContent-Disposition: form-data; name="{name.rstrip("!")}"{file}\r\n\r\n'
+        written += head.encode() + content + b"\r\n"
+    return written + tail
+
+
+def test_a_form_says_its_model_and_its_short_fields_but_not_its_files() -> None:
+    body = form(
+        ("image!", b"\x89PNG\r\n--X"),
+        ("model", b"P/m"),
+        ("stream", b"true"),
+        ("prompt", b"p" * 5000),
+    )
+    asked = bodies.read(body, FORM)
+    assert (asked.model, asked.stream) == ("P/m", True)
+    assert set(asked.fields) == {"model", "stream"}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "image!", "model!"]), st.binary(max_size=40)), max_size=5
+    ),
+    st.integers(0, 5),
+    st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF), min_size=1, max_size=20),
+)
+def test_splicing_a_form_changes_the_field_and_no_other_byte(
+    others: list[tuple[str, bytes]], place: int, new: str
+) -> None:
+    if any(b"--XX" in content for _, content in others):
+        return
+    before, after = others[:place], others[place:]
+    old, wanted = (form(*before, ("model", name), *after) for name in (b"old", new.encode()))
+    assert bodies.with_model(old, FORM, new) == wanted
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"--XX--\r\n",
+        form(("model", b"m"), tail=b""),
+        form(("model", b"m"), tail=b"--XX"),
+        form(("model", b"m"))[2:],
+        b"preamble\r\n" + form(("model", b"m")),
+        form(("model", b"m")) + b"x" * 1000,
+        form(("", b"m")),
+        form(("model", b"m"), ("model", b"n")),
+        form(("model", b"\xff")),
+        form(("model", b"")),
+        form(("model!", b"m")),
+        form(("model", b"m")).replace(b"--XX\r\n", b"--XX  \r\n"),
+        form(*[("a", b"")] * 65, ("model", b"m")),
+        b"--XX\r\nContent-Disposition: form-data; name=" + b"a" * 5000 + b"\r\n\r\n\r\n--XX--\r\n",
+        b"--XX\r\nno colon\r\n\r\n\r\n--XX--\r\n",
+        b"--XX\r\n\r\n\r\n--XX--\r\n",
+    ],
+)
+def test_a_malformed_form_is_a_bad_request(body: bytes) -> None:
+    with pytest.raises(BadRequest):
+        bodies.read(body, FORM)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"--XX" + b"\r\n" * 2_000_000,
+        b"--XX\r\n" + b"\r\n--XXx" * 500_000,
+        form(("model", b"m"), tail=b"--XX" + b" " * 4_000_000),
+        b"--XX\r\n" + b"a" * 4_000_000 + b"\r\n--XX--",
+    ],
+)
+def test_a_form_made_to_cost_a_step_per_byte_is_refused_quickly(body: bytes) -> None:
+    began = time.perf_counter()
+    with pytest.raises(BadRequest):
+        bodies.read(body, FORM)
+    assert time.perf_counter() - began < 0.5
+
+
+def test_a_form_without_a_model_is_sent_on_as_it_is() -> None:
+    body = form(("prompt", b"p"))
+    assert multipart.with_model(body, FORM, "n") == body
