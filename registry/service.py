@@ -274,6 +274,9 @@ class Registry:
 
     async def _perform(self, effects: Sequence[Effect]) -> None:
         self._notify(effects)
+        if any(isinstance(effect, Changed) for effect in effects):
+            self._keep()
+            self._wake.set()
         for effect in effects:
             match effect:
                 case Persist(signed):
@@ -291,8 +294,7 @@ class Registry:
                         version,
                     )
                 case Changed():
-                    self._keep()
-                    self._wake.set()
+                    continue
 
     def _want_from(self, node: PeerId) -> None:
         connected = [c.peer for c in self.mesh.connections()]
@@ -303,11 +305,11 @@ class Registry:
 
     def _keep(self) -> None:
         known = [
-            signed.record.reach.mesh[0]
+            address
             for node, signed in self.catalog.held.items()
-            if node != self.peer
-            and signed.record.reach.mesh
-            and signed.record.standing is not Standing.LEFT
+            if node != self.peer and signed.record.standing is not Standing.LEFT
+            for address in signed.record.reach.mesh[:1]
+            if _leads_to(node, address)
         ]
         kept = (*self._pinned, *known[:_KEPT_NODES])
         if kept != self._kept:
@@ -334,13 +336,14 @@ class Registry:
         async with self._saving:
             if not self._unsaved:
                 return
-            batch, self._unsaved = self._unsaved, {}
+            batch = dict(self._unsaved)
             try:
                 await self._store.write(*batch.values())
             except StoreUnavailable as error:
-                self._unsaved = batch | self._unsaved
                 self._store_failed(error)
                 raise
+            # Struck off only now: a write that failed or was cancelled is made again.
+            self._unsaved = {n: c for n, c in self._unsaved.items() if batch.get(n) is not c}
             self._store_works()
 
     async def _save_again(self) -> None:
@@ -360,6 +363,12 @@ class Registry:
     def _store_works(self) -> None:
         if self._degraded.pop("store", None):
             log.info("the store works again")
+
+
+def _leads_to(node: PeerId, address: str) -> bool:
+    # What else a record may name as its address, it does not have us dial.
+    where, _, peer = address.rpartition("/p2p/")
+    return bool(where) and peer == node
 
 
 async def _within(wait: Awaitable[object], seconds: float) -> None:

@@ -236,7 +236,9 @@ class Convergence(RuleBasedStateMachine):
 
 
 TestConvergence = Convergence.TestCase
-TestConvergence.settings = settings(max_examples=settings().max_examples, stateful_step_count=40)
+TestConvergence.settings = settings(
+    max_examples=2 * settings().max_examples, stateful_step_count=40
+)
 
 
 def test_the_machine_knows_every_kind_of_frame() -> None:

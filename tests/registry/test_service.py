@@ -1,0 +1,375 @@
+"""Registries on a real event loop: they find each other, agree, and survive a bad store, a bad peer and a bad net."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from registry import sync, wire
+from registry.errors import PeerUnreachable, StoreUnavailable
+from registry.liveness import Presence
+from registry.mesh import Answerer, Pipe
+from registry.mesh.memory import MemoryMesh
+from registry.mesh.memory_net import Faults, MemoryNet, address_of
+from registry.records import PeerId, Reach, Record, Service, Standing, Version
+from registry.replica import Replica
+from registry.service import EPOCH_KEY, Registry, next_epoch
+from registry.settings import RegistrySettings
+from registry.signing import Identity
+from registry.store import Change, Put, Space
+from registry.store.memory import MemoryStore
+from tests.strategies import IDENTITIES
+
+A, B, C, D, E = IDENTITIES[:5]
+LLAMA, QWEN = Service("p", "llama"), Service("p", "qwen")
+SETTINGS = RegistrySettings(
+    heartbeat=0.1, lease=0.5, suspicion=0.3, sync=0.1, coalesce=0.01, ask_timeout=0.5
+)
+
+
+class ShakyStore(MemoryStore):
+    """A store whose disk can be taken away and given back."""
+
+    works = True
+
+    async def read(self, space: Space) -> Mapping[str, bytes]:
+        self._require_disk()
+        return await super().read(space)
+
+    async def write(self, *changes: Change) -> None:
+        self._require_disk()
+        await super().write(*changes)
+
+    def _require_disk(self) -> None:
+        if not self.works:
+            raise StoreUnavailable("the disk is gone")
+
+
+async def until(condition: Callable[[], object], *, within: float = 5.0) -> None:
+    """Return as soon as `condition` holds; fail when it does not in time."""
+    try:
+        async with asyncio.timeout(within):
+            while not condition():  # noqa: ASYNC110 (what is waited for happens on other nodes)
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        pytest.fail(f"not within {within} s")
+
+
+async def no_pipes(pipe: Pipe) -> None:
+    await pipe.reset()
+
+
+@asynccontextmanager
+async def node(
+    net: MemoryNet,
+    owner: Identity,
+    *services: Service,
+    bootstrap: tuple[Identity, ...] = (),
+    store: MemoryStore | None = None,
+    epoch: int = 0,
+) -> AsyncIterator[Registry]:
+    store = store or MemoryStore()
+    mesh = MemoryMesh(owner.peer, net, bootstrap=tuple(address_of(i.peer) for i in bootstrap))
+    registry = Registry(
+        owner,
+        SETTINGS,
+        store=store,
+        mesh=mesh,
+        epoch=epoch or await next_epoch(store, 0.0),
+        now=asyncio.get_running_loop().time,
+        random=random.Random(owner.peer).random,
+    )
+    await registry.restore()
+    reach = Reach(mesh=(address_of(owner.peer),))
+    await registry.introduce(services=services, reach=reach, agent="test")
+    await registry.start(no_pipes)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(registry.run())
+        try:
+            yield registry
+        finally:
+            running.cancel()
+    await registry.stop()
+
+
+@asynccontextmanager
+async def stranger(net: MemoryNet, owner: Identity, answer: Answerer) -> AsyncIterator[MemoryMesh]:
+    """A peer that speaks the mesh's language but answers as it likes."""
+    mesh = MemoryMesh(owner.peer, net, bootstrap=(address_of(A.peer),))
+    await mesh.start(answer, no_pipes)
+    try:
+        yield mesh
+    finally:
+        await mesh.stop()
+
+
+def agree(*registries: Registry) -> bool:
+    return len({registry.catalog.digest for registry in registries}) == 1
+
+
+def offers(registry: Registry, name: str) -> set[PeerId]:
+    return {offer.node for offer in registry.catalog.offers.get(name, ())}
+
+
+async def test_two_nodes_see_each_others_models() -> None:
+    net = MemoryNet()
+    async with node(net, A, LLAMA) as a, node(net, B, QWEN, bootstrap=(A,)) as b:
+        await until(lambda: agree(a, b) and offers(a, "qwen") == {B.peer})
+        assert offers(b, "p/llama") == {A.peer}
+        assert a.presence(B.peer) is b.presence(A.peer) is Presence.ALIVE
+
+
+async def test_five_nodes_converge_though_a_third_of_the_frames_is_lost_or_late() -> None:
+    net = MemoryNet(random.Random(7), Faults(lost=0.3, doubled=0.2, delayed=0.2))
+    async with (
+        node(net, A, LLAMA) as a,
+        node(net, B, LLAMA, bootstrap=(A,)) as b,
+        node(net, C, QWEN, bootstrap=(A,)) as c,
+        node(net, D, bootstrap=(B,)) as d,
+        node(net, E, LLAMA, bootstrap=(C,)) as e,
+    ):
+        everyone = (a, b, c, d, e)
+        await until(lambda: agree(*everyone) and len(a.catalog.held) == 5)
+        await d.announce([LLAMA])
+        await b.announce([])
+        await until(
+            lambda: all(offers(one, "llama") == {A.peer, D.peer, E.peer} for one in everyone)
+        )
+        await until(lambda: agree(*everyone))
+
+
+async def test_who_joins_late_sees_everything() -> None:
+    net = MemoryNet()
+    async with node(net, A, LLAMA) as a, node(net, B, QWEN, bootstrap=(A,)) as b:
+        await until(lambda: agree(a, b) and len(a.catalog.held) == 2)
+        async with node(net, C, bootstrap=(A,)) as c:
+            await until(lambda: offers(c, "llama") == {A.peer} and offers(c, "qwen") == {B.peer})
+            await until(lambda: agree(a, b, c))
+            assert c.presence(B.peer) is Presence.ALIVE
+
+
+async def test_what_is_unregistered_is_gone_everywhere() -> None:
+    net = MemoryNet()
+    async with node(net, A, LLAMA, QWEN) as a, node(net, B, bootstrap=(A,)) as b:
+        await until(lambda: offers(b, "llama") == {A.peer})
+        await a.announce([QWEN])
+        await until(lambda: not offers(b, "llama"))
+        assert offers(b, "qwen") == {A.peer}
+
+
+async def test_200_registrations_in_one_burst_are_visible_everywhere_for_a_few_frames() -> None:
+    net = MemoryNet()
+    async with (
+        node(net, A) as a,
+        node(net, B, bootstrap=(A,)) as b,
+        node(net, C, bootstrap=(A,)) as c,
+    ):
+        await until(lambda: agree(a, b, c) and len(a.catalog.held) == 3)
+        before = a.counters["frames_out"]
+        started = asyncio.get_running_loop().time()
+        for n in range(200):
+            await a.announce([Service("p", f"model-{k}") for k in range(n + 1)])
+        await until(lambda: all(offers(one, "model-199") for one in (b, c)))
+        took = asyncio.get_running_loop().time() - started
+        assert all(offers(one, f"model-{n}") for one in (b, c) for n in range(200))
+        assert a.counters["frames_out"] - before <= 4 + took / SETTINGS.heartbeat * 2
+
+
+async def test_draining_and_leaving_are_seen_at_once() -> None:
+    net = MemoryNet()
+    async with node(net, A, LLAMA) as a, node(net, B, bootstrap=(A,)) as b:
+        await until(lambda: offers(b, "llama"))
+        await a.stand(Standing.DRAINING)
+        await until(lambda: b.presence(A.peer) is Presence.DRAINING)
+        await a.stand(Standing.LEFT)
+        await until(lambda: b.presence(A.peer) is Presence.LEFT and not offers(b, "llama"))
+
+
+async def test_who_falls_silent_is_lost_and_comes_back_when_heard() -> None:
+    net = MemoryNet()
+    async with node(net, A, LLAMA) as a, node(net, B, bootstrap=(A,)) as b:
+        seen: list[Presence] = []
+        b.on_change(lambda nodes: seen.append(b.presence(A.peer)) if A.peer in nodes else None)
+        await until(lambda: b.presence(A.peer) is Presence.ALIVE)
+        assert isinstance(a.mesh, MemoryMesh)
+        a.mesh.fail()
+        assert "mesh" in a.degraded()
+        await until(lambda: b.presence(A.peer) is Presence.LOST)
+        assert Presence.SUSPECT in seen
+        a.mesh.recover()
+        await until(lambda: b.presence(A.peer) is Presence.ALIVE)
+        assert not a.degraded()
+
+
+async def test_after_a_partition_both_sides_agree_again() -> None:
+    net = MemoryNet()
+    async with node(net, A) as a, node(net, B, bootstrap=(A,)) as b:
+        await until(lambda: agree(a, b) and len(a.catalog.held) == 2)
+        net.partition([A.peer], [B.peer])
+        await a.announce([LLAMA])
+        await b.announce([QWEN])
+        net.heal()
+        await until(lambda: agree(a, b) and offers(a, "qwen") and offers(b, "llama"))
+
+
+# The store.
+
+
+async def test_a_store_that_fails_degrades_and_serving_goes_on_and_all_is_saved_later() -> None:
+    net, store = MemoryNet(), ShakyStore()
+    async with node(net, A, store=store) as a, node(net, B, bootstrap=(A,)) as b:
+        await until(lambda: agree(a, b) and not a.degraded())
+        store.works = False
+        await a.announce([LLAMA])
+        await b.announce([QWEN])
+        await until(lambda: "store" in a.degraded())
+        await until(lambda: offers(b, "llama") and offers(a, "qwen"))
+        store.works = True
+        await until(lambda: not a.degraded())
+        kept = (await store.read(Space.RECORDS)).values()
+        assert set(kept) == {signed.frame for signed in a.catalog.held.values()}
+
+
+async def test_a_store_that_cannot_be_read_does_not_keep_a_node_from_serving() -> None:
+    net, store = MemoryNet(), ShakyStore()
+    store.works = False
+    async with node(net, A, LLAMA, store=store, epoch=1) as a, node(net, B, bootstrap=(A,)) as b:
+        assert "store" in a.degraded()
+        await until(lambda: offers(b, "llama") == {A.peer})
+
+
+async def test_what_was_said_last_is_saved_when_a_node_stops() -> None:
+    store = MemoryStore()
+    async with node(MemoryNet(), A, store=store) as a:
+        await a.announce([LLAMA])
+        await a.stand(Standing.LEFT)
+    kept = await store.read(Space.RECORDS)
+    assert kept[A.peer] == a.catalog.held[A.peer].frame
+
+
+async def test_a_restarted_node_remembers_others_and_takes_nobody_for_living() -> None:
+    net, store = MemoryNet(), MemoryStore()
+    async with node(net, A, store=store) as a, node(net, B, QWEN, bootstrap=(A,)):
+        await until(lambda: offers(a, "qwen"))
+    async with node(net, A, store=store) as again:
+        assert offers(again, "qwen") == {B.peer}
+        assert again.presence(B.peer) is Presence.LOST
+        assert again.own.version.epoch > a.own.version.epoch
+
+
+async def test_epochs_rise_and_are_durable_before_they_are_used() -> None:
+    store = MemoryStore()
+    assert [await next_epoch(store, 50.7) for _ in range(3)] == [50, 51, 52]
+    assert await next_epoch(store, 10.0) == 53
+    assert await next_epoch(store, 1_000.0) == 1_000
+    assert (await store.read(Space.SELF))[EPOCH_KEY] == b"1000"
+
+
+@pytest.mark.parametrize("junk", [b"", b"-5", b"x", b"9" * 4_000, "٣".encode()])
+async def test_an_unreadable_epoch_is_replaced_by_the_wall_clock(junk: bytes) -> None:
+    store = MemoryStore()
+    await store.write(Put(Space.SELF, EPOCH_KEY, junk))
+    assert await next_epoch(store, 1_700_000_000.0) == 1_700_000_000
+
+
+async def test_no_epoch_is_used_that_could_not_be_written() -> None:
+    store = ShakyStore()
+    store.works = False
+    with pytest.raises(StoreUnavailable):
+        await next_epoch(store, 1.0)
+
+
+# Hostile peers.
+
+
+@pytest.mark.parametrize("question", [b"", b"x" * 1_000, b"P\xff", b"l" + b"[" * 100_000])
+async def test_a_peer_that_asks_nonsense_only_loses_its_answer(question: bytes) -> None:
+    net = MemoryNet()
+
+    async def answer(peer: PeerId, question: bytes) -> bytes:
+        return b"="
+
+    async with node(net, A, LLAMA) as a, stranger(net, E, answer) as bad:
+        with pytest.raises(PeerUnreachable):
+            await bad.ask(A.peer, question, timeout=1.0)
+        async with node(net, B, bootstrap=(A,)) as b:
+            await until(lambda: agree(a, b) and offers(b, "llama"))
+
+
+@pytest.mark.parametrize("reply", [b"", b"x" * 512, b"\xff" * 100_000])
+async def test_a_peer_that_answers_nonsense_is_counted_and_nothing_else(reply: bytes) -> None:
+    net = MemoryNet()
+
+    async def answer(peer: PeerId, question: bytes) -> bytes:
+        return reply
+
+    async with node(net, A, LLAMA) as a, stranger(net, E, answer):
+        await until(lambda: a.counters["syncs_failed"] > 1)
+        async with node(net, B, QWEN, bootstrap=(A,)) as b:
+            await until(lambda: agree(a, b) and offers(a, "qwen"))
+
+
+async def test_frames_of_noise_are_counted_and_nothing_else() -> None:
+    net = MemoryNet()
+
+    async def answer(peer: PeerId, question: bytes) -> bytes:
+        return b"="
+
+    async with node(net, A, LLAMA) as a, stranger(net, E, answer) as bad:
+        for frame in (b"", b"noise", b"\x01\x01" + bytes(200), b"\x01\x02" + bytes(120)):
+            await bad.publish(frame)
+        await until(lambda: a.counters["frames_bad"] == 4)
+        async with node(net, B, bootstrap=(A,)) as b:
+            await until(lambda: agree(a, b) and offers(b, "llama"))
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["nonsense", "/p2p/", f"/p2p/{E.peer}", "/memory/0/p2p/nobody", f"/ip4/999/tcp/x/p2p/{E.peer}"],
+)
+async def test_a_record_with_an_address_that_leads_nowhere_harms_nobody(address: str) -> None:
+    net = MemoryNet()
+
+    async def answer(peer: PeerId, question: bytes) -> bytes:
+        return b"="
+
+    record = Record(E.peer, Version(1, 1), reach=Reach(mesh=(address,), links=(address,)))
+    async with node(net, A, LLAMA) as a, stranger(net, E, answer) as bad:
+        await bad.publish(wire.encode_record(record, E).frame)
+        await until(lambda: E.peer in a.catalog.held)
+        async with node(net, B, QWEN, bootstrap=(A,)) as b:
+            await until(lambda: agree(a, b) and offers(a, "qwen"))
+
+
+async def test_nobody_sends_us_to_dial_somebody_else() -> None:
+    net = MemoryNet()
+
+    async def answer(peer: PeerId, question: bytes) -> bytes:
+        return b"="
+
+    record = Record(E.peer, Version(1, 1), reach=Reach(mesh=(address_of(C.peer),)))
+    async with node(net, A, LLAMA) as a, stranger(net, E, answer) as bad, node(net, C) as victim:
+        await bad.publish(wire.encode_record(record, E).frame)
+        await until(lambda: E.peer in a.catalog.held)
+        assert victim.mesh.connections() == ()
+
+
+async def test_what_a_peer_taught_before_it_fell_silent_is_told_and_saved() -> None:
+    net, store = MemoryNet(), MemoryStore()
+    peer = Replica(E, SETTINGS, epoch=1, jitter=lambda: 0.5)
+    peer.announce(0.0, services=[QWEN])
+
+    async def answer(asker: PeerId, question: bytes) -> bytes:
+        if question[:1] == b"P":
+            raise PeerUnreachable("not today")
+        return sync.answer(peer, question, 0.0)[0]
+
+    async with node(net, A, LLAMA, store=store) as a:
+        told: set[PeerId] = set()
+        a.on_change(told.update)
+        async with stranger(net, E, answer):
+            await until(lambda: a.counters["syncs_failed"] > 0 and E.peer in a.catalog.held)
+            await until(lambda: E.peer in told)
+    assert E.peer in await store.read(Space.RECORDS)
