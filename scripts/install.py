@@ -80,7 +80,7 @@ def main() -> int:
         progress.finish("failed")
         sys.stdout.writelines(last)
     else:
-        progress.finish(f"{total} packages")
+        progress.finish(f"{total} package{'s' if total != 1 else ''}")
     return pip.returncode
 
 
