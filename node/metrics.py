@@ -1,20 +1,21 @@
-"""What does this node measure about itself? Prometheus series; label children are resolved once, not per request."""
+"""What does this node measure about itself? Numbers that cost a request nothing, as Prometheus series on demand."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    generate_latest,
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 if TYPE_CHECKING:
     from router.dispatch import Outcome
@@ -44,80 +45,122 @@ class Sizes:
 
 
 class Metrics:
-    """This node's counters. Cheap enough for every request and every chunk."""
+    """This node's counters: plain numbers, made into series only when somebody asks for them.
+
+    The library's own counters take a lock and a look-up each; ten of them cost a request more than its routing does.
+    """
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        self._requests = Counter(
-            "modelvine_requests",
-            "Requests answered, by kind and HTTP status (499: the caller hung up).",
-            ("kind", "status"),
-            registry=self.registry,
-        )
-        self._seconds = Histogram(
-            "modelvine_request_seconds",
-            "Seconds from a request's arrival to its last byte.",
-            ("kind",),
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self._first_byte = Histogram(
-            "modelvine_first_byte_seconds",
-            "Seconds from a request's arrival to the first byte of its answer.",
-            ("kind",),
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self._in_flight = Gauge(
-            "modelvine_requests_in_flight",
-            "Requests that are being answered now.",
-            registry=self.registry,
-        )
-        self._taken = Counter(
-            "modelvine_request_bytes", "Bytes of request bodies.", registry=self.registry
-        )
-        self._sent = Counter(
-            "modelvine_answer_bytes", "Bytes of answers sent.", registry=self.registry
-        )
-        self._attempts = Counter(
-            "modelvine_attempts",
-            "Workers and peers tried, by dialect and outcome: `ok` or the error's class.",
-            ("dialect", "outcome"),
-            registry=self.registry,
-        )
-        # Children are looked up under a lock by the library; these caches are plain dictionaries.
-        self._requests_of = cache(self._requests.labels)
-        self._seconds_of = cache(self._seconds.labels)
-        self._first_byte_of = cache(self._first_byte.labels)
-        self._attempts_of = cache(self._attempts.labels)
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
+        self._requests: Counter[tuple[str, str]] = Counter()
+        self._attempts: Counter[tuple[str, str]] = Counter()
+        self._seconds: dict[str, _Spread] = defaultdict(_Spread)
+        self._first_byte: dict[str, _Spread] = defaultdict(_Spread)
+        self._in_flight = self._taken = self._sent = 0
 
     def begun(self) -> None:
         """Count a request that came in."""
-        self._in_flight.inc()
+        self._in_flight += 1
 
     def answering(self, kind: str, seconds: float) -> None:
         """Count the first byte of an answer."""
-        self._first_byte_of(kind).observe(seconds)
+        self._first_byte[kind].observe(seconds)
 
     def ended(self, kind: str, *, status: int, seconds: float, taken: int, sent: int) -> None:
         """Count a request that is over, with the bytes it took in and sent out."""
-        self._in_flight.dec()
-        self._requests_of(kind, str(status)).inc()
-        self._seconds_of(kind).observe(seconds)
-        self._taken.inc(taken)
-        self._sent.inc(sent)
+        self._in_flight -= 1
+        self._requests[kind, str(status)] += 1
+        self._seconds[kind].observe(seconds)
+        self._taken += taken
+        self._sent += sent
 
     def attempt(self, outcome: "Outcome") -> None:
         """Count one attempt at one worker or peer."""
         ended = "ok" if outcome.error is None else type(outcome.error).__name__
-        self._attempts_of(outcome.candidate.dialect, ended).inc()
+        self._attempts[outcome.candidate.dialect, ended] += 1
 
     def text(self, sizes: Sizes) -> bytes:
         """Return everything in Prometheus' text format."""
         momentary = CollectorRegistry(auto_describe=False)
+        momentary.register(_Families(self._counted))
         momentary.register(_Momentary(sizes))
-        return generate_latest(self.registry) + generate_latest(momentary)
+        return generate_latest(self._process) + generate_latest(momentary)
+
+    def _counted(self) -> Iterable[Metric]:
+        yield _counts(
+            "modelvine_requests",
+            "Requests answered, by kind and HTTP status (499: the caller hung up).",
+            ("kind", "status"),
+            self._requests,
+        )
+        yield _counts(
+            "modelvine_attempts",
+            "Workers and peers tried, by dialect and outcome: `ok` or the error's class.",
+            ("dialect", "outcome"),
+            self._attempts,
+        )
+        yield _spreads(
+            "modelvine_request_seconds",
+            "Seconds from a request's arrival to its last byte.",
+            self._seconds,
+        )
+        yield _spreads(
+            "modelvine_first_byte_seconds",
+            "Seconds from a request's arrival to the first byte of its answer.",
+            self._first_byte,
+        )
+        yield GaugeMetricFamily(
+            "modelvine_requests_in_flight",
+            "Requests that are being answered now.",
+            self._in_flight,
+        )
+        yield CounterMetricFamily(
+            "modelvine_request_bytes", "Bytes of request bodies.", self._taken
+        )
+        yield CounterMetricFamily("modelvine_answer_bytes", "Bytes of answers sent.", self._sent)
+
+
+@dataclass(slots=True)
+class _Spread:
+    """How often a time fell between two bounds."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(_SECONDS) + 1))
+    total: float = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(_SECONDS, seconds)] += 1
+        self.total += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        bounds = [*map(floatToGoString, _SECONDS), "+Inf"]
+        return list(zip(bounds, accumulate(self.counts), strict=True))
+
+
+class _Families(Collector):
+    """Shows what a function yields."""
+
+    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families()
+
+
+def _counts(
+    name: str, text: str, labels: tuple[str, ...], counts: Mapping[tuple[str, str], int]
+) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for values, count in counts.items():
+        family.add_metric(values, count)
+    return family
+
+
+def _spreads(name: str, text: str, spreads: Mapping[str, _Spread]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=("kind",))
+    for kind, spread in spreads.items():
+        family.add_metric((kind,), spread.buckets(), spread.total)
+    return family
 
 
 class _Momentary(Collector):
