@@ -26,6 +26,8 @@ CALLER_LEFT = 499
 
 # An answer up to this size is sent in one piece, with its length; an event up to this size is held until it is whole.
 _WHOLE_BYTES = 1024 * 1024
+# Half of what asyncio buffers before it makes a writer wait.
+_AT_ONCE_BYTES = 32 * 1024
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
 
 
@@ -90,8 +92,7 @@ async def _pass_on(
             # Ending it properly would make half an answer look like a whole one.
             _cut(http)
             return response
-        await _send(http, response, refused.event(), patience)
-        await response.write_eof()
+        await _end(http, response, refused.event(), patience)
     return response
 
 
@@ -125,9 +126,7 @@ async def _copy(
     async for chunk in answer.rest:
         await _send(http, response, held.take(chunk) if held else chunk, patience)
         report.sent += len(chunk)
-    if held:
-        await _send(http, response, held.rest, patience)
-    await response.write_eof()
+    await _end(http, response, held.rest if held else b"", patience)
 
 
 @dataclass(slots=True)
@@ -151,9 +150,25 @@ async def _send(
 ) -> None:
     if not chunk:
         return
+    transport = http.transport
+    # Nothing waits to be sent, and this will not make it wait: a timer for every token would cost more than the token.
+    if transport and len(chunk) <= _AT_ONCE_BYTES and not transport.get_write_buffer_size():
+        await response.write(chunk)
+        return
+    await _within(http, response.write(chunk), patience)
+
+
+async def _end(
+    http: web.Request, response: web.StreamResponse, last: bytes, patience: float
+) -> None:
+    await _send(http, response, last, patience)
+    await _within(http, response.write_eof(), patience)
+
+
+async def _within(http: web.Request, writing: Awaitable[None], patience: float) -> None:
     try:
         async with asyncio.timeout(patience):
-            await response.write(chunk)
+            await writing
     except TimeoutError as error:
         _cut(http)
         raise ConnectionResetError("the caller stopped reading") from error

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.faces.answering import WholeEvents
-from tests.node.faces.assembly import until
+from registry.mesh.memory_net import MemoryNet
+from tests.node.faces.assembly import World, node, settings_of, until
 from tests.workers.openai_worker import WORDS
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "a secret prompt"}]}
@@ -89,3 +90,19 @@ async def test_requests_are_counted(served):
     assert 'modelvine_requests_total{kind="chat/completions",status="200"} 1.0' in text
     assert 'modelvine_attempts_total{dialect="openai_http",outcome="ok"} 1.0' in text
     assert "modelvine_requests_in_flight 0.0" in text
+
+
+async def test_a_caller_who_stops_reading_does_not_hold_the_worker(worker):
+    worker.fail(pad_bytes=40_000_000)
+    settings = settings_of(idle_timeout=0.3)
+    async with node(World(MemoryNet()), settings) as running:
+        await running.register(worker)
+        busy = running.context.router.in_flight
+        host, port = running.context.listening.http.split(":")
+        _, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        body = orjson.dumps(CHAT)
+        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        await until(lambda: busy.total() == 1)
+        await until(lambda: busy.total() == 0)
+        writer.transport.abort()
