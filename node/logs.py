@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Literal, TextIO
 
 from node.errors import NodeError
@@ -84,14 +85,13 @@ class ConsoleLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of one record."""
-        moment = datetime.fromtimestamp(record.created).astimezone()
         level = f"{record.levelname:<7}"
         if self._colour:
             level = f"\x1b[{_COLOURS.get(record.levelname, '0')}m{level}\x1b[0m"
         extra = "".join(f"  {key}={_escaped(str(value))}" for key, value in _extra(record).items())
         error = _error(record)
         cause = f"  [{error}]" if error else ""
-        clock = moment.strftime("%H:%M:%S.") + f"{int(record.msecs):03d}"
+        clock = f"{_local(int(record.created))}.{int(record.msecs):03d}"
         return f"{clock} {level} {record.name}  {_message(record)}{extra}{cause}"
 
 
@@ -158,17 +158,28 @@ class Repeats(logging.Filter):
         return True
 
 
+@lru_cache(maxsize=2)
+def _local(second: int) -> str:
+    # Remembered: there is a line for every request, and many fall into one second.
+    return time.strftime("%H:%M:%S", time.localtime(second))
+
+
 def _message(record: logging.LogRecord) -> str:
     return _escaped(record.getMessage())
 
 
 def _escaped(text: str) -> str:
+    if len(text) <= MAX_LINE and text.isprintable():
+        return text
     cut = text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}… ({len(text)} characters)"
     return cut.translate(_ESCAPES)
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
-    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+    given = vars(record)
+    if given.keys() <= _STANDARD:
+        return {}
+    return {key: value for key, value in given.items() if key not in _STANDARD}
 
 
 def _error(record: logging.LogRecord) -> str:
