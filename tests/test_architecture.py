@@ -1,0 +1,242 @@
+"""Laws over the code itself: who may import what, how large things grow, and that every file has its test."""
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from fnmatch import filter as filter_names
+from fnmatch import fnmatch
+from functools import cache
+from importlib.metadata import distributions, packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("registry", "router", "node")
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+TESTS = sorted(
+    path
+    for path in (ROOT / "tests").rglob("*.py")
+    if path.name not in {"__init__.py", "test_architecture.py"}
+)
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+CORE = {
+    "registry": {
+        "catalog", "errors", "liveness", "pace", "records", "replica", "settings", "signing", "sync", "wire",
+    },
+    "router": {
+        "attempts", "bodies", "candidates", "errors", "multipart", "policies", "requests", "settings", "sse",
+        "workers",
+    },
+}  # fmt: skip
+OUTSIDE = {"aiohttp", "asyncio", "grpc", "libp2p", "redis", "socket", "sqlite3", "time", "trio", "random"}  # fmt: skip
+
+# Why each may catch whatever there is. Anywhere else, catch what you can name.
+CATCH_ALL = {
+    "node/faces/app.py": "the outermost middleware: nothing leaves as a bare 500",
+    "node/tasks.py": "the supervisor of background tasks",
+    "registry/mesh/hardening.py": "guards against libp2p, which raises anything",
+    "registry/mesh/trio_thread.py": "errors cross to the thread that called",
+}
+# Why each may start a task that no TaskGroup owns.
+OWN_TASKS = {
+    "registry/mesh/crew.py": "owns the tasks that peers start, and ends them all",
+}
+# Where files that no test names are tested all the same.
+TESTED_AS_A_WHOLE = {
+    "node/__main__.py": "tests/swarm starts nodes through it",
+    "node/assembly.py": "tests/swarm starts whole nodes",
+    "node/checks.py": "tests/swarm starts whole nodes",
+    "node/cli/*.py": "commands are found by their names: see the law about them below",
+    "node/cli/console/*.py": "commands speak through it",
+    "node/demo/play.py": "`make demo` performs it with a real model",
+    "node/demo/show.py": "`make demo` performs it with a real model",
+    "registry/mesh/inbox.py": "part of every mesh, under the contract suite",
+    "registry/mesh/libp2p_*.py": "parts of libp2p.py, under the contract suite",
+}
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def module(path: Path) -> str:
+    return relative(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Return the dotted names that a file imports, function bodies included."""
+    found: set[str] = set()
+    for part in ast.walk(tree(path)):
+        if isinstance(part, ast.Import):
+            found |= {alias.name for alias in part.names}
+        elif isinstance(part, ast.ImportFrom):
+            found |= {f"{part.module}.{alias.name}" for alias in part.names} | {str(part.module)}
+    return frozenset(found)
+
+
+def outside(path: Path) -> set[str]:
+    return {name.partition(".")[0] for name in imports(path)}
+
+
+def is_core(path: Path) -> bool:
+    package, name = module(path).split(".")[:2] if "." in module(path) else (module(path), "")
+    return name in CORE.get(package, set())
+
+
+def handlers(path: Path) -> list[ast.ExceptHandler]:
+    return [part for part in ast.walk(tree(path)) if isinstance(part, ast.ExceptHandler)]
+
+
+def longest_function(path: Path) -> int:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    found = (part for part in ast.walk(tree(path)) if isinstance(part, functions))
+    return max(((part.end_lineno or 0) - part.lineno + 1 for part in found), default=0)
+
+
+def catches_all(handler: ast.ExceptHandler) -> bool:
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    names = {name.id if isinstance(name, ast.Name) else None for name in caught}
+    # Whoever cleans up and raises again has swallowed nothing.
+    again = isinstance(handler.body[-1], ast.Raise) and handler.body[-1].exc is None
+    return not again and (handler.type is None or bool(names & {"Exception", "BaseException"}))
+
+
+def tasks_started(path: Path) -> Iterator[ast.Call]:
+    for part in ast.walk(tree(path)):
+        if isinstance(part, ast.Call):
+            called = ast.unparse(part.func)
+            if re.search(r"(loop\(\)|loop|asyncio)\.create_task$|ensure_future$", called):
+                yield part
+
+
+def breaking(law: Callable[[Path], object], among: list[Path] = FILES) -> list[str]:
+    """Name the files that break a law; `law` says whether one keeps it."""
+    return [relative(path) for path in among if not law(path)]
+
+
+def test_every_core_module_exists() -> None:
+    names = {module(path) for path in FILES}
+    assert {f"{package}.{name}" for package, core in CORE.items() for name in core} <= names
+
+
+def test_the_core_knows_no_io_no_clock_no_chance_and_no_event_loop() -> None:
+    core = [path for path in FILES if is_core(path)]
+    assert breaking(lambda path: not outside(path) & OUTSIDE, core) == []
+
+
+def test_imports_point_from_node_to_router_to_registry() -> None:
+    above = {"registry": {"router", "node"}, "router": {"node"}, "node": set[str]()}
+    for package, forbidden in above.items():
+        inside = [path for path in FILES if module(path).partition(".")[0] == package]
+        assert breaking(lambda path, f=forbidden: not outside(path) & f, inside) == []
+
+
+def test_nothing_that_is_shipped_imports_tests_or_benches() -> None:
+    assert breaking(lambda path: not outside(path) & {"tests", "bench"}) == []
+
+
+@pytest.mark.parametrize(
+    ("libraries", "folders"),
+    [
+        ({"trio", "libp2p"}, ("registry/mesh/",)),
+        ({"redis"}, ("registry/store/",)),
+        ({"sqlite3"}, ("registry/store/",)),
+        ({"grpc", "google"}, ("router/dialects/", "node/faces/")),
+    ],
+    ids=["libp2p", "redis", "sqlite", "grpc"],
+)
+def test_a_library_is_known_in_its_own_folder_only(
+    libraries: set[str], folders: tuple[str, ...]
+) -> None:
+    assert breaking(lambda p: relative(p).startswith(folders) or not outside(p) & libraries) == []
+
+
+def test_a_file_says_first_which_question_it_answers() -> None:
+    assert breaking(lambda path: ast.get_docstring(tree(path)) or not path.read_text()) == []
+
+
+def test_a_file_is_short() -> None:
+    assert breaking(lambda path: len(path.read_text().splitlines()) <= MAX_FILE_LINES) == []
+
+
+def test_a_function_is_short() -> None:
+    assert breaking(lambda path: longest_function(path) <= MAX_FUNCTION_LINES) == []
+
+
+def test_only_who_must_catches_everything() -> None:
+    swallowing = [path for path in FILES if any(map(catches_all, handlers(path)))]
+    assert breaking(lambda path: relative(path) in CATCH_ALL, swallowing) == []
+
+
+def test_every_task_has_an_owner() -> None:
+    assert breaking(lambda path: relative(path) in OWN_TASKS or not [*tasks_started(path)]) == []
+
+
+def has_its_own_test(path: Path) -> bool:
+    """Whether a test module mirrors a file or imports it."""
+    mirror = ROOT / "tests" / path.relative_to(ROOT).with_name(f"test_{path.name}")
+    name = module(path)
+    return mirror.exists() or any(
+        imported == name or imported.startswith(name + ".")
+        for test in TESTS
+        for imported in imports(test)
+    )
+
+
+def test_a_file_has_its_test() -> None:
+    assert (
+        breaking(
+            lambda path: (
+                has_its_own_test(path)
+                or path.name == "__init__.py"
+                or any(fnmatch(relative(path), pattern) for pattern in TESTED_AS_A_WHOLE)
+            )
+        )
+        == []
+    )
+
+
+def test_a_command_is_run_by_a_test() -> None:
+    said = {
+        part.value
+        for test in TESTS
+        for part in ast.walk(tree(test))
+        if isinstance(part, ast.Constant)
+    }
+    commands = sorted((ROOT / "node/cli").glob("[!_]*.py"))
+    assert breaking(lambda path: path.stem in said | {"demo"}, commands) == []
+
+
+def test_no_exception_to_a_law_outlives_its_reason() -> None:
+    stale = [name for name in CATCH_ALL if not any(map(catches_all, handlers(ROOT / name)))]
+    stale += [name for name in OWN_TASKS if not any(tasks_started(ROOT / name))]
+    untested = [relative(path) for path in FILES if not has_its_own_test(path)]
+    stale += [pattern for pattern in TESTED_AS_A_WHOLE if not filter_names(untested, pattern)]
+    assert stale == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_dependency_brings_a_module_of_our_name(package: str) -> None:
+    assert set(packages_distributions().get(package, [])) <= {"modelvine"}
+
+
+def test_the_search_for_foreign_modules_sees_the_dependencies() -> None:
+    # Were nothing installed where the test above looks, it would hold for nothing.
+    assert packages_distributions()["libp2p"] == ["libp2p"]
+    assert any(True for _ in distributions())
+
+
+def test_every_tests_folder_is_a_package() -> None:
+    # Else pytest's import mode would let tests/registry shadow registry.
+    folders = {path.parent for path in TESTS}
+    assert [relative(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
