@@ -1,6 +1,7 @@
 """What does a client of the swarm see? The few requests that the tests make, over real HTTP and nothing else."""
 
 import asyncio
+import io
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import orjson
 
 from tests.swarm.nodes import Node
 from tests.swarm.waiting import until
@@ -51,8 +53,10 @@ class Client:
         self, node: Node, path: str, body: object, *, headers: Mapping[str, str] | None = None
     ) -> Seen:
         """Send JSON and return what came back, whatever its status."""
+        said = io.BytesIO(orjson.dumps(body))
+        headers = {"Content-Type": "application/json", **(headers or {})}
         began = time.monotonic()
-        async with self.session.post(node.http + path, json=body, headers=headers) as response:
+        async with self.session.post(node.http + path, data=said, headers=headers) as response:
             content = await response.read()
             seconds = time.monotonic() - began
             return Seen(response.status, dict(response.headers), content, seconds)

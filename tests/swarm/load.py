@@ -76,6 +76,6 @@ def report(what: str, shots: Sequence[Shot], *, since: float) -> None:
         p99=percentile(seconds, 0.99),
         max=max(seconds),
         p99_of_the_2_s_after=percentile(after, 0.99),
-        attempts=", ".join(f"{n}×{count}" for n, count in sorted(tries.items())),
+        answered_at_attempt=", ".join(f"{n}: {count}" for n, count in sorted(tries.items())),
     )
     assert not bad, [shot.error or (shot.seen and shot.seen.body) for shot in bad]
