@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -193,17 +193,19 @@ def targets(folder: Path) -> Iterator[list[Target]]:
         ]
 
 
-def measure(load: Load, target: Target) -> Figures:
-    """Take every figure of one target once."""
-    figures: Figures = {}
-    parts = {
-        **{f"c{n}": load.closed_loop(target, n) for n in (1, 32, 128)},
-        "paced": load.paced(target),
-        "s500": load.streams(target, 500),
-        "burst": load.burst(target),
+def measure(load: Load, target: Target, only: Sequence[str]) -> Figures:
+    """Take the figures of one target once."""
+    parts: dict[str, Callable[[], Figures]] = {
+        "c1": lambda: load.closed_loop(target, 1),
+        "c32": lambda: load.closed_loop(target, 32),
+        "c128": lambda: load.closed_loop(target, 128),
+        "paced": lambda: load.paced(target),
+        "s500": lambda: load.streams(target, 500),
+        "burst": lambda: load.burst(target),
     }
-    for part, values in parts.items():
-        figures |= {f"{part}.{name}": value for name, value in values.items()}
+    figures: Figures = {}
+    for part in only:
+        figures |= {f"{part}.{name}": value for name, value in parts[part]().items()}
     return figures | {"memory_mb": memory_mb(target.pids)}
 
 
@@ -234,7 +236,10 @@ def table(rounds: Mapping[str, list[Figures]]) -> str:
             return sum(v for f in rounds[name] for k, v in f.items() if k.endswith(".errors"))
         return statistics.median(figures[key] for figures in rounds[name])
 
+    taken = rounds["bare"][0].keys() | {"failed"}
     for label, key, form in ROWS:
+        if key not in taken:
+            continue
         values = {name: median(name, key) for name in names}
         ratios = [
             f"{values[name] / values['bare']:.2f}" if values["bare"] else "-"
@@ -264,10 +269,15 @@ def replace_between_marks(file: Path, text: str) -> None:
 def main() -> int:
     """Run the comparison and print its table."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument(
+        "--only", default="c1,c32,c128,paced,s500,burst", help="which measurements, by name"
+    )
     parser.add_argument("--write", type=Path, help="page whose table is replaced")
     arguments = parser.parse_args()
     if shutil.which("taskset") is None or (os.cpu_count() or 1) < 2:
@@ -275,6 +285,7 @@ def main() -> int:
         return 1
     subprocess.run(["make", "-s", "-C", str(HERE / "csrc")], check=True)
     rounds: dict[str, list[Figures]] = {}
+    only = arguments.only.split(",")
     with tempfile.TemporaryDirectory(prefix="modelvine-bench-") as name:
         folder = Path(name)
         load = Load(write_bodies(folder), arguments.seconds)
@@ -282,7 +293,7 @@ def main() -> int:
             for number in range(arguments.rounds):
                 for target in all_targets if number % 2 == 0 else all_targets[::-1]:
                     print(f"round {number + 1}/{arguments.rounds} {target.name}", file=sys.stderr)
-                    rounds.setdefault(target.name, []).append(measure(load, target))
+                    rounds.setdefault(target.name, []).append(measure(load, target, only))
     ordered = {name: rounds[name] for name in ("direct", "bare", "local", "hop")}
     text = heading(arguments) + "\n" + table(ordered)
     print(text)
