@@ -33,7 +33,7 @@ class Connecting(aiohttp.BaseConnector):
         self,
         req: aiohttp.ClientRequest,
         traces: list[aiohttp.tracing.Trace],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 (aiohttp's own signature)
+        timeout: aiohttp.ClientTimeout,
     ) -> ResponseHandler:
         if isinstance(req, Asking):
             req.fresh = True

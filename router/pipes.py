@@ -43,7 +43,7 @@ class PipeConnector(Connecting):
         self,
         req: aiohttp.ClientRequest,
         traces: list[aiohttp.tracing.Trace],  # noqa: ARG002 (nobody traces)
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 (aiohttp's own signature)
+        timeout: aiohttp.ClientTimeout,
     ) -> ResponseHandler:
         if isinstance(req, Asking):
             req.fresh = True

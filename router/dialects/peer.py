@@ -64,4 +64,7 @@ async def _refusal(exchange: Exchange) -> WorkerError:
         if b'"model_not_found"' in body:
             return WorkerStale("the node does not serve this model any more")
         return WorkerFailed("the node has no such path")
+    if exchange.status == 503:
+        # The node is well, but none of its workers answered or it drains: for a caller that is no bad gateway.
+        return WorkerStale("nobody who serves this model answers at its node now")
     return await refusal(exchange)

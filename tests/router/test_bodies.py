@@ -66,6 +66,9 @@ def test_splicing_equals_setting_the_model_and_changes_no_other_byte(
         (b'{"x":"model","\\u006dodel":"a"}', b'{"x":"model","\\u006dodel":"n"}'),
         (b'{"x":{"model":"a"},"y":["model",{"model":"a"}]}', None),
         (b'[{"model":"a"}]', None),
+        (b'{"x":{"model":"a"}}', None),
+        (b'{"x":[{"model":"a"}]}', None),
+        (b'{"model":"a","\\u006dodel":"b"}', b'{"model":"n","\\u006dodel":"n"}'),
         (b'{"t":"\\"model\\":\\"a\\"","model":"a"}', b'{"t":"\\"model\\":\\"a\\"","model":"n"}'),
         (
             b'{"messages":[{"role":"user"}],"model":"a","stream":true}',

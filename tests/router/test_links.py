@@ -65,6 +65,17 @@ async def test_an_impostor_sees_no_byte_of_a_request() -> None:
         assert eve.received == []
 
 
+async def test_a_record_that_lends_its_name_to_another_node_leads_nowhere() -> None:
+    """Peer ids are keys: whoever shows the certificate of another is not the peer that was asked."""
+    async with running() as worker, peer_node(own(worker.url), identity=EVE) as eve:
+        peer = Identity(bytes([7]) * 32).peer
+        async with way_to(eve, reach={peer: eve.reach}) as links:
+            with pytest.raises(WorkerUnreachable):
+                async with create(links).answer(chat(), Candidate(peer, own("").service)):
+                    pass
+        assert eve.callers == []
+
+
 @pytest.mark.parametrize(
     "certificate", [certificate_of(EVE), b"junk", b"", certificate_of(EVE)[:-1]]
 )

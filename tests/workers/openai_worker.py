@@ -18,7 +18,7 @@ WORDS = ("Hello", " there", ",", " how", " are", " you", "?")
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What is to go wrong. Delays are seconds; `die_after` counts chunks of a stream; `name` replaces the model's."""
+    """What is to go wrong. Delays are seconds, `…_after` counts chunks of a stream, `name` replaces the model's."""
 
     delay_headers: float = 0.0
     delay_first: float = 0.0
@@ -37,6 +37,7 @@ class Faults:
     no_done: bool = False
     no_model: bool = False
     hang: bool = False
+    stall_after: int | None = None
     announce_bytes: int | None = None
     pad_bytes: int = 0
     packed: bool = False
@@ -127,6 +128,8 @@ class OpenAIWorker:
         for sent, event in enumerate(self.events(model)):
             if faults.die_after is not None and sent >= faults.die_after:
                 return self._die(request)
+            if sent == faults.stall_after:
+                await asyncio.Event().wait()
             if sent:
                 await asyncio.sleep(faults.delay_between)
             await response.write(event)

@@ -286,9 +286,10 @@ async def test_each_budget_has_its_own_end(worker: OpenAIWorker) -> None:
             with pytest.raises(WorkerTimeout) as late:
                 await ask(create(ours), chat(stream=True), own(worker.url))
             assert late.value.phase == "first byte"
-        worker.fail(delay_between=5)
-        with pytest.raises(AnswerBroken, match="no byte for"):
-            await ask(create(ours), chat(stream=True), own(worker.url))
+        for faults in ({"delay_between": 5}, {"stall_after": 4, "delay_between": 0.01}):
+            worker.fail(**faults)
+            with pytest.raises(AnswerBroken, match="no byte for"):
+                await ask(create(ours), chat(stream=True), own(worker.url))
         worker.fail(delay_between=0.1)
         with pytest.raises(AnswerBroken, match="no end within"):
             await ask(create(hurried), chat(stream=True), own(worker.url))

@@ -1,0 +1,89 @@
+"""How long may something take, when thousands wait at one time? Deadlines that share one timer of the event loop.
+
+A timer of its own for every request costs more than routing it. These fire up to `GRAIN` seconds late, which nobody
+notices of a budget of seconds; budgets too short for that get a timer of their own.
+"""
+
+import asyncio
+import math
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+
+GRAIN = 0.25
+"""Seconds between two looks at what is due."""
+
+_SHORT = 8 * GRAIN
+
+
+class Deadlines:
+    """The deadlines of one event loop."""
+
+    def __init__(self) -> None:
+        self._due: dict[int, set[_Deadline]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def within(self, seconds: float) -> AbstractAsyncContextManager[object]:
+        """Cancel the body when it takes longer, and raise `TimeoutError` in its place."""
+        if seconds < _SHORT or math.isinf(seconds):
+            return asyncio.timeout(None if math.isinf(seconds) else seconds)
+        return _Deadline(self, seconds)
+
+    def _add(self, deadline: "_Deadline", seconds: float) -> int:
+        loop = asyncio.get_running_loop()
+        slot = math.ceil((loop.time() + seconds) / GRAIN)
+        self._due.setdefault(slot, set()).add(deadline)
+        if self._timer is None:
+            self._timer = loop.call_later(GRAIN, self._look, loop)
+        return slot
+
+    def _remove(self, deadline: "_Deadline", slot: int) -> None:
+        waiting = self._due.get(slot)
+        if waiting is not None:
+            waiting.discard(deadline)
+            if not waiting:
+                del self._due[slot]
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = math.floor(loop.time() / GRAIN)
+        for slot in [slot for slot in self._due if slot <= now]:
+            for deadline in self._due.pop(slot):
+                deadline.pass_()
+        # An idle node has no timer.
+        self._timer = loop.call_later(GRAIN, self._look, loop) if self._due else None
+
+
+class _Deadline:
+    """One body's deadline, with the manners of `asyncio.timeout`."""
+
+    __slots__ = ("_cancelling", "_deadlines", "_passed", "_seconds", "_slot", "_task")
+
+    def __init__(self, deadlines: Deadlines, seconds: float) -> None:
+        self._deadlines = deadlines
+        self._seconds = seconds
+        self._passed = False
+
+    async def __aenter__(self) -> "_Deadline":
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a deadline needs a task to cancel")
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._slot = self._deadlines._add(self, self._seconds)  # noqa: SLF001  (one mechanism in two classes)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._deadlines._remove(self, self._slot)  # noqa: SLF001
+        # Somebody else may have cancelled the task as well; then that is what happened.
+        ours = self._passed and self._task.uncancel() <= self._cancelling
+        if ours and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise TimeoutError from error
+
+    def pass_(self) -> None:
+        """The time is over."""
+        self._passed = True
+        self._task.cancel()
