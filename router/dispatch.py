@@ -136,8 +136,10 @@ class Router:
 
     def _count(self, candidate: Candidate, change: int) -> None:
         key = candidate.key
-        self.in_flight[key] += change
-        if not self.in_flight[key]:
+        left = self.in_flight[key] + change
+        if left:
+            self.in_flight[key] = left
+        else:
             del self.in_flight[key]
 
     def _dialect(self, candidate: Candidate) -> Dialect:
