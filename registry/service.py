@@ -34,6 +34,9 @@ EPOCH_KEY = "epoch"
 
 # One neighbour forwards what many authors say, so it may send more than any of them.
 _FORWARDED_PER_SECOND = 2_000.0
+# The longest exchange that makes sense is about 70 questions; an answer may take a pass over the whole registry.
+_QUESTIONS_PER_SECOND = 20.0
+_QUESTIONS_AT_ONCE = 100.0
 # Lapses are noticed at this grain; finer wakes an idle node for nothing.
 _GRAIN = 0.25
 _STORE_RETRY = 2.0
@@ -80,6 +83,7 @@ class Registry:
         self._saving = asyncio.Lock()
         self._degraded: dict[str, str] = {}
         self._neighbours = Pace(rate=_FORWARDED_PER_SECOND, burst=_FORWARDED_PER_SECOND * 2)
+        self._askers = Pace(rate=_QUESTIONS_PER_SECOND, burst=_QUESTIONS_AT_ONCE)
         self._wanted: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=256)
         self._waiting: set[PeerId] = set()
         self._pinned: tuple[str, ...] = ()
@@ -217,6 +221,9 @@ class Registry:
             await self._perform(effects)
 
     async def _answer(self, peer: PeerId, question: bytes) -> bytes:
+        if not self._askers.allows(peer, self._now()):
+            self.counters["questions_refused"] += 1
+            raise LimitReached(f"{peer} asks too often")
         reply, effects = sync.answer(self._replica, question, self._now())
         self._notify(self._replica.observe(peer, Evidence.ANSWERED, self._now()))
         await self._perform(effects)

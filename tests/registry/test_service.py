@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -294,6 +294,23 @@ async def test_a_peer_that_asks_nonsense_only_loses_its_answer(question: bytes) 
     async with node(net, A, LLAMA) as a, stranger(net, E, answer) as bad:
         with pytest.raises(PeerUnreachable):
             await bad.ask(A.peer, question, timeout=1.0)
+        async with node(net, B, bootstrap=(A,)) as b:
+            await until(lambda: agree(a, b) and offers(b, "llama"))
+
+
+async def test_a_peer_that_asks_without_end_is_refused_and_others_are_answered() -> None:
+    net = MemoryNet()
+
+    async def answer(peer: PeerId, question: bytes) -> bytes:
+        return b"="
+
+    async with node(net, A, LLAMA) as a, stranger(net, E, answer) as bad:
+        answered = 0
+        for _ in range(300):
+            with suppress(PeerUnreachable):
+                answered += bool(await bad.ask(A.peer, b"c", timeout=1.0))
+        assert 100 <= answered < 200
+        assert a.counters["questions_refused"] == 300 - answered
         async with node(net, B, bootstrap=(A,)) as b:
             await until(lambda: agree(a, b) and offers(b, "llama"))
 
