@@ -27,7 +27,7 @@ from registry.catalog import Catalog, Signed
 from registry.errors import InvalidFrame, LimitReached
 from registry.mesh import MAX_FRAME_BYTES
 from registry.records import PeerId, Version
-from registry.replica import Effect, Replica
+from registry.replica import Effect, Persist, Replica
 
 BUCKETS = 64
 MAX_LISTED = 20_000
@@ -167,7 +167,8 @@ def answer(replica: Replica, question: bytes, now: float) -> tuple[bytes, list[E
             return batch, []
         if kind == _PUSH:
             effects = _learn(replica, _read_batch(body), now)
-            return str(len(effects)).encode(), effects
+            news = sum(isinstance(effect, Persist) for effect in effects)
+            return str(news).encode(), effects
     except ValidationError as error:
         raise InvalidFrame("a question that makes no sense") from error
     raise InvalidFrame("a question of an unknown kind")

@@ -168,6 +168,12 @@ def test_a_full_registry_asks_for_no_more_strangers_than_it_has_room_for() -> No
     assert not any(question.startswith(b"p") for question in questions)
 
 
+def test_the_answer_to_a_push_is_how_many_records_were_news() -> None:
+    one, pushed = replica(A, say(B)), batch(say(B).frame, say(C).frame, say(IDENTITIES[3]).frame)
+    assert sync.answer(one, b"P" + pushed, NOW)[0] == b"2"
+    assert sync.answer(one, b"P" + pushed, NOW)[0] == b"0"
+
+
 def test_a_pull_of_strangers_brings_nothing() -> None:
     question = b"p" + orjson.dumps({"nodes": [A.peer, "nobody", ""]})
     assert sync.answer(replica(B), question, NOW) == (b"", [])
