@@ -57,6 +57,8 @@ def configure(
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLine() if form == "json" else ConsoleLine(colour=colour))
     handler.addFilter(Repeats(clock))
+    # What no line of ours shows need not be looked up for every line.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
     for old in tuple(root.handlers):
         root.removeHandler(old)

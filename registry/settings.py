@@ -50,6 +50,7 @@ class RegistrySettings(BaseModel):
     max_nodes: int = Field(
         10_000,
         ge=1,
+        le=20_000,
         description="Nodes remembered, live or not. Full means that newcomers are refused.",
     )
     max_services: int = Field(

@@ -15,6 +15,7 @@ import aiohttp
 from yarl import URL
 
 from router.connections import Body
+from router.deadlines import Deadlines
 from router.dialects import Answer, Route
 from router.errors import (
     AnswerBroken,
@@ -160,7 +161,10 @@ class Exchange:
 
 @asynccontextmanager
 async def put(
-    call: Call, settings: RouterSettings, read: Callable[[Exchange], Awaitable[Answer]]
+    call: Call,
+    settings: RouterSettings,
+    deadlines: Deadlines,
+    read: Callable[[Exchange], Awaitable[Answer]],
 ) -> AsyncIterator[Answer]:
     """Send a request and let `read` make an answer of what comes, within the budgets; raise a `WorkerError`.
 
@@ -170,7 +174,7 @@ async def put(
     exchange: Exchange | None = None
     try:
         try:
-            async with asyncio.timeout(min(settings.first_byte_timeout, settings.total_timeout)):
+            async with deadlines.within(min(settings.first_byte_timeout, settings.total_timeout)):
                 response = await call.session.post(
                     call.url, data=Body(call.body), headers=call.headers, allow_redirects=False
                 )

@@ -20,6 +20,7 @@ from registry.records import PeerId, Reach
 from registry.signing import Identity
 from router.certificate import client_context, peer_of_certificate
 from router.connections import worker_session
+from router.deadlines import Deadlines
 from router.errors import WorkerTimeout, WorkerUnreachable
 from router.pipes import serve_pipe
 from router.settings import RouterSettings
@@ -49,6 +50,7 @@ class Links:
         self.settings = settings
         self.identity = identity
         self.workers = worker_session(settings)
+        self.deadlines = Deadlines()
         self._reach = reach
         self._open_pipe = open_pipe
         self._relayed = relayed

@@ -5,13 +5,13 @@ ours, and what is no error of ours is logged without a word of the request.
 """
 
 import logging
+import os
 import pkgutil
 import re
 import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import ModuleType
-from uuid import uuid4
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
@@ -81,7 +81,7 @@ def _outermost(admit: Callable[[web.Request], None]) -> Middleware:
 
 def _request_id(request: web.Request) -> str:
     given = request.headers.get("x-request-id")
-    return given if given is not None and _ID.fullmatch(given) else uuid4().hex
+    return given if given is not None and _ID.fullmatch(given) else os.urandom(16).hex()
 
 
 def _log_unforeseen(request: web.Request, request_id: str, error: Exception) -> None:

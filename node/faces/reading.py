@@ -3,6 +3,7 @@
 import asyncio
 import zlib
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import orjson
@@ -27,6 +28,7 @@ MAX_LISTED = 10_000
 _GZIP, _ZLIB, _BARE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 # Inflating more than this takes long enough to hold up other requests.
 _INFLATE_HERE = 256 * 1024
+_NO_WAIT = nullcontext()
 
 
 async def read_body(request: web.Request, *, limit: int, idle: float) -> bytes:
@@ -38,10 +40,12 @@ async def read_body(request: web.Request, *, limit: int, idle: float) -> bytes:
         raise BodyTooLarge(limit)
     pieces: list[bytes] = []
     taken = 0
-    while not request.content.at_eof():
+    content = request.content
+    while not content.at_eof():
         try:
-            async with asyncio.timeout(idle):
-                piece = await request.content.readany()
+            # Most bodies are here already, all of them: then there is nothing to wait for.
+            async with _NO_WAIT if content.is_eof() else asyncio.timeout(idle):
+                piece = await content.readany()
         except TimeoutError as error:
             raise BodyTooSlow(f"no more of the body came within {idle:g} s") from error
         except (web.RequestPayloadError, ClientPayloadError, HttpProcessingError) as error:

@@ -45,6 +45,7 @@ class OpenAIHttp:
     def __init__(self, links: Links) -> None:
         self._session = links.workers
         self._settings = links.settings
+        self._deadlines = links.deadlines
 
     def answer(self, request: Request, candidate: Candidate) -> AbstractAsyncContextManager[Answer]:
         """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
@@ -65,7 +66,7 @@ class OpenAIHttp:
                 return await _json(exchange, name)
             return await read_plain(exchange, Route.LOCAL)
 
-        return put(call, self._settings, read)
+        return put(call, self._settings, self._deadlines, read)
 
 
 def create(links: Links) -> OpenAIHttp:
