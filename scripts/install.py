@@ -55,7 +55,7 @@ def follow(line: str, progress: Progress) -> None:
             *_,
         ]:
             progress.seen += 1
-            progress.show(name.rpartition("/")[2])
+            progress.show(name.rpartition("/")[2].partition("-")[0])
         case ["Building", "wheel", "for", name, *_]:
             progress.show(f"building {name}")
         case ["Installing", "collected", *_]:

@@ -1,3 +1,4 @@
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +32,10 @@ def modelvine(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> Modelvine:
+) -> Iterator[Modelvine]:
     """Run one command in this process, in an empty directory with an empty environment of ours."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MODELVINE_DATA_DIR", str(data_dir))
 
@@ -44,7 +47,10 @@ def modelvine(
         out, err = capsys.readouterr()
         return Ended(code, out, err)
 
-    return run
+    yield run
+    # `up` sends every log line to a standard error that is gone after the test.
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture
