@@ -16,6 +16,7 @@ from node.demo.stage import Actor, Stage, StageError
 
 PROJECT = "demo"
 QUESTION = "In one sentence, what is a grapevine?"
+ANSWER = ("--max-tokens", "80")
 SPREAD_WITHIN = 10.0
 COMMAND_WITHIN = 120.0
 
@@ -33,7 +34,7 @@ def play(show: Show, stage: Stage, *, keep: bool) -> None:
         _until(lambda: model in _models(asked), "node 3 did not hear of the model")
 
     show.heading("A user asks node 3, which has no model of its own")
-    _run(show, "chat", model, QUESTION, "--node", asked)
+    _run(show, "chat", model, QUESTION, *ANSWER, "--node", asked)
 
     show.heading("The operator looks, from node 2")
     _run(show, "models", "--node", nodes[1].fields["http"])
@@ -42,7 +43,7 @@ def play(show: Show, stage: Stage, *, keep: bool) -> None:
     show.heading("Node 1 loses its power: kill -9")
     stage.kill(nodes[0])
     begun = time.monotonic()
-    _run(show, "chat", model, QUESTION, "--node", asked, fails=True)
+    _run(show, "chat", model, QUESTION, *ANSWER, "--node", asked, fails=True)
     show.fact(f"an honest error after {time.monotonic() - begun:.1f} s, and nothing hangs")
     with show.step("node 3 stops listing the model"):
         _until(lambda: model not in _models(asked), "node 3 still lists the model")
@@ -52,7 +53,7 @@ def play(show: Show, stage: Stage, *, keep: bool) -> None:
         nodes[0] = stage.start_node("node1", bootstrap=[nodes[1].fields["p2p"]])
     with show.step("node 3 routes to it again"):
         _until(lambda: model in _models(asked), "node 3 did not hear of node 1 again")
-    _run(show, "chat", model, "And what is a rumour?", "--node", asked)
+    _run(show, "chat", model, "And what is a rumour?", *ANSWER, "--node", asked)
 
     if keep:
         _wait(show, nodes)
