@@ -170,6 +170,8 @@ class LibP2PMesh:
         self._begun = True
 
     def _down(self) -> None:
+        if self._place is not None:
+            self._place.abandon()
         self._place = None
         self._addresses = ()
         self._see(())

@@ -2,9 +2,9 @@
 
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import trio
 from libp2p.abc import INetStream
@@ -135,6 +135,17 @@ class Place:
             for address in expand_wildcard_address(listener)
         )
         return tuple(dict.fromkeys(address.partition("/p2p/")[0] + suffix for address in found))
+
+    def abandon(self) -> None:
+        """Free the ports of a run that was cut short; from any thread, once that run is over.
+
+        An error in trio's own core ends a run without unwinding it, and then nobody closes its sockets: trio's
+        globals keep them. Shut down and not closed, because their owner may yet close that number.
+        """
+        for listener in self._host.get_network().listeners.values():
+            for one in cast("Any", listener).listeners:
+                with suppress(OSError):
+                    one.socket.shutdown(socket.SHUT_RDWR)
 
     def keep(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are dialled besides the bootstrap peers."""

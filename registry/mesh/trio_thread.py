@@ -63,7 +63,7 @@ class TrioThread(Generic[_Place]):
         self._loop = asyncio.get_running_loop()
         self._begun: asyncio.Future[None] = self._loop.create_future()
         self._ended = asyncio.Event()
-        self._thread = threading.Thread(target=self._supervise, name="libp2p", daemon=True)
+        self._thread = threading.Thread(target=self._supervise, name="mesh", daemon=True)
         self._thread.start()
         try:
             async with asyncio.timeout(timeout):
@@ -158,11 +158,11 @@ class TrioThread(Generic[_Place]):
         delay = FIRST_DELAY
         while not self._stopping.is_set():
             began = time.monotonic()
-            try:
-                trio.run(self._root)
-            except BaseException as error:  # noqa: BLE001 (the supervisor: whatever kills the run, it comes back)
-                self._report(error)
-            self._token = None
+            # A thread for each life: an error in trio's own core leaves its thread unable to run trio again.
+            life = threading.Thread(target=self._live, name="libp2p", daemon=True)
+            life.start()
+            life.join()
+            self._token = self._nursery = None
             self.tell(self._died)
             if time.monotonic() - began > STEADY:
                 delay = FIRST_DELAY
@@ -170,9 +170,15 @@ class TrioThread(Generic[_Place]):
             delay = min(2 * delay, LAST_DELAY)
         self.tell(self._ended.set)
 
+    def _live(self) -> None:
+        try:
+            trio.run(self._root)
+        except BaseException as error:  # noqa: BLE001 (the supervisor: whatever kills the run, it comes back)
+            self._report(error)
+
     def _report(self, error: BaseException) -> None:
         if not self._stopping.is_set():
-            _log.warning("the mesh died and is started again: %s", type(error).__name__)
+            _log.warning("the mesh died and is started again: %r", first_of(error))
             _log.debug("the mesh died", exc_info=error)
         self.tell(self._refuse_start, error)
 
