@@ -42,7 +42,7 @@ class Stage:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._actors: list[Actor] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> "Stage":
         return self
@@ -53,8 +53,8 @@ class Stage:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        for actor in reversed(self._actors):
-            _end(actor.process)
+        for process in reversed(self._processes):
+            _end(process)
 
     def start(self, name: str, module: str, *arguments: str) -> Actor:
         """Run `python -m module` and wait for its ready line; raise `StageError`."""
@@ -70,10 +70,8 @@ class Stage:
                 start_new_session=True,
             )
         # Held from the first moment on, so that a failed start leaves nothing behind.
-        self._actors.append(Actor(name, process, log, ""))
-        actor = Actor(name, process, log, _ready_line(name, process, log))
-        self._actors[-1] = actor
-        return actor
+        self._processes.append(process)
+        return Actor(name, process, log, _ready_line(name, process, log))
 
     def start_node(self, name: str, *, bootstrap: Sequence[str] = ()) -> Actor:
         """Run a node on free ports of the loopback interface, its files in a folder of its own name."""
