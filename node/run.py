@@ -6,7 +6,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -90,10 +90,21 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
             )
             _settle()
             ready(f"ready http=http://{listening.http} p2p={registry.mesh.addresses()[0]}")
+            log.info("%s", _surfaces(settings, listening, registry.mesh.addresses()))
             await signals.first.wait()
             await _drain(parts, signals.second, settings.node.drain_timeout)
             for task in work:
                 task.cancel()
+
+
+def _surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> str:
+    """Say who can reach what, so that nothing is open by accident."""
+    public = "this machine" if host_port(listening.http).loopback else "EVERYBODY, without a key"
+    peers = "nodes with the swarm key" if settings.node.swarm_key else "any node"
+    return (
+        f"serving {public} at http://{listening.http}; {peers} at {', '.join(mesh)} "
+        f"and https://{listening.link}"
+    )
 
 
 def _settle() -> None:

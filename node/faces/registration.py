@@ -133,10 +133,14 @@ def _checked_api(api: str, here: Here) -> tuple[str, str]:
         raise WrongParameter(f"the api is no URL: {error}", param="api") from error
     if url.scheme not in SCHEMES:
         raise WrongParameter(
-            f"the api is no URL with a known scheme; there are: {', '.join(SCHEMES)}", param="api"
+            f"the api is no URL with a known scheme; there are: {', '.join(_spoken())}", param="api"
         )
     _check_place(url, port, here)
     return url.scheme, url._replace(scheme=SCHEMES[url.scheme][1]).geturl()
+
+
+def _spoken() -> list[str]:
+    return [scheme for scheme, (dialect, _) in SCHEMES.items() if dialect in _OFFERED]
 
 
 def _check_place(url: SplitResult, port: int | None, here: Here) -> None:
