@@ -5,6 +5,7 @@ This is the asyncio side: it holds what must outlive the trio run, and what call
 
 import re
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from registry.errors import InvalidFrame, LimitReached, MeshDown
@@ -74,7 +75,10 @@ class LibP2PMesh:
         await self._thread.start(timeout=START_SECONDS)
 
     async def stop(self) -> None:
-        """Close every connection and end the thread; may be called again."""
+        """Send what is still queued, close every connection and end the thread; may be called again."""
+        if self._place is not None:
+            with suppress(MeshDown):
+                await self._thread.call(self._place.flush)
         await self._thread.stop(timeout=STOP_SECONDS)
         self._down()
         self._inbox.close()

@@ -35,6 +35,11 @@ PIPE = TProtocol("/modelvine/pipe/1")
 CLOSE_SECONDS = 3.0
 """Seconds that closing all connections may take."""
 
+FLUSH_SECONDS = 0.5
+"""Seconds that writing what gossip still holds may take at the end."""
+
+_FLUSH_POLL = 0.02
+
 DIAL_TICK = 0.25
 """Seconds between looks at whom to dial."""
 
@@ -154,6 +159,15 @@ class Place:
     async def publish(self, frame: bytes) -> None:
         """Hand a frame to gossipsub."""
         await self._made.pubsub.publish(self._plan.topic, frame)
+
+    async def flush(self) -> None:
+        """Let gossip write what it was handed: its queues die with the run, and the last word said is a farewell."""
+        with trio.move_on_after(FLUSH_SECONDS):
+            # Polled: the library tells nobody that a queue has become empty.
+            while any(len(queue) for queue in self._made.pubsub.peer_queues.values()):  # noqa: ASYNC110
+                await trio.sleep(_FLUSH_POLL)
+            # What left its queue last may still be on its way to the socket.
+            await trio.sleep(_FLUSH_POLL)
 
     async def ask(self, peer: PeerId, question: bytes, timeout: float) -> bytes:
         """Put a question to a peer."""
