@@ -21,7 +21,7 @@ demo: $(MADE)/demo $(MADE)/model ## three nodes and a real model on this machine
 test: $(MADE)/dev ## the default test suite, Redis included; ARGS="-k name" chooses
 	@$(BIN)/python -m pytest -m "not swarm" $(ARGS)
 
-swarm: $(MADE)/dev ## several nodes as processes, a real mesh, real HTTP, a real worker
+swarm: $(MADE)/dev $(MADE)/model ## several nodes as processes, a real mesh, real HTTP, a real worker
 	@$(BIN)/python -m pytest -m swarm $(ARGS)
 
 check: $(MADE)/dev ## format, lint, types, walls between packages, dependencies, spelling, compose file
