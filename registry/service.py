@@ -40,6 +40,8 @@ _QUESTIONS_AT_ONCE = 100.0
 # Lapses are noticed at this grain; finer wakes an idle node for nothing.
 _GRAIN = 0.25
 _STORE_RETRY = 2.0
+# An idle node saves nothing, and would say that it is well for as long as nobody registers.
+_STORE_CHECK = 5.0
 # A peer that is slow to answer must not hold up the others.
 _COMPARISONS_AT_ONCE = 4
 _KEPT_NODES = 64
@@ -74,6 +76,7 @@ class Registry:
         self.peer = identity.peer
         self.mesh = mesh
         self.counters: Counter[str] = Counter()
+        self._epoch = str(epoch).encode()
         self._replica = Replica(identity, settings, epoch=epoch, jitter=random)
         self._settings = settings
         self._store = store
@@ -354,13 +357,30 @@ class Registry:
             self._store_works()
 
     async def _save_again(self) -> None:
+        proven = self._now()
         while True:
+            pause = _GRAIN
             try:
                 await self._save()
+                if "store" in self._degraded or self._now() >= proven + _STORE_CHECK:
+                    await self._prove_store()
+                    proven = self._now()
             except StoreUnavailable:
-                await asyncio.sleep(_STORE_RETRY)
+                pause = _STORE_RETRY
+            await asyncio.sleep(pause)
+
+    async def _prove_store(self) -> None:
+        """See whether the store works when there is nothing to save; raise `StoreUnavailable`."""
+        try:
+            if "store" in self._degraded:
+                await self._store.write(Put(Space.SELF, EPOCH_KEY, self._epoch))
             else:
-                await asyncio.sleep(_GRAIN)
+                # Reading wears out no disk, and shows a server that is gone.
+                await self._store.read(Space.SELF)
+        except StoreUnavailable as error:
+            self._store_failed(error)
+            raise
+        self._store_works()
 
     def _store_failed(self, error: RegistryError) -> None:
         if "store" not in self._degraded:
