@@ -9,24 +9,18 @@ from types import MappingProxyType
 
 from registry import sync
 from registry.catalog import Catalog
-from registry.errors import InvalidFrame, LimitReached, MeshError, RegistryError, StoreUnavailable
+from registry.comparing import Comparing
+from registry.effects import Changed, Contested, Effect, Fetch, Forget, Persist, Publish
+from registry.errors import InvalidFrame, LimitReached, MeshError, StoreUnavailable
 from registry.liveness import Evidence, Presence, Pulse
 from registry.mesh import Arrived, Joined, Mesh, Parted, PipeHandler, Restarted
 from registry.pace import Pace
 from registry.records import PeerId, Reach, Record, Service, Standing
-from registry.replica import (
-    Changed,
-    Contested,
-    Effect,
-    Fetch,
-    Forget,
-    Persist,
-    Publish,
-    Replica,
-)
+from registry.replica import Replica
+from registry.saving import Saving
 from registry.settings import RegistrySettings
 from registry.signing import Identity
-from registry.store import Change, Delete, Put, Space, Store
+from registry.store import Delete, Put, Space, Store
 
 log = logging.getLogger("modelvine.registry")
 
@@ -78,17 +72,19 @@ class Registry:
         self.counters: Counter[str] = Counter()
         self._epoch = str(epoch).encode()
         self._replica = Replica(identity, settings, epoch=epoch, jitter=random)
-        self._settings = settings
-        self._store = store
         self._now = now
-        self._random = random
-        self._unsaved: dict[PeerId, Change] = {}
-        self._saving = asyncio.Lock()
-        self._degraded: dict[str, str] = {}
+        self._saving = Saving(store)
+        self._comparing = Comparing(
+            self._replica,
+            mesh,
+            settings,
+            now=now,
+            random=random,
+            perform=self._perform,
+            counters=self.counters,
+        )
         self._neighbours = Pace(rate=_FORWARDED_PER_SECOND, burst=_FORWARDED_PER_SECOND * 2)
         self._askers = Pace(rate=_QUESTIONS_PER_SECOND, burst=_QUESTIONS_AT_ONCE)
-        self._wanted: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=256)
-        self._waiting: set[PeerId] = set()
         self._pinned: tuple[str, ...] = ()
         self._kept: tuple[str, ...] = ()
         self._wake = asyncio.Event()
@@ -116,7 +112,9 @@ class Registry:
 
     def degraded(self) -> Mapping[str, str]:
         """Return the parts that do not work now, each with a sentence."""
-        parts = dict(self._degraded)
+        parts: dict[str, str] = {}
+        if self._saving.failure:
+            parts["store"] = self._saving.failure
         if not self.mesh.running():
             parts["mesh"] = "the mesh is being restarted; other nodes do not hear this one"
         return MappingProxyType(parts)
@@ -129,11 +127,7 @@ class Registry:
 
     async def restore(self) -> None:
         """Load what the store kept of others. Serving does not depend on it."""
-        try:
-            frames = (await self._store.read(Space.RECORDS)).values()
-        except StoreUnavailable as error:
-            self._store_failed(error)
-            return
+        frames = (await self._saving.read(Space.RECORDS)).values()
         bad = self._replica.restore(frames, self._now())
         if bad:
             log.warning("ignored %d unreadable records in the store", bad)
@@ -181,16 +175,14 @@ class Registry:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._listen())
             group.create_task(self._tick())
-            group.create_task(self._compare_now_and_then())
-            group.create_task(self._save_again())
-            for _ in range(_COMPARISONS_AT_ONCE):
-                group.create_task(self._fetch())
+            group.create_task(self._comparing.run())
+            group.create_task(self._saving.run())
 
     async def stop(self) -> None:
         """Leave the mesh, and save what is unsaved."""
         await self.mesh.stop()
         with suppress(StoreUnavailable):
-            await self._save()
+            await self._saving.save()
 
     # How.
 
@@ -201,7 +193,7 @@ class Registry:
                     await self._receive(frame, via)
                 case Joined(peer):
                     await self._perform(self._replica.observe(peer, Evidence.LINKED, self._now()))
-                    self._want(peer)
+                    self._comparing.want(peer)
                 case Parted(peer):
                     await self._perform(self._replica.observe(peer, Evidence.PARTED, self._now()))
                 case Restarted():
@@ -243,45 +235,6 @@ class Registry:
             self._wake.clear()
             await _within(self._wake.wait(), wait)
 
-    async def _compare_now_and_then(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.sync * (0.5 + self._random()))
-            peers = self.mesh.connections()
-            if peers:
-                self._want(peers[int(self._random() * len(peers))].peer)
-
-    def _want(self, peer: PeerId) -> None:
-        # A full queue means that comparisons are under way already; one of them will do.
-        if peer not in self._waiting and not self._wanted.full():
-            self._waiting.add(peer)
-            self._wanted.put_nowait(peer)
-
-    async def _fetch(self) -> None:
-        while True:
-            peer = await self._wanted.get()
-            self._waiting.discard(peer)
-            try:
-                await self._compare(peer)
-            except (MeshError, InvalidFrame) as error:
-                self.counters["syncs_failed"] += 1
-                log.debug("comparing with %s failed: %s", peer, error)
-            else:
-                self.counters["syncs"] += 1
-
-    async def _compare(self, peer: PeerId) -> None:
-        exchange = sync.compare(self._replica, self._now)
-        step = next(exchange)
-        while True:
-            await self._perform(step.effects)
-            timeout = self._settings.ask_timeout
-            reply = await self.mesh.ask(peer, step.question, timeout=timeout)
-            self._notify(self._replica.observe(peer, Evidence.ANSWERED, self._now()))
-            try:
-                step = exchange.send(reply)
-            except StopIteration as done:
-                await self._perform(done.value)
-                return
-
     async def _perform(self, effects: Sequence[Effect]) -> None:
         self._notify(effects)
         if any(isinstance(effect, Changed) for effect in effects):
@@ -290,14 +243,13 @@ class Registry:
         for effect in effects:
             match effect:
                 case Persist(signed):
-                    node = signed.record.node
-                    self._unsaved[node] = Put(Space.RECORDS, node, signed.frame)
+                    self._saving.note(Put(Space.RECORDS, signed.record.node, signed.frame))
                 case Forget(node):
-                    self._unsaved[node] = Delete(Space.RECORDS, node)
+                    self._saving.note(Delete(Space.RECORDS, node))
                 case Publish(frame):
                     await self._publish(frame)
                 case Fetch(node):
-                    self._want_from(node)
+                    self._comparing.want_word_of(node)
                 case Contested(version):
                     log.error(
                         "another machine speaks with this node's key (at %s): give one of them a key of its own",
@@ -305,13 +257,6 @@ class Registry:
                     )
                 case Changed():
                     continue
-
-    def _want_from(self, node: PeerId) -> None:
-        connected = [c.peer for c in self.mesh.connections()]
-        if node in connected:
-            self._want(node)
-        elif connected:
-            self._want(connected[int(self._random() * len(connected))])
 
     def _keep(self) -> None:
         known = [
@@ -340,56 +285,6 @@ class Registry:
             if isinstance(effect, Changed):
                 for listener in self._listeners:
                     listener(effect.nodes)
-
-    async def _save(self) -> None:
-        """Write what is unsaved, in one batch with what others wait for; raise `StoreUnavailable`."""
-        async with self._saving:
-            if not self._unsaved:
-                return
-            batch = dict(self._unsaved)
-            try:
-                await self._store.write(*batch.values())
-            except StoreUnavailable as error:
-                self._store_failed(error)
-                raise
-            # Struck off only now: a write that failed or was cancelled is made again.
-            self._unsaved = {n: c for n, c in self._unsaved.items() if batch.get(n) is not c}
-            self._store_works()
-
-    async def _save_again(self) -> None:
-        proven = self._now()
-        while True:
-            pause = _GRAIN
-            try:
-                await self._save()
-                if "store" in self._degraded or self._now() >= proven + _STORE_CHECK:
-                    await self._prove_store()
-                    proven = self._now()
-            except StoreUnavailable:
-                pause = _STORE_RETRY
-            await asyncio.sleep(pause)
-
-    async def _prove_store(self) -> None:
-        """See whether the store works when there is nothing to save; raise `StoreUnavailable`."""
-        try:
-            if "store" in self._degraded:
-                await self._store.write(Put(Space.SELF, EPOCH_KEY, self._epoch))
-            else:
-                # Reading wears out no disk, and shows a server that is gone.
-                await self._store.read(Space.SELF)
-        except StoreUnavailable as error:
-            self._store_failed(error)
-            raise
-        self._store_works()
-
-    def _store_failed(self, error: RegistryError) -> None:
-        if "store" not in self._degraded:
-            log.error("the store does not work, serving goes on: %s", error)
-        self._degraded["store"] = str(error)
-
-    def _store_works(self) -> None:
-        if self._degraded.pop("store", None):
-            log.info("the store works again")
 
 
 def _leads_to(node: PeerId, address: str) -> bool:

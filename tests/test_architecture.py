@@ -25,7 +25,8 @@ MAX_FUNCTION_LINES = 60
 
 CORE = {
     "registry": {
-        "catalog", "errors", "liveness", "pace", "records", "replica", "settings", "signing", "sync", "wire",
+        "catalog", "effects", "errors", "liveness", "membership", "pace", "records", "replica", "settings", "signing",
+        "sync", "voice", "wire",
     },
     "router": {
         "attempts", "bodies", "candidates", "errors", "multipart", "policies", "requests", "settings", "sse",

@@ -6,10 +6,11 @@ import pytest
 
 from registry import wire
 from registry.catalog import Signed
+from registry.effects import Changed, Contested, Effect, Fetch, Forget, Persist, Publish
 from registry.errors import InvalidSignature, LimitReached
 from registry.liveness import Evidence, Presence
 from registry.records import Heartbeat, PeerId, Reach, Record, Service, Standing, Version
-from registry.replica import Changed, Contested, Effect, Fetch, Forget, Persist, Publish, Replica
+from registry.replica import Replica
 from registry.settings import RegistrySettings
 from registry.signing import Identity
 from tests.strategies import IDENTITIES

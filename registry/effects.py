@@ -1,0 +1,51 @@
+"""What should happen next? The values in which the pure core tells `registry.service` what to do."""
+
+from dataclasses import dataclass
+
+from registry.catalog import Signed
+from registry.records import PeerId, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Write this word to the store."""
+
+    signed: Signed
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Remove this node's word from the store: it made room for another."""
+
+    node: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Send this frame to the mesh."""
+
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A node has a newer word than we hold; ask for it."""
+
+    node: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What we know of these nodes is not what it was."""
+
+    nodes: frozenset[PeerId]
+
+
+@dataclass(frozen=True, slots=True)
+class Contested:
+    """Another machine speaks with our key; an operator must look."""
+
+    version: Version
+
+
+Effect = Persist | Forget | Publish | Fetch | Changed | Contested

@@ -1,0 +1,122 @@
+"""What do we say of ourselves, and when? Our own record, its repetitions, our heartbeats, our refutations. No I/O."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from registry import wire
+from registry.catalog import Signed
+from registry.effects import Effect, Publish
+from registry.errors import LimitReached
+from registry.pace import Pace
+from registry.records import Heartbeat, Reach, Record, Service, Standing, Version
+from registry.settings import RegistrySettings
+from registry.signing import Identity
+
+# The first refutations go out at once; a second machine with our key would have us answer it for ever.
+_REFUTATIONS_PER_SECOND = 0.2
+_REFUTATIONS_AT_ONCE = 5
+
+
+class Voice:
+    """Speaks for one node; `spoken` is its newest word, none before the first."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: RegistrySettings,
+        *,
+        epoch: int,
+        jitter: Callable[[], float],
+    ) -> None:
+        self.own = Record(node=identity.peer, version=Version(epoch, 0))
+        self.spoken: Signed | None = None
+        self._identity = identity
+        self._settings = settings
+        self._jitter = jitter
+        self._beat = 0
+        self._unpublished = False
+        self._next_publish = float("inf")
+        self._next_beat = float("-inf")
+        self._refutations = Pace(rate=_REFUTATIONS_PER_SECOND, burst=_REFUTATIONS_AT_ONCE)
+
+    def describe(self, agent: str) -> None:
+        """Name the software in our record, from the next word on."""
+        self.own = replace(self.own, agent=agent)
+
+    def draft(
+        self,
+        *,
+        services: Sequence[Service] | None,
+        reach: Reach | None,
+        standing: Standing | None,
+    ) -> Record:
+        """Return our record with these changes; what is `None` stays. Raise `LimitReached` when it does not fit."""
+        draft = self.own
+        if services is not None:
+            self.fits(services)
+            draft = replace(draft, services=tuple(services))
+        if reach is not None:
+            # A machine with many interfaces has more addresses than a record carries; the first do.
+            most = wire.MAX_ADDRESSES
+            draft = replace(
+                draft, reach=replace(reach, mesh=reach.mesh[:most], links=reach.links[:most])
+            )
+        return draft if standing is None else replace(draft, standing=standing)
+
+    def fits(self, services: Sequence[Service]) -> None:
+        """Raise `LimitReached` unless a record of these services could be announced."""
+        if len(services) > self._settings.max_services:
+            raise LimitReached(
+                f"a node announces at most {self._settings.max_services:,} models, not {len(services):,}"
+            )
+        wire.encode_record(replace(self.own, services=tuple(services)), self._identity)
+
+    def speak(self, draft: Record, now: float) -> Signed:
+        """Sign the next version; it is published as soon as a burst of changes is over."""
+        version = Version(self.own.version.epoch, self.own.version.sequence + 1)
+        signed = wire.encode_record(replace(draft, version=version), self._identity)
+        self.own = signed.record
+        self.spoken = signed
+        if not self._unpublished:
+            self._unpublished = True
+            self._next_publish = now + self._settings.coalesce
+        return signed
+
+    def may_refute(self, now: float) -> bool:
+        """Say whether we may contradict a word with our key once more, and count it."""
+        return self._refutations.allows(self.own.node, now)
+
+    def step_past(self, version: Version) -> None:
+        """Let our next word be newer than `version`."""
+        if version >= self.own.version:
+            self.own = replace(self.own, version=version)
+
+    def hurry(self, now: float) -> None:
+        """Make our word and a heartbeat due at once."""
+        self._next_beat = now
+        if self.spoken is not None:
+            self._next_publish = now
+
+    def tick(self, now: float) -> list[Effect]:
+        """Publish what is due."""
+        effects: list[Effect] = []
+        if self.spoken is None:
+            return effects
+        if now >= self._next_publish:
+            self._unpublished = False
+            self._next_publish = now + self._spread(self._settings.reannounce)
+            effects.append(Publish(self.spoken.frame))
+        if now >= self._next_beat:
+            self._next_beat = now + self._spread(self._settings.heartbeat)
+            self._beat += 1
+            note = Heartbeat(self.own.node, self.own.version, self._beat)
+            effects.append(Publish(wire.encode_heartbeat(note, self._identity)))
+        return effects
+
+    def due(self) -> float:
+        """Return when `tick` next has something to say."""
+        return min(self._next_publish, self._next_beat)
+
+    def _spread(self, seconds: float) -> float:
+        # Between 0.75 and 1.25 of the setting, so that nodes which started together drift apart.
+        return seconds * (0.75 + 0.5 * self._jitter())
