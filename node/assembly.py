@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,9 @@ from node.agent import Agent
 from node.bootstrap import Bootstrap
 from node.metrics import Metrics
 from node.settings import Settings
+from registry.errors import PeerUnreachable
 from registry.liveness import Evidence
+from registry.mesh import Pipe
 from registry.mesh.libp2p import LibP2PMesh
 from registry.records import PeerId, Reach, Standing
 from registry.service import Registry, next_epoch
@@ -22,6 +24,9 @@ from router import dialects, policies
 from router.dispatch import Outcome, Router
 from router.errors import WorkerTimeout, WorkerUnreachable
 from router.links import Links
+
+# A request waits for them, so few; nodes name the address that others dial most easily first.
+_ADDRESSES_DIALLED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +103,21 @@ def _links(given: Given, registry: Registry) -> Links:
     def relayed(peer: PeerId) -> bool:
         return any(c.relayed for c in registry.mesh.connections() if c.peer == peer)
 
+    async def open_pipe(peer: PeerId) -> Pipe:
+        # A node holds connections to a few others only, and one that has just come may not be among them yet.
+        if all(connection.peer != peer for connection in registry.mesh.connections()):
+            known = reach(peer)
+            for address in known.mesh[:_ADDRESSES_DIALLED] if known else ():
+                if address.endswith(f"/p2p/{peer}"):
+                    with suppress(PeerUnreachable):
+                        await registry.mesh.connect(address, timeout=timeout)
+                        break
+        return await registry.mesh.open_pipe(peer, timeout=timeout)
+
     return Links(
         identity=given.identity,
         reach=reach,
-        open_pipe=lambda peer: registry.mesh.open_pipe(peer, timeout=timeout),
+        open_pipe=open_pipe,
         relayed=relayed,
         settings=given.settings.router,
     )
