@@ -105,6 +105,7 @@ async def test_a_frozen_redis_stops_registrations_and_nothing_else(
         refused = await _refused(client, nodes[0])
         noticed = await _ready(client, nodes[0], "degraded")
         await _serving(client, nodes, "Redis frozen")
+        assert await _ready(client, nodes[0], "degraded", within=0.5) < 0.1
     finally:
         redis.thaw()
     back = await _ready(client, nodes[0], "ok")
@@ -122,6 +123,7 @@ async def test_a_dead_redis_stops_registrations_and_nothing_else(
         refused = await _refused(client, nodes[0])
         noticed = await _ready(client, nodes[0], "degraded")
         await _serving(client, nodes, "Redis dead")
+        assert await _ready(client, nodes[0], "degraded", within=0.5) < 0.1
     finally:
         redis.start()
     back = await _ready(client, nodes[0], "ok")
