@@ -6,6 +6,7 @@ pip prints six lines per package, and nothing at all for half a minute while it 
 moves on a terminal, a line every few seconds elsewhere, and the end of pip's own words when it fails.
 """
 
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,12 @@ from pathlib import Path
 
 KEPT_LINES = 40
 SECONDS_BETWEEN_LINES = 5.0
+MAKE_VARIABLES = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")
+
+
+def _environment() -> dict[str, str]:
+    # Some packages are built with a make of their own, which our flags would break.
+    return {name: value for name, value in os.environ.items() if name not in MAKE_VARIABLES}
 
 
 class Progress:
@@ -71,7 +78,7 @@ def main() -> int:
     command += ["--progress-bar=off", "--require-hashes", "-r", str(lock), *sys.argv[2:]]
     last: deque[str] = deque(maxlen=KEPT_LINES)
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment()
     ) as pip:
         for line in pip.stdout or ():
             last.append(line)
