@@ -113,6 +113,14 @@ class Client:
 
         return await until(everywhere, within=within, otherwise=f"{models} not listed everywhere")
 
+    async def agreed(self, nodes: Sequence[Node], *, within: float = 5.0) -> float:
+        """Wait until every node holds the same registry: a name may be listed still from before the last change."""
+
+        async def one_digest() -> bool:
+            return len(set(await asyncio.gather(*map(self.digest, nodes)))) == 1
+
+        return await until(one_digest, within=within, otherwise="the registries are not equal")
+
     async def met(self, nodes: Sequence[Node], *, within: float = 15.0) -> float:
         """Wait until every node holds every other for alive; return the seconds it took."""
         peers = {node.peer for node in nodes}

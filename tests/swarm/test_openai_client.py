@@ -25,6 +25,7 @@ async def worker(three: list[Node], client: Client) -> AsyncIterator[OpenAIWorke
     async with running() as worker:
         await client.register(three[0], PROJECT, MODELS, worker.url)
         await client.listed(three, *MODELS)
+        await client.agreed(three)
         yield worker
         await client.unregister(three[0], PROJECT)
 

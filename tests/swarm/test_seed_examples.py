@@ -115,6 +115,7 @@ async def worker(three: list[Node], client: Client) -> AsyncIterator[OpenAIWorke
         worker.fail(code=0)
         await _register(client, three[0], worker)
         await client.listed(three, "Llama3-8B", "SuperImage")
+        await client.agreed(three)
         yield worker
         for project in PROJECTS:
             await client.unregister(three[0], project)
