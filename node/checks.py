@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from node.addresses import check_announce, check_dial, check_listen, host_port
 from node.settings import Settings
+from registry.errors import InvalidSignature
+from registry.signing import public_of
 from registry.store import opening
 from router import policies
 
@@ -109,11 +111,28 @@ def _check_lease(settings: Settings) -> None:
 
 
 def _check_suspicion(settings: Settings) -> None:
-    if settings.registry.suspicion <= settings.registry.heartbeat:
+    least = 2 * settings.registry.probe_timeout
+    if settings.registry.suspicion < least:
         raise ValueError(
-            f"must be longer than registry.heartbeat, so more than {settings.registry.heartbeat:g}: "
-            "a doubted node needs time for one beat"
+            f"must be at least twice registry.probe_timeout, so {least:g} or more: "
+            "a doubted node needs time to answer a probe"
         )
+
+
+def _check_allow(settings: Settings) -> None:
+    _check_peers(settings.registry.allow)
+
+
+def _check_deny(settings: Settings) -> None:
+    _check_peers(settings.registry.deny)
+
+
+def _check_peers(peers: tuple[str, ...]) -> None:
+    for peer in peers:
+        try:
+            public_of(peer)
+        except InvalidSignature as error:
+            raise ValueError(f"must list peer ids: {error}") from error
 
 
 def _check_policy(settings: Settings) -> None:
@@ -142,5 +161,7 @@ _CHECKS: Mapping[str, Callable[[Settings], None]] = {
     "mesh.bootstrap": _check_bootstrap,
     "registry.lease": _check_lease,
     "registry.suspicion": _check_suspicion,
+    "registry.allow": _check_allow,
+    "registry.deny": _check_deny,
     "router.policy": _check_policy,
 }

@@ -17,15 +17,15 @@ PROFILES: Mapping[str, Delta] = MappingProxyType(
             "mesh.listen": ("/ip4/0.0.0.0/tcp/6101",),
             # A handshake takes several round trips, each up to 300 ms across continents, and more through a relay.
             "mesh.dial_timeout": 15.0,
-            # Pings cost traffic on every link, and a lost packet delays one by a second or more.
-            "mesh.ping": 10.0,
+            # A lost packet delays a ping by a second or more.
             "mesh.ping_timeout": 6.0,
             # Retrying an absent far peer every second helps nobody.
             "mesh.redial": 3.0,
-            # Four heartbeats to a lease: on lossy paths two in a row get lost often enough to matter.
-            "registry.heartbeat": 10.0,
-            "registry.lease": 40.0,
-            "registry.suspicion": 15.0,
+            # A question takes three round trips, and one lost packet costs half a second.
+            "registry.probe": 2.0,
+            "registry.probe_timeout": 2.0,
+            # Time for two rounds of probes: on lossy paths one that fails says little.
+            "registry.suspicion": 8.0,
             "registry.sync": 8.0,
             "registry.ask_timeout": 10.0,
             # TCP and TLS to a far peer: three round trips, and one lost packet costs a second.

@@ -69,9 +69,11 @@ class Comparing:
 
     async def _now_and_then(self) -> None:
         while True:
+            before = self._counters["syncs"]
             await asyncio.sleep(self._settings.sync * (0.5 + self._random()))
             peers = self._mesh.connections()
-            if peers:
+            # Probes compare too; what they have done need not be done again.
+            if peers and self._counters["syncs"] == before:
                 self.want(peers[int(self._random() * len(peers))].peer)
 
     async def _work(self) -> None:

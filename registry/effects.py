@@ -48,4 +48,23 @@ class Contested:
     version: Version
 
 
-Effect = Persist | Forget | Publish | Fetch | Changed | Contested
+@dataclass(frozen=True, slots=True)
+class Remember:
+    """Keep the newest heartbeat's number of this node, so that an older one proves nothing after our restart."""
+
+    node: PeerId
+    version: Version
+    beat: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Find out whether this node lives, directly and then through others, and `observe` what came of it.
+
+    `ANSWERED` and `PROVEN` end the round well; `MISSED` is for the first failure, `UNREACHED` for the last.
+    """
+
+    node: PeerId
+
+
+Effect = Persist | Forget | Publish | Fetch | Changed | Contested | Remember | Probe

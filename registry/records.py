@@ -80,3 +80,13 @@ class Heartbeat:
     node: PeerId
     version: Version
     beat: int
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A note that a node cannot reach another. It is a heartbeat as well, and counts as one."""
+
+    node: PeerId
+    version: Version
+    beat: int
+    about: PeerId

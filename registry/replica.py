@@ -5,15 +5,27 @@ What we say is in `registry.voice`, who lives in `registry.membership`; here is 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from registry import wire
 from registry.catalog import Catalog, Signed, newer
-from registry.effects import Changed, Contested, Effect, Fetch, Forget, Persist, Publish
+from registry.effects import (
+    Changed,
+    Contested,
+    Effect,
+    Fetch,
+    Forget,
+    Persist,
+    Probe,
+    Publish,
+    Remember,
+)
 from registry.errors import InvalidFrame, LimitReached
+from registry.guests import guests
 from registry.liveness import Contact, Evidence, Presence, Pulse, presence
 from registry.membership import Membership
 from registry.pace import Pace
-from registry.records import Heartbeat, PeerId, Reach, Record, Service, Standing, Version
+from registry.records import Doubt, Heartbeat, PeerId, Reach, Record, Service, Standing, Version
 from registry.settings import RegistrySettings
 from registry.signing import Identity
 from registry.voice import Voice
@@ -25,9 +37,14 @@ __all__ = [
     "Fetch",
     "Forget",
     "Persist",
+    "Probe",
     "Publish",
+    "Remember",
     "Replica",
 ]
+
+# A peer that restarted too may know no more than we do, so a few are asked whom they have heard.
+_HEARSAYS = 8
 
 
 class Replica:
@@ -46,7 +63,10 @@ class Replica:
         self.catalog = Catalog()
         self._settings = settings
         self._voice = Voice(identity, settings, epoch=epoch, jitter=jitter)
-        self._members = Membership(settings)
+        self._members = Membership(settings, jitter)
+        self._jitter = jitter
+        self._guests = guests(identity.peer, allow=settings.allow, deny=settings.deny)
+        self._hearsays = 0
         rate = settings.frames_per_second
         self._authors = Pace(rate=rate, burst=max(rate * 10, 1.0))
 
@@ -57,8 +77,17 @@ class Replica:
         """Our own newest word."""
         return self._voice.own
 
-    def restore(self, frames: Iterable[bytes], now: float) -> int:
-        """Take in what the store kept; nobody in it counts as alive. Return how many frames were bad."""
+    def restore(
+        self,
+        frames: Iterable[bytes],
+        now: float,
+        *,
+        beats: Mapping[PeerId, tuple[Version, int]] = MappingProxyType({}),
+    ) -> int:
+        """Take in what the store kept; nobody in it counts as alive. Return how many frames were bad.
+
+        `beats` are the newest heartbeats that counted: no older one proves anything.
+        """
         bad = 0
         for frame in frames:
             try:
@@ -70,9 +99,11 @@ class Replica:
                 bad += 1
             elif word.record.node == self.peer:
                 self._voice.step_past(word.record.version)
-            elif self._has_room(word.record.node):
+            elif self._guests.admits(word.record.node) and self._has_room(word.record.node):
+                node = word.record.node
                 self.catalog = self.catalog.merge([word])
-                self._members.restore(word.record.node, now)
+                self._members.restore(node, now, beat=beats.get(node))
+                self._hearsays = _HEARSAYS
         return bad
 
     def announce(
@@ -97,25 +128,42 @@ class Replica:
         """Raise `LimitReached` unless a record of these services could be announced."""
         self._voice.fits(services)
 
+    def prove(self, challenge: bytes) -> bytes:
+        """Sign a challenge, which proves that we live; raise `InvalidFrame` when it is none."""
+        return self._voice.prove(challenge)
+
     def hurry(self, now: float) -> None:
         """Make our word and a heartbeat due at once."""
         self._voice.hurry(now)
 
     def tick(self, now: float) -> list[Effect]:
-        """Publish what is due, beat, and notice who fell silent."""
-        effects = self._voice.tick(now)
+        """Publish what is due, beat, notice who fell silent, and probe."""
         changed = self._members.tick(now)
-        return [*effects, Changed(changed)] if changed else effects
+        effects = self._voice.tick(now, rarity=self._members.rarity)
+        if changed:
+            effects.append(Changed(changed))
+        for node in self._members.doubts(now):
+            effects += self._voice.doubt(node, now)
+        effects += map(Probe, self._members.probes(now))
+        return effects
 
     def due(self) -> float:
         """Return when `tick` next has something to do."""
         return min(self._voice.due(), self._members.due())
 
+    def stalled(self, seconds: float, now: float) -> None:
+        """Take in that this process stood still: it was deaf, and is the more patient with others for a while."""
+        self._members.stalled(seconds, now)
+
     # What we hear.
 
     def receive(self, frame: bytes, now: float) -> list[Effect]:
         """Take in a frame of anyone's; raise `InvalidFrame` or `LimitReached`."""
+        # Before the signature is checked: whoever is kept out shall not cost us that.
+        self._guests.require(wire.author_of(frame))
         word = wire.decode(frame)
+        if isinstance(word, Doubt):
+            return self._hear_doubt(word, now)
         if isinstance(word, Heartbeat):
             return self._hear_beat(word, now)
         # What is no news costs its author nothing: else whoever repeats old frames of another silences it.
@@ -128,23 +176,33 @@ class Replica:
         node = word.record.node
         if node == self.peer:
             return self._refute(word, now)
+        self._guests.require(node)
         effects: list[Effect] = []
         if not self._has_room(node):
             # The dead make room for the living only; else two full registries swap their dead for ever.
-            if heard + self._settings.lease <= now:
+            if heard + self._members.lease <= now:
                 raise LimitReached(f"no room for {node}, which has been silent")
             effects += self._make_room()
         merged = self.catalog.merge([word])
         if merged is self.catalog:
             return effects
         self.catalog = merged
-        self._members.follow(node, heard=heard, now=now)
+        before = self._members.pulses.get(node)
+        left = word.record.standing is Standing.LEFT
+        self._members.follow(node, heard=heard, now=now, left=left)
+        self._greet(node, before, now)
         return [*effects, Persist(word), Changed(frozenset({node}))]
 
     def observe(self, node: PeerId, evidence: Evidence, now: float) -> list[Effect]:
         """Take in evidence about a node's life; strangers are not followed."""
+        before = self._members.pulses.get(node)
         moved = self._members.observe(node, evidence, now)
+        self._greet(node, before, now)
         return [Changed(frozenset({node}))] if moved else []
+
+    def told(self, node: PeerId, heard: float, now: float) -> list[Effect]:
+        """Take in that a peer heard a node at `heard`; it counts if we have not since our start."""
+        return [Changed(frozenset({node}))] if self._members.told(node, heard, now) else []
 
     # What we know.
 
@@ -171,7 +229,40 @@ class Replica:
         pulse = self._members.pulses.get(node)
         return now if pulse is None else pulse.heard
 
+    def alive(self) -> list[PeerId]:
+        """List the nodes that we hold for alive."""
+        pulses = self._members.pulses.items()
+        return [node for node, pulse in pulses if pulse.contact is Contact.ALIVE]
+
+    def wants_hearsay(self) -> bool:
+        """Say, at most a few times after a start, that there are nodes of which we only have old words."""
+        wanted = self.lacks_hearsay()
+        self._hearsays -= wanted
+        return wanted
+
+    def lacks_hearsay(self) -> bool:
+        """Say whether `wants_hearsay` would, without counting it."""
+        return self._hearsays > 0 and self._members.never_heard()
+
+    def admits(self, peer: PeerId) -> bool:
+        """Say whether a peer may take part here."""
+        return self._guests.admits(peer)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether we fell silent because another machine speaks with our key, and started before us."""
+        return self._voice.quiet
+
     # How.
+
+    def _greet(self, node: PeerId, before: Pulse | None, now: float) -> None:
+        # Whom we lost and hear again has lost us as well, and so have all on its side of a cut that has healed.
+        lost = (
+            before is not None and before.contact is Contact.LOST and before.heard > float("-inf")
+        )
+        if lost and self._members.pulses[node].contact is Contact.ALIVE:
+            wait = self._settings.probe * self._jitter() * self._members.rarity
+            self._voice.reassure(now, at=now + wait)
 
     def _speak(self, draft: Record, now: float) -> list[Effect]:
         signed = self._voice.speak(draft, now)
@@ -188,11 +279,11 @@ class Replica:
 
     def _outbid(self, version: Version, now: float) -> list[Effect]:
         self._voice.step_past(version)
-        if not self._voice.may_refute(now):
+        if not self._voice.may_refute(version, now):
             return [Contested(version)]
         return self._speak(self.own, now)
 
-    def _hear_beat(self, note: Heartbeat, now: float) -> list[Effect]:
+    def _hear_beat(self, note: Heartbeat | Doubt, now: float) -> list[Effect]:
         node = note.node
         if node == self.peer:
             ahead = note.version > self.own.version
@@ -200,14 +291,27 @@ class Replica:
         known = self.catalog.held.get(node)
         if known is None or note.version > known.record.version:
             return [Fetch(node)]
-        pulse = self._members.pulses[node]
-        # Versions come first: a node restored from a backup steps past its old words and counts beats anew.
-        repeated = (note.version, note.beat) <= (pulse.version, pulse.beat)
-        if repeated or note.version < known.record.version:
+        if note.version < known.record.version or not self._is_newer_beat(note):
             return []
         self._spend(node, now)
         self._members.beat(node, note.version, note.beat)
-        return self.observe(node, Evidence.WORD, now)
+        remember = Remember(node, note.version, note.beat)
+        return [remember, *self.observe(node, Evidence.WORD, now)]
+
+    def _hear_doubt(self, doubt: Doubt, now: float) -> list[Effect]:
+        effects = self._hear_beat(doubt, now)
+        # Whose beat counts may doubt: a member, and each note once.
+        if any(isinstance(effect, Remember) for effect in effects):
+            if doubt.about == self.peer:
+                self._voice.reassure(now, at=now)
+            else:
+                self._members.accuse(doubt.about, now)
+        return effects
+
+    def _is_newer_beat(self, note: Heartbeat | Doubt) -> bool:
+        # Versions come first: a node restored from a backup steps past its old words and counts beats anew.
+        pulse = self._members.pulses[note.node]
+        return (note.version, note.beat) > (pulse.version, pulse.beat)
 
     def _is_news(self, word: Signed) -> bool:
         known = self.catalog.held.get(word.record.node)

@@ -5,10 +5,15 @@ import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from registry.effects import Forget, Persist, Remember
 from registry.errors import RegistryError, StoreUnavailable
-from registry.store import Change, Space, Store
+from registry.records import PeerId, Version
+from registry.store import Change, Delete, Put, Space, Store
 
 log = logging.getLogger("modelvine.registry")
+
+BEAT_KEY = "beat:"
+"""Prefix of the keys under which the newest heartbeat of each node is kept: epoch, sequence, beat."""
 
 # Changes of a moment go into one write.
 _GRAIN = 0.25
@@ -32,6 +37,18 @@ class Saving:
     def note(self, change: Change) -> None:
         """Have a change written soon."""
         self._unsaved[change.space, change.key] = change
+
+    def keep(self, effect: Persist | Forget | Remember) -> None:
+        """Have the store remember what an effect says."""
+        match effect:
+            case Persist(signed):
+                self.note(Put(Space.RECORDS, signed.record.node, signed.frame))
+            case Forget(node):
+                self.note(Delete(Space.RECORDS, node))
+                self.note(Delete(Space.SELF, BEAT_KEY + node))
+            case Remember(node, version, beat):
+                kept = f"{version.epoch} {version.sequence} {beat}"
+                self.note(Put(Space.SELF, BEAT_KEY + node, kept.encode()))
 
     async def read(self, space: Space) -> Mapping[str, bytes]:
         """Return what one space holds, nothing when the store cannot be read."""
@@ -72,3 +89,21 @@ class Saving:
         if not self._failure:
             log.error("the store does not work, serving goes on: %s", error)
         self._failure = str(error)
+
+
+def beats_in(rows: Mapping[str, bytes]) -> dict[PeerId, tuple[Version, int]]:
+    """Read the newest heartbeats of other nodes; rows that are none are passed over."""
+    return {
+        PeerId(key.removeprefix(BEAT_KEY)): beat
+        for key, row in rows.items()
+        if key.startswith(BEAT_KEY) and (beat := _beat(row)) is not None
+    }
+
+
+def _beat(row: bytes) -> tuple[Version, int] | None:
+    parts = row.split(b" ")
+    # Sixteen digits hold every counter; what is longer is not ours.
+    if len(parts) != 3 or not all(part.isdigit() and len(part) <= 16 for part in parts):
+        return None
+    epoch, sequence, beat = map(int, parts)
+    return Version(epoch, sequence), beat

@@ -10,17 +10,28 @@ from types import MappingProxyType
 from registry import sync
 from registry.catalog import Catalog
 from registry.comparing import Comparing
-from registry.effects import Changed, Contested, Effect, Fetch, Forget, Persist, Publish
+from registry.effects import (
+    Changed,
+    Contested,
+    Effect,
+    Fetch,
+    Forget,
+    Persist,
+    Probe,
+    Publish,
+    Remember,
+)
 from registry.errors import InvalidFrame, LimitReached, MeshError, StoreUnavailable
 from registry.liveness import Evidence, Presence, Pulse
-from registry.mesh import Arrived, Joined, Mesh, Parted, PipeHandler, Restarted
+from registry.mesh import Arrived, Joined, Mesh, Parted, Pipe, PipeHandler, Restarted
 from registry.pace import Pace
+from registry.probing import PROVE, VOUCH, Probing
 from registry.records import PeerId, Reach, Record, Service, Standing
 from registry.replica import Replica
-from registry.saving import Saving
+from registry.saving import Saving, beats_in
 from registry.settings import RegistrySettings
 from registry.signing import Identity
-from registry.store import Delete, Put, Space, Store
+from registry.store import Put, Space, Store
 
 log = logging.getLogger("modelvine.registry")
 
@@ -31,6 +42,9 @@ _FORWARDED_PER_SECOND = 2_000.0
 # The longest exchange that makes sense is about 70 questions; an answer may take a pass over the whole registry.
 _QUESTIONS_PER_SECOND = 20.0
 _QUESTIONS_AT_ONCE = 100.0
+# A loop that wakes later than this was stopped, or has too much to do.
+_STALL = 1.0
+_CONTEST_SECONDS = 300.0
 # Lapses are noticed at this grain; finer wakes an idle node for nothing.
 _GRAIN = 0.25
 _STORE_RETRY = 2.0
@@ -39,6 +53,11 @@ _STORE_CHECK = 5.0
 # A peer that is slow to answer must not hold up the others.
 _COMPARISONS_AT_ONCE = 4
 _KEPT_NODES = 64
+
+
+_CONTESTED = (
+    "another machine speaks with this node's key: stop one of the two, and give it a key of its own"
+)
 
 
 async def next_epoch(store: Store, wall_clock: float) -> int:
@@ -83,6 +102,17 @@ class Registry:
             perform=self._perform,
             counters=self.counters,
         )
+        self._probing = Probing(
+            self._replica,
+            mesh,
+            settings,
+            now=now,
+            random=random,
+            perform=self._perform,
+            differs=self._comparing.want,
+            counters=self.counters,
+        )
+        self._contested = float("-inf")
         self._neighbours = Pace(rate=_FORWARDED_PER_SECOND, burst=_FORWARDED_PER_SECOND * 2)
         self._askers = Pace(rate=_QUESTIONS_PER_SECOND, burst=_QUESTIONS_AT_ONCE)
         self._pinned: tuple[str, ...] = ()
@@ -117,7 +147,13 @@ class Registry:
             parts["store"] = self._saving.failure
         if not self.mesh.running():
             parts["mesh"] = "the mesh is being restarted; other nodes do not hear this one"
+        if self._now() - self._contested < _CONTEST_SECONDS or self._replica.quiet:
+            parts["identity"] = _CONTESTED
         return MappingProxyType(parts)
+
+    def admits(self, peer: PeerId) -> bool:
+        """Say whether a peer may take part here, as `allow` and `deny` have it."""
+        return self._replica.admits(peer)
 
     def on_change(self, listener: Callable[[frozenset[PeerId]], None]) -> None:
         """Call `listener` with the nodes whose record or presence changed; it must not block."""
@@ -128,7 +164,8 @@ class Registry:
     async def restore(self) -> None:
         """Load what the store kept of others. Serving does not depend on it."""
         frames = (await self._saving.read(Space.RECORDS)).values()
-        bad = self._replica.restore(frames, self._now())
+        beats = beats_in(await self._saving.read(Space.SELF))
+        bad = self._replica.restore(frames, self._now(), beats=beats)
         if bad:
             log.warning("ignored %d unreadable records in the store", bad)
 
@@ -168,7 +205,12 @@ class Registry:
 
     async def start(self, serve_pipe: PipeHandler) -> None:
         """Join the mesh; raise `MeshDown` when it cannot be had at all, a port in use for example."""
-        await self.mesh.start(self._answer, serve_pipe)
+
+        async def serve(pipe: Pipe) -> None:
+            if self._admitted(pipe.peer):
+                await serve_pipe(pipe)
+
+        await self.mesh.start(self._answer, serve)
 
     async def run(self) -> None:
         """Keep the registry true until cancelled."""
@@ -176,6 +218,7 @@ class Registry:
             group.create_task(self._listen())
             group.create_task(self._tick())
             group.create_task(self._comparing.run())
+            group.create_task(self._probing.run())
             group.create_task(self._saving.run())
 
     async def stop(self) -> None:
@@ -191,6 +234,9 @@ class Registry:
             match event:
                 case Arrived(frame, via):
                     await self._receive(frame, via)
+                case Joined(peer) if not self._admitted(peer):
+                    with suppress(MeshError):
+                        await self.mesh.disconnect(peer)
                 case Joined(peer):
                     await self._perform(self._replica.observe(peer, Evidence.LINKED, self._now()))
                     self._comparing.want(peer)
@@ -201,7 +247,7 @@ class Registry:
 
     async def _receive(self, frame: bytes, via: PeerId) -> None:
         self.counters["frames_in"] += 1
-        if not self._neighbours.allows(via, self._now()):
+        if not (self._admitted(via) and self._neighbours.allows(via, self._now())):
             self.counters["frames_dropped"] += 1
             return
         try:
@@ -216,11 +262,15 @@ class Registry:
             await self._perform(effects)
 
     async def _answer(self, peer: PeerId, question: bytes) -> bytes:
+        if not self._admitted(peer):
+            raise LimitReached(f"{peer} is not let in here")
         if not self._askers.allows(peer, self._now()):
             self.counters["questions_refused"] += 1
             raise LimitReached(f"{peer} asks too often")
+        await self._perform(self._replica.observe(peer, Evidence.ANSWERED, self._now()))
+        if question[:1] in (PROVE, VOUCH):
+            return await self._probing.answer(question)
         reply, effects = sync.answer(self._replica, question, self._now())
-        self._notify(self._replica.observe(peer, Evidence.ANSWERED, self._now()))
         await self._perform(effects)
         return reply
 
@@ -233,7 +283,14 @@ class Registry:
             await self._perform(self._replica.tick(self._now()))
             wait = min(max(self._replica.due() - self._now(), 0.005), _GRAIN)
             self._wake.clear()
+            before = self._now()
             await _within(self._wake.wait(), wait)
+            late = self._now() - before - wait
+            if late > _STALL:
+                log.warning(
+                    "this process stood still for %.1f s, so it is patient with others", late
+                )
+                self._replica.stalled(late, self._now())
 
     async def _perform(self, effects: Sequence[Effect]) -> None:
         self._notify(effects)
@@ -242,19 +299,16 @@ class Registry:
             self._wake.set()
         for effect in effects:
             match effect:
-                case Persist(signed):
-                    self._saving.note(Put(Space.RECORDS, signed.record.node, signed.frame))
-                case Forget(node):
-                    self._saving.note(Delete(Space.RECORDS, node))
                 case Publish(frame):
                     await self._publish(frame)
                 case Fetch(node):
                     self._comparing.want_word_of(node)
-                case Contested(version):
-                    log.error(
-                        "another machine speaks with this node's key (at %s): give one of them a key of its own",
-                        version,
-                    )
+                case Contested():
+                    self._contest()
+                case Probe(node):
+                    self._probing.want(node)
+                case Persist() | Forget() | Remember():
+                    self._saving.keep(effect)
                 case Changed():
                     continue
 
@@ -262,7 +316,9 @@ class Registry:
         known = [
             address
             for node, signed in self.catalog.held.items()
-            if node != self.peer and signed.record.standing is not Standing.LEFT
+            if node != self.peer
+            and self.admits(node)
+            and signed.record.standing is not Standing.LEFT
             for address in signed.record.reach.mesh[:1]
             if _leads_to(node, address)
         ]
@@ -270,6 +326,16 @@ class Registry:
         if kept != self._kept:
             self._kept = kept
             self.mesh.keep(kept)
+
+    def _contest(self) -> None:
+        if "identity" not in self.degraded():
+            log.error(_CONTESTED)
+        self._contested = self._now()
+
+    def _admitted(self, peer: PeerId) -> bool:
+        admitted = self.admits(peer)
+        self.counters["kept_out"] += not admitted
+        return admitted
 
     async def _publish(self, frame: bytes) -> None:
         try:

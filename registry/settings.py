@@ -9,22 +9,34 @@ class RegistrySettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     heartbeat: float = Field(
-        3.0,
-        gt=0,
-        le=300,
-        description="Seconds between heartbeats. Shorter finds the dead sooner and costs traffic.",
-    )
-    lease: float = Field(
-        12.0,
-        gt=0,
-        le=3600,
-        description="Seconds without a heartbeat until a node leaves the live view; at least twice `heartbeat`.",
-    )
-    reannounce: float = Field(
         60.0,
         gt=0,
         le=3600,
-        description="Seconds between repetitions of the whole record. Sync repairs losses sooner; this helps lone listeners.",
+        description="Seconds between heartbeats among up to 5 nodes; rarer in proportion among more, for the same traffic.",
+    )
+    lease: float = Field(
+        240.0,
+        gt=0,
+        le=14_400,
+        description="Seconds without any sign of life until a node is lost; at least twice `heartbeat`, and grows with it.",
+    )
+    reannounce: float = Field(
+        600.0,
+        gt=0,
+        le=14_400,
+        description="Seconds between repetitions of the whole record; grows as `heartbeat` does. Sync repairs losses sooner.",
+    )
+    probe: float = Field(
+        1.0,
+        gt=0,
+        le=60,
+        description="Seconds between probes of the peer that was silent longest. Shorter finds the dead sooner; costs traffic.",
+    )
+    probe_timeout: float = Field(
+        0.75,
+        gt=0,
+        le=30,
+        description="Seconds that a probed peer may take beyond four round trips; then others are asked to probe it.",
     )
     coalesce: float = Field(
         0.05,
@@ -33,16 +45,16 @@ class RegistrySettings(BaseModel):
         description="Seconds to wait for more changes before a record is published. Longer sends fewer frames in a burst.",
     )
     suspicion: float = Field(
-        4.0,
+        3.0,
         gt=0,
         le=3600,
-        description="Seconds that a node which parted or failed is doubted before it counts as lost; a beat in time clears it.",
+        description="Seconds that a node is doubted before it counts as lost; any sign of life in time clears it.",
     )
     sync: float = Field(
         3.0,
         gt=0,
         le=300,
-        description="Seconds between digest comparisons with one random peer. Shorter repairs losses sooner.",
+        description="Seconds between digest comparisons with one random peer, where no probe has compared meanwhile.",
     )
     ask_timeout: float = Field(
         3.0, gt=0, le=60, description="Seconds a peer may take to answer a comparison."
@@ -63,6 +75,14 @@ class RegistrySettings(BaseModel):
         20.0,
         gt=0,
         description="Frames per author and second that are read; more are dropped and counted. Bursts of ten times as many pass.",
+    )
+    allow: tuple[str, ...] = Field(
+        (),
+        description="Peer ids that are let in; none means everybody who is not in `deny`.",
+    )
+    deny: tuple[str, ...] = Field(
+        (),
+        description="Peer ids that are kept out: no record of theirs is held, no question or request answered.",
     )
 
 
@@ -102,7 +122,10 @@ class MeshSettings(BaseModel):
         5.0, gt=0, le=60, description="Seconds for a dial with its handshake."
     )
     ping: float = Field(
-        3.0, gt=0, le=60, description="Seconds between liveness pings on idle connections."
+        60.0,
+        gt=0,
+        le=3600,
+        description="Seconds between pings of a connection by libp2p; the registry's own probes notice silence sooner.",
     )
     ping_timeout: float = Field(
         2.0, gt=0, le=60, description="Seconds a ping may take before its connection is given up."

@@ -7,6 +7,7 @@ inside the buckets that differ, then pull what is newer there and push what is n
     list      the numbers of some buckets         →  what is held in them: node, version, fingerprint
     pull      some nodes                          →  their frames, each with its age
     push      frames, each with its age           →  how many were news
+    heard     after a start only                  →  whom the peer heard lately, each with its age
 
 Pulls and pushes repeat until nothing is left or the exchange has been long enough.
 """
@@ -22,7 +23,7 @@ from typing import Annotated
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from registry import wire
+from registry import signing, wire
 from registry.catalog import Catalog, Signed
 from registry.errors import InvalidFrame, LimitReached
 from registry.mesh import MAX_FRAME_BYTES
@@ -44,9 +45,12 @@ MAX_BATCHES = 32
 
 MAX_AGE = 86_400.0
 
-_COMPARE, _LIST, _PULL, _PUSH = b"c", b"l", b"p", b"P"
-_EQUAL = b"="
+_COMPARE, _LIST, _PULL, _PUSH, _HEARD = b"c", b"l", b"p", b"P", b"h"
+EQUAL = b"="
+"""The answer of a peer whose registry is ours."""
+
 _FRAME = struct.Struct(">fI")
+_ROW = struct.Struct(f">{signing.KEY_BYTES}sf")
 
 Clock = Callable[[], float]
 """Returns seconds on a monotonic clock."""
@@ -93,11 +97,16 @@ class _Wanted(BaseModel):
     nodes: Annotated[list[_Id], Field(max_length=MAX_LISTED)]
 
 
+def digest_question(replica: Replica) -> bytes:
+    """Return the question whether a peer's registry is equal: the smallest there is, and a probe as well."""
+    return _COMPARE + bytes.fromhex(replica.catalog.digest)
+
+
 def compare(replica: Replica, clock: Clock) -> Exchange:
     """Make our registry and a peer's equal, as far as one exchange goes; raise `InvalidFrame` for nonsense."""
-    answer = yield Step(_COMPARE + bytes.fromhex(replica.catalog.digest))
-    if answer == _EQUAL:
-        return []
+    answer = yield Step(digest_question(replica))
+    if answer == EQUAL:
+        return (yield from _ask_whom_it_heard(replica, clock, []))
     unlike = _unlike(_buckets(replica.catalog), answer)
     listing = yield Step(_LIST + orjson.dumps({"buckets": unlike}))
     theirs = _read_listing(listing)
@@ -105,7 +114,8 @@ def compare(replica: Replica, clock: Clock) -> Exchange:
     wanted = sorted(node for node in theirs if _is_ahead(theirs, ours, node))
     owed = sorted(node for node in ours if _is_ahead(ours, theirs, node))
     effects = yield from _pull(replica, _with_room(replica, wanted), clock)
-    return (yield from _push(replica, owed, clock, effects))
+    effects = yield from _push(replica, owed, clock, effects)
+    return (yield from _ask_whom_it_heard(replica, clock, effects))
 
 
 def _with_room(replica: Replica, wanted: Iterable[PeerId]) -> list[PeerId]:
@@ -148,6 +158,14 @@ def _push(
     return [*effects]
 
 
+def _ask_whom_it_heard(replica: Replica, clock: Clock, effects: list[Effect]) -> Exchange:
+    if not replica.wants_hearsay():
+        return effects
+    rows = yield Step(_HEARD, effects)
+    now = clock()
+    return [e for node, age in _read_heard(rows) for e in replica.told(node, _heard(age, now), now)]
+
+
 def answer(replica: Replica, question: bytes, now: float) -> tuple[bytes, list[Effect]]:
     """Answer a peer's question; raise `InvalidFrame` for nonsense."""
     kind, body = question[:1], question[1:]
@@ -155,7 +173,7 @@ def answer(replica: Replica, question: bytes, now: float) -> tuple[bytes, list[E
     try:
         if kind == _COMPARE:
             same = body == bytes.fromhex(catalog.digest)
-            return (_EQUAL if same else b"".join(_buckets(catalog))), []
+            return (EQUAL if same else b"".join(_buckets(catalog))), []
         if kind == _LIST:
             _require_at_most(MAX_FRAME_BYTES, body)
             numbers = _Numbers.model_validate_json(body).buckets
@@ -165,6 +183,8 @@ def answer(replica: Replica, question: bytes, now: float) -> tuple[bytes, list[E
             nodes = _Wanted.model_validate_json(body).nodes
             batch, _ = _pack(replica, [PeerId(node) for node in nodes], now)
             return batch, []
+        if question == _HEARD:
+            return _write_heard(replica, now), []
         if kind == _PUSH:
             effects = _learn(replica, _read_batch(body), now)
             news = sum(isinstance(effect, Persist) for effect in effects)
@@ -284,3 +304,18 @@ def _record(frame: bytes) -> Signed:
 def _heard(age: float, now: float) -> float:
     # An age is hearsay: it counts for nodes that we have not heard ourselves, and never as the future.
     return now - min(max(age, 0.0), MAX_AGE) if math.isfinite(age) else float("-inf")
+
+
+def _write_heard(replica: Replica, now: float) -> bytes:
+    nodes = (replica.peer, *replica.alive()[: MAX_LISTED - 1])
+    return b"".join(
+        _ROW.pack(signing.public_of(node), min(now - replica.heard(node, now), MAX_AGE))
+        for node in nodes
+    )
+
+
+def _read_heard(rows: bytes) -> list[tuple[PeerId, float]]:
+    _require_at_most(MAX_LISTED * _ROW.size, rows)
+    if len(rows) % _ROW.size:
+        raise InvalidFrame("a list of the living that is cut short")
+    return [(signing.peer_of(public), age) for public, age in _ROW.iter_unpack(rows)]

@@ -8,13 +8,18 @@ from registry.catalog import Signed
 from registry.effects import Effect, Publish
 from registry.errors import LimitReached
 from registry.pace import Pace
-from registry.records import Heartbeat, Reach, Record, Service, Standing, Version
+from registry.records import Doubt, Heartbeat, PeerId, Reach, Record, Service, Standing, Version
 from registry.settings import RegistrySettings
 from registry.signing import Identity
 
 # The first refutations go out at once; a second machine with our key would have us answer it for ever.
 _REFUTATIONS_PER_SECOND = 0.2
 _REFUTATIONS_AT_ONCE = 5
+# "I live" out of turn: a few at once, then rarely, so that nobody can make us shout.
+_REASSURANCES_PER_SECOND = 0.2
+_REASSURANCES_AT_ONCE = 3
+_DOUBTS_PER_SECOND = 2.0
+_DOUBTS_AT_ONCE = 20
 
 
 class Voice:
@@ -30,14 +35,18 @@ class Voice:
     ) -> None:
         self.own = Record(node=identity.peer, version=Version(epoch, 0))
         self.spoken: Signed | None = None
+        self.quiet = False
         self._identity = identity
         self._settings = settings
         self._jitter = jitter
+        self._began = epoch
         self._beat = 0
         self._unpublished = False
         self._next_publish = float("inf")
         self._next_beat = float("-inf")
         self._refutations = Pace(rate=_REFUTATIONS_PER_SECOND, burst=_REFUTATIONS_AT_ONCE)
+        self._reassurances = Pace(rate=_REASSURANCES_PER_SECOND, burst=_REASSURANCES_AT_ONCE)
+        self._doubts = Pace(rate=_DOUBTS_PER_SECOND, burst=_DOUBTS_AT_ONCE)
 
     def describe(self, agent: str) -> None:
         """Name the software in our record, from the next word on."""
@@ -82,9 +91,22 @@ class Voice:
             self._next_publish = now + self._settings.coalesce
         return signed
 
-    def may_refute(self, now: float) -> bool:
-        """Say whether we may contradict a word with our key once more, and count it."""
-        return self._refutations.allows(self.own.node, now)
+    def may_refute(self, version: Version, now: float) -> bool:
+        """Say whether we may contradict this word with our key once more, and count it.
+
+        A version of our own epoch that we never spoke is somebody's who answers us. After a few rounds of that, the
+        one whose epoch is contested, the later start of the two, falls silent; the other's word stands.
+        """
+        if self.quiet:
+            return False
+        if self._refutations.allows(self.own.node, now):
+            return True
+        self.quiet = version.epoch == self._began
+        return False
+
+    def prove(self, challenge: bytes) -> bytes:
+        """Sign a challenge; raise `InvalidFrame` when it is none."""
+        return wire.encode_proof(challenge, self._identity)
 
     def step_past(self, version: Version) -> None:
         """Let our next word be newer than `version`."""
@@ -97,17 +119,30 @@ class Voice:
         if self.spoken is not None:
             self._next_publish = now
 
-    def tick(self, now: float) -> list[Effect]:
-        """Publish what is due."""
+    def reassure(self, now: float, *, at: float) -> None:
+        """Make a heartbeat due at `at`, unless that happened too often lately: somebody doubts us, or lost us."""
+        if at < self._next_beat and self._reassurances.allows(self.own.node, now):
+            self._next_beat = at
+
+    def doubt(self, about: PeerId, now: float) -> list[Effect]:
+        """Say that we cannot reach a node; nothing when we have said so of too many."""
+        if self.spoken is None or self.quiet or not self._doubts.allows(self.own.node, now):
+            return []
+        self._beat += 1
+        doubt = Doubt(self.own.node, self.own.version, self._beat, about)
+        return [Publish(wire.encode_doubt(doubt, self._identity))]
+
+    def tick(self, now: float, *, rarity: float = 1.0) -> list[Effect]:
+        """Publish what is due; `rarity` multiplies the time to the next repetition and heartbeat."""
         effects: list[Effect] = []
-        if self.spoken is None:
+        if now < self.due():
             return effects
-        if now >= self._next_publish:
+        if now >= self._next_publish and self.spoken is not None:
             self._unpublished = False
-            self._next_publish = now + self._spread(self._settings.reannounce)
+            self._next_publish = now + self._spread(self._settings.reannounce * rarity)
             effects.append(Publish(self.spoken.frame))
         if now >= self._next_beat:
-            self._next_beat = now + self._spread(self._settings.heartbeat)
+            self._next_beat = now + self._spread(self._settings.heartbeat * rarity)
             self._beat += 1
             note = Heartbeat(self.own.node, self.own.version, self._beat)
             effects.append(Publish(wire.encode_heartbeat(note, self._identity)))
@@ -115,6 +150,8 @@ class Voice:
 
     def due(self) -> float:
         """Return when `tick` next has something to say."""
+        if self.spoken is None or self.quiet:
+            return float("inf")
         return min(self._next_publish, self._next_beat)
 
     def _spread(self, seconds: float) -> float:

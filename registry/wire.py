@@ -10,6 +10,7 @@ order. The bytes received are kept: fields that this version does not know are i
 import struct
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 import orjson
@@ -20,8 +21,10 @@ from registry.catalog import Signed
 from registry.errors import InvalidFrame, LimitReached
 from registry.mesh import MAX_FRAME_BYTES
 from registry.records import (
+    Doubt,
     Heartbeat,
     ModelType,
+    PeerId,
     Reach,
     Record,
     Service,
@@ -30,8 +33,15 @@ from registry.records import (
 )
 
 VERSION = 1
-RECORD, HEARTBEAT = 1, 2
-DOMAINS = {RECORD: b"modelvine/1/record\0", HEARTBEAT: b"modelvine/1/heartbeat\0"}
+RECORD, HEARTBEAT, DOUBT, PROOF = 1, 2, 3, 4
+DOMAINS = {
+    RECORD: b"modelvine/1/record\0",
+    HEARTBEAT: b"modelvine/1/heartbeat\0",
+    DOUBT: b"modelvine/1/doubt\0",
+    PROOF: b"modelvine/1/proof\0",
+}
+CHALLENGE_BYTES = 16
+"""Random bytes that a proof of life signs, so that it cannot have been made before."""
 
 HEADER_BYTES = 2 + signing.KEY_BYTES + signing.SIGNATURE_BYTES
 MAX_NAME_BYTES = 256
@@ -45,6 +55,7 @@ MAX_COUNTER = (1 << 53) - 1
 
 _TYPES = {int(kind): kind for kind in ModelType}
 _HEARTBEAT_BODY = struct.Struct(">QQQ")
+_DOUBT_BODY = struct.Struct(f">QQQ{signing.KEY_BYTES}s")
 
 _Counter = Annotated[int, Field(ge=0, le=MAX_COUNTER)]
 # Printable ASCII: an address is logged, shown and dialled, so it carries no control characters.
@@ -100,7 +111,40 @@ def encode_heartbeat(beat: Heartbeat, identity: signing.Identity) -> bytes:
     return _seal(HEARTBEAT, _HEARTBEAT_BODY.pack(*beat.version, beat.beat), identity)
 
 
-def decode(frame: bytes) -> Signed | Heartbeat:
+def encode_doubt(doubt: Doubt, identity: signing.Identity) -> bytes:
+    """Sign a doubt: 154 bytes."""
+    about = signing.public_of(doubt.about)
+    return _seal(DOUBT, _DOUBT_BODY.pack(*doubt.version, doubt.beat, about), identity)
+
+
+def encode_proof(challenge: bytes, identity: signing.Identity) -> bytes:
+    """Sign a challenge: 114 bytes that prove life now; raise `InvalidFrame` when it has another length."""
+    if len(challenge) != CHALLENGE_BYTES:
+        raise InvalidFrame(f"a challenge has {CHALLENGE_BYTES} bytes, not {len(challenge)}")
+    return _seal(PROOF, challenge, identity)
+
+
+def check_proof(frame: bytes, *, node: PeerId, challenge: bytes) -> None:
+    """Raise `InvalidFrame` unless this frame proves that `node` has just seen the challenge."""
+    head = bytes((VERSION, PROOF)) + signing.public_of(node)
+    if not frame.startswith(head) or frame[HEADER_BYTES:] != challenge:
+        raise InvalidFrame(f"no proof that {node} lives")
+    signing.verify(head[2:], DOMAINS[PROOF], challenge, frame[len(head) : HEADER_BYTES])
+
+
+def peer_named(text: bytes) -> PeerId:
+    """Return the peer whose id is written here; raise `InvalidFrame` when it is none."""
+    if not text.isascii():
+        raise InvalidFrame("a peer id is ASCII")
+    return signing.peer_of(signing.public_of(text.decode()))
+
+
+def author_of(frame: bytes) -> PeerId:
+    """Return whom a frame claims to be from, unverified; raise `InvalidFrame` when it is too short or weak."""
+    return signing.peer_of(frame[2 : 2 + signing.KEY_BYTES])
+
+
+def decode(frame: bytes) -> Signed | Heartbeat | Doubt:
     """Read and verify a frame; raise `InvalidFrame` or `InvalidSignature`."""
     if not HEADER_BYTES <= len(frame) <= MAX_FRAME_BYTES:
         raise InvalidFrame(
@@ -109,12 +153,12 @@ def decode(frame: bytes) -> Signed | Heartbeat:
     version, kind = frame[0], frame[1]
     if version != VERSION:
         raise InvalidFrame(f"frames of version {version} are not known here")
-    if kind not in DOMAINS:
+    if kind not in _READERS:
         raise InvalidFrame(f"frames of kind {kind} are not known here")
     public = frame[2 : 2 + signing.KEY_BYTES]
     signature = frame[2 + signing.KEY_BYTES : HEADER_BYTES]
     body = frame[HEADER_BYTES:]
-    word = _record(public, body, frame) if kind == RECORD else _heartbeat(public, body)
+    word = _READERS[kind](public, body, frame)
     signing.verify(public, DOMAINS[kind], body, signature)
     return word
 
@@ -139,13 +183,24 @@ def _require_readable(record: Record, body: bytes) -> None:
         )
 
 
-def _heartbeat(public: bytes, body: bytes) -> Heartbeat:
+def _heartbeat(public: bytes, body: bytes, _: bytes) -> Heartbeat:
     if len(body) != _HEARTBEAT_BODY.size:
         raise InvalidFrame(f"a heartbeat's body has {_HEARTBEAT_BODY.size} bytes, not {len(body)}")
-    epoch, sequence, beat = _HEARTBEAT_BODY.unpack(body)
+    return Heartbeat(signing.peer_of(public), *_counted(*_HEARTBEAT_BODY.unpack(body)))
+
+
+def _doubt(public: bytes, body: bytes, _: bytes) -> Doubt:
+    if len(body) != _DOUBT_BODY.size:
+        raise InvalidFrame(f"a doubt's body has {_DOUBT_BODY.size} bytes, not {len(body)}")
+    epoch, sequence, beat, about = _DOUBT_BODY.unpack(body)
+    counted = _counted(epoch, sequence, beat)
+    return Doubt(signing.peer_of(public), *counted, signing.peer_of(about))
+
+
+def _counted(epoch: int, sequence: int, beat: int) -> tuple[Version, int]:
     if max(epoch, sequence, beat) > MAX_COUNTER:
         raise InvalidFrame("a heartbeat's counter is out of range")
-    return Heartbeat(signing.peer_of(public), Version(epoch, sequence), beat)
+    return Version(epoch, sequence), beat
 
 
 def _record(public: bytes, body: bytes, frame: bytes) -> Signed:
@@ -183,3 +238,10 @@ def _service(row: list[object]) -> Service | None:
         raise InvalidFrame("a name in a record is empty, too long or unprintable")
     known = _TYPES.get(kind)
     return None if known is None else Service(project, model, cid, known)
+
+
+_READERS: Mapping[int, Callable[[bytes, bytes, bytes], Signed | Heartbeat | Doubt]] = {
+    RECORD: _record,
+    HEARTBEAT: _heartbeat,
+    DOUBT: _doubt,
+}

@@ -18,7 +18,7 @@ from node import config
 from node.faces import errors
 from node.metrics import Metrics, Sizes
 from node.profiles import PROFILES
-from registry.liveness import Presence
+from registry.liveness import REASONS, TABLE, Contact, Presence
 from router.errors import (
     AnswerBroken,
     NobodyServes,
@@ -89,11 +89,22 @@ def metrics_table() -> Iterable[str]:
             yield f"| `{name}` | {kinds[name]} | {words} |"
 
 
+def liveness_table() -> Iterable[str]:
+    """List what each piece of evidence does to a node in each state."""
+    yield f"| evidence | what was seen | {' | '.join(Contact)} |"
+    yield f"|---|---|{'---|' * len(Contact)}"
+    for evidence, reason in REASONS.items():
+        moves = (TABLE[contact].get(evidence) for contact in Contact)
+        cells = " | ".join(f"→ {contact}" if contact else "" for contact in moves)
+        yield f"| `{evidence}` | {reason} | {cells} |"
+
+
 TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
     **{f"settings.{name}": (lambda name=name: settings_table(name)) for name in config.SECTIONS},
     "profiles": profiles_table,
     "errors": errors_table,
     "metrics": metrics_table,
+    "liveness": liveness_table,
 }
 
 

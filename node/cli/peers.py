@@ -1,6 +1,7 @@
 """List the nodes that the local node knows.
 
-STATE is what this node believes, STANDING what the other says of itself. HEARD is the time since its last sign of life.
+STATE is what this node believes, SINCE for how long, WHY on which evidence; STANDING is what the other says of itself.
+HEARD is the time since its last sign of life.
 
 Examples:
   modelvine peers
@@ -28,16 +29,28 @@ def run(arguments: argparse.Namespace) -> int:
         say_json(answer)
         return 0
     say_table(
-        ("NODE", "STATE", "STANDING", "MODELS", "HEARD", "ROUND TRIP", "CONNECTION"),
+        (
+            "NODE",
+            "STATE",
+            "SINCE",
+            "STANDING",
+            "MODELS",
+            "HEARD",
+            "ROUND TRIP",
+            "CONNECTION",
+            "WHY",
+        ),
         (
             (
                 node["node"],
                 node["state"],
+                seconds(node["since"]),
                 node["standing"],
                 node["models"],
                 "-" if node["connection"] == "self" else f"{seconds(node['last_heard'])} ago",
                 seconds(node["round_trip"]) if node["round_trip"] else "-",
                 node["connection"],
+                node["why"],
             )
             for node in answer["nodes"]
         ),

@@ -11,7 +11,7 @@ from node.faces.errors import WrongParameter
 from node.faces.openai import pin
 from node.faces.reading import done, json_answer
 from registry.catalog import Signed
-from registry.liveness import Presence
+from registry.liveness import REASONS, Presence
 from registry.mesh import Connection
 from registry.records import PeerId, Standing
 from router.candidates import Candidate
@@ -90,7 +90,20 @@ def _record(context: Context, node: PeerId, signed: Signed) -> dict[str, Any]:
 def _silence(context: Context, node: PeerId) -> float:
     """Return the seconds since a node's last sign of life; this node is never silent."""
     pulse = context.registry.pulse(node)
-    return 0.0 if pulse is None else round(max(0.0, time.monotonic() - pulse.heard), 3)
+    if pulse is None:
+        return 0.0
+    # What was never heard since our start has been silent for as long as we can tell.
+    heard = max(pulse.heard, context.started)
+    return round(max(0.0, time.monotonic() - heard), 3)
+
+
+def _reason(context: Context, node: PeerId) -> dict[str, Any]:
+    """Say for how many seconds a node has been what it is to us, and the evidence that made it so."""
+    pulse = context.registry.pulse(node)
+    if pulse is None:
+        return {"since": round(time.monotonic() - context.started, 3), "why": "this node itself"}
+    since = round(max(0.0, time.monotonic() - pulse.since), 3)
+    return {"since": since, "evidence": pulse.why, "why": REASONS[pulse.why]}
 
 
 def _nodes(context: Context) -> list[dict[str, Any]]:
@@ -100,6 +113,7 @@ def _nodes(context: Context) -> list[dict[str, Any]]:
             "node": node,
             "state": context.registry.presence(node),
             "standing": signed.record.standing,
+            **_reason(context, node),
             "last_heard": _silence(context, node),
             "round_trip": connections[node].round_trip if node in connections else 0.0,
             "connection": _connection(context, node, connections),

@@ -25,6 +25,8 @@ def peer_check(context: Context) -> Callable[[web.Request], None]:
             raise NotAllowed(f"{HOP} must name the peer whose certificate is shown")
         if peer not in context.registry.catalog.held:
             raise NotAllowed(f"the registry here does not know {peer}")
+        if not context.registry.admits(peer):
+            raise NotAllowed(f"{peer} is not let in here")
         if context.registry.presence(peer) is Presence.LEFT:
             raise NotAllowed(f"{peer} has left the network")
 

@@ -36,7 +36,7 @@ QUEUE = 1024
 WINDOW_BATCH = 16 * 1024
 """Bytes read before a window update is sent; libp2p sends one for each read, even of one byte."""
 
-ROUND_TRIP_SECONDS = 5
+ROUND_TRIP_SECONDS = 30
 """Seconds between measurements of a connection's round trip."""
 
 Deliver = Callable[[ID, rpc_pb2.Message], None]

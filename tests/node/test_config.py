@@ -65,7 +65,7 @@ def test_the_profile_may_itself_come_from_any_layer(tmp_path: Path) -> None:
         "/ip4/0.0.0.0/tcp/6101",
     )
     found = configured(tmp_path, '[node]\nprofile = "wan"')
-    assert found.origins["mesh.ping"] == "profile wan"
+    assert found.origins["mesh.ping_timeout"] == "profile wan"
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -133,8 +133,13 @@ def test_variables_that_an_orchestrator_makes_are_not_ours(tmp_path: Path) -> No
         ({"MODELVINE_DRAIN_TIMEOUT": "soon"}, "it should be a valid number"),
         ({"MODELVINE_DRAIN_TIMEOUT": "-1"}, "it should be greater than or equal to 0"),
         ({"MODELVINE_OPEN": "perhaps"}, "it should be a valid boolean"),
-        ({"MODELVINE_REGISTRY_LEASE": "5"}, "at least twice registry.heartbeat, so 6 or more"),
-        ({"MODELVINE_REGISTRY_SUSPICION": "3"}, "longer than registry.heartbeat"),
+        ({"MODELVINE_REGISTRY_LEASE": "5"}, "at least twice registry.heartbeat, so 120 or more"),
+        (
+            {"MODELVINE_REGISTRY_SUSPICION": "1"},
+            "at least twice registry.probe_timeout, so 1.5 or more",
+        ),
+        ({"MODELVINE_REGISTRY_DENY": "somebody"}, "must list peer ids"),
+        ({"MODELVINE_REGISTRY_ALLOW": "12D3KooW"}, "must list peer ids"),
         ({"MODELVINE_REGISTRY_FRAMES_PER_SECOND": "inf"}, "must be a finite number"),
         ({"MODELVINE_ROUTER_POLICY": "best"}, "must be one of "),
         (

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from registry.liveness import (
     LIFE,
+    REASONS,
     TABLE,
+    UNPROBED,
     Contact,
     Evidence,
     Presence,
@@ -62,16 +64,41 @@ def test_any_sign_of_life_makes_a_node_alive(contact: Contact, evidence: Evidenc
     )
 
 
-@pytest.mark.parametrize("evidence", [Evidence.PARTED, Evidence.FAILED])
+@pytest.mark.parametrize(
+    "evidence", [Evidence.PARTED, Evidence.FAILED, Evidence.MISSED, Evidence.UNREACHED]
+)
 def test_one_failure_only_makes_us_doubt(evidence: Evidence) -> None:
     assert alive().after(evidence, 1.0).contact is Contact.SUSPECT
 
 
 def test_doubt_that_is_not_cleared_in_time_is_loss_and_says_why() -> None:
-    doubted = alive().after(Evidence.FAILED, 1.0)
+    doubted = alive().after(Evidence.FAILED, 1.0).after(Evidence.UNREACHED, 1.5)
     assert at(doubted, 1.0 + SUSPICION - 0.01) is doubted
     lost = at(doubted, 1.0 + SUSPICION)
     assert (lost.contact, lost.why) == (Contact.LOST, Evidence.DOUBT)
+
+
+def test_a_doubt_that_no_probe_confirmed_lasts_longer_but_not_for_ever() -> None:
+    doubted = Pulse(Contact.ALIVE, heard=0.9, since=0.0, why=Evidence.WORD)
+    doubted = doubted.after(Evidence.FAILED, 1.0)
+    assert doubted.due(lease=100.0, suspicion=6.0) == 1.0 + UNPROBED * 6.0
+
+
+def test_a_new_doubt_is_not_confirmed_by_the_probes_of_an_old_one() -> None:
+    old = alive().after(Evidence.UNREACHED, 1.0)
+    assert old.unreached
+    assert not old.after(Evidence.WORD, 2.0).after(Evidence.PARTED, 3.0).unreached
+
+
+def test_what_nobody_could_say_while_we_stood_still_is_no_silence() -> None:
+    pulse = alive(heard=0.0)
+    woken = LEASE + 100.0
+    assert pulse.at(woken, lease=LEASE, suspicion=SUSPICION, awake=woken) is pulse
+    assert pulse.due(lease=LEASE, suspicion=SUSPICION, awake=woken) == woken + LEASE
+
+
+def test_every_evidence_has_its_reason_in_words() -> None:
+    assert set(REASONS) == set(Evidence)
 
 
 def test_a_second_failure_does_not_prolong_the_doubt() -> None:

@@ -6,7 +6,16 @@ import pytest
 
 from registry import wire
 from registry.catalog import Signed
-from registry.effects import Changed, Contested, Effect, Fetch, Forget, Persist, Publish
+from registry.effects import (
+    Changed,
+    Contested,
+    Effect,
+    Fetch,
+    Forget,
+    Persist,
+    Publish,
+    Remember,
+)
 from registry.errors import InvalidSignature, LimitReached
 from registry.liveness import Evidence, Presence
 from registry.records import Heartbeat, PeerId, Reach, Record, Service, Standing, Version
@@ -483,7 +492,7 @@ def test_the_dead_do_not_push_each_other_out_of_a_full_registry() -> None:
     dead = wire.decode(word(C))
     assert isinstance(dead, Signed)
     with pytest.raises(LimitReached):
-        one.learn(dead, heard=0.0, now=100.0)
+        one.learn(dead, heard=0.0, now=LEASE + 100.0)
     assert B.peer in one.catalog.held
 
 
@@ -517,7 +526,7 @@ def test_repeating_another_nodes_old_frames_does_not_silence_it() -> None:
         one.receive(old, 0.0)
         one.receive(beat(B, 1), 0.0)
     assert one.receive(new, 0.0) != []
-    assert one.receive(beat(B, 2, at=(1, 2)), 0.0) == []
+    assert one.receive(beat(B, 2, at=(1, 2)), 0.0) == [Remember(B.peer, Version(1, 2), 2)]
     assert one.pulses()[B.peer].beat == 2
 
 

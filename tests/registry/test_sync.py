@@ -147,14 +147,15 @@ def test_age_travels_so_that_the_long_dead_are_not_taken_for_living() -> None:
     exchange(one, honest(other, now=NOW + 10), now=50.0)
     assert one.pulses()[C.peer].heard == pytest.approx(40.0)
     late = replica(A)
-    exchange(late, honest(other, now=NOW + 60), now=50.0)
+    exchange(late, honest(other, now=NOW + RegistrySettings().lease + 1), now=50.0)
     assert late.presence(C.peer) is Presence.LOST
 
 
 def test_hearsay_does_not_make_a_node_younger_than_we_know_it_to_be() -> None:
     one, other = replica(A, say(C, LLAMA)), replica(B, say(C, LLAMA))
-    exchange(one, honest(other), now=NOW + 14)
-    one.tick(NOW + 15)
+    lease = RegistrySettings().lease
+    exchange(one, honest(other), now=NOW + lease - 1)
+    one.tick(NOW + lease)
     assert one.presence(C.peer) is Presence.LOST
 
 

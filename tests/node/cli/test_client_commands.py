@@ -172,6 +172,7 @@ def a_node(**more: object) -> dict[str, object]:
     return {
         "node": PEER, "state": "alive", "standing": "serving", "last_heard": 0.42, "round_trip": 0.0031,
         "connection": "direct", "addresses": [], "links": [], "models": 2, "agent": "modelvine/0.1.0",
+        "since": 61.0, "why": "it said so",
     } | more  # fmt: skip
 
 
@@ -179,19 +180,10 @@ def test_peers_shows_what_is_known_of_each_node(modelvine: Modelvine, node: Star
     others = [a_node(), a_node(node=OTHER, connection="self", round_trip=0.0)]
     node(**{NODES: Said({"nodes": others})})
     shown = modelvine("peers").out.splitlines()
-    assert shown[1].split() == [
-        PEER,
-        "alive",
-        "serving",
-        "2",
-        "420",
-        "ms",
-        "ago",
-        "3.1",
-        "ms",
-        "direct",
-    ]
-    assert shown[2].split() == [OTHER, "alive", "serving", "2", "-", "-", "self"]
+    heard, why = "420 ms ago 3.1 ms direct", "it said so"
+    since = "61.0 s"
+    assert " ".join(shown[1].split()) == f"{PEER} alive {since} serving 2 {heard} {why}"
+    assert " ".join(shown[2].split()) == f"{OTHER} alive {since} serving 2 - - self {why}"
     assert json.loads(modelvine("peers", "--json").out) == {"nodes": others}
 
 
