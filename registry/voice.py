@@ -15,6 +15,7 @@ from registry.signing import Identity
 # The first refutations go out at once; a second machine with our key would have us answer it for ever.
 _REFUTATIONS_PER_SECOND = 0.2
 _REFUTATIONS_AT_ONCE = 5
+_CONTESTS = 5
 # "I live" out of turn: a few at once, then rarely, so that nobody can make us shout.
 _REASSURANCES_PER_SECOND = 0.2
 _REASSURANCES_AT_ONCE = 3
@@ -40,6 +41,7 @@ class Voice:
         self._settings = settings
         self._jitter = jitter
         self._began = epoch
+        self._contests = 0
         self._beat = 0
         self._unpublished = False
         self._next_publish = float("inf")
@@ -97,12 +99,9 @@ class Voice:
         A version of our own epoch that we never spoke is somebody's who answers us. After a few rounds of that, the
         one whose epoch is contested, the later start of the two, falls silent; the other's word stands.
         """
-        if self.quiet:
-            return False
-        if self._refutations.allows(self.own.node, now):
-            return True
-        self.quiet = version.epoch == self._began
-        return False
+        self._contests += version.epoch == self._began
+        self.quiet = self._contests > _CONTESTS
+        return not self.quiet and self._refutations.allows(self.own.node, now)
 
     def prove(self, challenge: bytes) -> bytes:
         """Sign a challenge; raise `InvalidFrame` when it is none."""

@@ -1,5 +1,7 @@
 """The laws of the registry, one by one, as conversations between replicas. Time is a number."""
 
+import tracemalloc
+from contextlib import suppress
 from itertools import count
 
 import pytest
@@ -13,12 +15,13 @@ from registry.effects import (
     Fetch,
     Forget,
     Persist,
+    Probe,
     Publish,
     Remember,
 )
 from registry.errors import InvalidSignature, LimitReached
 from registry.liveness import Evidence, Presence
-from registry.records import Heartbeat, PeerId, Reach, Record, Service, Standing, Version
+from registry.records import Doubt, Heartbeat, PeerId, Reach, Record, Service, Standing, Version
 from registry.replica import Replica
 from registry.settings import RegistrySettings
 from registry.signing import Identity
@@ -545,3 +548,190 @@ def test_room_counts_free_places_and_those_of_the_lost() -> None:
         rooms.append(one.room())
     one.tick(LEASE + 1.0)
     assert [*rooms, one.room()] == [2, 1, 0, 2]
+
+
+# Doubts.
+
+
+def doubt(author: Identity, about: Identity, number: int, *, at: tuple[int, int] = (1, 1)) -> bytes:
+    return wire.encode_doubt(Doubt(author.peer, Version(*at), number, about.peer), author)
+
+
+def probes(effects: list[Effect]) -> list[PeerId]:
+    return [effect.node for effect in effects if isinstance(effect, Probe)]
+
+
+def beats_of(effects: list[Effect]) -> list[Heartbeat]:
+    words = map(wire.decode, published(effects))
+    return [one for one in words if isinstance(one, Heartbeat)]
+
+
+def meeting(*others: Identity) -> Replica:
+    """A replica of A's that has beaten already and knows some others, connected to none."""
+    one = serving(A)
+    for other in others:
+        one.receive(word(other, LLAMA), 0.0)
+    one.tick(1.0)
+    return one
+
+
+def test_a_doubt_about_us_is_answered_with_a_beat_at_once() -> None:
+    one = meeting(B)
+    one.receive(doubt(B, A, 1), 2.0)
+    assert len(beats_of(one.tick(2.0))) == 1
+
+
+def test_doubts_about_us_without_end_do_not_make_us_shout() -> None:
+    one = meeting(B)
+    said = 0
+    for number in range(1, 1_001):
+        now = 2.0 + number * 0.1
+        one.receive(doubt(B, A, number), now)
+        said += len(beats_of(one.tick(now)))
+    assert said <= 3 + 100 * 0.2 + 2
+
+
+def test_a_doubt_about_another_only_makes_us_look() -> None:
+    one = meeting(B, C)
+    assert one.receive(doubt(B, C, 1), 2.0) == [Remember(B.peer, Version(1, 1), 1)]
+    assert one.presence(C.peer) is Presence.ALIVE
+    assert probes(one.tick(2.0 + SETTINGS.probe_timeout)) == [C.peer]
+    assert one.presence(C.peer) is Presence.ALIVE
+
+
+@pytest.mark.parametrize("frame", [doubt(B, C, 1), doubt(D, C, 1), doubt(B, C, 9, at=(0, 1))])
+def test_a_repeated_doubt_a_strangers_and_an_outdated_one_count_for_nothing(frame: bytes) -> None:
+    one = meeting(B, C)
+    one.receive(doubt(B, D, 1), 2.0)
+    one.receive(frame, 3.0)
+    assert probes(one.tick(10.0)) == []
+
+
+def test_a_forged_doubt_is_refused() -> None:
+    one = meeting(B, C)
+    forged = doubt(B, C, 1)[:2] + D.public + doubt(B, C, 1)[34:]
+    with pytest.raises(InvalidSignature):
+        one.receive(forged, 2.0)
+
+
+def test_what_nobody_reached_is_doubted_aloud_and_lost_after_the_time_for_doubt() -> None:
+    one = meeting(B, C)
+    one.observe(B.peer, Evidence.PARTED, 10.0)
+    one.tick(10.0)
+    one.observe(B.peer, Evidence.UNREACHED, 10.1)
+    said = published(one.tick(11.0))
+    assert [wire.decode(frame) for frame in said] == [Doubt(A.peer, Version(1, 1), 2, B.peer)]
+    assert one.presence(B.peer) is Presence.SUSPECT
+    one.tick(10.0 + SETTINGS.suspicion)
+    assert one.presence(B.peer) is Presence.LOST
+
+
+def test_who_hears_one_that_it_had_lost_says_that_it_lives_itself() -> None:
+    one = meeting(B)
+    one.observe(B.peer, Evidence.PARTED, 10.0)
+    one.tick(10.0 + 3 * SETTINGS.suspicion)
+    assert one.presence(B.peer) is Presence.LOST
+    one.observe(B.peer, Evidence.LINKED, 30.0)
+    assert len(beats_of(one.tick(30.0 + SETTINGS.probe))) == 1
+
+
+def test_among_fifty_nodes_heartbeats_are_ten_times_as_rare() -> None:
+    one = serving(A)
+    for number in range(1, 50):
+        one.receive(word(Identity(number.to_bytes(32))), 0.0)
+    seconds = 2_000
+    assert seconds < 10 * LEASE
+    said = sum(len(beats_of(one.tick(float(now)))) for now in range(seconds))
+    assert said == pytest.approx(seconds / (10 * SETTINGS.heartbeat), abs=2)
+
+
+# Two machines with one key.
+
+
+def test_of_two_machines_with_one_key_the_later_start_falls_silent_and_the_other_stands() -> None:
+    first, second = serving(A, LLAMA, epoch=100), serving(A, QWEN, epoch=200)
+    bystander = serving(B)
+    words = 0
+    for tenth in range(1_200):
+        now = tenth / 10
+        for speaker, hearer in ((first, second), (second, first)):
+            for frame in published(speaker.tick(now)):
+                words += isinstance(wire.decode(frame), Signed)
+                hearer.receive(frame, now)
+                bystander.receive(frame, now)
+            # What gossip lost, a comparison brings.
+            if A.peer in bystander.catalog.held:
+                hearer.receive(bystander.catalog.held[A.peer].frame, now)
+    assert (first.quiet, second.quiet) == (False, True)
+    assert offered(A, bystander) == {LLAMA}
+    assert words <= 20
+    assert published(second.tick(1e6)) == []
+
+
+def test_a_restored_backup_does_not_fall_silent_however_many_old_words_it_meets() -> None:
+    one = serving(A, LLAMA, epoch=1)
+    contested = 0
+    for sequence in range(1, 100):
+        heard = one.receive(word(A, QWEN, at=(7, sequence * 10)), float(sequence))
+        contested += any(isinstance(effect, Contested) for effect in heard)
+    assert not one.quiet
+    one.receive(word(A, QWEN, at=(7, 990)), 200.0)
+    assert own_word(one) in published(one.tick(300.0))
+    assert one.own.services == (LLAMA,)
+
+
+# After a restart.
+
+
+def test_a_captured_heartbeat_revives_nobody_after_our_restart() -> None:
+    one = meeting(B)
+    captured = [beat(B, number) for number in (1, 2, 3)]
+    kept = {}
+    for frame in captured:
+        for effect in one.receive(frame, 2.0):
+            if isinstance(effect, Remember):
+                kept[effect.node] = (effect.version, effect.beat)
+    again = replica(A, epoch=2)
+    again.restore([word(B, LLAMA)], 10.0, beats=kept)
+    for frame in (*captured, word(B, LLAMA), doubt(B, C, 3)):
+        again.receive(frame, 11.0)
+    assert again.presence(B.peer) is Presence.LOST
+    again.receive(beat(B, 4), 12.0)
+    assert again.presence(B.peer) is Presence.ALIVE
+
+
+def test_whom_a_peer_heard_lately_is_alive_after_our_restart_and_whom_it_lost_is_not() -> None:
+    one = replica(A, epoch=2)
+    one.restore([word(B, LLAMA), word(C, LLAMA)], 100.0)
+    assert one.wants_hearsay()
+    one.told(B.peer, 99.0, 100.0)
+    one.told(C.peer, 100.0 - LEASE, 100.0)
+    assert one.presence(B.peer) is Presence.ALIVE
+    assert one.presence(C.peer) is Presence.LOST
+    assert sum(one.wants_hearsay() for _ in range(100)) < 10
+
+
+# Floods.
+
+
+def test_a_flood_of_identities_is_held_up_to_the_limit_and_refused_beyond() -> None:
+    one = replica(A, settings=RegistrySettings(max_nodes=500))
+    one.announce(0.0, services=[LLAMA])
+    frames = [word(Identity(number.to_bytes(32)), QWEN) for number in range(1, 3_001)]
+    tracemalloc.start()
+    refused = 0
+    for frame in frames[:500]:
+        with suppress(LimitReached):
+            one.receive(frame, 0.0)
+    full = tracemalloc.get_traced_memory()[0]
+    for frame in frames[500:]:
+        try:
+            one.receive(frame, 0.0)
+        except LimitReached:
+            refused += 1
+    beyond = tracemalloc.get_traced_memory()[0] - full
+    tracemalloc.stop()
+    assert refused == 2_500
+    assert len(one.catalog.held) == 500
+    assert beyond < 1024 * 1024
+    assert offered(A, one) == {LLAMA}
