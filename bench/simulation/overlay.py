@@ -1,0 +1,202 @@
+"""Who is connected to whom, and when does a frame reach everyone? The shape of a libp2p mesh, without its bytes.
+
+Connections form a random graph. Over some of them, the eager ones, frames are handed on at once, as gossipsub does in its
+mesh; over the others only what arrived of late is named once a second, and sent to whoever asks for it. A node hands
+a frame on once, to all eager neighbours but the one that it came from: copies are counted, and the first one counts.
+"""
+
+import heapq
+import random
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+# As `registry.mesh.libp2p_host` sets gossipsub up.
+EAGER, EAGER_LOW, EAGER_HIGH = 6, 4, 12
+NAMING_SECONDS = 1.0
+NAMING_WINDOW = 3
+NAMED_TO = 6
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """What befalls frames and questions on one connection; seconds and probabilities.
+
+    A connection's own delay is drawn once, around `delay`; each copy then takes 0.8 to 1.2 times as long. What is lost
+    is lost: a TCP connection would send it again, so this is harsher than packet loss. `hop` is what a node
+    takes to check a frame and hand it on.
+    """
+
+    delay: float = 0.05
+    loss: float = 0.0
+    hop: float = 0.0035
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One frame's way: seconds until each node has it (`NEVER` for those that it does not reach), and copies sent."""
+
+    after: list[float]
+    copies: int
+
+
+class Overlay:
+    """Nodes by number, their connections, and which of them carry anything now."""
+
+    def __init__(self, count: int, weather: Weather, rng: random.Random) -> None:
+        self.weather = weather
+        self.links: list[dict[int, float]] = [{} for _ in range(count)]
+        self.eager: list[set[int]] = [set() for _ in range(count)]
+        self.up = [True] * count
+        self.side = [0] * count
+        self.shape = 0
+        self._ways: list[list[tuple[int, float]]] = [[] for _ in range(count)]
+        self._rng = rng
+
+    # Connections.
+
+    def carries(self, one: int, other: int) -> bool:
+        """Whether packets pass between two nodes."""
+        return self.up[one] and self.up[other] and self.side[one] == self.side[other]
+
+    def draw_delay(self) -> float:
+        """Draw the delay of a new connection, seconds one way."""
+        return self.weather.delay * self._rng.lognormvariate(-0.08, 0.4)
+
+    def trip(self, one: int, other: int) -> float:
+        """Return how long a message between two connected nodes takes this time, or `NEVER` when it is lost."""
+        base = self.links[one].get(other)
+        chance = self._rng.random()
+        if base is None or chance < self.weather.loss or not self.carries(one, other):
+            return NEVER
+        return base * (0.8 + 0.4 * chance)
+
+    def link(self, one: int, other: int) -> None:
+        """Connect two nodes; the connection becomes eager while one of them has too few of those."""
+        delay = self.draw_delay()
+        self.links[one][other] = self.links[other][one] = delay
+        self._graft(one, other, enough=EAGER)
+        self._refresh(one, other)
+
+    def unlink(self, one: int, other: int) -> None:
+        """Take a connection away, at both ends."""
+        for a, b in ((one, other), (other, one)):
+            self.links[a].pop(b, None)
+            self.eager[a].discard(b)
+        self._refresh(one, other)
+
+    def mend(self) -> None:
+        """Do what gossipsub does once a second: whoever has too few eager connections makes more."""
+        for node, eager in enumerate(self.eager):
+            if len(eager) >= EAGER_LOW or not self.up[node]:
+                continue
+            others = [other for other in self.links[node] if other not in eager]
+            self._rng.shuffle(others)
+            for other in others:
+                if len(eager) < EAGER:
+                    self._graft(node, other, enough=EAGER)
+                    self._refresh(node, other)
+
+    def set_up(self, node: int, *, up: bool) -> None:
+        """Switch a node off or on; its connections do not know yet."""
+        self.up[node] = up
+        self._refresh(node, *self.links[node])
+
+    def divide(self, side_of: Callable[[int], int]) -> None:
+        """Let packets pass only between nodes of the same side."""
+        self.side = [side_of(node) for node in range(len(self.links))]
+        self._refresh(*range(len(self.links)))
+
+    # Frames.
+
+    def spread(self, origin: int) -> Spread:
+        """Let a frame go through the mesh as it stands; changes while it travels, under a second, are not seen."""
+        after = [NEVER] * len(self.links)
+        after[origin] = 0.0
+        copies = self._flood(after, [(0.0, origin)])
+        for _ in range(NAMING_WINDOW):
+            missing = [
+                node
+                for node, at in enumerate(after)
+                if at == NEVER and self.up[node] and self.side[node] == self.side[origin]
+            ]
+            asked = self._ask_for(missing, after) if missing else []
+            if not asked:
+                break
+            copies += len(asked) + self._flood(after, asked)
+        # The author hands its frame to all, everyone else to all but the one that it has it from.
+        return Spread(after, copies + 1)
+
+    def named_to(self) -> float:
+        """Return to how many neighbours a node names what it has, once a second, on average."""
+        lazy = (
+            min(NAMED_TO, len(links) - len(eager))
+            for links, eager, up in zip(self.links, self.eager, self.up, strict=True)
+            if up
+        )
+        return sum(lazy) / max(sum(self.up), 1)
+
+    def _flood(self, after: list[float], begin: list[tuple[float, int]]) -> int:
+        ways, eager, chance = self._ways, self.eager, self._rng.random
+        loss, hop = self.weather.loss, self.weather.hop
+        pop, push = heapq.heappop, heapq.heappush
+        heapq.heapify(begin)
+        copies = 0
+        while begin:
+            now, node = pop(begin)
+            if now > after[node]:
+                continue
+            copies += len(eager[node]) - 1
+            for other, base in ways[node]:
+                if after[other] > now:
+                    drawn = chance()
+                    at = now + hop + base * (0.8 + 0.4 * drawn)
+                    if drawn >= loss and at < after[other]:
+                        after[other] = at
+                        push(begin, (at, other))
+        return copies
+
+    def _ask_for(self, missing: Collection[int], after: list[float]) -> list[tuple[float, int]]:
+        got: list[tuple[float, int]] = []
+        for node in missing:
+            best = NEVER
+            for other, base in self.links[node].items():
+                if after[other] == NEVER or other in self.eager[node]:
+                    continue
+                named = self._rng.random() < NAMED_TO / max(
+                    NAMED_TO, len(self.links[other]) - len(self.eager[other])
+                )
+                kept = self._rng.random() >= self.weather.loss * 3
+                if named and kept and self.carries(node, other):
+                    wait = self._rng.random() * NAMING_SECONDS
+                    best = min(best, after[other] + wait + 3 * (base + self.weather.hop))
+            if best < NEVER:
+                got.append((best, node))
+        for at, node in got:
+            after[node] = at
+        return got
+
+    def _graft(self, one: int, other: int, *, enough: int) -> None:
+        few = min(len(self.eager[one]), len(self.eager[other])) < enough
+        room = max(len(self.eager[one]), len(self.eager[other])) < EAGER_HIGH
+        if few and room:
+            self.eager[one].add(other)
+            self.eager[other].add(one)
+
+    def _refresh(self, *nodes: int) -> None:
+        self.shape += 1
+        for node in nodes:
+            self._ways[node] = [
+                (other, self.links[node][other])
+                for other in sorted(self.eager[node])
+                if self.carries(node, other)
+            ]
+            for other in self.eager[node]:
+                self._set_way(other, node)
+
+    def _set_way(self, one: int, other: int) -> None:
+        ways = [way for way in self._ways[one] if way[0] != other]
+        if self.carries(one, other):
+            ways.append((other, self.links[one][other]))
+        self._ways[one] = ways

@@ -1,0 +1,119 @@
+"""How does a world look after it has run quietly for long? Every node there, known to all, its heartbeats out of step."""
+
+from functools import lru_cache
+from random import Random
+
+from bench.simulation.member import Member
+from bench.simulation.sharing import Beginning, shared
+from bench.simulation.world import Plan, World
+from registry.catalog import Signed
+from registry.errors import LimitReached
+from registry.records import PeerId, Reach, Service, Standing
+from registry.replica import Replica
+from registry.signing import Identity
+
+FIRST_EPOCH = 1
+MODELS = 200
+MODELS_EACH = 3
+CERTIFICATE_BYTES = 340
+
+
+@lru_cache(maxsize=32_768)
+def identity(number: int) -> Identity:
+    """Return the key of one simulated node."""
+    return Identity(number.to_bytes(32, "big"))
+
+
+def services_of(number: int) -> tuple[Service, ...]:
+    """Return what one node serves: a few of the models that many serve."""
+    rng = Random(number)
+    models = rng.sample(range(MODELS), MODELS_EACH)
+    return tuple(Service(f"project-{number % 50}", f"model-{model}") for model in sorted(models))
+
+
+def reach_of(number: int) -> Reach:
+    """Return how one node is reached; of the usual size."""
+    host = f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+    return Reach(
+        mesh=(f"/ip4/{host}/tcp/6101/p2p/{identity(number).peer}",),
+        links=(f"{host}:6102",),
+        certificate=bytes(CERTIFICATE_BYTES),
+    )
+
+
+def begin(plan: Plan) -> World:
+    """Make a world at time zero in which everybody knows everybody, and start all its clocks."""
+    world = World(plan)
+    world.dialling.connect()
+    chosen = _choose(world)
+    words: dict[PeerId, Signed] = {}
+    for number in range(plan.nodes):
+        full = number in chosen
+        replica = world.new_replica(identity(number), FIRST_EPOCH, full=full)
+        replica.describe("modelvine/simulated")
+        replica.announce(-1.0, services=services_of(number), reach=reach_of(number))
+        words[replica.peer] = replica.catalog.held[replica.peer]
+        world.add(Member(world, number, replica, full=full))
+    everything = shared(words)
+    for member in world.members:
+        if member.full:
+            _acquaint(member.replica, words)
+            member.replica.catalog = everything
+        # The first words of this run were said long ago.
+        member.replica.tick(0.0)
+    world.beginning = False
+    for member in world.members:
+        member.begin(0.0)
+    world.dialling.begin()
+    return world
+
+
+def _choose(world: World) -> set[int]:
+    """Choose who carries a whole replica: one node with all its neighbours, and others by chance."""
+    plan = world.plan
+    if plan.full >= plan.nodes:
+        return set(range(plan.nodes))
+    # Somebody who is no bootstrap peer: those have hundreds of neighbours.
+    world.centre = plan.nodes // 2
+    near = [n for n in world.overlay.links[world.centre] if n >= plan.bootstraps]
+    chosen = dict.fromkeys([world.centre, *near])
+    chosen.update(dict.fromkeys(world.rng.sample(range(plan.nodes), plan.full)))
+    return set(list(chosen)[: max(plan.full, 1 + len(near))])
+
+
+def speak(member: Member, now: float) -> None:
+    """Have a node say its first word of a run."""
+    effects = member.replica.announce(
+        now,
+        services=services_of(member.number),
+        reach=reach_of(member.number),
+        standing=Standing.SERVING,
+    )
+    member.perform(effects, now)
+
+
+def restart(world: World, number: int, *, kept: list[bytes]) -> None:
+    """Start a node again, under the next epoch, with what its store kept of others."""
+    member = world.members[number]
+    epoch = member.replica.own.version.epoch + 1
+    member.replica = world.new_replica(identity(number), epoch, full=member.full)
+    member.replica.catalog = shared({})
+    now = world.timeline.now
+    member.replica.restore(kept, now)
+    world.overlay.set_up(number, up=True)
+    world.dialling.enter(number)
+    member.begin(now)
+    speak(member, now)
+
+
+def _acquaint(replica: Replica, words: dict[PeerId, Signed]) -> None:
+    own = replica.peer
+    replica.catalog = Beginning({own: words[own]})  # type: ignore[assignment]
+    for node, word in words.items():
+        if node != own:
+            try:
+                replica.learn(word, heard=0.0, now=0.0)
+            except LimitReached as error:
+                raise SystemExit(
+                    f"the plan has more nodes than registry.max_nodes: {error}"
+                ) from error

@@ -1,0 +1,311 @@
+"""What is asked of the mesh? One function for each question; each gets a fresh world and returns figures."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bench.simulation.member import Member
+from bench.simulation.population import begin, restart
+from bench.simulation.world import ASKING, ENVELOPE, MESSAGE_ID, PACKET, Plan, Sighting, World
+from registry.liveness import Contact
+from registry.records import PeerId, Service, Version
+from registry.replica import Replica
+
+DOWN_SECONDS = 2.0
+SIDE = 5, 2  # of five nodes, two are on the smaller side
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured thing: what, how much, in which unit, of how many."""
+
+    scenario: str
+    what: str
+    value: float
+    unit: str
+    of: str = ""
+
+
+Scenario = Callable[[Plan], list[Figure]]
+
+
+def idle(plan: Plan) -> list[Figure]:
+    """Measure what a quiet mesh sends: bytes per node and second."""
+    # Few nodes speak so rarely that half a minute shows none.
+    seconds = min(600.0, max(60.0, 60_000.0 / plan.nodes))
+    world = begin(plan)
+    world.timeline.run(2.0)
+    world.counters.clear()
+    world.timeline.run(2.0 + seconds)
+    return _traffic(world, "idle", seconds)
+
+
+def churn(plan: Plan, *, percent: float = 5.0, seconds: float = 60.0) -> list[Figure]:
+    """Restart some per cent of all nodes each minute: bytes, and what the others see meanwhile."""
+    world = begin(plan)
+    world.timeline.run(2.0)
+    world.counters.clear()
+    gap = 60.0 / (plan.nodes * percent / 100.0)
+    when = 2.0
+    while (when := when + gap * (0.5 + world.rng.random())) < 2.0 + seconds:
+        world.timeline.at(when, lambda _: _bounce(world))
+    world.timeline.run(2.0 + seconds)
+    figures = _traffic(world, "churn", seconds)
+    alone = [_missing(world, member) for member in world.full()]
+    figures.append(Figure("churn", "records behind, at the end", _mean(alone), "per node"))
+    equal = _most_common_digest(world)
+    figures.append(Figure("churn", "nodes with the commonest digest", 100 * equal, "%"))
+    return figures
+
+
+def visibility(plan: Plan, *, samples: int = 5) -> list[Figure]:
+    """Change what some nodes serve: until everybody sees it."""
+    world = begin(plan)
+    world.timeline.run(1.0)
+    seen: list[float] = []
+    for number in world.rng.sample([m.number for m in world.full()], min(samples, plan.full)):
+        seen += _sees(world, number, (Service("new", f"model-of-{number}"),), within=4.0)
+    return _percentiles("visible", "until a node sees a registration", seen)
+
+
+def burst(plan: Plan, *, models: int = 500) -> list[Figure]:
+    """Register many models at one node within a second: until everybody sees the last."""
+    world = begin(plan)
+    world.timeline.run(1.0)
+    member = world.full()[0]
+    begun = world.timeline.now
+    for place in range(1, 11):
+        upto = tuple(Service(f"burst-{n % 100}", f"model-{n}") for n in range(models * place // 10))
+        world.timeline.at(begun + place / 10, _announcing(member, upto))
+    sighting = world.watch(_knows(member, {Service("burst-99", f"model-{models - 1}")}))
+    world.timeline.run(begun + 8.0)
+    since = [at - begun - 1.0 for number, at in sighting.at.items() if number != member.number]
+    lost = plan.nodes - 1 - len(since)
+    return [
+        *_percentiles("burst", f"until a node sees the last of {models} models", since),
+        Figure("burst", "nodes that never saw it", lost, "nodes", f"{plan.nodes - 1}"),
+    ]
+
+
+def killed(plan: Plan) -> list[Figure]:
+    """Kill a node's process: until it is out of the live view at the others."""
+    return _kill(plan, "killed", silently=False)
+
+
+def vanished(plan: Plan) -> list[Figure]:
+    """Take a machine off the net: until it is out of the live view at the others."""
+    return _kill(plan, "vanished", silently=True)
+
+
+def false_deaths(plan: Plan) -> list[Figure]:
+    """Count living nodes that somebody took for lost, under loss and delay."""
+    # The cost of a second grows with the square of N, and so does what is watched in it.
+    seconds = min(600.0, max(30.0, 600.0 * (100 / plan.nodes) ** 2))
+    world = begin(plan)
+    world.timeline.run(seconds)
+    pairs = len(world.full()) * (plan.nodes - 1)
+    hours = f"{pairs * seconds / 3600:,.0f} pair-hours in {seconds:.0f} s"
+    lost = world.counters["deaths"]
+    return [Figure("deaths", "living nodes taken for lost", lost, "deaths", hours)]
+
+
+def split(plan: Plan, *, seconds: float = 20.0) -> list[Figure]:
+    """Cut the net 2|3 for a while, with changes on both sides: until all digests are equal after it heals."""
+    world = begin(plan)
+    world.timeline.run(1.0)
+    world.divide(lambda number: int(number % SIDE[0] < SIDE[1]))
+    full = world.full()
+    for place, member in enumerate(world.rng.sample(full, min(20, len(full)))):
+        when = world.timeline.now + seconds * (0.1 + 0.8 * place / 20)
+        world.timeline.at(when, _announcing(member, (Service("split", f"model-{place}"),)))
+    world.timeline.run(world.timeline.now + seconds)
+    world.heal()
+    healed = world.timeline.now
+    equal = _until(world, lambda: len({m.replica.catalog.digest for m in full}) == 1, within=60.0)
+    alive = _until(world, lambda: all(_sees_all(m) for m in full), within=60.0)
+    name = f"split {seconds:.0f} s"
+    return [
+        Figure(name, "from healing until all digests are equal", equal - healed, "s"),
+        Figure(name, "from healing until everybody sees everybody alive", alive - healed, "s"),
+    ]
+
+
+def joining(plan: Plan) -> list[Figure]:
+    """Start a node that knows nothing: until it sees everything, and until everybody sees it."""
+    world = begin(plan)
+    world.timeline.run(1.0)
+    member = world.full()[-1]
+    _take_down(world, member.number)
+    world.timeline.run(world.timeline.now + DOWN_SECONDS)
+    epoch = Version(member.replica.own.version.epoch + 1, 0)
+    seen = world.watch(
+        Sighting(member.peer, lambda r: _version(r, member.peer) > epoch, by_frame=True)
+    )
+    started = world.timeline.now
+    restart(world, member.number, kept=[])
+    ready = _until(
+        world, lambda: len(member.replica.catalog.held) == plan.nodes and _sees_all(member), 30.0
+    )
+    world.timeline.run(started + 12.0)
+    others = [at - started for number, at in seen.at.items() if number != member.number]
+    return [
+        Figure("joiner", "until it sees everything", ready - started, "s"),
+        *_percentiles("joiner", "until a node sees it", others),
+    ]
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "idle": idle,
+    "visible": visibility,
+    "burst": burst,
+    "killed": killed,
+    "vanished": vanished,
+    "deaths": false_deaths,
+    "joiner": joining,
+    "split": split,
+    "split90": lambda plan: split(plan, seconds=90.0),
+    "churn": churn,
+}
+"""Every question by name."""
+
+
+# How.
+
+
+def _kill(plan: Plan, name: str, *, silently: bool) -> list[Figure]:
+    world = begin(plan)
+    world.timeline.run(1.0)
+    victim = world.members[world.centre or plan.nodes // 2]
+    near = set(world.overlay.links[victim.number])
+    died = world.timeline.now + world.settings.probe * world.rng.random()
+    world.timeline.run(died)
+    gone = world.watch(
+        Sighting(victim.peer, lambda r: r.pulses()[victim.peer].contact is Contact.LOST)
+    )
+    doubted = world.watch(
+        Sighting(victim.peer, lambda r: r.pulses()[victim.peer].contact is not Contact.ALIVE)
+    )
+    world.kill(victim.number, silently=silently)
+    world.timeline.run(died + 25.0)
+    others = [m.number for m in world.full()]
+    lost = [gone.at[n] - died for n in others if n in gone.at]
+    figures = _percentiles(name, "until a node is out of the live view", lost)
+    close = [doubted.at[n] - died for n in others if n in doubted.at and n in near]
+    figures.append(Figure(name, "until its neighbours doubt it, median", _at(close, 0.5), "s"))
+    never = len(others) - len(lost)
+    figures.append(Figure(name, "nodes that never noticed", never, "nodes", f"{len(others)}"))
+    return figures
+
+
+def _sees(world: World, number: int, services: tuple[Service, ...], within: float) -> list[float]:
+    member = world.members[number]
+    begun = world.timeline.now
+    sighting = world.watch(_knows(member, set(services)))
+    _announcing(member, services)(begun)
+    _until(world, lambda: len(sighting.at) >= world.plan.nodes, within)
+    world.sightings.remove(sighting)
+    late = world.plan.nodes - len(sighting.at)
+    times = [at - begun for other, at in sighting.at.items() if other != number]
+    return times + [math.inf] * max(late, 0)
+
+
+def _knows(member: Member, services: set[Service]) -> Sighting:
+    peer = member.peer
+
+    def holds(replica: Replica) -> bool:
+        signed = replica.catalog.held.get(peer)
+        return signed is not None and services.issubset(signed.record.services)
+
+    return Sighting(peer, holds, by_frame=True)
+
+
+def _announcing(member: Member, services: Sequence[Service]) -> Callable[[float], None]:
+    def announce(now: float) -> None:
+        member.perform(member.replica.announce(now, services=services), now)
+
+    return announce
+
+
+def _bounce(world: World) -> None:
+    candidates = [m.number for m in world.members if world.overlay.up[m.number]]
+    number = candidates[int(world.rng.random() * len(candidates))]
+    _take_down(world, number)
+    held = world.members[number].replica.catalog.held
+    kept = [signed.frame for signed in held.values()] if world.members[number].full else []
+    world.timeline.after(DOWN_SECONDS, lambda _: restart(world, number, kept=kept))
+
+
+def _take_down(world: World, number: int) -> None:
+    world.kill(number, silently=False)
+
+
+def _until(world: World, holds: Callable[[], bool], within: float) -> float:
+    """Let time pass until something holds, seen ten times a second; infinity when it does not within the time."""
+    end = world.timeline.now + within
+    while not holds():
+        if world.timeline.now >= end:
+            return math.inf
+        world.timeline.run(world.timeline.now + 0.1)
+    return world.timeline.now
+
+
+def _sees_all(member: Member) -> bool:
+    return all(p.contact is not Contact.LOST for p in member.replica.pulses().values())
+
+
+def _version(replica: Replica, peer: PeerId) -> Version:
+    signed = replica.catalog.held.get(peer)
+    return signed.record.version if signed else Version(-1, -1)
+
+
+def _missing(world: World, member: Member) -> float:
+    held = member.replica.catalog.held
+    return sum(
+        other.peer not in held or held[other.peer].record.version < other.replica.own.version
+        for other in world.members
+    )
+
+
+def _most_common_digest(world: World) -> float:
+    digests = [member.replica.catalog.digest for member in world.full()]
+    return max(map(digests.count, set(digests))) / len(digests)
+
+
+def _traffic(world: World, name: str, seconds: float) -> list[Figure]:
+    counters, nodes = world.counters, world.plan.nodes
+    full = len(world.full())
+    per_node = {
+        "heartbeats": counters["beat_bytes"] / nodes,
+        "doubts": counters["doubt_bytes"] / nodes,
+        "records": counters["record_bytes"] / nodes,
+        "probes and comparisons": counters["sync_bytes"] / full,
+    }
+    rate = counters["messages"] / seconds
+    naming = world.overlay.named_to() * 3 * rate * MESSAGE_ID
+    around = (
+        counters["copies"] / nodes * (ENVELOPE + PACKET) + counters["questions"] / full * ASKING
+    )
+    sent = sum(per_node.values())
+    return [
+        Figure(name, "messages that a node takes in", rate, "per s"),
+        *(Figure(name, f"sent: {what}", size / seconds, "B/s") for what, size in per_node.items()),
+        Figure(name, "sent: frames, questions and answers", sent / seconds, "B/s"),
+        Figure(name, "sent: with envelopes and naming", (sent + around) / seconds + naming, "B/s"),
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _at(values: Sequence[float], share: float) -> float:
+    ranked = sorted(values)
+    return ranked[min(int(share * len(ranked)), len(ranked) - 1)] if ranked else math.nan
+
+
+def _percentiles(name: str, what: str, values: Sequence[float]) -> list[Figure]:
+    of = f"{len(values):,}"
+    return [
+        Figure(name, f"{what}, {label}", _at(values, share), "s", of)
+        for label, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+    ]
