@@ -29,6 +29,7 @@ class Agent:
         self._store = store
         self._changing = asyncio.Lock()
         self.workers = Workers()
+        registry.also_save(lambda: _difference(Workers(), self.workers))
 
     async def restore(self) -> None:
         """Load the workers of the last run; raise `StoreUnavailable`."""

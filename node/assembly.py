@@ -76,6 +76,7 @@ async def assemble(given: Given, closing: AsyncExitStack) -> Parts:
         observe=_observer(registry, metrics),
     )
     bootstrap = Bootstrap(store, configured=settings.mesh.bootstrap, keep=registry.pin)
+    registry.also_save(bootstrap.changes)
     return Parts(registry, agent, bootstrap, links, router, metrics)
 
 

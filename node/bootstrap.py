@@ -4,7 +4,7 @@ An addition and a removal outlive a restart; a removal also covers a configured 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from multiaddr import Multiaddr
 from multiaddr.exceptions import Error as MultiaddrError
@@ -12,7 +12,7 @@ from multiaddr.exceptions import Error as MultiaddrError
 from registry.errors import InvalidSignature, LimitReached
 from registry.records import PeerId
 from registry.signing import public_of
-from registry.store import Delete, Put, Space, Store
+from registry.store import Change, Delete, Put, Space, Store
 
 MAX_ADDRESSES = 256
 MAX_ADDRESS_CHARACTERS = 256
@@ -54,6 +54,10 @@ class Bootstrap:
         """What is kept connected now, the configured ones first."""
         every = dict.fromkeys((*self._configured, *self._choices))
         return tuple(a for a in every if self._choices.get(a, _KEPT) == _KEPT)
+
+    def changes(self) -> Iterator[Change]:
+        """Yield what a store that was emptied has to be told."""
+        return (Put(Space.PEERS, address, choice) for address, choice in self._choices.items())
 
     async def restore(self) -> None:
         """Load what callers chose in earlier runs, and keep it connected; raise `StoreUnavailable`."""

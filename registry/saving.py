@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from registry.effects import Forget, Persist, Remember
@@ -15,16 +16,34 @@ log = logging.getLogger("modelvine.registry")
 BEAT_KEY = "beat:"
 """Prefix of the keys under which the newest heartbeat of each node is kept: epoch, sequence, beat."""
 
-# Changes of a moment go into one write.
-_GRAIN = 0.25
-_STORE_RETRY = 2.0
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """How often the store is turned to, in seconds."""
+
+    grain: float = 0.25
+    """Changes within this time go into one write."""
+
+    retry: float = 2.0
+    """Between two tries while it does not work."""
+
+    check: float = 2.5
+    """Between two looks when nothing is to be saved: an idle node would say that it is well for ever."""
+
+
+Source = Callable[[], Iterable[Change]]
+"""Yields everything that one part of the node wants to find in the store after a restart."""
 
 
 class Saving:
     """Writes behind: serving never waits for the store. Of two changes to one value the later is written."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, mark: Put, pauses: Pauses = Pauses()) -> None:
+        """Begin. `mark` is in the store as long as the store is the one that we know: else it was emptied."""
         self._store = store
+        self._pauses = pauses
+        self._mark = mark
+        self._sources: list[Source] = []
         self._unsaved: dict[tuple[Space, str], Change] = {}
         self._writing = asyncio.Lock()
         self._failure = ""
@@ -33,6 +52,10 @@ class Saving:
     def failure(self) -> str:
         """A sentence on why the store does not work now; empty when it does."""
         return self._failure
+
+    def also(self, source: Source) -> None:
+        """Write what `source` yields again when the store lost everything."""
+        self._sources.append(source)
 
     def note(self, change: Change) -> None:
         """Have a change written soon."""
@@ -71,19 +94,43 @@ class Saving:
                 raise
             # Struck off only now: a write that failed or was cancelled is made again.
             self._unsaved = {k: c for k, c in self._unsaved.items() if batch.get(k) is not c}
-            if self._failure:
-                self._failure = ""
-                log.info("the store works again")
+            self._works()
 
     async def run(self) -> None:
-        """Save again and again until cancelled."""
+        """Save again and again until cancelled, and see to it that the store is there and remembers."""
+        clock = asyncio.get_running_loop().time
+        checked = clock()
         while True:
+            pause = self._pauses.grain
             try:
+                if self._failure or clock() >= checked + self._pauses.check:
+                    await self._check()
+                    checked = clock()
                 await self.save()
             except StoreUnavailable:
-                await asyncio.sleep(_STORE_RETRY)
-            else:
-                await asyncio.sleep(_GRAIN)
+                pause = self._pauses.retry
+            await asyncio.sleep(pause)
+
+    async def _check(self) -> None:
+        """Prove the store; write everything anew when it was emptied. Raise `StoreUnavailable`."""
+        try:
+            kept = await self._store.read(self._mark.space)
+            if self._failure:
+                # What can be read cannot always be written: a full disk, a replica.
+                await self._store.write(self._mark)
+        except StoreUnavailable as error:
+            self._failed(error)
+            raise
+        if self._mark.key not in kept:
+            log.warning("the store was emptied; what this node knows is written anew")
+            for change in (self._mark, *(c for source in self._sources for c in source())):
+                self.note(change)
+        self._works()
+
+    def _works(self) -> None:
+        if self._failure:
+            self._failure = ""
+            log.info("the store works again")
 
     def _failed(self, error: RegistryError) -> None:
         if not self._failure:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 
@@ -28,10 +28,10 @@ from registry.pace import Pace
 from registry.probing import PROVE, VOUCH, Probing
 from registry.records import PeerId, Reach, Record, Service, Standing
 from registry.replica import Replica
-from registry.saving import Saving, beats_in
+from registry.saving import Saving, Source, beats_in
 from registry.settings import RegistrySettings
 from registry.signing import Identity
-from registry.store import Put, Space, Store
+from registry.store import Change, Put, Space, Store
 
 log = logging.getLogger("modelvine.registry")
 
@@ -47,11 +47,6 @@ _STALL = 1.0
 _CONTEST_SECONDS = 300.0
 # Lapses are noticed at this grain; finer wakes an idle node for nothing.
 _GRAIN = 0.25
-_STORE_RETRY = 2.0
-# An idle node saves nothing, and would say that it is well for as long as nobody registers.
-_STORE_CHECK = 5.0
-# A peer that is slow to answer must not hold up the others.
-_COMPARISONS_AT_ONCE = 4
 _KEPT_NODES = 64
 
 
@@ -89,10 +84,10 @@ class Registry:
         self.peer = identity.peer
         self.mesh = mesh
         self.counters: Counter[str] = Counter()
-        self._epoch = str(epoch).encode()
         self._replica = Replica(identity, settings, epoch=epoch, jitter=random)
         self._now = now
-        self._saving = Saving(store)
+        self._saving = Saving(store, Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
+        self._saving.also(self._records)
         self._comparing = Comparing(
             self._replica,
             mesh,
@@ -203,6 +198,10 @@ class Registry:
         """Take in what a request showed about a node."""
         self._notify(self._replica.observe(node, evidence, self._now()))
 
+    def also_save(self, source: Source) -> None:
+        """Have what `source` yields written anew when the store was emptied."""
+        self._saving.also(source)
+
     async def start(self, serve_pipe: PipeHandler) -> None:
         """Join the mesh; raise `MeshDown` when it cannot be had at all, a port in use for example."""
 
@@ -228,6 +227,11 @@ class Registry:
             await self._saving.save()
 
     # How.
+
+    def _records(self) -> Iterable[Change]:
+        return [
+            Put(Space.RECORDS, node, signed.frame) for node, signed in self.catalog.held.items()
+        ]
 
     async def _listen(self) -> None:
         async for event in self.mesh.events():
@@ -328,9 +332,10 @@ class Registry:
             self.mesh.keep(kept)
 
     def _contest(self) -> None:
-        if "identity" not in self.degraded():
+        now = self._now()
+        if now - self._contested >= _CONTEST_SECONDS:
             log.error(_CONTESTED)
-        self._contested = self._now()
+        self._contested = now
 
     def _admitted(self, peer: PeerId) -> bool:
         admitted = self.admits(peer)

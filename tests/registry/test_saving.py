@@ -1,50 +1,93 @@
-"""Writing behind: nothing is lost while the store fails, and of two changes to one value the later counts."""
+"""Laws of writing behind."""
+
+import asyncio
 
 import pytest
 
 from registry.errors import StoreUnavailable
-from registry.saving import Saving
-from registry.store import Delete, Put, Space
-from tests.registry.test_service import ShakyStore
+from registry.saving import Pauses, Saving
+from registry.store import Change, Put, Space
+from registry.store.memory import MemoryStore
+
+MARK = Put(Space.SELF, "epoch", b"7")
+RECORD = Put(Space.RECORDS, "node", b"frame")
 
 
-async def test_of_two_changes_to_one_value_the_later_is_written() -> None:
-    store = ShakyStore()
-    saving = Saving(store)
-    saving.note(Put(Space.RECORDS, "a", b"1"))
-    saving.note(Put(Space.RECORDS, "b", b"1"))
-    saving.note(Delete(Space.RECORDS, "a"))
-    await saving.save()
-    assert dict(await store.read(Space.RECORDS)) == {"b": b"1"}
+class Faulty(MemoryStore):
+    """A store that can be away, or lose everything."""
+
+    away = False
+
+    async def write(self, *changes: Change) -> None:
+        if self.away:
+            raise StoreUnavailable("the store is away")
+        await super().write(*changes)
+
+    async def read(self, space: Space):
+        if self.away:
+            raise StoreUnavailable("the store is away")
+        return await super().read(space)
+
+    def forget(self) -> None:
+        for space in self._spaces.values():
+            space.clear()
 
 
-async def test_values_of_unlike_spaces_do_not_replace_each_other() -> None:
-    store = ShakyStore()
-    saving = Saving(store)
-    saving.note(Put(Space.RECORDS, "a", b"1"))
-    saving.note(Put(Space.SELF, "a", b"2"))
-    await saving.save()
-    assert (await store.read(Space.RECORDS))["a"] == b"1"
-    assert (await store.read(Space.SELF))["a"] == b"2"
+async def until(holds) -> None:
+    async with asyncio.timeout(5):
+        while not await holds():  # noqa: ASYNC110  (what is awaited is in a store, which has no events)
+            await asyncio.sleep(0.005)
 
 
-async def test_what_could_not_be_written_is_written_when_the_store_is_back() -> None:
-    store = ShakyStore()
-    saving = Saving(store)
-    store.works = False
-    saving.note(Put(Space.RECORDS, "a", b"1"))
-    with pytest.raises(StoreUnavailable):
-        await saving.save()
-    assert saving.failure
-    store.works = True
-    await saving.save()
-    assert not saving.failure
-    assert (await store.read(Space.RECORDS))["a"] == b"1"
+@pytest.fixture
+async def running():
+    """A saving at work on a faulty store, with short pauses."""
+    store = Faulty()
+    await store.write(MARK)
+    kept = Saving(store, MARK, Pauses(grain=0.005, retry=0.005, check=0.005))
+    kept.also(lambda: [RECORD])
+    async with asyncio.TaskGroup() as group:
+        work = group.create_task(kept.run())
+        yield store, kept
+        work.cancel()
 
 
-async def test_a_store_that_cannot_be_read_holds_nothing_and_says_so() -> None:
-    store = ShakyStore()
-    store.works = False
-    saving = Saving(store)
-    assert not await saving.read(Space.RECORDS)
-    assert saving.failure
+async def holds_record(store: Faulty) -> bool:
+    return (await store.read(Space.RECORDS)) == {"node": b"frame"}
+
+
+async def test_a_change_is_written(running):
+    store, kept = running
+    kept.note(RECORD)
+    await until(lambda: holds_record(store))
+
+
+async def test_a_store_that_is_away_is_noticed_though_nobody_writes(running):
+    store, kept = running
+
+    async def failing() -> bool:
+        return kept.failure == "the store is away"
+
+    async def well() -> bool:
+        return kept.failure == ""
+
+    store.away = True
+    await until(failing)
+    store.away = False
+    await until(well)
+
+
+async def test_a_store_that_was_emptied_is_told_everything_again(running):
+    store, _ = running
+    store.forget()
+    await until(lambda: holds_record(store))
+    assert (await store.read(Space.SELF)) == {"epoch": b"7"}
+
+
+async def test_what_could_not_be_written_is_written_when_the_store_is_back(running):
+    store, kept = running
+    store.away = True
+    kept.note(RECORD)
+    await asyncio.sleep(0.02)
+    store.away = False
+    await until(lambda: holds_record(store))
