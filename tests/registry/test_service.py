@@ -28,6 +28,11 @@ SETTINGS = RegistrySettings(
     heartbeat=0.1, lease=0.5, suspicion=0.3, sync=0.1, coalesce=0.01, ask_timeout=0.5
 )
 
+# Heartbeats that nobody hears in a test: whatever is seen in time is seen by other means.
+PATIENT = SETTINGS.model_copy(
+    update={"heartbeat": 600.0, "lease": 2_400.0, "probe": 0.1, "probe_timeout": 0.1}
+)
+
 
 class ShakyStore(MemoryStore):
     """A store whose disk can be taken away and given back."""
@@ -69,12 +74,13 @@ async def node(
     bootstrap: tuple[Identity, ...] = (),
     store: MemoryStore | None = None,
     epoch: int = 0,
+    settings: RegistrySettings = SETTINGS,
 ) -> AsyncIterator[Registry]:
     store = store or MemoryStore()
     mesh = MemoryMesh(owner.peer, net, bootstrap=tuple(address_of(i.peer) for i in bootstrap))
     registry = Registry(
         owner,
-        SETTINGS,
+        settings,
         store=store,
         mesh=mesh,
         epoch=epoch or await next_epoch(store, 0.0),
@@ -390,3 +396,122 @@ async def test_what_a_peer_taught_before_it_fell_silent_is_told_and_saved() -> N
             await until(lambda: a.counters["syncs_failed"] > 0 and E.peer in a.catalog.held)
             await until(lambda: E.peer in told)
     assert E.peer in await store.read(Space.RECORDS)
+
+
+# Membership.
+
+
+async def test_draining_and_leaving_are_seen_at_once_by_who_is_connected_only_via_others() -> None:
+    net = MemoryNet()
+    async with (
+        node(net, A, LLAMA, settings=PATIENT) as a,
+        node(net, B, bootstrap=(A,), settings=PATIENT) as b,
+        node(net, C, bootstrap=(B,), settings=PATIENT) as c,
+    ):
+        await until(lambda: agree(a, b, c) and c.presence(A.peer) is Presence.ALIVE)
+        for standing, seen in (
+            (Standing.DRAINING, Presence.DRAINING),
+            (Standing.LEFT, Presence.LEFT),
+        ):
+            net.cut(A.peer, C.peer)
+            await a.stand(standing)
+            await until(lambda seen=seen: c.presence(A.peer) is seen, within=1.0)
+
+
+async def test_a_node_that_dies_is_lost_to_all_long_before_its_lease_is_over() -> None:
+    net = MemoryNet()
+    async with (
+        node(net, A, settings=PATIENT) as a,
+        node(net, B, bootstrap=(A,), settings=PATIENT) as b,
+        node(net, C, bootstrap=(B,), settings=PATIENT) as c,
+    ):
+        await until(lambda: agree(a, b, c) and len(c.catalog.held) == 3)
+        a.mesh.fail()
+        await until(lambda: {b.presence(A.peer), c.presence(A.peer)} == {Presence.LOST})
+        a.mesh.recover()
+        await until(lambda: {b.presence(A.peer), c.presence(A.peer)} == {Presence.ALIVE})
+        assert c.pulse(A.peer) is not None
+
+
+async def test_after_a_restart_all_nodes_that_live_are_alive_again_though_nobody_beats() -> None:
+    net, store = MemoryNet(), MemoryStore()
+    async with (
+        node(net, A, LLAMA, settings=PATIENT) as a,
+        node(net, B, QWEN, bootstrap=(A,), settings=PATIENT) as b,
+    ):
+        async with node(net, C, bootstrap=(B,), store=store, settings=PATIENT) as c:
+            await until(lambda: agree(a, b, c) and len(c.catalog.held) == 3)
+        async with node(net, C, bootstrap=(B,), store=store, settings=PATIENT) as again:
+            net.partition([A.peer], [B.peer, C.peer])
+            await until(lambda: again.presence(B.peer) is Presence.ALIVE)
+
+
+async def test_heartbeats_that_counted_are_remembered_over_a_restart() -> None:
+    net, store = MemoryNet(), MemoryStore()
+    async with node(net, A, store=store) as a, node(net, B, bootstrap=(A,)):
+        await until(lambda: (pulse := a.pulse(B.peer)) is not None and pulse.beat > 2)
+        last = a.pulse(B.peer)
+    async with node(net, A, store=store) as again:
+        pulse = again.pulse(B.peer)
+        assert pulse is not None
+        assert last is not None
+        assert (pulse.version, pulse.beat) >= (last.version, last.beat)
+
+
+async def test_who_is_kept_out_is_not_heard_not_answered_and_not_served() -> None:
+    net = MemoryNet()
+    closed = SETTINGS.model_copy(update={"deny": (E.peer,)})
+
+    async def answer(peer: PeerId, question: bytes) -> bytes:
+        return b"="
+
+    async with node(net, A, LLAMA, settings=closed) as a, stranger(net, E, answer) as bad:
+        await bad.publish(wire.encode_record(Record(E.peer, Version(1, 1)), E).frame)
+        with pytest.raises(PeerUnreachable):
+            await bad.ask(A.peer, b"c" + bytes(32), timeout=1.0)
+        pipe = await bad.open_pipe(A.peer, timeout=1.0)
+        with pytest.raises(PeerUnreachable):
+            await pipe.read()
+        async with node(net, B, QWEN, bootstrap=(A,)) as b:
+            await until(lambda: offers(a, "qwen") and offers(b, "llama"))
+        assert E.peer not in a.catalog.held
+        assert a.counters["kept_out"] >= 3
+
+
+async def test_a_second_machine_with_our_key_is_reported_once_and_readiness_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    net = MemoryNet()
+
+    async def answer(peer: PeerId, question: bytes) -> bytes:
+        return b"="
+
+    async with node(net, A, LLAMA) as a, stranger(net, E, answer) as other:
+        for sequence in range(10):
+            version = Version(a.own.version.epoch, a.own.version.sequence + 10 + sequence)
+            await other.publish(wire.encode_record(Record(A.peer, version), A).frame)
+            await asyncio.sleep(0)
+        await until(lambda: "identity" in a.degraded())
+        reported = [r for r in caplog.records if "this node's key" in r.getMessage()]
+        assert [r.levelname for r in reported] == ["ERROR"]
+        assert "mesh" not in a.degraded()
+
+
+async def test_a_flood_of_bad_frames_costs_each_a_count_and_honest_nodes_are_heard() -> None:
+    net = MemoryNet()
+
+    async def answer(peer: PeerId, question: bytes) -> bytes:
+        return b"="
+
+    async with node(net, A, LLAMA) as a, stranger(net, E, answer) as bad:
+        good = wire.encode_record(Record(E.peer, Version(1, 1)), E).frame
+        forged = good[:40] + bytes(60) + good[100:]
+        for _ in range(6_000):
+            await bad.publish(forged)
+            if not a.counters["frames_in"] % 100:
+                await asyncio.sleep(0)
+        await until(lambda: a.counters["frames_in"] + a.mesh.dropped() >= 6_000)
+        # What one neighbour hands on beyond its pace is not even verified.
+        assert a.counters["frames_bad"] <= 4_000 + 2_000 * 5
+        async with node(net, B, QWEN, bootstrap=(A,)) as b:
+            await until(lambda: offers(a, "qwen") and offers(b, "llama"))

@@ -116,7 +116,9 @@ class LibP2PWorld(World):
 
 def settings(**changes: Any) -> MeshSettings:
     """Settings for nodes of one machine, quick to dial again."""
-    return MeshSettings(**{"listen": ("/ip4/127.0.0.1/tcp/0",), "redial": 0.2, **changes})
+    return MeshSettings(
+        **{"listen": ("/ip4/127.0.0.1/tcp/0",), "redial": 0.2, "ping": 3, **changes}
+    )
 
 
 @asynccontextmanager
