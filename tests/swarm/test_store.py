@@ -131,3 +131,24 @@ async def test_a_dead_redis_stops_registrations_and_nothing_else(
     await client.register(nodes[0], "again", ["again"], NOWHERE)
     await client.listed(nodes, "again")
     await client.unregister(nodes[0], "again")
+
+
+async def test_an_emptied_redis_is_told_everything_again(
+    started: list[Node],
+    nodes: list[Node],
+    worker: OpenAIWorker,
+    client: Client,
+    redis: RedisServer,
+    swarm: Swarm,
+) -> None:
+    async def filled() -> bool:
+        return await asyncio.to_thread(redis.command, "DBSIZE") == before
+
+    before = await asyncio.to_thread(redis.command, "DBSIZE")
+    await asyncio.to_thread(redis.command, "FLUSHALL")
+    await _serving(client, nodes, "Redis emptied")
+    show("Redis emptied", filled=await until(filled, within=10, otherwise="Redis stayed empty"))
+    await asyncio.to_thread(swarm.kill, started[0].actor)
+    started[0] = await asyncio.to_thread(swarm.again, started[0], known=nodes[1:])
+    assert MODEL in await client.models(started[0])
+    await client.met(started)
