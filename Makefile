@@ -19,10 +19,10 @@ demo: $(MADE)/demo $(MADE)/model ## three nodes and a real model on this machine
 	@$(BIN)/modelvine demo $(ARGS)
 
 test: $(MADE)/dev ## the default test suite, Redis included; ARGS="-k name" chooses
-	@$(BIN)/python -m pytest -m "not swarm" $(ARGS)
+	@$(BIN)/python -m pytest -m "not swarm and not lab" $(ARGS)
 
 swarm: $(MADE)/dev $(MADE)/model ## several nodes as processes, a real mesh, real HTTP, a real worker
-	@$(BIN)/python -m pytest -m swarm $(ARGS)
+	@$(BIN)/python -m pytest -m "swarm or lab" $(ARGS)
 
 check: $(MADE)/dev ## format, lint, types, walls between packages, dependencies, spelling, compose file
 	@sh scripts/check.sh $(BIN)

@@ -1,0 +1,131 @@
+"""Which nodes run on which host? Real processes, one node to a host, that are frozen, killed and started again."""
+
+import asyncio
+import random
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from node import identity, secret_files
+from node.demo.stage import STOP_WITHIN, Actor, Stage
+from tests.lab.net import Network
+from tests.swarm.client import Client
+from tests.swarm.nodes import Node, Start
+
+HTTP_PORT = 6100
+MESH_PORT = 6101
+
+
+class Lab:
+    """Starts nodes and workers on the hosts of a network; ends all of them at once when it is left."""
+
+    def __init__(self, folder: Path, network: Network) -> None:
+        self.folder = folder
+        self.network = network
+        self._stages = ExitStack()
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # No farewells: they would wait for hosts that are cut off, and a frozen process hears nothing.
+        for process in self._processes:
+            process.kill()
+        self._stages.__exit__(kind, error, trace)
+
+    def mesh_address(self, host: int) -> str:
+        """Return where others dial the node of a host, which need not have been started ever."""
+        folder = self._folder(host)
+        secret_files.make_private_directory(folder)
+        peer = identity.load_or_create(folder).peer
+        return f"/ip4/{self.network.address(host)}/tcp/{MESH_PORT}/p2p/{peer}"
+
+    def start(self, host: int, *options: str, known: Iterable[int] = (1,)) -> Node:
+        """Run a host's node, which dials the nodes of some hosts; a host's second node finds the first one's files."""
+        place = (
+            f"--http={self.network.own_address(host)}:{HTTP_PORT}",
+            f"--listen=/ip4/{self.network.address(host)}/tcp/{MESH_PORT}",
+            f"--data-dir={self._folder(host)}",
+            "--profile=lan",
+        )
+        dialled = [f"--bootstrap={self.mesh_address(other)}" for other in known if other != host]
+        actor = self._run(host, f"h{host}", "node", "up", *place, *dialled, *options)
+        return Node(Start(f"h{host}"), actor, self._folder(host))
+
+    def start_all(self, hosts: Sequence[int]) -> list[Node]:
+        """Run a node on each of these hosts in this order, as many at a time as there is a processor for."""
+        for host in hosts:
+            self.mesh_address(host)
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            return list(pool.map(self.start, hosts))
+
+    def worker(self, host: int) -> str:
+        """Run a worker on a host, and return where that host's node reaches it."""
+        return self._run(host, f"worker{host}", "tests.swarm.worker_process").fields["url"]
+
+    def command(self, host: int, module: str, *arguments: str) -> tuple[str, ...]:
+        """Return the arguments to Python that run a module on a host."""
+        return ("tests.lab.inside", self.network.namespace(host), module, *arguments)
+
+    def kill(self, node: Node) -> None:
+        """End a node as a power cut would."""
+        node.actor.process.kill()
+        node.actor.process.wait(STOP_WITHIN)
+
+    def freeze(self, node: Node) -> None:
+        """Stop a node in its tracks: connections to it stand, and nothing answers."""
+        node.actor.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self, node: Node) -> None:
+        """Let a frozen node go on; harmless for any other."""
+        node.actor.process.send_signal(signal.SIGCONT)
+
+    def _folder(self, host: int) -> Path:
+        return self.folder / f"h{host}"
+
+    def _run(self, host: int, name: str, module: str, *arguments: str) -> Actor:
+        stage = self._stages.enter_context(Stage(self.folder))
+        actor = stage.start(name, *self.command(host, module, *arguments))
+        self._processes.append(actor.process)
+        return actor
+
+
+def any_order(hosts: Iterable[int], *, last: int) -> list[int]:
+    """Return these hosts in an order that differs from run to run, with one of them last."""
+    others = [host for host in hosts if host != last]
+    random.shuffle(others)
+    return [*others, last]
+
+
+@asynccontextmanager
+async def connected(network: Network) -> AsyncIterator[Client]:
+    """Open a client that asks each node from that node's own host, so that no fault stands between the two."""
+
+    def on_its_host(where: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, (address, *_) = where
+        return network.socket_to(address, family, kind, protocol)
+
+    timeout = aiohttp.ClientTimeout(total=30, sock_connect=5)
+    connector = aiohttp.TCPConnector(limit=0, socket_factory=on_its_host)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+        yield Client(session)
+
+
+async def view_without(client: Client, nodes: Sequence[Node], peer: str) -> bool:
+    """Whether none of these nodes holds a peer for live."""
+    views = await asyncio.gather(*map(client.states, nodes))
+    return all(peer not in view for view in views)

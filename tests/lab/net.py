@@ -1,0 +1,243 @@
+"""What lies between the nodes? Hosts in network namespaces, joined by one bridge, and the faults between them.
+
+Every interface lives inside a namespace of ours, so this machine's own network is never touched. A keeper process undoes
+everything once we are gone, however we went; what even it could not undo is swept at the next start.
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import permutations
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+PREFIX = "vinelab"
+"""Every namespace of ours is called `vinelab-<our pid>-<host>`."""
+
+NAMED = Path("/run/netns")
+"""Where `ip netns` keeps them."""
+
+_CORE = "core"
+_CLONE_NEWNET = 0x40000000
+_KEEPER_WITHIN = 30.0
+
+_TOOLS = (("ip", "iproute2"), ("nft", "nftables"))
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class LabError(Exception):
+    """A command of the lab failed; the text holds the command and what it said."""
+
+
+def missing() -> str:
+    """Return in one line what this machine lacks to run the lab, or nothing."""
+    if os.geteuid() != 0:
+        return "root"
+    absent = [f"{tool} (package {package})" for tool, package in _TOOLS if not shutil.which(tool)]
+    if absent:
+        return " and ".join(absent)
+    try:
+        with Network(hosts=1):
+            return ""
+    except LabError as error:
+        return f"the right to make network namespaces: {error}"
+
+
+class Network:
+    """Hosts 1 to `hosts`, with the addresses 10.77.0.1 and so on, and faults that are switched while it stands."""
+
+    def __init__(self, *, hosts: int) -> None:
+        self.hosts = range(1, hosts + 1)
+        self._owner = os.getpid()
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._cut: set[tuple[int, int]] = set()
+        self._lost = 0.0
+
+    def __enter__(self) -> Self:
+        sweep()
+        # First of all, so that a half-built network is undone as well. Its standard input ends with us.
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-m", "tests.lab.net", str(self._owner)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            self._build()
+        except BaseException:
+            self._undo()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._undo()
+
+    def namespace(self, host: int | str) -> str:
+        """Return the name of a host's namespace."""
+        return f"{PREFIX}-{self._owner}-{host}"
+
+    def address(self, host: int) -> str:
+        """Return where other hosts reach this one."""
+        return f"10.77.0.{host}"
+
+    def own_address(self, host: int) -> str:
+        """Return an address that only processes on this very host reach, and which tells the host."""
+        return f"127.77.0.{host}"
+
+    def socket_to(self, address: str, family: int, kind: int, protocol: int) -> socket.socket:
+        """Make a socket on the host that an address belongs to: a client sits on the machine of the node that it asks."""
+        return self.socket_on(int(address.rpartition(".")[2]), family, kind, protocol)
+
+    def socket_on(self, host: int, family: int, kind: int, protocol: int) -> socket.socket:
+        """Make a socket on a host. It stays there, whichever thread uses it."""
+        with _visiting(self.namespace(host)):
+            made = socket.socket(family, kind, protocol)
+        made.setblocking(False)
+        return made
+
+    def partition(self, *groups: Iterable[int]) -> None:
+        """Drop every packet between hosts of different groups, from now on."""
+        sides = [set(group) for group in groups]
+        for one, other in permutations(sides, 2):
+            self._cut |= {(source, target) for source in one for target in other}
+        self._apply()
+
+    def isolate(self, host: int) -> None:
+        """Drop every packet to and from a host."""
+        self.partition({host}, set(self.hosts) - {host})
+
+    def cut_one_way(self, source: int, target: int) -> None:
+        """Drop what `source` sends to `target`; the other direction stays open."""
+        self._cut.add((source, target))
+        self._apply()
+
+    def lose(self, percent: float) -> None:
+        """Drop this share of all packets, in each direction, at random."""
+        self._lost = percent
+        self._apply()
+
+    def heal(self) -> None:
+        """End partitions, cuts and loss, and put every cable back."""
+        self._cut.clear()
+        self._lost = 0.0
+        self._apply()
+        for host in self.hosts:
+            self.link(host, up=True)
+
+    def link(self, host: int, *, up: bool) -> None:
+        """Pull a host's cable, or put it back."""
+        _run("ip", "-n", self.namespace(_CORE), "link", "set", f"h{host}", "up" if up else "down")
+
+    def _build(self) -> None:
+        core = self.namespace(_CORE)
+        _run("ip", "netns", "add", core)
+        _run("ip", "-n", core, "link", "add", "bridge", "type", "bridge")
+        _run("ip", "-n", core, "link", "set", "bridge", "up")
+        for host in self.hosts:
+            own = self.namespace(host)
+            _run("ip", "netns", "add", own)
+            ends = ("eth0", "netns", own, "type", "veth", "peer", "name", f"h{host}", "netns", core)
+            _run("ip", "link", "add", *ends)
+            _run("ip", "-n", core, "link", "set", f"h{host}", "master", "bridge", "up")
+            _run("ip", "-n", own, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
+            _run("ip", "-n", own, "link", "set", "lo", "up")
+            _run("ip", "-n", own, "link", "set", "eth0", "up")
+        self._apply()
+
+    def _apply(self) -> None:
+        """Replace all rules by the ones that hold now, in one transaction."""
+        rules = [f'iifname "h{a}" oifname "h{b}" drop' for a, b in sorted(self._cut)]
+        if self._lost:
+            # A lost question for a hardware address would cost a second: that is not the loss we mean.
+            share = f"numgen random mod 100000 < {min(round(self._lost * 1000), 99_999)}"
+            rules.append(f"ether type ip {share} drop")
+        body = "\n".join(rules)
+        table = "table bridge lab"
+        chain = f"chain faults {{\ntype filter hook forward priority 0;\n{body}\n}}"
+        script = f"{table}\ndelete {table}\n{table} {{\n{chain}\n}}\n"
+        _run("ip", "netns", "exec", self.namespace(_CORE), "nft", "-f", "-", given=script)
+
+    def _undo(self) -> None:
+        keeper = self._keeper
+        if keeper is None or keeper.stdin is None:
+            return
+        keeper.stdin.close()
+        keeper.wait(_KEEPER_WITHIN)
+        self._keeper = None
+
+
+def enter(namespace: str) -> None:
+    """Move this thread, and those that it starts later, into a namespace."""
+    with (NAMED / namespace).open("rb") as door:
+        _set(door.fileno())
+
+
+def sweep(owner: int | None = None) -> None:
+    """End what runs in the namespaces of an owner, or of every owner that is gone, and delete them."""
+    for name in _namespaces():
+        made_by = int(name.split("-")[1])
+        if made_by == owner or (owner is None and not _lives(made_by)):
+            for process in _run("ip", "netns", "pids", name).split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
+            _run("ip", "netns", "delete", name)
+
+
+def _namespaces() -> list[str]:
+    if not NAMED.is_dir():
+        return []
+    return sorted(path.name for path in NAMED.glob(f"{PREFIX}-*-*"))
+
+
+def _lives(process: int) -> bool:
+    return Path(f"/proc/{process}").exists()
+
+
+@contextmanager
+def _visiting(namespace: str) -> Iterator[None]:
+    with Path("/proc/thread-self/ns/net").open("rb") as home:
+        enter(namespace)
+        try:
+            yield
+        finally:
+            _set(home.fileno())
+
+
+def _set(descriptor: int) -> None:
+    # os.setns came with Python 3.12.
+    if _libc.setns(descriptor, _CLONE_NEWNET):
+        number = ctypes.get_errno()
+        raise LabError(f"setns: {os.strerror(number)}")
+
+
+def _run(*command: str, given: str = "") -> str:
+    done = subprocess.run(
+        command, input=given, capture_output=True, text=True, timeout=30, check=False
+    )
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise LabError(f"{' '.join(command)}: {said}")
+    return done.stdout
+
+
+def _keep(owner: int) -> None:
+    """Wait until whoever started us is gone, then undo what it made."""
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    sys.stdin.buffer.read()
+    sweep(owner)
+
+
+if __name__ == "__main__":
+    _keep(int(sys.argv[1]))

@@ -1,0 +1,100 @@
+"""Does the lab do what it says? A cut cuts in the direction it names, and nothing is left when its owner is killed."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.net import NAMED, PREFIX, Network, sweep
+from tests.swarm.waiting import show, until
+
+pytestmark = pytest.mark.lab
+
+
+def _hears(network: Network, source: int, target: int) -> bool:
+    """Whether a datagram from one host reaches another."""
+    address = (network.address(target), 7777)
+    with (
+        network.socket_on(target, socket.AF_INET, socket.SOCK_DGRAM, 0) as there,
+        network.socket_on(source, socket.AF_INET, socket.SOCK_DGRAM, 0) as here,
+    ):
+        there.bind(address)
+        there.settimeout(0.4)
+        here.sendto(b"?", address)
+        try:
+            return there.recv(1) == b"?"
+        except TimeoutError:
+            return False
+
+
+def test_faults_cut_what_they_name_and_healing_ends_them(network: Network) -> None:
+    assert _hears(network, 1, 2)
+    network.cut_one_way(1, 2)
+    assert (_hears(network, 1, 2), _hears(network, 2, 1)) == (False, True)
+    network.heal()
+    network.partition({1, 2}, {3, 4, 5})
+    assert (_hears(network, 1, 2), _hears(network, 3, 5)) == (True, True)
+    assert (_hears(network, 2, 3), _hears(network, 4, 1)) == (False, False)
+    network.heal()
+    network.isolate(4)
+    assert (_hears(network, 4, 5), _hears(network, 5, 6)) == (False, True)
+    network.heal()
+    network.link(5, up=False)
+    assert not _hears(network, 1, 5)
+    network.lose(100)
+    network.link(5, up=True)
+    assert not _hears(network, 1, 3)
+    network.heal()
+    assert _hears(network, 1, 3)
+    assert _hears(network, 1, 5)
+
+
+_OWNER = """
+import subprocess, time
+from tests.lab.net import Network
+with Network(hosts=2) as network:
+    inside = subprocess.Popen(["ip", "netns", "exec", network.namespace(1), "sleep", "600"])
+    time.sleep(0.2)
+    print(inside.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def owner(possible: None) -> Iterator[subprocess.Popen[bytes]]:
+    """Somebody else with a network, and a process in it whose number it prints."""
+    with subprocess.Popen([sys.executable, "-c", _OWNER], stdout=subprocess.PIPE) as owner:
+        yield owner
+        owner.kill()
+
+
+async def test_nothing_is_left_when_the_owner_is_killed(owner: subprocess.Popen[bytes]) -> None:
+    assert owner.stdout
+    inside = int(owner.stdout.readline())
+    assert _runs(inside)
+    owner.kill()
+
+    def undone() -> bool:
+        return not list(NAMED.glob(f"{PREFIX}-{owner.pid}-*")) and not _runs(inside)
+
+    show("owner killed", undone_after=await until(undone, within=10, otherwise="something is left"))
+
+
+def _runs(process: int) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_what_an_owner_left_behind_is_swept_by_the_next_one(possible: None) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait(10)
+    name = f"{PREFIX}-{gone.pid}-1"
+    subprocess.run(["ip", "netns", "add", name], check=True)
+    sweep()
+    assert not (NAMED / name).exists()
