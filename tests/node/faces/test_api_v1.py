@@ -2,6 +2,7 @@
 
 import pytest
 
+from registry.liveness import REASONS, Evidence
 from tests.node.faces.assembly import told, until
 
 
@@ -49,7 +50,8 @@ async def test_nodes_are_listed_with_how_they_are_reached(mesh):
     assert (one["state"], one["connection"], one["models"]) == ("alive", "direct", 0)
     assert one["links"] == [mesh.one.context.listening.link]
     assert one["addresses"]
-    assert one.keys() >= {"last_heard", "round_trip", "agent"}
+    assert one.keys() >= {"last_heard", "round_trip", "agent", "since"}
+    assert one["why"] == REASONS[Evidence(one["evidence"])]
     assert nodes[mesh.two.context.peer]["connection"] == "self"
 
 

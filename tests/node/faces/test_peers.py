@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
+from registry.guests import guests
 from registry.records import Standing
 from registry.signing import Identity
 from router.certificate import certificate_of, client_context
@@ -52,6 +53,17 @@ async def test_a_node_must_name_itself_as_its_certificate_does(mesh, worker, hop
     named = mesh.one.context.peer if hop == "the answerer" else hop
     headers = {} if named is None else {"x-modelvine-hop": named}
     async with speaking_as(mesh.two.identity, mesh.one) as session:
+        status, body = await told(session.post(PATH, json=CHAT, headers=headers))
+    assert (status, body["code"]) == (403, 1010)
+    assert worker.received == []
+
+
+async def test_a_node_that_is_kept_out_is_refused_though_its_record_is_held(mesh, worker):
+    await mesh.one.register(worker)
+    one, two = mesh.one.context, mesh.two.context
+    one.registry._replica._guests = guests(one.peer, allow=(), deny=(two.peer,))
+    async with speaking_as(mesh.two.identity, mesh.one) as session:
+        headers = {"x-modelvine-hop": two.peer}
         status, body = await told(session.post(PATH, json=CHAT, headers=headers))
     assert (status, body["code"]) == (403, 1010)
     assert worker.received == []
