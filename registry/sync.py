@@ -14,31 +14,39 @@ Pulls and pushes repeat until nothing is left or the exchange has been long enou
 
 import hashlib
 import math
-import struct
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated
 
-import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from registry import signing, wire
+from registry import messages, wire
 from registry.catalog import Catalog, Signed
 from registry.errors import InvalidFrame, LimitReached
-from registry.mesh import MAX_FRAME_BYTES
-from registry.records import PeerId, Version
+from registry.messages import (
+    BUCKETS,
+    FRAME_HEAD,
+    MAX_BATCH_BYTES,
+    MAX_LISTED,
+    MAX_LISTING_BYTES,
+    Held,
+)
+from registry.records import PeerId
 from registry.replica import Effect, Persist, Replica
 
-BUCKETS = 64
-MAX_LISTED = 20_000
-"""Entries of one listing that are read; a registry is not larger."""
-
-MAX_LISTING_BYTES = 4 * 1024 * 1024
-"""A listing with as many entries takes about 3 MiB."""
-
-MAX_BATCH_BYTES = 512 * 1024
-"""Frames in one pull or push. Checking as many signatures keeps the event loop for about 0.2 s."""
+__all__ = [
+    "BUCKETS",
+    "EQUAL",
+    "MAX_AGE",
+    "MAX_BATCHES",
+    "MAX_BATCH_BYTES",
+    "MAX_LISTED",
+    "MAX_LISTING_BYTES",
+    "Clock",
+    "Exchange",
+    "Step",
+    "answer",
+    "compare",
+    "digest_question",
+]
 
 MAX_BATCHES = 32
 """Pulls, and pushes, of one exchange; the rest waits for the next."""
@@ -49,8 +57,6 @@ _COMPARE, _LIST, _PULL, _PUSH, _HEARD = b"c", b"l", b"p", b"P", b"h"
 EQUAL = b"="
 """The answer of a peer whose registry is ours."""
 
-_FRAME = struct.Struct(">fI")
-_ROW = struct.Struct(f">{signing.KEY_BYTES}sf")
 
 Clock = Callable[[], float]
 """Returns seconds on a monotonic clock."""
@@ -67,35 +73,6 @@ class Step:
 Exchange = Generator[Step, bytes, list[Effect]]
 """Yields steps, is sent the peer's answers, returns what the last of them had us learn."""
 
-_Count = Annotated[int, Field(ge=0, le=wire.MAX_COUNTER)]
-_Id = Annotated[str, Field(max_length=64)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Held:
-    version: Version
-    fingerprint: str
-
-
-class _Listing(BaseModel):
-    """Node → [epoch, sequence, fingerprint]."""
-
-    model_config = ConfigDict(strict=True)
-    held: Annotated[
-        dict[_Id, tuple[_Count, _Count, Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]]],
-        Field(max_length=MAX_LISTED),
-    ]
-
-
-class _Numbers(BaseModel):
-    model_config = ConfigDict(strict=True)
-    buckets: Annotated[list[int], Field(max_length=BUCKETS)]
-
-
-class _Wanted(BaseModel):
-    model_config = ConfigDict(strict=True)
-    nodes: Annotated[list[_Id], Field(max_length=MAX_LISTED)]
-
 
 def digest_question(replica: Replica) -> bytes:
     """Return the question whether a peer's registry is equal: the smallest there is, and a probe as well."""
@@ -108,8 +85,8 @@ def compare(replica: Replica, clock: Clock) -> Exchange:
     if answer == EQUAL:
         return (yield from _ask_whom_it_heard(replica, clock, []))
     unlike = _unlike(_buckets(replica.catalog), answer)
-    listing = yield Step(_LIST + orjson.dumps({"buckets": unlike}))
-    theirs = _read_listing(listing)
+    listing = yield Step(_LIST + messages.write_buckets(unlike))
+    theirs = messages.read_listing(listing)
     ours = _held(replica.catalog, unlike)
     wanted = sorted(node for node in theirs if _is_ahead(theirs, ours, node))
     owed = sorted(node for node in ours if _is_ahead(ours, theirs, node))
@@ -136,7 +113,7 @@ def _pull(replica: Replica, wanted: list[PeerId], clock: Clock) -> Exchange:
     for _ in range(MAX_BATCHES):
         if not wanted:
             break
-        batch = yield Step(_PULL + orjson.dumps({"nodes": wanted}), effects)
+        batch = yield Step(_PULL + messages.write_wanted(wanted), effects)
         words = _read_batch(batch)
         effects = _learn(replica, words, clock())
         came = {word.record.node for _, word in words}
@@ -163,34 +140,28 @@ def _ask_whom_it_heard(replica: Replica, clock: Clock, effects: list[Effect]) ->
         return effects
     rows = yield Step(_HEARD, effects)
     now = clock()
-    return [e for node, age in _read_heard(rows) for e in replica.told(node, _heard(age, now), now)]
+    heard = messages.read_heard(rows)
+    return [e for node, age in heard for e in replica.told(node, _heard(age, now), now)]
 
 
 def answer(replica: Replica, question: bytes, now: float) -> tuple[bytes, list[Effect]]:
     """Answer a peer's question; raise `InvalidFrame` for nonsense."""
     kind, body = question[:1], question[1:]
     catalog = replica.catalog
-    try:
-        if kind == _COMPARE:
-            same = body == bytes.fromhex(catalog.digest)
-            return (EQUAL if same else b"".join(_buckets(catalog))), []
-        if kind == _LIST:
-            _require_at_most(MAX_FRAME_BYTES, body)
-            numbers = _Numbers.model_validate_json(body).buckets
-            return _write_listing(_held(catalog, numbers)), []
-        if kind == _PULL:
-            _require_at_most(MAX_LISTING_BYTES, body)
-            nodes = _Wanted.model_validate_json(body).nodes
-            batch, _ = _pack(replica, [PeerId(node) for node in nodes], now)
-            return batch, []
-        if question == _HEARD:
-            return _write_heard(replica, now), []
-        if kind == _PUSH:
-            effects = _learn(replica, _read_batch(body), now)
-            news = sum(isinstance(effect, Persist) for effect in effects)
-            return str(news).encode(), effects
-    except ValidationError as error:
-        raise InvalidFrame("a question that makes no sense") from error
+    if kind == _COMPARE:
+        same = body == bytes.fromhex(catalog.digest)
+        return (EQUAL if same else b"".join(_buckets(catalog))), []
+    if kind == _LIST:
+        return messages.write_listing(_held(catalog, messages.read_buckets(body))), []
+    if kind == _PULL:
+        batch, _ = _pack(replica, messages.read_wanted(body), now)
+        return batch, []
+    if question == _HEARD:
+        return messages.write_heard(_whom_we_heard(replica, now)), []
+    if kind == _PUSH:
+        effects = _learn(replica, _read_batch(body), now)
+        news = sum(isinstance(effect, Persist) for effect in effects)
+        return str(news).encode(), effects
     raise InvalidFrame("a question of an unknown kind")
 
 
@@ -212,42 +183,21 @@ def _unlike(ours: list[bytes], theirs: bytes) -> list[int]:
     return [n for n in range(BUCKETS) if ours[n] != theirs[8 * n : 8 * n + 8]]
 
 
-def _held(catalog: Catalog, buckets: Collection[int]) -> dict[PeerId, _Held]:
+def _held(catalog: Catalog, buckets: Collection[int]) -> dict[PeerId, Held]:
     wanted = frozenset(buckets)
     return {
-        node: _Held(signed.record.version, signed.fingerprint[:8].hex())
+        node: Held(signed.record.version, signed.fingerprint[:8].hex())
         for node, signed in catalog.held.items()
         if _bucket(node) in wanted
     }
 
 
-def _is_ahead(a: Mapping[PeerId, _Held], b: Mapping[PeerId, _Held], node: PeerId) -> bool:
+def _is_ahead(a: Mapping[PeerId, Held], b: Mapping[PeerId, Held], node: PeerId) -> bool:
     there = b.get(node)
     return there is None or (a[node].version, a[node].fingerprint) > (
         there.version,
         there.fingerprint,
     )
-
-
-def _write_listing(held: Mapping[PeerId, _Held]) -> bytes:
-    return orjson.dumps({"held": {n: [*h.version, h.fingerprint] for n, h in held.items()}})
-
-
-def _require_at_most(limit: int, message: bytes) -> None:
-    if len(message) > limit:
-        raise InvalidFrame(f"at most {limit:,} bytes are read here, not {len(message):,}")
-
-
-def _read_listing(listing: bytes) -> dict[PeerId, _Held]:
-    _require_at_most(MAX_LISTING_BYTES, listing)
-    try:
-        rows = _Listing.model_validate_json(listing).held
-    except ValidationError as error:
-        raise InvalidFrame("a listing that makes no sense") from error
-    return {
-        PeerId(node): _Held(Version(epoch, sequence), fingerprint)
-        for node, (epoch, sequence, fingerprint) in rows.items()
-    }
 
 
 def _pack(replica: Replica, nodes: Sequence[PeerId], now: float) -> tuple[bytes, list[PeerId]]:
@@ -258,32 +208,17 @@ def _pack(replica: Replica, nodes: Sequence[PeerId], now: float) -> tuple[bytes,
         signed = replica.catalog.held.get(node)
         if signed is None:
             continue
-        size += _FRAME.size + len(signed.frame)
+        size += FRAME_HEAD.size + len(signed.frame)
         if size > MAX_BATCH_BYTES:
             return b"".join(parts), [*nodes[place:]]
         age = min(now - replica.heard(node, now), MAX_AGE)
-        parts += (_FRAME.pack(age, len(signed.frame)), signed.frame)
+        parts += (FRAME_HEAD.pack(age, len(signed.frame)), signed.frame)
     return b"".join(parts), []
-
-
-def _unpack(batch: bytes) -> Iterable[tuple[float, bytes]]:
-    at = 0
-    while at < len(batch):
-        head = batch[at : at + _FRAME.size]
-        if len(head) < _FRAME.size:
-            raise InvalidFrame("a batch that ends in the middle of a frame")
-        age, length = _FRAME.unpack(head)
-        frame = batch[at + _FRAME.size : at + _FRAME.size + length]
-        if len(frame) != length or length > MAX_FRAME_BYTES:
-            raise InvalidFrame("a batch with a frame that is cut short")
-        yield age, frame
-        at += _FRAME.size + length
 
 
 def _read_batch(batch: bytes) -> list[tuple[float, Signed]]:
     """Read ages and words. All are checked before the first is learned, so that nonsense changes nothing."""
-    _require_at_most(MAX_BATCH_BYTES, batch)
-    return [(age, _record(frame)) for age, frame in _unpack(batch)]
+    return [(age, _record(frame)) for age, frame in messages.unpack(batch)]
 
 
 def _learn(replica: Replica, words: Iterable[tuple[float, Signed]], now: float) -> list[Effect]:
@@ -306,16 +241,6 @@ def _heard(age: float, now: float) -> float:
     return now - min(max(age, 0.0), MAX_AGE) if math.isfinite(age) else float("-inf")
 
 
-def _write_heard(replica: Replica, now: float) -> bytes:
-    nodes = (replica.peer, *replica.alive()[: MAX_LISTED - 1])
-    return b"".join(
-        _ROW.pack(signing.public_of(node), min(now - replica.heard(node, now), MAX_AGE))
-        for node in nodes
-    )
-
-
-def _read_heard(rows: bytes) -> list[tuple[PeerId, float]]:
-    _require_at_most(MAX_LISTED * _ROW.size, rows)
-    if len(rows) % _ROW.size:
-        raise InvalidFrame("a list of the living that is cut short")
-    return [(signing.peer_of(public), age) for public, age in _ROW.iter_unpack(rows)]
+def _whom_we_heard(replica: Replica, now: float) -> Iterable[tuple[PeerId, float]]:
+    for node in (replica.peer, *replica.alive()[: MAX_LISTED - 1]):
+        yield node, min(now - replica.heard(node, now), MAX_AGE)

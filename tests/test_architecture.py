@@ -25,7 +25,7 @@ MAX_FUNCTION_LINES = 60
 
 CORE = {
     "registry": {
-        "catalog", "effects", "errors", "guests", "liveness", "membership", "pace", "patience", "records", "replica",
+        "catalog", "effects", "errors", "guests", "liveness", "membership", "messages", "pace", "patience", "records", "replica",
         "settings", "signing", "sync", "voice", "wire",
     },
     "router": {
