@@ -70,8 +70,7 @@ class Saving:
                 self.note(Delete(Space.RECORDS, node))
                 self.note(Delete(Space.SELF, BEAT_KEY + node))
             case Remember(node, version, beat):
-                kept = f"{version.epoch} {version.sequence} {beat}"
-                self.note(Put(Space.SELF, BEAT_KEY + node, kept.encode()))
+                self.note(beat_row(node, version, beat))
 
     async def read(self, space: Space) -> Mapping[str, bytes]:
         """Return what one space holds, nothing when the store cannot be read."""
@@ -136,6 +135,12 @@ class Saving:
         if not self._failure:
             log.error("the store does not work, serving goes on: %s", error)
         self._failure = str(error)
+
+
+def beat_row(node: PeerId, version: Version, beat: int) -> Put:
+    """Write down the newest heartbeat of a node."""
+    kept = f"{version.epoch} {version.sequence} {beat}"
+    return Put(Space.SELF, BEAT_KEY + node, kept.encode())
 
 
 def beats_in(rows: Mapping[str, bytes]) -> dict[PeerId, tuple[Version, int]]:

@@ -28,7 +28,7 @@ from registry.pace import Pace
 from registry.probing import PROVE, VOUCH, Probing
 from registry.records import PeerId, Reach, Record, Service, Standing
 from registry.replica import Replica
-from registry.saving import Saving, Source, beats_in
+from registry.saving import Saving, Source, beat_row, beats_in
 from registry.settings import RegistrySettings
 from registry.signing import Identity
 from registry.store import Change, Put, Space, Store
@@ -88,6 +88,7 @@ class Registry:
         self._now = now
         self._saving = Saving(store, Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
         self._saving.also(self._records)
+        self._saving.also(self._beats)
         self._comparing = Comparing(
             self._replica,
             mesh,
@@ -232,6 +233,10 @@ class Registry:
         return [
             Put(Space.RECORDS, node, signed.frame) for node, signed in self.catalog.held.items()
         ]
+
+    def _beats(self) -> Iterable[Change]:
+        pulses = self._replica.pulses().items()
+        return [beat_row(node, p.version, p.beat) for node, p in pulses if p.beat >= 0]
 
     async def _listen(self) -> None:
         async for event in self.mesh.events():

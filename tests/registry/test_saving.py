@@ -5,9 +5,11 @@ import asyncio
 import pytest
 
 from registry.errors import StoreUnavailable
-from registry.saving import Pauses, Saving
+from registry.records import Version
+from registry.saving import BEAT_KEY, Pauses, Saving, beat_row, beats_in
 from registry.store import Change, Put, Space
 from registry.store.memory import MemoryStore
+from tests.strategies import IDENTITIES
 
 MARK = Put(Space.SELF, "epoch", b"7")
 RECORD = Put(Space.RECORDS, "node", b"frame")
@@ -91,3 +93,16 @@ async def test_what_could_not_be_written_is_written_when_the_store_is_back(runni
     await asyncio.sleep(0.02)
     store.away = False
     await until(lambda: holds_record(store))
+
+
+def test_heartbeats_that_were_written_down_are_read_back_and_other_rows_passed_over():
+    node, version = IDENTITIES[0].peer, Version(2**53 - 1, 7)
+    row = beat_row(node, version, 42)
+    noise = {
+        "epoch": b"7",
+        BEAT_KEY + "a": b"",
+        BEAT_KEY + "b": b"1 2",
+        BEAT_KEY + "c": b"1 -2 3",
+        BEAT_KEY + "d": b"1 2 " + b"9" * 5_000,
+    }
+    assert beats_in({row.key: row.value, **noise}) == {node: (version, 42)}
