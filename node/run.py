@@ -162,7 +162,11 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         registry=parts.registry,
         router=parts.router,
         agent=parts.agent,
-        access=Access(token=control_token(given.data_dir)),
+        # By the names that a node tells others, they may also ask it.
+        access=Access(
+            token=control_token(given.data_dir),
+            names=map(host_of, given.settings.mesh.announce),
+        ),
         metrics=parts.metrics,
         links=parts.links,
         bootstrap=parts.bootstrap,
