@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from node.bootstrap import Bootstrap
 from node.metrics import Metrics
 from node.settings import Settings
 from registry.errors import PeerUnreachable
-from registry.liveness import Evidence
+from registry.liveness import Evidence, Presence
 from registry.mesh import Pipe
 from registry.mesh.libp2p import LibP2PMesh
 from registry.records import PeerId, Reach, Standing
@@ -115,13 +115,21 @@ def _links(given: Given, registry: Registry) -> Links:
                         break
         return await registry.mesh.open_pipe(peer, timeout=timeout)
 
-    return Links(
+    links = Links(
         identity=given.identity,
         reach=reach,
         open_pipe=open_pipe,
         relayed=relayed,
         settings=given.settings.router,
     )
+
+    def changed(nodes: Iterable[PeerId]) -> None:
+        for node in nodes:
+            if registry.presence(node) is Presence.LOST:
+                links.give_up(node)
+
+    registry.on_change(changed)
+    return links
 
 
 def _observer(registry: Registry, metrics: Metrics) -> Callable[[Outcome], None]:

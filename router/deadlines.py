@@ -15,6 +15,10 @@ GRAIN = 0.25
 _SHORT = 8 * GRAIN
 
 
+class GivenUp(TimeoutError):
+    """The wait was ended before its time: there is nothing to wait for any more."""
+
+
 class Deadlines:
     """The deadlines of one event loop."""
 
@@ -27,6 +31,12 @@ class Deadlines:
         if seconds < _SHORT or math.isinf(seconds):
             return asyncio.timeout(None if math.isinf(seconds) else seconds)
         return _Deadline(self, seconds)
+
+    def give_up(self) -> None:
+        """End every wait now, with `GivenUp`; short ones, which have a timer of their own, end by themselves."""
+        waiting, self._due = self._due, {}
+        for deadline in set().union(*waiting.values()):
+            deadline.pass_(GivenUp)
 
     def _add(self, deadline: "_Deadline", seconds: float) -> int:
         loop = asyncio.get_running_loop()
@@ -47,7 +57,7 @@ class Deadlines:
         now = math.floor(loop.time() / GRAIN)
         for slot in [slot for slot in self._due if slot <= now]:
             for deadline in self._due.pop(slot):
-                deadline.pass_()
+                deadline.pass_(TimeoutError)
         # An idle node has no timer.
         self._timer = loop.call_later(GRAIN, self._look, loop) if self._due else None
 
@@ -57,10 +67,12 @@ class _Deadline:
 
     __slots__ = ("_cancelling", "_deadlines", "_passed", "_seconds", "_slot", "_task")
 
+    _task: "asyncio.Task[object]"
+
     def __init__(self, deadlines: Deadlines, seconds: float) -> None:
         self._deadlines = deadlines
         self._seconds = seconds
-        self._passed = False
+        self._passed: type[TimeoutError] | None = None
 
     async def __aenter__(self) -> "_Deadline":
         task = asyncio.current_task()
@@ -79,11 +91,11 @@ class _Deadline:
     ) -> None:
         self._deadlines._remove(self, self._slot)  # noqa: SLF001
         # Somebody else may have cancelled the task as well; then that is what happened.
-        ours = self._passed and self._task.uncancel() <= self._cancelling
+        ours = self._passed is not None and self._task.uncancel() <= self._cancelling
         if ours and kind is not None and issubclass(kind, asyncio.CancelledError):
-            raise TimeoutError from error
+            raise (self._passed or TimeoutError) from error
 
-    def pass_(self) -> None:
-        """The time is over."""
-        self._passed = True
+    def pass_(self, outcome: type[TimeoutError]) -> None:
+        """The time is over; the body ends with `outcome`."""
+        self._passed = outcome
         self._task.cancel()

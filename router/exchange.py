@@ -15,7 +15,7 @@ import aiohttp
 from yarl import URL
 
 from router.connections import Body
-from router.deadlines import Deadlines
+from router.deadlines import Deadlines, GivenUp
 from router.dialects import Answer, Route
 from router.errors import (
     AnswerBroken,
@@ -230,6 +230,8 @@ def _failure(error: Exception, settings: RouterSettings) -> WorkerError:
     match error:
         case aiohttp.ConnectionTimeoutError():
             return WorkerTimeout("connection", settings.connect_timeout)
+        case GivenUp():
+            return WorkerUnreachable("the node that was asked fell silent")
         case TimeoutError():
             return WorkerTimeout("first byte", settings.first_byte_timeout)
         case aiohttp.ClientConnectorError():

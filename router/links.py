@@ -65,6 +65,12 @@ class Links:
         await self.workers.close()
         await self._crew.dismiss()
 
+    def give_up(self, peer: PeerId) -> None:
+        """End every wait for the first byte of a peer's answer: it is lost. Answers that have begun go on."""
+        if (way := self._ways.get(peer)) is not None:
+            way.deadlines.give_up()
+            way.doubt()
+
     @asynccontextmanager
     async def to(self, peer: PeerId) -> AsyncIterator[Link]:
         """Give a way to a peer; raise `WorkerUnreachable` when nothing is known of how to reach it.

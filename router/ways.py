@@ -12,6 +12,7 @@ from registry.mesh import Pipe
 from registry.mesh.crew import Crew
 from registry.records import Reach
 from router.connections import TcpConnector, session
+from router.deadlines import Deadlines
 from router.dialects import Route
 from router.pipes import PipeConnector
 from router.settings import RouterSettings
@@ -28,6 +29,7 @@ class Link:
     session: aiohttp.ClientSession
     base: URL
     route: Route
+    deadlines: Deadlines
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Way:
         settings: RouterSettings,
     ) -> None:
         self.reach = reach
+        self.deadlines = Deadlines()
         self.users = 0
         self.retired = False
         self._context = context
@@ -109,7 +112,7 @@ class Way:
         elif isinstance(self._direct, Shut) and now >= self._direct.until:
             await self._try(addresses, min(2 * self._direct.pause, _LONGEST_PAUSE))
         if isinstance(self._direct, Proven):
-            return Link(self._over_tcp(), self._direct.base, Route.DIRECT)
+            return Link(self._over_tcp(), self._direct.base, Route.DIRECT, self.deadlines)
         return self._piped()
 
     async def _try(self, addresses: list[URL], pause: float) -> None:
@@ -158,7 +161,7 @@ class Way:
             )
             self._pipes = session(connector, self._settings)
         route = Route.RELAY if self._relayed() else Route.DIRECT
-        return Link(self._pipes, _PIPED, route)
+        return Link(self._pipes, _PIPED, route, self.deadlines)
 
     def _over_tcp(self) -> aiohttp.ClientSession:
         if self._tcp is None:

@@ -49,7 +49,7 @@ class Peer:
                     raise await _refusal(exchange)
                 return await read_plain(exchange, link.route)
 
-            async with put(call, self._links.settings, self._links.deadlines, read) as answer:
+            async with put(call, self._links.settings, link.deadlines, read) as answer:
                 yield answer
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from router.deadlines import GRAIN, Deadlines
+from router.deadlines import GRAIN, Deadlines, GivenUp
 
 LONG = 8 * GRAIN
 
@@ -108,3 +108,24 @@ def test_no_limit_is_no_limit():
             await asyncio.sleep(100_000)
 
     run(endless())
+
+
+def test_giving_up_ends_every_wait_at_once_and_says_so():
+    async def given_up():
+        deadlines = Deadlines()
+        loop = asyncio.get_running_loop()
+
+        async def body():
+            async with deadlines.within(LONG):
+                await asyncio.sleep(1000)
+
+        waits = [asyncio.ensure_future(body()) for _ in range(3)]
+        await asyncio.sleep(0)
+        began = loop.time()
+        deadlines.give_up()
+        outcomes = await asyncio.gather(*waits, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {GivenUp}
+        assert loop.time() - began < LONG / 2
+        assert not deadlines._due
+
+    run(given_up())

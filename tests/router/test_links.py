@@ -199,3 +199,21 @@ async def test_when_the_links_close_nothing_runs_on() -> None:
             assert len(links._crew) == 1
         assert len(links._crew) == 0
         await until(lambda: len(asyncio.all_tasks()) <= before + 2)
+
+
+async def test_nobody_waits_for_a_peer_that_is_lost() -> None:
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
+        worker.fail(delay_first=60.0)
+        waiting = asyncio.ensure_future(answered(links, node))
+        await until(lambda: len(worker.received) == 1)
+        links.give_up(node.identity.peer)
+        with pytest.raises(WorkerUnreachable, match="fell silent"):
+            await waiting
+
+
+async def test_an_answer_that_has_begun_goes_on_though_its_peer_counts_as_lost() -> None:
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
+        worker.fail(delay_between=0.05)
+        async with create(links).answer(chat(stream=True), at(node)) as answer:
+            links.give_up(node.identity.peer)
+            assert (await whole(answer)).endswith(b"data: [DONE]\n\n")
