@@ -18,7 +18,7 @@ from tests.swarm.waiting import percentile, show
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
-POWER_CUTS = 50 if os.environ.get("MODELVINE_LAB_LONG") else 10
+POWER_CUTS = 50 if os.environ.get("LAB_LONG") else 10
 NOWHERE = "http://127.0.0.1:9/v1"
 
 

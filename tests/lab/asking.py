@@ -1,0 +1,93 @@
+"""What does a client see that asks on through a fault? Each request, its answer, and how long that took."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tests.swarm.client import Client, Seen
+from tests.swarm.nodes import Node
+from tests.swarm.waiting import percentile, show
+
+SLOW = 1.0
+"""Seconds."""
+
+UNANSWERED = 0
+"""What stands for the status of a request that the client gave up after 30 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request: when it was sent, what was answered and after how long."""
+
+    at: float
+    seen: Seen
+
+
+@dataclass(slots=True)
+class Asking:
+    """A client that asks one node for one model again and again, without waiting for the last answer."""
+
+    client: Client
+    node: Node
+    model: str
+    every: float = 0.2
+    asked: list[Asked] = field(default_factory=list)
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        """Ask until told to end; return when the last answer has come."""
+        async with asyncio.TaskGroup() as group:
+            while not self._ended.is_set():
+                group.create_task(self._ask())
+                await asyncio.sleep(self.every)
+
+    def end(self) -> None:
+        """Ask no more."""
+        self._ended.set()
+
+    async def _ask(self) -> None:
+        began = time.monotonic()
+        try:
+            seen = await self.client.chat(self.node, self.model)
+        except TimeoutError:
+            seen = Seen(UNANSWERED, {}, b"", time.monotonic() - began)
+        self.asked.append(Asked(began, seen))
+
+    def check(self, what: str, *, since: float, lost: int = 0) -> float:
+        """Check that all but so many requests were answered; show figures, and return when the last slow one was sent."""
+        failed = [asked for asked in self.asked if asked.seen.status != 200]
+        seconds = [asked.seen.seconds for asked in self.asked]
+        slow = [asked.at - since for asked in self.asked if asked.seen.seconds > SLOW]
+        show(
+            f"{what}: asked at {self.node.name}",
+            requests=str(len(seconds)),
+            failed=str(dict(Counter(asked.seen.status for asked in failed))),
+            over_1_s=str(len(slow)),
+            longest=max(seconds),
+            p50=percentile(seconds, 0.5),
+            last_slow_one_sent_after=max(slow, default=0.0),
+        )
+        assert len(seconds) > 5
+        assert len(failed) <= lost, (failed[0].at - since, failed[0].seen)
+        return max(slow, default=0.0)
+
+
+async def watch(
+    client: Client, nodes: Sequence[Node], changes: list[tuple[float, str, str]], *, seconds: float
+) -> None:
+    """Note each change of who is alive, doubted or gone in the eyes of each node."""
+    names = {node.peer: node.name for node in nodes}
+    before: dict[tuple[str, str], str] = {}
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        for node in nodes:
+            view = await client.states(node)
+            for peer, name in names.items():
+                state = view.get(peer, "gone")
+                was = before.setdefault((node.name, name), state)
+                if was != state:
+                    changes.append((time.monotonic(), node.name, f"{name} {was} → {state}"))
+                    before[node.name, name] = state
+        await asyncio.sleep(0.2)

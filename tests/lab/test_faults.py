@@ -1,0 +1,292 @@
+"""What do five machines see of a fault between them? Each side serves on, and all are one again when it is over."""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+import pytest
+
+from tests.lab.asking import Asking, watch
+from tests.lab.lab import Lab, view_without
+from tests.lab.net import Network
+from tests.swarm.client import Client
+from tests.swarm.nodes import Node
+from tests.swarm.waiting import show, until
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
+
+LONG = bool(os.environ.get("LAB_LONG"))
+PARTITIONS = (20.0, 90.0) if LONG else (20.0,)
+"""Seconds."""
+
+LOSSY = 600.0 if LONG else 60.0
+"""Seconds that packets get lost."""
+
+NOWHERE = "http://127.0.0.1:9/v1"
+CAUGHT = 2
+"""Requests that may be on their way to a node when it falls silent: they are not taken back, and wait for a first byte."""
+
+
+@pytest.fixture(scope="module")
+def started(lab: Lab) -> list[Node]:
+    """Five nodes on hosts 1 to 5."""
+    return sorted(lab.start_all(range(1, 6)), key=lambda node: node.name)
+
+
+@pytest.fixture(scope="module")
+def workers(lab: Lab, started: list[Node]) -> dict[int, str]:
+    """A worker each on hosts 2 to 5."""
+    return {host: lab.worker(host) for host in range(2, 6)}
+
+
+@pytest.fixture
+async def five(
+    lab: Lab, network: Network, started: list[Node], workers: dict[int, str], client: Client
+) -> AsyncIterator[list[Node]]:
+    """The five, with all faults ended and everybody held for alive."""
+    await _well(lab, network, started)
+    await client.met(started, within=30)
+    await client.agreed(started, within=30)
+    yield started
+    await _well(lab, network, started)
+    assert all(node.running for node in started)
+
+
+async def _well(lab: Lab, network: Network, nodes: Sequence[Node]) -> None:
+    network.heal()
+    for node in nodes:
+        lab.thaw(node)
+
+
+async def _gone(client: Client, nodes: Sequence[Node], *models: str, within: float = 10.0) -> float:
+    async def nowhere() -> bool:
+        lists = await asyncio.gather(*map(client.models, nodes))
+        return all(names.isdisjoint(models) for names in lists)
+
+    return await until(nowhere, within=within, otherwise=f"{models} are still listed")
+
+
+async def _ask_once(client: Client, node: Node, model: str, *, by: Node) -> float:
+    seen = await client.chat(node, model)
+    assert (seen.status, seen.node) == (200, by.peer), seen
+    return seen.seconds
+
+
+@pytest.mark.parametrize("seconds", PARTITIONS)
+async def test_two_sides_of_a_partition_serve_on_and_are_one_again_after_it(
+    five: list[Node], workers: dict[int, str], network: Network, client: Client, seconds: float
+) -> None:
+    await client.register(five[1], "both", ["both"], workers[2])
+    await client.register(five[3], "both", ["both"], workers[4])
+    await client.register(five[1], "left-old", ["left-old"], workers[2])
+    await client.register(five[4], "right-old", ["right-old"], workers[5])
+    await client.listed(five, "both", "left-old", "right-old")
+    await client.agreed(five)
+    began = time.monotonic()
+    network.partition({1, 2}, {3, 4, 5})
+    asking = [Asking(client, five[0], "both"), Asking(client, five[2], "both")]
+    async with asyncio.TaskGroup() as group:
+        for one in asking:
+            group.create_task(one.run())
+        news = await _changes_on_both_sides(client, five, workers)
+        await asyncio.sleep(began + seconds - time.monotonic())
+        assert "right-new" not in await client.models(five[0])
+        assert "left-new" not in await client.models(five[2])
+        for one in asking:
+            one.end()
+    for one in asking:
+        one.check(f"{seconds:g} s partition", since=began, lost=CAUGHT)
+    healed = time.monotonic()
+    network.heal()
+    equal = await client.agreed(five, within=10)
+    met = await client.met(five, within=20)
+    await client.listed(five, "both", "left-new", "right-new")
+    crossed = await _ask_once(client, five[0], "right-new", by=five[4])
+    show(
+        f"{seconds:g} s partition",
+        news_served_on_its_side_within=news,
+        digests_equal_after=equal,
+        all_alive_and_routed_after=time.monotonic() - healed,
+        first_request_across=crossed,
+    )
+    assert met < 20
+    await _no_ghosts(client, five, "left-old", "right-old", seconds=6.0)
+    for node, project in ((1, "both"), (3, "both"), (1, "left-new"), (4, "right-new")):
+        await client.unregister(five[node], project)
+
+
+async def _changes_on_both_sides(
+    client: Client, nodes: Sequence[Node], workers: Mapping[int, str]
+) -> float:
+    """Register and unregister on either side; return after how many seconds each side had the news and served it."""
+    began = time.monotonic()
+    left, right = nodes[:2], nodes[2:]
+    await client.register(nodes[1], "left-new", ["left-new"], workers[2])
+    await client.register(nodes[4], "right-new", ["right-new"], workers[5])
+    await client.unregister(nodes[1], "left-old")
+    await client.unregister(nodes[4], "right-old")
+    await client.listed(left, "left-new")
+    await client.listed(right, "right-new")
+    await _gone(client, left, "left-old")
+    await _gone(client, right, "right-old")
+    await _ask_once(client, nodes[0], "left-new", by=nodes[1])
+    await _ask_once(client, nodes[2], "right-new", by=nodes[4])
+    return time.monotonic() - began
+
+
+async def _no_ghosts(client: Client, nodes: Sequence[Node], *models: str, seconds: float) -> None:
+    """Look for a while: what was withdrawn is listed nowhere, and cannot be asked for."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        for node in nodes:
+            assert (await client.models(node)).isdisjoint(models)
+        await asyncio.sleep(0.2)
+    for model in models:
+        assert (await client.chat(nodes[0], model)).status == 404
+
+
+async def test_a_frozen_node_is_routed_round_at_once_leaves_the_view_and_comes_back(
+    five: list[Node], workers: dict[int, str], lab: Lab, client: Client
+) -> None:
+    frozen, others = five[1], [five[0], *five[2:]]
+    await client.register(frozen, "cold", ["cold"], workers[2])
+    await client.register(five[2], "cold", ["cold"], workers[3])
+    await client.register(frozen, "icy", ["icy"], workers[2])
+    await client.listed(five, "cold", "icy")
+    await client.agreed(five)
+    asking = Asking(client, five[0], "cold", every=0.1)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asking.run())
+        await asyncio.sleep(2)
+        began = time.monotonic()
+        lab.freeze(frozen)
+
+        async def out() -> bool:
+            return await view_without(client, others, frozen.peer)
+
+        gone = await until(out, within=25, otherwise="the frozen node is still in a live view")
+        asking.end()
+    last = asking.check("frozen node", since=began, lost=CAUGHT)
+    assert last < 5
+    assert "icy" not in await client.models(five[0])
+    lab.thaw(frozen)
+    back = await client.met(five, within=20)
+    back += await client.listed(five, "icy")
+    await _ask_once(client, five[0], "icy", by=frozen)
+    await _ask_once(client, frozen, "icy", by=frozen)
+    show("frozen node", out_of_every_live_view_after=gone, back_after_thaw=back)
+    await client.agreed(five)
+    for node, project in ((1, "cold"), (2, "cold"), (1, "icy")):
+        await client.unregister(five[node], project)
+
+
+async def test_a_node_whose_cable_was_pulled_is_back_with_its_news_once_it_is_in_again(
+    five: list[Node], workers: dict[int, str], network: Network, client: Client
+) -> None:
+    away = five[3]
+    await client.register(away, "wired", ["wired"], workers[4])
+    await client.listed(five, "wired")
+    network.link(4, up=False)
+    began = time.monotonic()
+    await client.register(away, "meanwhile", ["meanwhile"], workers[4])
+    await client.register(five[4], "elsewhere", ["elsewhere"], workers[5])
+    alone = await _ask_once(client, away, "meanwhile", by=away)
+    await asyncio.sleep(began + 15 - time.monotonic())
+    assert "meanwhile" not in await client.models(five[0])
+    plugged = time.monotonic()
+    network.link(4, up=True)
+    equal = await client.agreed(five, within=15)
+    await client.listed(five, "wired", "meanwhile", "elsewhere", within=15)
+    await client.met(five, within=20)
+    await _ask_once(client, five[0], "meanwhile", by=away)
+    await _ask_once(client, away, "elsewhere", by=five[4])
+    show(
+        "link down 15 s",
+        served_itself_in=alone,
+        digests_equal_after=equal,
+        all_alive_and_routed_after=time.monotonic() - plugged,
+    )
+    for node, project in ((3, "wired"), (3, "meanwhile"), (4, "elsewhere")):
+        await client.unregister(five[node], project)
+
+
+async def test_a_cut_in_one_direction_kills_nobody_and_requests_go_another_way(
+    five: list[Node], workers: dict[int, str], network: Network, client: Client
+) -> None:
+    await client.register(five[1], "deaf", ["deaf"], workers[2])
+    await client.register(five[2], "deaf", ["deaf"], workers[3])
+    await client.register(five[1], "mute", ["mute"], workers[2])
+    await client.listed(five, "deaf", "mute")
+    await client.agreed(five)
+    asking = Asking(client, five[0], "deaf")
+    began = time.monotonic()
+    network.cut_one_way(1, 2)
+    changes: list[tuple[float, str, str]] = []
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asking.run())
+        await watch(client, five, changes, seconds=30.0)
+        asking.end()
+    asking.check("one-way cut", since=began, lost=CAUGHT)
+    by_node = Counter(who for _, who, _ in changes)
+    late = [change for change in changes if change[0] > began + 20]
+    for at, who, change in changes:
+        print(f"  {at - began:5.1f} s {who}: {change}")
+    show(
+        "one-way cut",
+        changes_of_a_view_in_30_s=str(len(changes)),
+        at=str(dict(by_node)),
+        in_the_last_10_s=str(len(late)),
+    )
+    healed = time.monotonic()
+    network.heal()
+    met = await client.met(five, within=20)
+
+    async def reached() -> bool:
+        seen = await client.chat(five[0], "mute")
+        return (seen.status, seen.node) == (200, five[1].peer)
+
+    await until(reached, within=30, otherwise="requests do not cross what was cut")
+    # Only the two ends of the cut may doubt, and only each other; nobody is taken for dead.
+    assert set(by_node) <= {five[0].name, five[1].name}
+    assert not [change for _, _, change in changes if "gone" in change]
+    show("one-way cut", all_alive_after=met, routed_across_after=time.monotonic() - healed)
+    for node, project in ((1, "deaf"), (1, "mute"), (2, "deaf")):
+        await client.unregister(five[node], project)
+
+
+async def test_two_lost_packets_in_a_hundred_kill_nobody(
+    five: list[Node], workers: dict[int, str], network: Network, client: Client
+) -> None:
+    models = [f"lossy-{host}" for host in range(2, 6)]
+    for host, model in zip(range(2, 6), models, strict=True):
+        await client.register(five[host - 1], "lossy", [model], workers[host])
+    await client.listed(five, *models)
+    await client.agreed(five)
+    network.lose(2.0)
+    began = time.monotonic()
+    samples, absent = 0, Counter[str]()
+    asking = [Asking(client, five[0], model, every=1.0) for model in models]
+    async with asyncio.TaskGroup() as group:
+        for one in asking:
+            group.create_task(one.run())
+        while time.monotonic() < began + LOSSY:
+            next_look = time.monotonic() + 0.1
+            for node, names in zip(
+                five, await asyncio.gather(*map(client.models, five)), strict=True
+            ):
+                samples += 1
+                absent.update(f"{model} at {node.name}" for model in models if model not in names)
+            await asyncio.sleep(max(0.0, next_look - time.monotonic()))
+        for one in asking:
+            one.end()
+    for one in asking:
+        one.check("2 % loss", since=began)
+    show(
+        "2 % loss", seconds=time.monotonic() - began, samples=str(samples), absent=str(dict(absent))
+    )
+    assert not absent
+    await client.agreed(five, within=15)
+    for host in range(2, 6):
+        await client.unregister(five[host - 1], "lossy")
