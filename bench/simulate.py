@@ -18,15 +18,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bench.simulation.figures import Figure
 from bench.simulation.overlay import Weather
 from bench.simulation.plot import Line, draw
-from bench.simulation.scenarios import SCENARIOS, Figure
+from bench.simulation.scenarios import SCENARIOS
 from bench.simulation.sharing import each_frame_verified_once
 from bench.simulation.world import Plan
 from registry.settings import MeshSettings, RegistrySettings
 
 # What a run of ten minutes on one core allows.
-_HEAVY = {"split90", "deaths", "churn", "split"}
+_HEAVY = {"split90", "deaths", "drops", "churn", "split"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,7 +91,7 @@ def plan_of(options: argparse.Namespace, nodes: int) -> Plan:
         nodes=nodes,
         full=min(nodes, full),
         seed=options.seed,
-        weather=Weather(delay=options.delay / 1000, loss=options.loss),
+        weather=Weather(delay=options.delay / 1000, loss=options.loss, drop=options.drop),
         settings=settings,
         mesh=MeshSettings(degree=options.degree),
         bootstraps=options.bootstraps,
@@ -165,7 +166,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=1, help="chance begins here (1)")
     add("--scenario", action="append", choices=[*SCENARIOS], help="what to ask; may be repeated")
     add("--delay", type=float, default=50.0, help="mean delay of a connection one way, ms (50)")
-    add("--loss", type=float, default=0.0, help="share of messages lost on each hop (0)")
+    add("--loss", type=float, default=0.0, help="share of packets that TCP sends again (0)")
+    add("--drop", type=float, default=0.0, help="share of messages that never come, each hop (0)")
     add("--degree", type=int, default=8, help="connections that a node tries to hold (8)")
     add("--bootstraps", type=int, default=3, help="nodes that everybody keeps dialling (3)")
     add("--keep-first", action="store_true", help="dial among the first 64 nodes known, not any 64")

@@ -59,8 +59,11 @@ class Member:
         self._running = 0
         self.inbox.clear()
         self.plan(now)
-        for other in self._world.overlay.links[self.number] if self.full else ():
-            self.replica.observe(self._world.peer(other), Evidence.LINKED, now)
+        links = self._world.overlay.links[self.number] if self.full else {}
+        for other in links:
+            # Each was probed at some moment of the last round over all.
+            before = now - len(links) * self._world.settings.probe * self._world.rng.random()
+            self.replica.observe(self._world.peer(other), Evidence.LINKED, before)
         if self.full:
             self._compare_later(self.life)
             self._drain_later(self.life)

@@ -16,6 +16,9 @@ NAMING_SECONDS = 1.0
 NAMING_WINDOW = 3
 NAMED_TO = 6
 
+RESEND_SECONDS = 0.2
+"""TCP sends again after a round trip and at least this; Linux takes no less."""
+
 NEVER = float("inf")
 
 
@@ -23,13 +26,14 @@ NEVER = float("inf")
 class Weather:
     """What befalls frames and questions on one connection; seconds and probabilities.
 
-    A connection's own delay is drawn once, around `delay`; each copy then takes 0.8 to 1.2 times as long. What is lost
-    is lost: a TCP connection would send it again, so this is harsher than packet loss. `hop` is what a node
-    takes to check a frame and hand it on.
+    A connection's own delay is drawn once, around `delay`; each message then takes 0.8 to 1.2 times as long. A packet that
+    is lost, TCP sends again, and the message comes later; one that is dropped, by a full queue or a broken stream,
+    never comes. `hop` is what a node takes to check a frame and hand it on.
     """
 
     delay: float = 0.05
     loss: float = 0.0
+    drop: float = 0.0
     hop: float = 0.0035
 
 
@@ -67,10 +71,16 @@ class Overlay:
     def trip(self, one: int, other: int) -> float:
         """Return how long a message between two connected nodes takes this time, or `NEVER` when it is lost."""
         base = self.links[one].get(other)
-        chance = self._rng.random()
-        if base is None or chance < self.weather.loss or not self.carries(one, other):
+        dropped = self.weather.drop > 0.0 and self._rng.random() < self.weather.drop
+        if base is None or dropped or not self.carries(one, other):
             return NEVER
-        return base * (0.8 + 0.4 * chance)
+        return base * (0.8 + 0.4 * self._rng.random()) + self._late(base)
+
+    def _late(self, base: float) -> float:
+        late, again = 0.0, RESEND_SECONDS + 2 * base
+        while self.weather.loss > 0.0 and self._rng.random() < self.weather.loss:
+            late, again = late + again, 2 * again
+        return late
 
     def link(self, one: int, other: int) -> None:
         """Connect two nodes; the connection becomes eager while one of them has too few of those."""
@@ -139,7 +149,7 @@ class Overlay:
 
     def _flood(self, after: list[float], begin: list[tuple[float, int]]) -> int:
         ways, eager, chance = self._ways, self.eager, self._rng.random
-        loss, hop = self.weather.loss, self.weather.hop
+        loss, drop, hop = self.weather.loss, self.weather.drop, self.weather.hop
         pop, push = heapq.heappop, heapq.heappush
         heapq.heapify(begin)
         copies = 0
@@ -152,7 +162,9 @@ class Overlay:
                 if after[other] > now:
                     drawn = chance()
                     at = now + hop + base * (0.8 + 0.4 * drawn)
-                    if drawn >= loss and at < after[other]:
+                    if loss > 0.0:
+                        at += self._late(base)
+                    if drawn >= drop and at < after[other]:
                         after[other] = at
                         push(begin, (at, other))
         return copies
@@ -167,7 +179,7 @@ class Overlay:
                 named = self._rng.random() < NAMED_TO / max(
                     NAMED_TO, len(self.links[other]) - len(self.eager[other])
                 )
-                kept = self._rng.random() >= self.weather.loss * 3
+                kept = self._rng.random() >= self.weather.drop * 3
                 if named and kept and self.carries(node, other):
                     wait = self._rng.random() * NAMING_SECONDS
                     best = min(best, after[other] + wait + 3 * (base + self.weather.hop))

@@ -2,28 +2,20 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
+from bench.simulation.figures import Figure, at_share, mean, percentiles, traffic
 from bench.simulation.member import Member
+from bench.simulation.overlay import Weather
 from bench.simulation.population import begin, restart
-from bench.simulation.world import ASKING, ENVELOPE, MESSAGE_ID, PACKET, Plan, Sighting, World
+from bench.simulation.world import Plan, Sighting, World
 from registry.liveness import Contact
 from registry.records import PeerId, Service, Version
 from registry.replica import Replica
 
 DOWN_SECONDS = 2.0
+HARD = Weather(delay=0.1, loss=0.02)
 SIDE = 5, 2  # of five nodes, two are on the smaller side
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One measured thing: what, how much, in which unit, of how many."""
-
-    scenario: str
-    what: str
-    value: float
-    unit: str
-    of: str = ""
 
 
 Scenario = Callable[[Plan], list[Figure]]
@@ -37,7 +29,7 @@ def idle(plan: Plan) -> list[Figure]:
     world.timeline.run(2.0)
     world.counters.clear()
     world.timeline.run(2.0 + seconds)
-    return _traffic(world, "idle", seconds)
+    return traffic(world, "idle", seconds)
 
 
 def churn(plan: Plan, *, percent: float = 5.0, seconds: float = 60.0) -> list[Figure]:
@@ -50,9 +42,9 @@ def churn(plan: Plan, *, percent: float = 5.0, seconds: float = 60.0) -> list[Fi
     while (when := when + gap * (0.5 + world.rng.random())) < 2.0 + seconds:
         world.timeline.at(when, lambda _: _bounce(world))
     world.timeline.run(2.0 + seconds)
-    figures = _traffic(world, "churn", seconds)
+    figures = traffic(world, "churn", seconds)
     alone = [_missing(world, member) for member in world.full()]
-    figures.append(Figure("churn", "records behind, at the end", _mean(alone), "per node"))
+    figures.append(Figure("churn", "records behind, at the end", mean(alone), "per node"))
     equal = _most_common_digest(world)
     figures.append(Figure("churn", "nodes with the commonest digest", 100 * equal, "%"))
     return figures
@@ -65,7 +57,7 @@ def visibility(plan: Plan, *, samples: int = 5) -> list[Figure]:
     seen: list[float] = []
     for number in world.rng.sample([m.number for m in world.full()], min(samples, plan.full)):
         seen += _sees(world, number, (Service("new", f"model-of-{number}"),), within=4.0)
-    return _percentiles("visible", "until a node sees a registration", seen)
+    return percentiles("visible", "until a node sees a registration", seen)
 
 
 def burst(plan: Plan, *, models: int = 500) -> list[Figure]:
@@ -82,7 +74,7 @@ def burst(plan: Plan, *, models: int = 500) -> list[Figure]:
     since = [at - begun - 1.0 for number, at in sighting.at.items() if number != member.number]
     lost = plan.nodes - 1 - len(since)
     return [
-        *_percentiles("burst", f"until a node sees the last of {models} models", since),
+        *percentiles("burst", f"until a node sees the last of {models} models", since),
         Figure("burst", "nodes that never saw it", lost, "nodes", f"{plan.nodes - 1}"),
     ]
 
@@ -97,16 +89,18 @@ def vanished(plan: Plan) -> list[Figure]:
     return _kill(plan, "vanished", silently=True)
 
 
-def false_deaths(plan: Plan) -> list[Figure]:
+def false_deaths(plan: Plan, *, weather: Weather = HARD) -> list[Figure]:
     """Count living nodes that somebody took for lost, under loss and delay."""
+    plan = replace(plan, weather=weather)
     # The cost of a second grows with the square of N, and so does what is watched in it.
-    seconds = min(600.0, max(30.0, 600.0 * (100 / plan.nodes) ** 2))
+    seconds = min(600.0, max(60.0, 600.0 * (300 / plan.nodes) ** 2))
     world = begin(plan)
     world.timeline.run(seconds)
     pairs = len(world.full()) * (plan.nodes - 1)
     hours = f"{pairs * seconds / 3600:,.0f} pair-hours in {seconds:.0f} s"
     lost = world.counters["deaths"]
-    return [Figure("deaths", "living nodes taken for lost", lost, "deaths", hours)]
+    name = "deaths" if not weather.drop else "drops"
+    return [Figure(name, "living nodes taken for lost", lost, "deaths", hours)]
 
 
 def split(plan: Plan, *, seconds: float = 20.0) -> list[Figure]:
@@ -122,7 +116,7 @@ def split(plan: Plan, *, seconds: float = 20.0) -> list[Figure]:
     world.heal()
     healed = world.timeline.now
     equal = _until(world, lambda: len({m.replica.catalog.digest for m in full}) == 1, within=60.0)
-    alive = _until(world, lambda: all(_sees_all(m) for m in full), within=60.0)
+    alive = _until(world, lambda: _see_each_other(full), within=60.0)
     name = f"split {seconds:.0f} s"
     return [
         Figure(name, "from healing until all digests are equal", equal - healed, "s"),
@@ -138,19 +132,17 @@ def joining(plan: Plan) -> list[Figure]:
     _take_down(world, member.number)
     world.timeline.run(world.timeline.now + DOWN_SECONDS)
     epoch = Version(member.replica.own.version.epoch + 1, 0)
-    seen = world.watch(
-        Sighting(member.peer, lambda r: _version(r, member.peer) > epoch, by_frame=True)
-    )
+    seen = world.watch(Sighting(member.peer, lambda r: _version(r, member.peer) > epoch))
     started = world.timeline.now
     restart(world, member.number, kept=[])
     ready = _until(
         world, lambda: len(member.replica.catalog.held) == plan.nodes and _sees_all(member), 30.0
     )
     world.timeline.run(started + 12.0)
-    others = [at - started for number, at in seen.at.items() if number != member.number]
+    others = [seen.at.get(m.number, math.inf) - started for m in world.full() if m is not member]
     return [
         Figure("joiner", "until it sees everything", ready - started, "s"),
-        *_percentiles("joiner", "until a node sees it", others),
+        *percentiles("joiner", "until a node sees it", others),
     ]
 
 
@@ -161,6 +153,7 @@ SCENARIOS: dict[str, Scenario] = {
     "killed": killed,
     "vanished": vanished,
     "deaths": false_deaths,
+    "drops": lambda plan: false_deaths(plan, weather=Weather(delay=0.1, drop=0.02)),
     "joiner": joining,
     "split": split,
     "split90": lambda plan: split(plan, seconds=90.0),
@@ -189,9 +182,9 @@ def _kill(plan: Plan, name: str, *, silently: bool) -> list[Figure]:
     world.timeline.run(died + 25.0)
     others = [m.number for m in world.full()]
     lost = [gone.at[n] - died for n in others if n in gone.at]
-    figures = _percentiles(name, "until a node is out of the live view", lost)
+    figures = percentiles(name, "until a node is out of the live view", lost)
     close = [doubted.at[n] - died for n in others if n in doubted.at and n in near]
-    figures.append(Figure(name, "until its neighbours doubt it, median", _at(close, 0.5), "s"))
+    figures.append(Figure(name, "until its neighbours doubt it, median", at_share(close, 0.5), "s"))
     never = len(others) - len(lost)
     figures.append(Figure(name, "nodes that never noticed", never, "nodes", f"{len(others)}"))
     return figures
@@ -249,6 +242,17 @@ def _until(world: World, holds: Callable[[], bool], within: float) -> float:
     return world.timeline.now
 
 
+def _see_each_other(full: Sequence[Member]) -> bool:
+    # One without a replica does not notice that it was cut off, so it does not come forward after that either.
+    peers = [m.peer for m in full]
+    return all(
+        m.replica.pulses()[peer].contact is not Contact.LOST
+        for m in full
+        for peer in peers
+        if peer != m.peer
+    )
+
+
 def _sees_all(member: Member) -> bool:
     return all(p.contact is not Contact.LOST for p in member.replica.pulses().values())
 
@@ -269,43 +273,3 @@ def _missing(world: World, member: Member) -> float:
 def _most_common_digest(world: World) -> float:
     digests = [member.replica.catalog.digest for member in world.full()]
     return max(map(digests.count, set(digests))) / len(digests)
-
-
-def _traffic(world: World, name: str, seconds: float) -> list[Figure]:
-    counters, nodes = world.counters, world.plan.nodes
-    full = len(world.full())
-    per_node = {
-        "heartbeats": counters["beat_bytes"] / nodes,
-        "doubts": counters["doubt_bytes"] / nodes,
-        "records": counters["record_bytes"] / nodes,
-        "probes and comparisons": counters["sync_bytes"] / full,
-    }
-    rate = counters["messages"] / seconds
-    naming = world.overlay.named_to() * 3 * rate * MESSAGE_ID
-    around = (
-        counters["copies"] / nodes * (ENVELOPE + PACKET) + counters["questions"] / full * ASKING
-    )
-    sent = sum(per_node.values())
-    return [
-        Figure(name, "messages that a node takes in", rate, "per s"),
-        *(Figure(name, f"sent: {what}", size / seconds, "B/s") for what, size in per_node.items()),
-        Figure(name, "sent: frames, questions and answers", sent / seconds, "B/s"),
-        Figure(name, "sent: with envelopes and naming", (sent + around) / seconds + naming, "B/s"),
-    ]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
-
-
-def _at(values: Sequence[float], share: float) -> float:
-    ranked = sorted(values)
-    return ranked[min(int(share * len(ranked)), len(ranked) - 1)] if ranked else math.nan
-
-
-def _percentiles(name: str, what: str, values: Sequence[float]) -> list[Figure]:
-    of = f"{len(values):,}"
-    return [
-        Figure(name, f"{what}, {label}", _at(values, share), "s", of)
-        for label, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
-    ]

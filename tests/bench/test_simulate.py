@@ -5,10 +5,11 @@ from collections.abc import Iterator
 import pytest
 
 from bench.simulate import as_json, as_table, main, plan_of, run
+from bench.simulation.figures import Figure
 from bench.simulation.overlay import NEVER, Overlay, Weather
 from bench.simulation.plot import Line, draw
 from bench.simulation.population import begin
-from bench.simulation.scenarios import SCENARIOS, Figure
+from bench.simulation.scenarios import SCENARIOS, false_deaths
 from bench.simulation.sharing import each_frame_verified_once, shared
 from bench.simulation.world import Plan
 from registry import wire
@@ -63,7 +64,8 @@ def test_a_killed_process_is_missed_sooner_than_a_machine_without_a_cable() -> N
 
 
 def test_nobody_dies_while_nothing_is_lost() -> None:
-    assert figures("deaths")["living nodes taken for lost"] == 0
+    (found,) = false_deaths(Plan(nodes=12, full=12), weather=Weather())
+    assert found.value == 0
 
 
 def test_both_sides_of_a_split_agree_again_after_it() -> None:
@@ -136,8 +138,17 @@ def test_a_frame_reaches_all_once_and_costs_a_copy_for_each_eager_neighbour() ->
     assert spread.copies == eager - 39
 
 
+def test_a_lost_packet_is_late_and_a_dropped_message_never_comes() -> None:
+    world = begin(Plan(nodes=2, full=1, weather=Weather(loss=0.5)))
+    trips = [world.overlay.trip(0, 1) for _ in range(200)]
+    assert max(trips) < NEVER
+    assert max(trips) > 0.2 > min(trips)
+    world = begin(Plan(nodes=2, full=1, weather=Weather(drop=0.5)))
+    assert {world.overlay.trip(0, 1) < NEVER for _ in range(200)} == {True, False}
+
+
 def test_a_frame_reaches_nobody_across_a_cut_and_lossy_ways_are_gone_round() -> None:
-    world = begin(Plan(nodes=40, full=1, weather=Weather(loss=0.2)))
+    world = begin(Plan(nodes=40, full=1, weather=Weather(drop=0.2)))
     assert NEVER not in world.overlay.spread(0).after
     world.overlay.divide(lambda number: number % 2)
     after = world.overlay.spread(0).after
