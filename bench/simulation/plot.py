@@ -48,18 +48,35 @@ def draw(title: str, places: Sequence[float], lines: Sequence[Line], across: str
         _text((x.begin + x.end) / 2, HEIGHT - 14, across, anchor="middle"),
         f'<g transform="translate(20 {HEIGHT / 2}) rotate(-90)">{_text(0, 0, up, anchor="middle")}</g>',
     ]
-    labels: list[float] = []
     for line, colour in zip(lines, COLOURS, strict=False):
-        parts += _curve(x, y, places, line, colour, labels)
-    return "\n".join([*parts, "</svg>", ""])
+        parts += _curve(x, y, places, line, colour)
+    return "\n".join([*parts, *_labels(x, y, lines), "</svg>", ""])
+
+
+def _labels(x: _Axis, y: _Axis, lines: Sequence[Line]) -> list[str]:
+    """Name each line at its end, in the order of the ends; a name that would lie on another goes below it."""
+    ends = [
+        (y.at(last), line.name, colour)
+        for line, colour in zip(lines, COLOURS, strict=False)
+        if 0 < (last := line.values[-1]) < math.inf
+    ]
+    parts, free = [], 0.0
+    for end, name, colour in sorted(ends):
+        at = max(end + 4, free)
+        free = at + 15
+        parts.append(_text(x.end + 10, at, name, colour=colour))
+    return parts
 
 
 def _grid(x: _Axis, y: _Axis, places: Sequence[float]) -> list[str]:
     parts = []
-    for exponent in range(round(math.log10(y.low)), round(math.log10(y.high)) + 1):
-        at = y.at(10.0**exponent)
-        parts.append(_stroke(x.begin, at, x.end, at, "#dddddd"))
-        parts.append(_text(x.begin - 8, at + 4, _short(10.0**exponent), anchor="end"))
+    decades = range(round(math.log10(y.low)), round(math.log10(y.high)) + 1)
+    between = (1, 2, 5) if len(decades) <= 3 else (1,)
+    for value in (step * 10.0**decade for decade in decades for step in between):
+        if value <= y.high * 1.001:
+            at = y.at(value)
+            parts.append(_stroke(x.begin, at, x.end, at, "#dddddd"))
+            parts.append(_text(x.begin - 8, at + 4, _short(value), anchor="end"))
     for place in places:
         at = x.at(place)
         parts.append(_stroke(at, y.begin, at, y.begin + 5, "#555555"))
@@ -69,9 +86,7 @@ def _grid(x: _Axis, y: _Axis, places: Sequence[float]) -> list[str]:
     return parts
 
 
-def _curve(
-    x: _Axis, y: _Axis, places: Sequence[float], line: Line, colour: str, labels: list[float]
-) -> list[str]:
+def _curve(x: _Axis, y: _Axis, places: Sequence[float], line: Line, colour: str) -> list[str]:
     points = [
         (x.at(place), y.at(value))
         for place, value in zip(places, line.values, strict=True)
@@ -80,16 +95,10 @@ def _curve(
     if not points:
         return []
     path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
-    at = points[-1][1] + 4
-    # A label that would lie on another goes below it.
-    while any(abs(at - taken) < 14 for taken in labels):
-        at += 2
-    labels.append(at)
     dots = [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{colour}"/>' for a, b in points]
     return [
         f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>',
         *dots,
-        _text(points[-1][0] + 10, at, line.name, colour=colour),
     ]
 
 
