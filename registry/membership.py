@@ -210,7 +210,7 @@ class Membership:
         }
         if not quiet:
             return None
-        node = min(quiet, key=lambda n: quiet[n])
+        node = min(quiet, key=lambda n: (quiet[n], n))
         return node, max(self._next_turn, quiet[node] + 1.5 * self._settings.probe)
 
     def _between_turns(self) -> float:

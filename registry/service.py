@@ -5,6 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from types import MappingProxyType
 
 from registry import sync
@@ -249,6 +250,9 @@ class Registry:
                 case Joined(peer):
                     await self._perform(self._replica.observe(peer, Evidence.LINKED, self._now()))
                     self._comparing.want(peer)
+                    if len(self.mesh.connections()) == 1:
+                        # What we said while nobody listened is said again.
+                        await self._hurry()
                 case Parted(peer):
                     await self._perform(self._replica.observe(peer, Evidence.PARTED, self._now()))
                 case Restarted():
@@ -331,6 +335,8 @@ class Registry:
             for address in signed.record.reach.mesh[:1]
             if _leads_to(node, address)
         ]
+        # Everybody has an order of their own, the same each time: else all would dial the same few.
+        known.sort(key=lambda address: sha256((self.peer + address).encode()).digest())
         kept = (*self._pinned, *known[:_KEPT_NODES])
         if kept != self._kept:
             self._kept = kept
