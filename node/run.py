@@ -75,9 +75,10 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         registry = parts.registry
         context = _context(given, parts, listening)
         await _open_link(context, given.identity, link, closing)
+        # Before anything is dialled: a configured address may have been removed.
+        await parts.bootstrap.restore()
         await registry.start(partial(serve_pipe, port=_name(link).port))
         closing.push_async_callback(registry.stop)
-        await parts.bootstrap.restore()
         reach = partial(_reach, registry, given.identity, _name(link))
         await registry.introduce(
             services=parts.agent.workers.services(), reach=reach(), agent=f"modelvine/{__version__}"

@@ -112,7 +112,6 @@ class Registry:
         self._contested = float("-inf")
         self._neighbours = Pace(rate=_FORWARDED_PER_SECOND, burst=_FORWARDED_PER_SECOND * 2)
         self._askers = Pace(rate=_QUESTIONS_PER_SECOND, burst=_QUESTIONS_AT_ONCE)
-        self._pinned: tuple[str, ...] = ()
         self._kept: tuple[str, ...] = ()
         self._wake = asyncio.Event()
         self._listeners: list[Callable[[frozenset[PeerId]], None]] = []
@@ -184,8 +183,7 @@ class Registry:
 
     def pin(self, addresses: Sequence[str]) -> None:
         """Keep these addresses connected whatever else happens, besides the nodes that we know."""
-        self._pinned = tuple(addresses)
-        self._keep()
+        self.mesh.pin(tuple(addresses))
 
     async def readdress(self, reach: Reach) -> None:
         """Change how we are reached."""
@@ -337,7 +335,7 @@ class Registry:
         ]
         # Everybody has an order of their own, the same each time: else all would dial the same few.
         known.sort(key=lambda address: sha256((self.peer + address).encode()).digest())
-        kept = (*self._pinned, *known[:_KEPT_NODES])
+        kept = tuple(known[:_KEPT_NODES])
         if kept != self._kept:
             self._kept = kept
             self.mesh.keep(kept)

@@ -1,7 +1,8 @@
 """List the nodes that the local node knows.
 
 STATE is what this node believes, SINCE for how long, WHY on which evidence; STANDING is what the other says of itself.
-HEARD is the time since its last sign of life.
+HEARD is the time since its last sign of life. CONNECTION also says how it came about: `bootstrap` and `record` were dialled
+at an address that was configured or that a node said of itself, `asked` by a caller or for a request; `inbound` dialled us.
 
 Examples:
   modelvine peers
@@ -49,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
                 node["models"],
                 "-" if node["connection"] == "self" else f"{seconds(node['last_heard'])} ago",
                 seconds(node["round_trip"]) if node["round_trip"] else "-",
-                node["connection"],
+                ", ".join(filter(None, (node["connection"], node["origin"]))),
                 node["why"],
             )
             for node in answer["nodes"]

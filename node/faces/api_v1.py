@@ -117,6 +117,7 @@ def _nodes(context: Context) -> list[dict[str, Any]]:
             "last_heard": _silence(context, node),
             "round_trip": connections[node].round_trip if node in connections else 0.0,
             "connection": _connection(context, node, connections),
+            "origin": connections[node].origin if node in connections else "",
             "addresses": list(signed.record.reach.mesh),
             "links": list(signed.record.reach.links),
             "models": len(signed.record.services),

@@ -55,6 +55,15 @@ class Direction(StrEnum):
     OUTBOUND = "outbound"
 
 
+class Origin(StrEnum):
+    """How we came by a connection, or by the address that it was dialled at."""
+
+    INBOUND = "inbound"
+    BOOTSTRAP = "bootstrap"
+    RECORD = "record"
+    ASKED = "asked"
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """One live peer as the mesh knows it; `round_trip` is seconds, 0.0 when it was never measured."""
@@ -64,6 +73,7 @@ class Connection:
     direction: Direction
     relayed: bool = False
     round_trip: float = 0.0
+    origin: Origin = Origin.INBOUND
 
 
 class Pipe(Protocol):
@@ -133,8 +143,11 @@ class Mesh(Protocol):
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer; harmless when there is none."""
 
+    def pin(self, addresses: tuple[str, ...]) -> None:
+        """Replace the bootstrap addresses, which are dialled until they answer; may be called before `start`."""
+
     def keep(self, addresses: tuple[str, ...]) -> None:
-        """Replace the addresses that the redial loop keeps connected."""
+        """Replace the addresses that are dialled while there are too few connections."""
 
     def addresses(self) -> tuple[str, ...]:
         """Our own dialable multiaddrs, each ending in `/p2p/<peer id>`; empty while the mesh is down."""

@@ -51,7 +51,7 @@ class LibP2PMesh:
     ) -> None:
         if swarm_key is not None and not _SWARM_KEY.fullmatch(swarm_key):
             raise ValueError("a swarm key is 64 lower-case hex digits")
-        self._plan = Plan(identity, settings, settings.listen, swarm_key, topic)
+        self._plan = Plan(identity, settings, settings.listen, swarm_key, topic, settings.bootstrap)
         self._inbox = Inbox(settings.queue)
         self._connections: tuple[Connection, ...] = ()
         self._addresses: tuple[str, ...] = ()
@@ -112,6 +112,12 @@ class LibP2PMesh:
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer; one that is kept is dialled again after `redial`."""
         await self._thread.call(self._up_place().disconnect, peer)
+
+    def pin(self, addresses: tuple[str, ...]) -> None:
+        """Replace the bootstrap addresses, which are dialled until they answer."""
+        self._plan = replace(self._plan, bootstrap=addresses)
+        if self._place is not None:
+            self._thread.post(self._place.pin, addresses)
 
     def keep(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are dialled until `degree` peers are connected."""

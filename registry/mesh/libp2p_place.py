@@ -17,7 +17,7 @@ from libp2p.utils.address_validation import expand_wildcard_address
 from multiaddr import Multiaddr
 
 from registry.errors import LimitReached, PeerUnreachable
-from registry.mesh import MAX_FRAME_BYTES, Arrived, Connection
+from registry.mesh import MAX_FRAME_BYTES, Arrived, Connection, Origin
 from registry.mesh.byte_queue import ByteQueue
 from registry.mesh.dialing import Dialer, Target
 from registry.mesh.hardening import indifferent, unreachable
@@ -64,6 +64,7 @@ class Plan:
     listen: tuple[str, ...]
     swarm_key: str | None
     topic: str
+    bootstrap: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
 
 
@@ -93,10 +94,12 @@ class Place:
             deliver=self._deliver,
         )
         self._host = self._made.host
-        self._watch = Watch(self._host, plan.settings, self._tell_connections)
+        self._origins: dict[PeerId, Origin] = {}
+        self._watch = Watch(self._host, plan.settings, self._tell_connections, self._origins)
         self._dialer = Dialer(plan.identity.peer, plan.settings.degree, plan.settings.redial)
         self._pipes: set[PipeEnd] = set()
-        self.keep(plan.kept)
+        self._bootstrap, self._kept = plan.bootstrap, plan.kept
+        self._aim()
 
     async def run(self, ready: Callable[["Place"], object]) -> None:
         """Listen, call `ready`, dial and ping until cancelled."""
@@ -152,9 +155,15 @@ class Place:
                 with suppress(OSError):
                     one.socket.shutdown(socket.SHUT_RDWR)
 
+    def pin(self, addresses: tuple[str, ...]) -> None:
+        """Replace the bootstrap addresses."""
+        self._bootstrap = addresses
+        self._aim()
+
     def keep(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are dialled besides the bootstrap peers."""
-        self._dialer.aim(self._plan.settings.bootstrap, addresses)
+        self._kept = addresses
+        self._aim()
 
     async def publish(self, frame: bytes) -> None:
         """Hand a frame to gossipsub."""
@@ -190,14 +199,19 @@ class Place:
             info = info_from_p2p_addr(Multiaddr(address))
             if info.peer_id == self._host.get_id():
                 raise PeerUnreachable("this address is our own")
+            peer = PeerId(str(info.peer_id))
+            self._origins.setdefault(peer, Origin.ASKED)
             with trio.fail_after(timeout):
                 await self._dial(info)
-            return PeerId(str(info.peer_id))
+            return peer
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer."""
         with indifferent():
             await self._host.disconnect(ID.from_string(peer))
+
+    def _aim(self) -> None:
+        self._dialer.aim(self._bootstrap, self._kept)
 
     async def _dial(self, info: PeerInfo) -> None:
         # A failed dial blocks its peer for a minute, and old addresses are tried before new ones.
@@ -213,6 +227,7 @@ class Place:
             before, connected, now = connected, self._watch.peers(), trio.current_time()
             for peer in before - connected:
                 self._dialer.lost(peer, now)
+                self._origins.pop(peer, None)
             for target in self._dialer.due(connected | dialling, now):
                 dialling.add(target.peer)
                 self._nursery.start_soon(self._dial_target, target, dialling)
@@ -220,6 +235,8 @@ class Place:
                 await self._watch.changed.wait()
 
     async def _dial_target(self, target: Target, dialling: set[PeerId]) -> None:
+        # Noted before: a connection is told of sooner than its dial returns.
+        self._origins[target.peer] = Origin.BOOTSTRAP if target.bootstrap else Origin.RECORD
         try:
             with unreachable(target.peer), trio.fail_after(self._plan.settings.dial_timeout):
                 bare = [Multiaddr(a.partition("/p2p/")[0]) for a in target.addresses]

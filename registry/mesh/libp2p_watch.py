@@ -1,6 +1,6 @@
 """Who is connected, and do they still live? Reports changes, and pings every connection."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import trio
@@ -11,7 +11,7 @@ from libp2p.peer.id import ID
 from libp2p.rcmgr.metrics import Direction as Opened
 from multiaddr import Multiaddr
 
-from registry.mesh import Connection, Direction
+from registry.mesh import Connection, Direction, Origin
 from registry.mesh.hardening import indifferent
 from registry.records import PeerId
 from registry.settings import MeshSettings
@@ -22,10 +22,17 @@ Report = Callable[[tuple[Connection, ...]], object]
 class Watch(INotifee):
     """Tells the whole list of connections whenever it may have changed."""
 
-    def __init__(self, host: IHost, settings: MeshSettings, report: Report) -> None:
+    def __init__(
+        self,
+        host: IHost,
+        settings: MeshSettings,
+        report: Report,
+        origins: Mapping[PeerId, Origin],
+    ) -> None:
         self._network = host.get_network()
         self._settings = settings
         self._report = report
+        self._origins = origins
         self._standing: set[Any] = set()
         self.changed = trio.Event()
         self._network.register_notifee(self)
@@ -99,13 +106,13 @@ class Watch(INotifee):
         conn = conns[0]
         relayed = conn.get_connection_type() == ConnectionType.RELAYED
         addresses = [str(address) for address in conn.get_transport_addresses()]
+        outbound = conn.direction is Opened.OUTBOUND
         address = addresses[0].partition("/p2p/")[0] if addresses else ""
         return Connection(
             peer=PeerId(peer),
             address=f"{address}/p2p/{peer}",
-            direction=Direction.OUTBOUND
-            if conn.direction is Opened.OUTBOUND
-            else Direction.INBOUND,
+            direction=Direction.OUTBOUND if outbound else Direction.INBOUND,
             relayed=relayed,
             round_trip=float(conn.muxed_conn.rtt()),
+            origin=self._origins.get(PeerId(peer), Origin.ASKED) if outbound else Origin.INBOUND,
         )

@@ -14,6 +14,7 @@ from registry.mesh import (
     Connection,
     Direction,
     MeshEvent,
+    Origin,
     Pipe,
     PipeHandler,
     Restarted,
@@ -150,6 +151,11 @@ class MemoryMesh:
         """Close the connection to a peer; a kept peer comes back when the net changes next."""
         self._net.cut(self._peer, peer)
 
+    def pin(self, addresses: tuple[str, ...]) -> None:
+        """Replace the bootstrap addresses."""
+        self._bootstrap = addresses
+        self._net.settle()
+
     def keep(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are kept connected besides the bootstrap peers."""
         self._kept = addresses
@@ -166,6 +172,7 @@ class MemoryMesh:
                 peer=peer,
                 address=address_of(peer),
                 direction=Direction.OUTBOUND if link.opener == self._peer else Direction.INBOUND,
+                origin=self._origin(peer) if link.opener == self._peer else Origin.INBOUND,
             )
             for peer, link in self._net.links_of(self._peer).items()
         )
@@ -177,6 +184,11 @@ class MemoryMesh:
     def running(self) -> bool:
         """Whether this node is on the switchboard."""
         return self._running
+
+    def _origin(self, peer: PeerId) -> Origin:
+        if peer in map(peer_in, self._bootstrap):
+            return Origin.BOOTSTRAP
+        return Origin.RECORD if peer in map(peer_in, self._kept) else Origin.ASKED
 
     async def _answered(self, asker: PeerId, question: bytes) -> bytes:
         answer = await self._answer(asker, question)

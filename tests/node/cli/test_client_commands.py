@@ -172,15 +172,15 @@ def a_node(**more: object) -> dict[str, object]:
     return {
         "node": PEER, "state": "alive", "standing": "serving", "last_heard": 0.42, "round_trip": 0.0031,
         "connection": "direct", "addresses": [], "links": [], "models": 2, "agent": "modelvine/0.1.0",
-        "since": 61.0, "why": "it said so",
+        "since": 61.0, "why": "it said so", "origin": "record",
     } | more  # fmt: skip
 
 
 def test_peers_shows_what_is_known_of_each_node(modelvine: Modelvine, node: Start) -> None:
-    others = [a_node(), a_node(node=OTHER, connection="self", round_trip=0.0)]
+    others = [a_node(), a_node(node=OTHER, connection="self", origin="", round_trip=0.0)]
     node(**{NODES: Said({"nodes": others})})
     shown = modelvine("peers").out.splitlines()
-    heard, why = "420 ms ago 3.1 ms direct", "it said so"
+    heard, why = "420 ms ago 3.1 ms direct, record", "it said so"
     since = "61.0 s"
     assert " ".join(shown[1].split()) == f"{PEER} alive {since} serving 2 {heard} {why}"
     assert " ".join(shown[2].split()) == f"{OTHER} alive {since} serving 2 - - self {why}"

@@ -52,7 +52,9 @@ async def test_nodes_are_listed_with_how_they_are_reached(mesh):
     assert one["addresses"]
     assert one.keys() >= {"last_heard", "round_trip", "agent", "since"}
     assert one["why"] == REASONS[Evidence(one["evidence"])]
-    assert nodes[mesh.two.context.peer]["connection"] == "self"
+    assert one["origin"] == "bootstrap"
+    own = nodes[mesh.two.context.peer]
+    assert (own["connection"], own["origin"]) == ("self", "")
 
 
 class TestARoute:

@@ -14,6 +14,7 @@ from registry.mesh import (
     Arrived,
     Direction,
     Joined,
+    Origin,
     Parted,
     Pipe,
 )
@@ -113,6 +114,33 @@ async def test_keep_connects_to_the_peers_that_it_names(world: World) -> None:
     third.mesh.keep(first.mesh.addresses() + second.mesh.addresses() + third.mesh.addresses())
     await joined(third, first)
     await joined(third, second)
+
+
+async def test_pinned_addresses_take_the_place_of_those_configured(world: World) -> None:
+    first, second, third = [await world.seat(name) for name in ("first", "second", "third")]
+    fourth = await world.seat("fourth", first)
+    fourth.mesh.pin(second.mesh.addresses())
+    await joined(fourth, second)
+    await fourth.mesh.disconnect(first.mesh.peer)
+    fourth.mesh.pin(second.mesh.addresses() + third.mesh.addresses())
+    # A dial takes longer than the pause after which a lost peer would be dialled again.
+    await joined(fourth, third)
+    assert fourth.peers() == {second.mesh.peer, third.mesh.peer}
+
+
+async def test_a_connection_tells_how_it_came_about(world: World) -> None:
+    first, second, third = [await world.seat(name) for name in ("first", "second", "third")]
+    fourth = await world.seat("fourth", first)
+    fourth.mesh.keep(second.mesh.addresses())
+    await joined(fourth, second)
+    await fourth.mesh.connect(third.mesh.addresses()[0], timeout=5)
+    await joined(fourth, third)
+    assert {c.peer: c.origin for c in fourth.mesh.connections()} == {
+        first.mesh.peer: Origin.BOOTSTRAP,
+        second.mesh.peer: Origin.RECORD,
+        third.mesh.peer: Origin.ASKED,
+    }
+    assert [c.origin for c in first.mesh.connections()] == [Origin.INBOUND]
 
 
 async def test_a_node_does_not_dial_itself(world: World) -> None:
