@@ -12,11 +12,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import permutations
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from tests.lab.delay import Delay
 
 PREFIX = "vinelab"
 """Every namespace of ours is called `vinelab-<our pid>-<host>`."""
@@ -28,7 +30,13 @@ _CORE = "core"
 _CLONE_NEWNET = 0x40000000
 _KEEPER_WITHIN = 30.0
 
-_TOOLS = (("ip", "iproute2"), ("nft", "nftables"))
+_TOOLS = (("ip", "iproute2"), ("nft", "nftables"), ("iptables", "iptables"))
+_QUEUED = ("-j", "NFQUEUE", "--queue-num", "0", "--queue-bypass")
+"""For `Delay`. nftables has no queue on every kernel; iptables has, and packets pass where nobody holds them."""
+
+_BRIDGED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+"""Whether iptables sees what a bridge passes on."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -44,10 +52,11 @@ def missing() -> str:
     if absent:
         return " and ".join(absent)
     try:
-        with Network(hosts=1):
+        with Network(hosts=1) as network:
+            network.delay(1)
             return ""
-    except LabError as error:
-        return f"the right to make network namespaces: {error}"
+    except (LabError, OSError) as error:
+        return f"a kernel with network namespaces, br_netfilter and NFQUEUE: {error}"
 
 
 class Network:
@@ -59,6 +68,7 @@ class Network:
         self._keeper: subprocess.Popen[bytes] | None = None
         self._cut: set[tuple[int, int]] = set()
         self._lost = 0.0
+        self._delay = ExitStack()
 
     def __enter__(self) -> Self:
         sweep()
@@ -127,10 +137,22 @@ class Network:
         self._lost = percent
         self._apply()
 
+    def delay(self, ms: float, *, jitter: float = 0.0) -> None:
+        """Keep every packet so many milliseconds on its way, in each direction, give or take `jitter`."""
+        self._delay.close()
+        if ms:
+            core = self.namespace(_CORE)
+            with _visiting(core):
+                _BRIDGED.write_text("1")
+            self._delay.enter_context(Delay(core, ms=ms, jitter=jitter))
+            _run("ip", "netns", "exec", core, "iptables", "-A", "FORWARD", *_QUEUED)
+            self._delay.callback(_run, "ip", "netns", "exec", core, "iptables", "-F", "FORWARD")
+
     def heal(self) -> None:
-        """End partitions, cuts and loss, and put every cable back."""
+        """End partitions, cuts, loss and delay, and put every cable back."""
         self._cut.clear()
         self._lost = 0.0
+        self.delay(0)
         self._apply()
         for host in self.hosts:
             self.link(host, up=True)
@@ -169,6 +191,7 @@ class Network:
         _run("ip", "netns", "exec", self.namespace(_CORE), "nft", "-f", "-", given=script)
 
     def _undo(self) -> None:
+        self._delay.close()
         keeper = self._keeper
         if keeper is None or keeper.stdin is None:
             return

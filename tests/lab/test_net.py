@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,35 @@ def test_faults_cut_what_they_name_and_healing_ends_them(network: Network) -> No
     network.heal()
     assert _hears(network, 1, 3)
     assert _hears(network, 1, 5)
+
+
+def _travels(network: Network, source: int, target: int) -> float:
+    """Return how long a datagram from one host is on its way to another."""
+    address = (network.address(target), 7777)
+    with (
+        network.socket_on(target, socket.AF_INET, socket.SOCK_DGRAM, 0) as there,
+        network.socket_on(source, socket.AF_INET, socket.SOCK_DGRAM, 0) as here,
+    ):
+        there.bind(address)
+        there.settimeout(2)
+        began = time.monotonic()
+        here.sendto(b"?", address)
+        there.recv(1)
+        return time.monotonic() - began
+
+
+def test_packets_are_on_their_way_for_as_long_as_they_are_told_to(network: Network) -> None:
+    at_once = max(_travels(network, 1, 2) for _ in range(10))
+    network.delay(50, jitter=10)
+    slow = [_travels(network, source, 2) for source in (1, 3, 4) for _ in range(10)]
+    network.delay(150)
+    slower = _travels(network, 2, 1)
+    network.heal()
+    again = max(_travels(network, 1, 2) for _ in range(10))
+    show("delay of 50 ± 10 ms", at_once=at_once, least=min(slow), most=max(slow), after=again)
+    assert max(at_once, again) < 0.02
+    assert 0.039 < min(slow) < 0.05 < max(slow) < 0.1
+    assert 0.149 < slower < 0.2
 
 
 _OWNER = """
