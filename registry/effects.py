@@ -1,9 +1,10 @@
 """What should happen next? The values in which the pure core tells `registry.service` what to do."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from registry.catalog import Signed
-from registry.records import PeerId, Version
+from registry.records import Load, PeerId, Service, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,4 +68,12 @@ class Probe:
     node: PeerId
 
 
-Effect = Persist | Forget | Publish | Fetch | Changed | Contested | Remember | Probe
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A node said how busy some of its replicas are; nothing is in `loads` when the note was dropped."""
+
+    node: PeerId
+    loads: Mapping[Service, Load]
+
+
+Effect = Persist | Forget | Publish | Fetch | Changed | Contested | Remember | Probe | Loaded

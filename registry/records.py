@@ -3,7 +3,8 @@
 Values only. A record is the whole state of one node; nobody else may write it.
 """
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NamedTuple, NewType
 
@@ -63,7 +64,10 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The whole public state of one node at one version."""
+    """The whole public state of one node at one version.
+
+    `skipped` are the places of services in the list as it was signed whose type we do not know, in rising order.
+    """
 
     node: PeerId
     version: Version
@@ -71,6 +75,15 @@ class Record:
     services: tuple[Service, ...] = ()
     reach: Reach = Reach()
     agent: str = ""
+    skipped: tuple[int, ...] = field(default=(), compare=False)
+
+    def service_at(self, place: int) -> Service | None:
+        """Return the service at a place of the list as it was signed; `None` where we know of none."""
+        before = bisect_left(self.skipped, place)
+        index = place - before
+        if place in self.skipped[before : before + 1] or index >= len(self.services):
+            return None
+        return self.services[index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +103,37 @@ class Doubt:
     version: Version
     beat: int
     about: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy one replica is, as its node measures it.
+
+    `slots` is how many requests it takes at one time, 0 when that is not known. `rate` counts the events of text
+    streams that went out per second, about its tokens; 0 when nothing streams. `first` is how many seconds its last
+    answer took to its first byte, `None` before there was one.
+    """
+
+    in_flight: int = 0
+    queued: int = 0
+    slots: int = 0
+    rate: float = 0.0
+    first: float | None = None
+
+    @property
+    def waiting(self) -> int:
+        """The requests that a new one would find there."""
+        return self.in_flight + self.queued
+
+
+@dataclass(frozen=True, slots=True)
+class LoadNote:
+    """A note of how busy a node is. It is a heartbeat as well, and counts as one.
+
+    `rows` name services by their place in the record's list at that version, in rising order.
+    """
+
+    node: PeerId
+    version: Version
+    beat: int
+    rows: tuple[tuple[int, Load], ...]

@@ -15,6 +15,7 @@ from registry.effects import (
     Effect,
     Fetch,
     Forget,
+    Loaded,
     Persist,
     Probe,
     Publish,
@@ -23,9 +24,21 @@ from registry.effects import (
 from registry.errors import InvalidFrame, LimitReached
 from registry.guests import guests
 from registry.liveness import Contact, Evidence, Presence, Pulse, presence
+from registry.load import loads_in
 from registry.membership import Membership
 from registry.pace import Pace
-from registry.records import Doubt, Heartbeat, PeerId, Reach, Record, Service, Standing, Version
+from registry.records import (
+    Doubt,
+    Heartbeat,
+    Load,
+    LoadNote,
+    PeerId,
+    Reach,
+    Record,
+    Service,
+    Standing,
+    Version,
+)
 from registry.settings import RegistrySettings
 from registry.signing import Identity
 from registry.voice import Voice
@@ -36,12 +49,17 @@ __all__ = [
     "Effect",
     "Fetch",
     "Forget",
+    "Loaded",
     "Persist",
     "Probe",
     "Publish",
     "Remember",
     "Replica",
 ]
+
+# Loads are said once a second at most; a few come together when the mesh was slow.
+_LOADS_PER_SECOND = 2.0
+_LOADS_AT_ONCE = 5.0
 
 # A peer that restarted too may know no more than we do, so a few are asked whom they have heard.
 _HEARSAYS = 8
@@ -69,6 +87,7 @@ class Replica:
         self._hearsays = 0
         rate = settings.frames_per_second
         self._authors = Pace(rate=rate, burst=max(rate * 10, 1.0))
+        self._reporters = Pace(rate=_LOADS_PER_SECOND, burst=_LOADS_AT_ONCE)
 
     # What we say.
 
@@ -136,6 +155,10 @@ class Replica:
         """Make our word and a heartbeat due at once."""
         self._voice.hurry(now)
 
+    def report(self, busy: Mapping[Service, Load], now: float) -> list[Effect]:
+        """Say how busy our replicas are, when that is worth a note; `busy` are those with requests."""
+        return self._voice.report(busy, now, rarity=self._members.rarity)
+
     def tick(self, now: float) -> list[Effect]:
         """Publish what is due, beat, notice who fell silent, and probe."""
         changed = self._members.tick(now)
@@ -164,6 +187,8 @@ class Replica:
         word = wire.decode(frame)
         if isinstance(word, Doubt):
             return self._hear_doubt(word, now)
+        if isinstance(word, LoadNote):
+            return self._hear_load(word, now)
         if isinstance(word, Heartbeat):
             return self._hear_beat(word, now)
         # What is no news costs its author nothing: else whoever repeats old frames of another silences it.
@@ -283,7 +308,7 @@ class Replica:
             return [Contested(version)]
         return self._speak(self.own, now)
 
-    def _hear_beat(self, note: Heartbeat | Doubt, now: float) -> list[Effect]:
+    def _hear_beat(self, note: Heartbeat | Doubt | LoadNote, now: float) -> list[Effect]:
         node = note.node
         if node == self.peer:
             ahead = note.version > self.own.version
@@ -308,7 +333,15 @@ class Replica:
                 self._members.accuse(doubt.about, now)
         return effects
 
-    def _is_newer_beat(self, note: Heartbeat | Doubt) -> bool:
+    def _hear_load(self, note: LoadNote, now: float) -> list[Effect]:
+        effects = self._hear_beat(note, now)
+        # Whose beat counts may report: a member, each note once, and about the record that we hold.
+        counts = any(isinstance(effect, Remember) for effect in effects)
+        taken = counts and self._reporters.allows(note.node, now)
+        loads = loads_in(note, self.catalog.held[note.node].record) if taken else {}
+        return [*effects, Loaded(note.node, loads)]
+
+    def _is_newer_beat(self, note: Heartbeat | Doubt | LoadNote) -> bool:
         # Versions come first: a node restored from a backup steps past its old words and counts beats anew.
         pulse = self._members.pulses[note.node]
         return (note.version, note.beat) > (pulse.version, pulse.beat)

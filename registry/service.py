@@ -17,6 +17,7 @@ from registry.effects import (
     Effect,
     Fetch,
     Forget,
+    Loaded,
     Persist,
     Probe,
     Publish,
@@ -24,6 +25,7 @@ from registry.effects import (
 )
 from registry.errors import InvalidFrame, LimitReached, MeshError, StoreUnavailable
 from registry.liveness import Evidence, Presence, Pulse
+from registry.loading import Loading
 from registry.mesh import Arrived, Joined, Mesh, Parted, Pipe, PipeHandler, Restarted
 from registry.pace import Pace
 from registry.probing import PROVE, VOUCH, Probing
@@ -86,6 +88,7 @@ class Registry:
         self.mesh = mesh
         self.counters: Counter[str] = Counter()
         self._replica = Replica(identity, settings, epoch=epoch, jitter=random)
+        self.load = Loading(self._replica, now=now, counters=self.counters)
         self._now = now
         self._saving = Saving(store, Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
         self._saving.also(self._records)
@@ -291,7 +294,7 @@ class Registry:
 
     async def _tick(self) -> None:
         while True:
-            await self._perform(self._replica.tick(self._now()))
+            await self._perform([*self._replica.tick(self._now()), *self.load.say()])
             wait = min(max(self._replica.due() - self._now(), 0.005), _GRAIN)
             self._wake.clear()
             before = self._now()
@@ -320,6 +323,8 @@ class Registry:
                     self._probing.want(node)
                 case Persist() | Forget() | Remember():
                     self._saving.keep(effect)
+                case Loaded():
+                    self.load.hear(effect)
                 case Changed():
                     continue
 

@@ -1,14 +1,26 @@
 """What do we say of ourselves, and when? Our own record, its repetitions, our heartbeats, our refutations. No I/O."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from registry import wire
 from registry.catalog import Signed
 from registry.effects import Effect, Publish
 from registry.errors import LimitReached
+from registry.load import Reporter
 from registry.pace import Pace
-from registry.records import Doubt, Heartbeat, PeerId, Reach, Record, Service, Standing, Version
+from registry.records import (
+    Doubt,
+    Heartbeat,
+    Load,
+    LoadNote,
+    PeerId,
+    Reach,
+    Record,
+    Service,
+    Standing,
+    Version,
+)
 from registry.settings import RegistrySettings
 from registry.signing import Identity
 
@@ -49,6 +61,7 @@ class Voice:
         self._refutations = Pace(rate=_REFUTATIONS_PER_SECOND, burst=_REFUTATIONS_AT_ONCE)
         self._reassurances = Pace(rate=_REASSURANCES_PER_SECOND, burst=_REASSURANCES_AT_ONCE)
         self._doubts = Pace(rate=_DOUBTS_PER_SECOND, burst=_DOUBTS_AT_ONCE)
+        self._reporter = Reporter()
 
     def describe(self, agent: str) -> None:
         """Name the software in our record, from the next word on."""
@@ -130,6 +143,22 @@ class Voice:
         self._beat += 1
         doubt = Doubt(self.own.node, self.own.version, self._beat, about)
         return [Publish(wire.encode_doubt(doubt, self._identity))]
+
+    def report(
+        self, busy: Mapping[Service, Load], now: float, *, rarity: float = 1.0
+    ) -> list[Effect]:
+        """Say how busy we are, when that is worth a note; not before the record that names the replicas is out."""
+        if self.spoken is None or self.quiet or self._unpublished:
+            return []
+        said = self._reporter.rows(busy, now, rarity=rarity)
+        # What is being unregistered has no place in the record any more.
+        named = enumerate(self.own.services) if said else ()
+        rows = tuple((place, said[service]) for place, service in named if service in said)
+        if not rows:
+            return []
+        self._beat += 1
+        note = LoadNote(self.own.node, self.own.version, self._beat, rows)
+        return [Publish(wire.encode_load(note, self._identity))]
 
     def tick(self, now: float, *, rarity: float = 1.0) -> list[Effect]:
         """Publish what is due; `rarity` multiplies the time to the next repetition and heartbeat."""

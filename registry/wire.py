@@ -11,6 +11,7 @@ import struct
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Annotated
 
 import orjson
@@ -23,6 +24,8 @@ from registry.mesh import MAX_FRAME_BYTES
 from registry.records import (
     Doubt,
     Heartbeat,
+    Load,
+    LoadNote,
     ModelType,
     PeerId,
     Reach,
@@ -33,12 +36,13 @@ from registry.records import (
 )
 
 VERSION = 1
-RECORD, HEARTBEAT, DOUBT, PROOF = 1, 2, 3, 4
+RECORD, HEARTBEAT, DOUBT, PROOF, LOAD = 1, 2, 3, 4, 5
 DOMAINS = {
     RECORD: b"modelvine/1/record\0",
     HEARTBEAT: b"modelvine/1/heartbeat\0",
     DOUBT: b"modelvine/1/doubt\0",
     PROOF: b"modelvine/1/proof\0",
+    LOAD: b"modelvine/1/load\0",
 }
 CHALLENGE_BYTES = 16
 """Random bytes that a proof of life signs, so that it cannot have been made before."""
@@ -50,12 +54,21 @@ MAX_ADDRESSES = 16
 MAX_ADDRESS_CHARACTERS = 256
 MAX_CERTIFICATE_CHARACTERS = 2_048
 MAX_AGENT_CHARACTERS = 128
+MAX_LOADS = 64
+"""Rows of one load; who has more busy replicas names those whose load moved most."""
+MAX_COUNT = (1 << 16) - 1
+"""Where the whole numbers of a load end: a greater one is said as this."""
+MAX_FIGURE = 1e6
+"""Where its seconds, and its events per second, end."""
 # JSON readers in other languages keep integers exact only to 2^53.
 MAX_COUNTER = (1 << 53) - 1
 
 _TYPES = {int(kind): kind for kind in ModelType}
 _HEARTBEAT_BODY = struct.Struct(">QQQ")
 _DOUBT_BODY = struct.Struct(f">QQQ{signing.KEY_BYTES}s")
+_LOAD_HEAD = struct.Struct(">QQQH")
+_LOAD_ROW = struct.Struct(">HHHHff")
+_SHORTEST = 1e-6
 
 _Counter = Annotated[int, Field(ge=0, le=MAX_COUNTER)]
 # Printable ASCII: an address is logged, shown and dialled, so it carries no control characters.
@@ -117,6 +130,12 @@ def encode_doubt(doubt: Doubt, identity: signing.Identity) -> bytes:
     return _seal(DOUBT, _DOUBT_BODY.pack(*doubt.version, doubt.beat, about), identity)
 
 
+def encode_load(note: LoadNote, identity: signing.Identity) -> bytes:
+    """Sign a load: 124 bytes and 16 for each row; numbers beyond what fits are said as the greatest that does."""
+    head = _LOAD_HEAD.pack(*note.version, note.beat, len(note.rows))
+    return _seal(LOAD, head + b"".join(_load_row(*row) for row in note.rows), identity)
+
+
 def encode_proof(challenge: bytes, identity: signing.Identity) -> bytes:
     """Sign a challenge: 114 bytes that prove life now; raise `InvalidFrame` when it has another length."""
     if len(challenge) != CHALLENGE_BYTES:
@@ -144,7 +163,7 @@ def author_of(frame: bytes) -> PeerId:
     return signing.peer_of(frame[2 : 2 + signing.KEY_BYTES])
 
 
-def decode(frame: bytes) -> Signed | Heartbeat | Doubt:
+def decode(frame: bytes) -> Signed | Heartbeat | Doubt | LoadNote:
     """Read and verify a frame; raise `InvalidFrame` or `InvalidSignature`."""
     if not HEADER_BYTES <= len(frame) <= MAX_FRAME_BYTES:
         raise InvalidFrame(
@@ -197,6 +216,36 @@ def _doubt(public: bytes, body: bytes, _: bytes) -> Doubt:
     return Doubt(signing.peer_of(public), *counted, signing.peer_of(about))
 
 
+def _load(public: bytes, body: bytes, _: bytes) -> LoadNote:
+    if len(body) < _LOAD_HEAD.size:
+        raise InvalidFrame(f"a load's body has at least {_LOAD_HEAD.size} bytes, not {len(body)}")
+    *counters, count = _LOAD_HEAD.unpack_from(body)
+    size = _LOAD_HEAD.size + count * _LOAD_ROW.size
+    if not 1 <= count <= MAX_LOADS or len(body) != size:
+        raise InvalidFrame(f"a load of {count} rows in {len(body)} bytes")
+    rows = [*_LOAD_ROW.iter_unpack(body[_LOAD_HEAD.size :])]
+    places = [row[0] for row in rows]
+    # Rising places name nothing twice, and leave one way to write a load.
+    if places[-1] >= MAX_SERVICES or any(a >= b for a, b in pairwise(places)):
+        raise InvalidFrame("a load's rows are out of order or range")
+    # Written so that what is not a number fails too.
+    if not all(0 <= figure <= MAX_FIGURE for row in rows for figure in row[4:]):
+        raise InvalidFrame("a load's figure is out of range")
+    return LoadNote(signing.peer_of(public), *_counted(*counters), tuple(map(_read_row, rows)))
+
+
+def _read_row(row: tuple[int, int, int, int, float, float]) -> tuple[int, Load]:
+    place, in_flight, queued, slots, rate, first = row
+    return place, Load(in_flight, queued, slots, rate, first or None)
+
+
+def _load_row(place: int, load: Load) -> bytes:
+    counts = (min(count, MAX_COUNT) for count in (load.in_flight, load.queued, load.slots))
+    # No answer takes no time at all, so 0 stands for "there was none".
+    first = 0.0 if load.first is None else max(load.first, _SHORTEST)
+    return _LOAD_ROW.pack(place, *counts, min(load.rate, MAX_FIGURE), min(first, MAX_FIGURE))
+
+
 def _counted(epoch: int, sequence: int, beat: int) -> tuple[Version, int]:
     if max(epoch, sequence, beat) > MAX_COUNTER:
         raise InvalidFrame("a heartbeat's counter is out of range")
@@ -210,7 +259,8 @@ def _record(public: bytes, body: bytes, frame: bytes) -> Signed:
         standing = Standing(parsed.standing)
     except (ValidationError, Base64Error, ValueError) as error:
         raise InvalidFrame(f"not a record: {type(error).__name__}") from error
-    services = tuple(s for row in parsed.services if (s := _service(row)) is not None)
+    read = [_service(row) for row in parsed.services]
+    services = tuple(service for service in read if service is not None)
     if len({(s.project, s.model, s.cid) for s in services}) != len(services):
         raise InvalidFrame("a record names one replica twice")
     record = Record(
@@ -220,6 +270,7 @@ def _record(public: bytes, body: bytes, frame: bytes) -> Signed:
         services=services,
         reach=Reach(tuple(parsed.mesh), tuple(parsed.links), certificate),
         agent=parsed.agent if parsed.agent.isprintable() else "",
+        skipped=tuple(place for place, service in enumerate(read) if service is None),
     )
     return Signed(record, frame)
 
@@ -240,8 +291,9 @@ def _service(row: list[object]) -> Service | None:
     return None if known is None else Service(project, model, cid, known)
 
 
-_READERS: Mapping[int, Callable[[bytes, bytes, bytes], Signed | Heartbeat | Doubt]] = {
+_READERS: Mapping[int, Callable[[bytes, bytes, bytes], Signed | Heartbeat | Doubt | LoadNote]] = {
     RECORD: _record,
     HEARTBEAT: _heartbeat,
     DOUBT: _doubt,
+    LOAD: _load,
 }

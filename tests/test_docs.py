@@ -11,7 +11,7 @@ from node import cli, config
 from node.faces.errors import TABLE
 from registry import wire
 from registry.catalog import Catalog, Signed
-from registry.records import Heartbeat
+from registry.records import Heartbeat, Load, LoadNote
 from registry.signing import Identity
 from scripts import tables
 
@@ -133,6 +133,14 @@ def test_the_example_heartbeat_decodes_to_what_the_page_says():
     note = wire.decode(frame)
     assert note == Heartbeat(EXAMPLE.peer, wire.decode(example("record")).record.version, 42)
     assert len(frame) == 122
+
+
+def test_the_example_load_decodes_to_what_the_page_says():
+    frame = example("load")
+    rows = ((0, Load(in_flight=3, queued=0, slots=8, rate=41.5, first=0.375)),)
+    note = LoadNote(EXAMPLE.peer, wire.decode(example("record")).record.version, 43, rows)
+    assert wire.decode(frame) == note
+    assert wire.encode_load(note, EXAMPLE) == frame
 
 
 def test_the_protocol_page_names_every_domain_and_limit():

@@ -14,6 +14,7 @@ from registry.effects import (
     Effect,
     Fetch,
     Forget,
+    Loaded,
     Persist,
     Probe,
     Publish,
@@ -21,7 +22,18 @@ from registry.effects import (
 )
 from registry.errors import InvalidSignature, LimitReached
 from registry.liveness import Evidence, Presence
-from registry.records import Doubt, Heartbeat, PeerId, Reach, Record, Service, Standing, Version
+from registry.records import (
+    Doubt,
+    Heartbeat,
+    Load,
+    LoadNote,
+    PeerId,
+    Reach,
+    Record,
+    Service,
+    Standing,
+    Version,
+)
 from registry.replica import Replica
 from registry.settings import RegistrySettings
 from registry.signing import Identity
@@ -612,6 +624,96 @@ def test_a_forged_doubt_is_refused() -> None:
     forged = doubt(B, C, 1)[:2] + D.public + doubt(B, C, 1)[34:]
     with pytest.raises(InvalidSignature):
         one.receive(forged, 2.0)
+
+
+# Loads.
+
+
+def load(author: Identity, number: int, *, at: tuple[int, int] = (1, 1), place: int = 0) -> bytes:
+    note = LoadNote(author.peer, Version(*at), number, ((place, Load(3)),))
+    return wire.encode_load(note, author)
+
+
+def hearing_b() -> Replica:
+    one = serving(A)
+    one.receive(word(B, LLAMA), 1.0)
+    return one
+
+
+def taken(effects: list[Effect]) -> list[Loaded]:
+    return [effect for effect in effects if isinstance(effect, Loaded) and effect.loads]
+
+
+def test_a_load_names_its_replica_and_proves_life_like_a_heartbeat() -> None:
+    one = hearing_b()
+    one.tick(1.0 + LEASE)
+    assert one.presence(B.peer) is Presence.LOST
+    effects = one.receive(load(B, 1), 2.0 + LEASE)
+    assert Loaded(B.peer, {LLAMA: Load(3)}) in effects
+    assert Remember(B.peer, Version(1, 1), 1) in effects
+    assert one.presence(B.peer) is Presence.ALIVE
+
+
+def test_a_load_is_never_kept_nor_part_of_what_is_compared() -> None:
+    one = hearing_b()
+    before = one.catalog
+    effects = one.receive(load(B, 1), 2.0)
+    assert one.catalog is before
+    assert not any(isinstance(effect, Persist | Changed | Publish) for effect in effects)
+
+
+@pytest.mark.parametrize(
+    "frame", [load(B, 1), load(B, 2), load(B, 9, at=(0, 1)), load(D, 1), load(A, 1)],
+    ids=["repeated", "older than a heartbeat", "outdated", "a stranger's", "our own"],
+)  # fmt: skip
+def test_a_load_that_counts_for_no_heartbeat_counts_for_nothing(frame: bytes) -> None:
+    one = hearing_b()
+    one.receive(load(B, 1), 2.0)
+    one.receive(beat(B, 2), 2.0)
+    pulse = one.pulses()[B.peer]
+    assert taken(one.receive(frame, 3.0)) == []
+    assert one.pulses()[B.peer] == pulse
+
+
+def test_a_load_of_a_record_that_we_do_not_hold_yet_is_a_reason_to_ask() -> None:
+    effects = hearing_b().receive(load(B, 1, at=(1, 2)), 2.0)
+    assert effects == [Fetch(B.peer), Loaded(B.peer, {})]
+
+
+def test_a_load_that_names_nothing_is_dropped() -> None:
+    assert taken(hearing_b().receive(load(B, 1, place=1), 2.0)) == []
+
+
+def test_a_forged_load_is_refused() -> None:
+    one = hearing_b()
+    forged = load(D, 1)[:2] + B.public + load(D, 1)[34:]
+    with pytest.raises(InvalidSignature):
+        one.receive(forged, 2.0)
+
+
+def test_who_reports_without_end_is_heard_twice_a_second_and_lives() -> None:
+    one = hearing_b()
+    heard = [taken(one.receive(load(B, n), 2.0 + n / 10)) for n in range(1, 101)]
+    assert sum(map(len, heard)) <= 5 + 2 * 10 + 1
+    assert one.presence(B.peer) is Presence.ALIVE
+
+
+def test_a_captured_load_proves_nothing_after_our_restart() -> None:
+    captured = load(B, 7)
+    one = replica(A, epoch=2)
+    one.restore([word(B, LLAMA)], 0.0, beats={B.peer: (Version(1, 1), 7)})
+    assert taken(one.receive(captured, 1.0)) == []
+    assert one.presence(B.peer) is Presence.LOST
+
+
+def test_in_a_large_mesh_loads_are_said_the_less_often() -> None:
+    one = serving(A, LLAMA)
+    for n in range(24):
+        other = Identity(bytes([100 + n]) * 32)
+        one.receive(word(other), 0.0)
+    one.tick(SETTINGS.coalesce)
+    said = [bool(one.report({LLAMA: Load(1 + n % 2)}, 1.0 + n)) for n in range(20)]
+    assert sum(said) == 4  # one in 25 / 5 seconds
 
 
 def test_what_nobody_reached_is_doubted_aloud_and_lost_after_the_time_for_doubt() -> None:

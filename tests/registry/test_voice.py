@@ -3,7 +3,7 @@
 from registry import wire
 from registry.catalog import Signed
 from registry.effects import Publish
-from registry.records import Heartbeat, Service, Standing, Version
+from registry.records import Heartbeat, Load, LoadNote, Service, Standing, Version
 from registry.settings import RegistrySettings
 from registry.voice import Voice
 from tests.strategies import IDENTITIES
@@ -50,3 +50,33 @@ def test_a_word_after_a_step_past_a_version_is_newer_than_it() -> None:
     assert one.speak(one.own, 1.0).record.version > Version(9, 9)
     one.step_past(Version(1, 1))
     assert one.own.version > Version(9, 9)
+
+
+LLAMA, QWEN = Service("p", "llama"), Service("p", "qwen")
+
+
+def test_a_load_takes_the_next_beat_and_names_replicas_by_their_place() -> None:
+    one = voice()
+    one.speak(one.draft(services=[QWEN, LLAMA], reach=None, standing=None), 0.0)
+    [*_, heartbeat] = said(one, SETTINGS.coalesce)
+    assert isinstance(heartbeat, Heartbeat)
+    [publish] = one.report({LLAMA: Load(3)}, 1.0)
+    assert isinstance(publish, Publish)
+    rows = ((1, Load(3)),)
+    expected = LoadNote(A.peer, one.own.version, heartbeat.beat + 1, rows)
+    assert wire.decode(publish.frame) == expected
+
+
+def test_no_load_is_said_before_the_record_that_names_the_replicas_is_out() -> None:
+    one = voice()
+    assert one.report({LLAMA: Load(3)}, 0.0) == []
+    one.speak(one.draft(services=[LLAMA], reach=None, standing=None), 0.0)
+    assert one.report({LLAMA: Load(3)}, 0.0) == []
+    said(one, SETTINGS.coalesce)
+    assert one.report({LLAMA: Load(3)}, SETTINGS.coalesce)
+
+
+def test_nothing_is_said_of_a_replica_that_the_record_does_not_name() -> None:
+    one = speaking()
+    said(one, SETTINGS.coalesce)
+    assert one.report({LLAMA: Load(3)}, 1.0) == []

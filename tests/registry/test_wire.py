@@ -12,7 +12,17 @@ from registry import wire
 from registry.catalog import Signed
 from registry.errors import InvalidFrame, InvalidSignature, LimitReached
 from registry.mesh import MAX_FRAME_BYTES
-from registry.records import Heartbeat, ModelType, Reach, Record, Service, Standing, Version
+from registry.records import (
+    Heartbeat,
+    Load,
+    LoadNote,
+    ModelType,
+    Reach,
+    Record,
+    Service,
+    Standing,
+    Version,
+)
 from registry.signing import Identity
 from tests.strategies import IDENTITIES, counters, identities, signed_records, versions
 
@@ -58,6 +68,41 @@ def test_a_heartbeat_is_122_bytes(version: Version, beat: int) -> None:
     assert len(wire.encode_heartbeat(Heartbeat(ME.peer, version, beat), ME)) == 122
 
 
+counts = st.integers(0, wire.MAX_COUNT)
+figures = st.floats(0, wire.MAX_FIGURE, width=32)
+loads = st.builds(
+    Load, counts, counts, counts, figures, st.none() | figures.filter(lambda s: s > wire._SHORTEST)
+)
+rows = st.dictionaries(
+    st.integers(0, wire.MAX_SERVICES - 1), loads, min_size=1, max_size=wire.MAX_LOADS
+)
+
+
+@given(identities, versions, counters, rows)
+def test_a_load_comes_back_as_it_was_in_16_bytes_a_row(
+    owner: Identity, version: Version, beat: int, rows: dict[int, Load]
+) -> None:
+    note = LoadNote(owner.peer, version, beat, tuple(sorted(rows.items())))
+    frame = wire.encode_load(note, owner)
+    assert len(frame) == 124 + 16 * len(rows)
+    assert wire.decode(frame) == note
+
+
+def test_numbers_of_a_load_that_do_not_fit_are_said_as_the_greatest_that_does() -> None:
+    beyond = Load(10**6, 10**6, 10**6, 1e30, 1e30)
+    note = LoadNote(ME.peer, ONE, 1, ((0, beyond),))
+    greatest = Load(*[wire.MAX_COUNT] * 3, wire.MAX_FIGURE, wire.MAX_FIGURE)
+    assert wire.decode(wire.encode_load(note, ME)) == LoadNote(ME.peer, ONE, 1, ((0, greatest),))
+
+
+@pytest.mark.parametrize(("first", "read"), [(None, False), (0.0, True), (1e-9, True)])
+def test_an_unknown_latency_is_not_none_at_all(first: float | None, read: bool) -> None:
+    note = LoadNote(ME.peer, ONE, 1, ((0, Load(first=first)),))
+    back = wire.decode(wire.encode_load(note, ME))
+    assert isinstance(back, LoadNote)
+    assert (back.rows[0][1].first is not None) is read
+
+
 def test_a_record_of_one_model_is_a_few_hundred_bytes() -> None:
     assert len(wire.encode_record(RECORD, ME).frame) < 300
 
@@ -78,7 +123,9 @@ def test_unknown_columns_of_a_service_are_ignored_whatever_they_hold() -> None:
 
 def test_a_service_of_an_unknown_type_is_skipped_and_the_others_are_kept() -> None:
     rows = [["p", "video", "", 7], ["p", "llama", "", 0], ["p", "huge", "", 10**15]]
-    assert read(with_fields(services=rows)) == RECORD
+    kept = read(with_fields(services=rows))
+    assert kept == RECORD
+    assert [kept.service_at(place) for place in range(4)] == [None, *RECORD.services, None, None]
 
 
 def test_a_record_with_only_the_needed_fields_is_enough() -> None:
@@ -142,7 +189,7 @@ def test_a_well_signed_body_of_any_shape_is_a_record_or_refused(fields: dict[str
         assert isinstance(wire.decode(sealed(body)), Signed)
 
 
-@given(st.binary(max_size=60), st.sampled_from([wire.RECORD, wire.HEARTBEAT]))
+@given(st.binary(max_size=60), st.sampled_from([wire.RECORD, wire.HEARTBEAT, wire.LOAD]))
 def test_well_signed_noise_is_refused(body: bytes, kind: int) -> None:
     if kind == wire.HEARTBEAT and len(body) == 24:
         body += b"!"
@@ -241,6 +288,52 @@ def test_a_heartbeat_with_a_counter_that_others_cannot_hold_is_refused(counter: 
     values[counter] = wire.MAX_COUNTER + 1
     with pytest.raises(InvalidFrame):
         wire.decode(sealed(struct.pack(">QQQ", *values), kind=wire.HEARTBEAT))
+
+
+def load_body(*rows: tuple[float, ...], count: int | None = None) -> bytes:
+    head = struct.pack(">QQQH", 1, 1, 1, len(rows) if count is None else count)
+    return head + b"".join(struct.pack(">HHHHff", *row) for row in rows)
+
+
+ROW = (0, 1, 2, 3, 4.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        bytes(25),
+        load_body(),
+        load_body(ROW, count=0),
+        load_body(ROW, count=2),
+        load_body(ROW)[:-1],
+        load_body(ROW) + b"!",
+        load_body(ROW, count=65_535),
+        load_body(*((n, 1, 0, 0, 0.0, 0.0) for n in range(wire.MAX_LOADS + 1))),
+        load_body(ROW, ROW),
+        load_body((1, *ROW[1:]), ROW),
+        load_body((wire.MAX_SERVICES, *ROW[1:])),
+        *(
+            load_body((*ROW[:4], *figures))
+            for figure in (float("nan"), float("inf"), float("-inf"), -1.0, 2 * wire.MAX_FIGURE)
+            for figures in ((figure, 1.0), (1.0, figure))
+        ),
+        struct.pack(">QQQH", wire.MAX_COUNTER + 1, 1, 1, 1) + load_body(ROW)[26:],
+        struct.pack(">QQQH", 1, 1, wire.MAX_COUNTER + 1, 1) + load_body(ROW)[26:],
+    ],
+    ids=lambda body: body.hex()[48:100] or "empty",
+)
+def test_a_well_signed_load_beyond_a_limit_or_of_the_wrong_shape_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidFrame):
+        wire.decode(sealed(body, kind=wire.LOAD))
+
+
+@given(st.integers(0, (124 + 16) * 8 - 1))
+def test_a_load_with_any_bit_changed_is_refused(bit: int) -> None:
+    broken = bytearray(wire.encode_load(LoadNote(ME.peer, ONE, 1, ((3, Load(1)),)), ME))
+    broken[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(InvalidFrame):
+        wire.decode(bytes(broken))
 
 
 def test_a_frame_cannot_be_passed_off_as_another_nodes() -> None:

@@ -1,0 +1,46 @@
+"""The load at work: asks this node's meter how busy it is, and hands on what other nodes said of themselves."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from registry.effects import Effect, Loaded
+from registry.records import Load, PeerId, Service
+from registry.replica import Replica
+
+Loads = Mapping[Service, Load]
+
+
+class Loading:
+    """Between the replica, which decides what is said and taken, and the router, which measures and weighs."""
+
+    def __init__(
+        self, replica: Replica, *, now: Callable[[], float], counters: Counter[str]
+    ) -> None:
+        self._replica = replica
+        self._now = now
+        self._counters = counters
+        self._busy: Callable[[], Loads] = dict
+        self._listeners: list[Callable[[PeerId, Loads], None]] = []
+
+    def measure(self, busy: Callable[[], Loads]) -> None:
+        """Ask `busy` for the load of our replicas that have requests, some times a second; it must not block."""
+        self._busy = busy
+
+    def on_load(self, listener: Callable[[PeerId, Loads], None]) -> None:
+        """Call `listener` with what a node says of some of its replicas; it must not block."""
+        self._listeners.append(listener)
+
+    def say(self) -> list[Effect]:
+        """Return what is to be said of our load now."""
+        effects = self._replica.report(self._busy(), self._now())
+        self._counters["loads_out"] += len(effects)
+        return effects
+
+    def hear(self, heard: Loaded) -> None:
+        """Hand on what a node said."""
+        self._counters["loads_in"] += 1
+        if not heard.loads:
+            self._counters["loads_dropped"] += 1
+            return
+        for listener in self._listeners:
+            listener(heard.node, heard.loads)
