@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Callable, Iterable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +11,7 @@ from node.agent import Agent
 from node.bootstrap import Bootstrap
 from node.metrics import Metrics
 from node.settings import Settings
-from registry.errors import PeerUnreachable
 from registry.liveness import Evidence, Presence
-from registry.mesh import Pipe
 from registry.mesh.libp2p import LibP2PMesh
 from registry.records import PeerId, Reach, Standing
 from registry.service import Registry, next_epoch
@@ -24,9 +22,7 @@ from router import dialects, policies
 from router.dispatch import Outcome, Router
 from router.errors import WorkerTimeout, WorkerUnreachable
 from router.links import Links
-
-# A request waits for them, so few; nodes name the address that others dial most easily first.
-_ADDRESSES_DIALLED = 2
+from router.reaching import Reaching
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +55,7 @@ async def assemble(given: Given, closing: AsyncExitStack) -> Parts:
     registry = await _registry(given, store)
     agent = Agent(registry, store)
     await agent.restore()
-    links = _links(given, registry)
-    closing.push_async_callback(links.close)
+    links = _links(given, registry, closing)
     metrics = Metrics()
     router = Router(
         own=identity.peer,
@@ -94,8 +89,8 @@ async def _registry(given: Given, store: Store) -> Registry:
     return registry
 
 
-def _links(given: Given, registry: Registry) -> Links:
-    timeout = given.settings.router.connect_timeout
+def _links(given: Given, registry: Registry, closing: AsyncExitStack) -> Links:
+    lost: set[PeerId] = set()
 
     def reach(peer: PeerId) -> Reach | None:
         held = registry.catalog.held.get(peer)
@@ -104,21 +99,17 @@ def _links(given: Given, registry: Registry) -> Links:
     def relayed(peer: PeerId) -> bool:
         return any(c.relayed for c in registry.mesh.connections() if c.peer == peer)
 
-    async def open_pipe(peer: PeerId) -> Pipe:
-        # A node holds connections to a few others only, and one that has just come may not be among them yet.
-        if all(connection.peer != peer for connection in registry.mesh.connections()):
-            known = reach(peer)
-            for address in known.mesh[:_ADDRESSES_DIALLED] if known else ():
-                if address.endswith(f"/p2p/{peer}"):
-                    with suppress(PeerUnreachable):
-                        await registry.mesh.connect(address, timeout=timeout)
-                        break
-        return await registry.mesh.open_pipe(peer, timeout=timeout)
-
+    reaching = Reaching(
+        registry.mesh,
+        reach=reach,
+        timeout=given.settings.router.connect_timeout,
+        now=time.monotonic,
+    )
+    closing.push_async_callback(reaching.close)
     links = Links(
         identity=given.identity,
         reach=reach,
-        open_pipe=open_pipe,
+        open_pipe=reaching.open_pipe,
         relayed=relayed,
         settings=given.settings.router,
     )
@@ -126,9 +117,15 @@ def _links(given: Given, registry: Registry) -> Links:
     def changed(nodes: Iterable[PeerId]) -> None:
         for node in nodes:
             if registry.presence(node) is Presence.LOST:
+                lost.add(node)
                 links.give_up(node)
+            elif node in lost:
+                lost.remove(node)
+                links.forgive(node)
+                reaching.forgive(node)
 
     registry.on_change(changed)
+    closing.push_async_callback(links.close)
     return links
 
 

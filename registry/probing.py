@@ -10,12 +10,12 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
-from registry import sync, wire
+from registry import claims, sync, wire
 from registry.effects import Effect
 from registry.errors import InvalidFrame, LimitReached, MeshError
 from registry.liveness import Evidence
 from registry.mesh import Connection, Mesh
-from registry.records import PeerId
+from registry.records import PeerId, Reach
 from registry.replica import Replica
 from registry.settings import RegistrySettings
 
@@ -164,10 +164,12 @@ class Probing:
 
     async def _by_dialling(self, node: PeerId) -> bool:
         held = self._replica.catalog.held.get(node)
-        addresses = held.record.reach.mesh if held else ()
+        reach = held.record.reach if held else Reach()
+        together = claims.among_ourselves(self._replica.own.reach)
         # One address, as the redial loop tries; each failed dial of a silent machine takes its whole time.
-        own = [a for a in addresses if a.endswith(f"/p2p/{node}")][:1]
-        for address in own:
+        own = claims.direct_addresses(reach, node, together=together)
+        own += claims.relayed_addresses(reach, node, together=together)
+        for address in own[:1]:
             try:
                 await self._mesh.connect(
                     address, timeout=_DIALS_PER_PROBE * self._settings.probe_timeout

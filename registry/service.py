@@ -8,7 +8,7 @@ from contextlib import suppress
 from hashlib import sha256
 from types import MappingProxyType
 
-from registry import sync
+from registry import claims, sync
 from registry.catalog import Catalog
 from registry.comparing import Comparing
 from registry.effects import (
@@ -329,14 +329,15 @@ class Registry:
                     continue
 
     def _keep(self) -> None:
+        together = claims.among_ourselves(self.own.reach)
+        # A connection through a relay is made when a request needs it: whoever has to be relayed dials others itself.
         known = [
             address
             for node, signed in self.catalog.held.items()
             if node != self.peer
             and self.admits(node)
             and signed.record.standing is not Standing.LEFT
-            for address in signed.record.reach.mesh[:1]
-            if _leads_to(node, address)
+            for address in claims.direct_addresses(signed.record.reach, node, together=together)[:1]
         ]
         # Everybody has an order of their own, the same each time: else all would dial the same few.
         known.sort(key=lambda address: sha256((self.peer + address).encode()).digest())
@@ -370,12 +371,6 @@ class Registry:
             if isinstance(effect, Changed):
                 for listener in self._listeners:
                     listener(effect.nodes)
-
-
-def _leads_to(node: PeerId, address: str) -> bool:
-    # What else a record may name as its address, it does not have us dial.
-    where, _, peer = address.rpartition("/p2p/")
-    return bool(where) and peer == node
 
 
 async def _within(wait: Awaitable[object], seconds: float) -> None:

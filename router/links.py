@@ -8,11 +8,11 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import aiohttp
 from yarl import URL
 
+from registry import claims
 from registry.errors import InvalidSignature
 from registry.mesh import Pipe
 from registry.mesh.crew import Crew
@@ -70,6 +70,11 @@ class Links:
         if (way := self._ways.get(peer)) is not None:
             way.deadlines.give_up()
             way.doubt()
+
+    def forgive(self, peer: PeerId) -> None:
+        """A peer that was lost lives: addresses of its that did not answer are waited for once more."""
+        if (way := self._ways.get(peer)) is not None:
+            way.forgive()
 
     @asynccontextmanager
     async def to(self, peer: PeerId) -> AsyncIterator[Link]:
@@ -134,11 +139,10 @@ class Links:
     def _usable(self, reach: Reach) -> list[URL]:
         # Another machine's loopback is our own: its claims lead to strangers, unless all of us are on one machine.
         ours = self._reach(self.identity.peer)
-        together = ours is not None and all(
-            address is not None and _is_loopback(address) for address in map(_address, ours.links)
-        )
+        together = ours is not None and claims.among_ourselves(ours)
         addresses = [address for link in reach.links if (address := _address(link)) is not None]
-        return [a for a in addresses if together or not _is_loopback(a)][:MAX_ADDRESSES]
+        credible = [a for a in addresses if claims.credible(a.host or "", together=together)]
+        return credible[:MAX_ADDRESSES]
 
 
 async def _close(retired: list[Way]) -> None:
@@ -155,20 +159,4 @@ def _address(link: str) -> URL | None:
         return None
     if url.explicit_port is None or url.user is not None or url.raw_path_qs != "/" or url.fragment:
         return None
-    host = _ip(url)
-    if host is not None and (host.is_unspecified or host.is_multicast or host.is_link_local):
-        return None
     return url
-
-
-def _ip(url: URL) -> IPv4Address | IPv6Address | None:
-    """Return the host as a number, `None` when it is a name."""
-    try:
-        return ip_address(url.host or "")
-    except ValueError:
-        return None
-
-
-def _is_loopback(url: URL) -> bool:
-    host = _ip(url)
-    return url.host == "localhost" if host is None else host.is_loopback

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 from yarl import URL
@@ -19,6 +19,7 @@ from router.settings import RouterSettings
 
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 320.0
+_TRIED = 64  # addresses that one peer's records may name before the oldest are waited for again
 _PIPED = URL("https://peer.invalid")  # RFC 2606: a name that never resolves
 
 
@@ -46,10 +47,11 @@ class Proven:
 
 @dataclass(frozen=True, slots=True)
 class Shut:
-    """No address answered; they are left alone until then, and for twice the pause if they fail again."""
+    """No address answered; they are tried again then, for nobody to wait for, and left alone for twice the pause."""
 
     until: float
     pause: float
+    tried: frozenset[URL] = frozenset()
 
 
 Direct = Untried | Proven | Shut
@@ -84,9 +86,12 @@ class Way:
 
     def learn(self, reach: Reach) -> None:
         """Take in a newer word on the peer's addresses."""
-        if reach.links != self.reach.links:
-            self._direct = Untried()
         self.reach = reach
+
+    def forgive(self) -> None:
+        """The peer was lost and lives: its addresses deserve to be waited for once more."""
+        if isinstance(self._direct, Shut):
+            self._direct = Untried()
 
     def doubt(self) -> None:
         """A request could not connect: an address that was proven has to be proven anew."""
@@ -101,27 +106,45 @@ class Way:
                 await one.close()
 
     async def link(self, addresses: list[URL]) -> Link:
-        """Choose between the ways. While nothing is known all callers wait for an address, later one at a time."""
+        """Choose between the ways. All callers wait for addresses that were never tried, nobody for those that failed."""
         if not addresses:
             return self._piped()
-        now = asyncio.get_running_loop().time()
-        if isinstance(self._direct, Untried):
+        if isinstance(self._direct, Proven) and self._direct.base not in addresses:
+            self._direct = Untried()
+        if self._never_tried(addresses):
             async with self._trying:
-                if isinstance(self._direct, Untried):
-                    await self._try(addresses, _FIRST_PAUSE)
-        elif isinstance(self._direct, Shut) and now >= self._direct.until:
-            await self._try(addresses, min(2 * self._direct.pause, _LONGEST_PAUSE))
+                if fresh := self._never_tried(addresses):
+                    await self._try(fresh, _FIRST_PAUSE)
+        elif isinstance(self._direct, Shut):
+            self._retry(self._direct, addresses)
         if isinstance(self._direct, Proven):
             return Link(self._over_tcp(), self._direct.base, Route.DIRECT, self.deadlines)
         return self._piped()
 
+    def _never_tried(self, addresses: list[URL]) -> list[URL]:
+        match self._direct:
+            case Proven():
+                return []
+            case Shut(tried=tried):
+                return [address for address in addresses if address not in tried]
+            case Untried():
+                return addresses
+
+    def _retry(self, shut: Shut, addresses: list[URL]) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= shut.until:
+            pause = min(2 * shut.pause, _LONGEST_PAUSE)
+            self._direct = replace(shut, until=now + self._settings.connect_timeout)
+            self._crew.spawn(self._try(addresses, pause))
+
     async def _try(self, addresses: list[URL], pause: float) -> None:
-        now = asyncio.get_running_loop().time
-        if isinstance(self._direct, Shut):
-            # Whoever comes while we try again takes the pipe and does not wait.
-            self._direct = Shut(now() + self._settings.connect_timeout, self._direct.pause)
+        before = self._direct.tried if isinstance(self._direct, Shut) else frozenset()
         found = await self._first_that_answers(addresses)
-        self._direct = Shut(now() + pause, pause) if found is None else Proven(found)
+        if found is not None:
+            self._direct = Proven(found)
+            return
+        tried = before.union(addresses) if len(before) < _TRIED else frozenset(addresses)
+        self._direct = Shut(asyncio.get_running_loop().time() + pause, pause, tried)
 
     async def _first_that_answers(self, addresses: list[URL]) -> URL | None:
         tries = [self._crew.spawn(self._answers(address)) for address in addresses]

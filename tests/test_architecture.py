@@ -25,8 +25,8 @@ MAX_FUNCTION_LINES = 60
 
 CORE = {
     "registry": {
-        "catalog", "effects", "errors", "guests", "liveness", "load", "membership", "messages", "pace", "patience", "records",
-        "replica", "settings", "signing", "sync", "voice", "wire",
+        "backoff", "catalog", "claims", "effects", "errors", "guests", "liveness", "load", "membership", "messages", "pace",
+        "patience", "records", "replica", "settings", "signing", "sync", "voice", "wire",
     },
     "router": {
         "attempts", "bodies", "candidates", "errors", "multipart", "policies", "requests", "settings", "sse",

@@ -12,7 +12,7 @@ from router.certificate import certificate_of, client_context
 from router.dialects import Route
 from router.ways import Proven, Shut, Untried, Way
 from tests.router.peer_node import THERE, PeerNode, peer_node
-from tests.router.world import OWN, QUICK, no_pipe
+from tests.router.world import OWN, QUICK, no_pipe, until
 
 NOBODY = URL("https://127.0.0.1:1")
 
@@ -51,13 +51,21 @@ async def test_without_an_address_the_way_is_a_pipe(node: PeerNode) -> None:
         assert way._direct == Untried()
 
 
-async def test_an_address_that_fails_again_is_left_alone_for_twice_as_long(node: PeerNode) -> None:
+async def tried_again(way: Way, *addresses: URL) -> Route:
+    """Ask for a link once the pause is over, and let the new try end; return the route that was given meanwhile."""
+    assert isinstance(way._direct, Shut)
+    way._direct = Shut(until=0.0, pause=way._direct.pause, tried=way._direct.tried)
+    link = await way.link(list(addresses))
+    await until(lambda: not len(way._crew))
+    return link.route
+
+
+async def test_nobody_waits_twice_for_an_address_that_does_not_answer(node: PeerNode) -> None:
     async with way_to(node) as way:
         assert (await way.link([NOBODY])).route is Route.RELAY
         assert isinstance(way._direct, Shut)
         first = way._direct.pause
-        way._direct = Shut(until=0.0, pause=first)
-        await way.link([NOBODY])
+        assert await tried_again(way, NOBODY) is Route.RELAY
         assert isinstance(way._direct, Shut)
         assert way._direct.pause == 2 * first
         assert way._direct.until > asyncio.get_running_loop().time() + first
@@ -65,26 +73,28 @@ async def test_an_address_that_fails_again_is_left_alone_for_twice_as_long(node:
 
 async def test_the_pause_has_an_upper_bound(node: PeerNode) -> None:
     async with way_to(node) as way:
-        way._direct = Shut(until=0.0, pause=320.0)
-        await way.link([NOBODY])
+        way._direct = Shut(until=0.0, pause=320.0, tried=frozenset({NOBODY}))
+        await tried_again(way, NOBODY)
         assert isinstance(way._direct, Shut)
         assert way._direct.pause == 320.0
 
 
-async def test_an_address_that_came_back_is_taken_once_its_pause_is_over(node: PeerNode) -> None:
+async def test_an_address_that_came_back_is_taken_once_it_was_tried_again(node: PeerNode) -> None:
     async with way_to(node) as way:
-        way._direct = Shut(until=asyncio.get_running_loop().time() + 60, pause=5.0)
+        later, tried = asyncio.get_running_loop().time() + 60, frozenset({address(node)})
+        way._direct = Shut(until=later, pause=5.0, tried=tried)
         assert (await way.link([address(node)])).route is Route.RELAY
-        way._direct = Shut(until=0.0, pause=5.0)
+        assert way._direct == Shut(until=later, pause=5.0, tried=tried)
+        assert await tried_again(way, address(node)) is Route.RELAY
         link = await way.link([address(node)])
         assert (link.route, link.base) == (Route.DIRECT, address(node))
 
 
-async def test_who_comes_while_an_address_is_tried_again_does_not_wait(node: PeerNode) -> None:
+async def test_an_address_that_is_new_is_waited_for_beside_one_that_failed(node: PeerNode) -> None:
     async with way_to(node) as way:
-        way._direct = Shut(until=0.0, pause=5.0)
-        first, second = await asyncio.gather(way.link([address(node)]), way.link([address(node)]))
-        assert (first.route, second.route) == (Route.DIRECT, Route.RELAY)
+        await way.link([NOBODY])
+        link = await way.link([NOBODY, address(node)])
+        assert (link.route, link.base) == (Route.DIRECT, address(node))
 
 
 async def test_at_first_contact_everybody_waits_for_the_one_handshake(node: PeerNode) -> None:
@@ -93,7 +103,7 @@ async def test_at_first_contact_everybody_waits_for_the_one_handshake(node: Peer
         assert {link.route for link in found} == {Route.DIRECT}
 
 
-async def test_new_addresses_and_failed_requests_make_a_proven_address_doubtful(
+async def test_a_failed_request_makes_a_proven_address_doubtful_and_no_other(
     node: PeerNode,
 ) -> None:
     async with way_to(node) as way:
@@ -103,5 +113,16 @@ async def test_new_addresses_and_failed_requests_make_a_proven_address_doubtful(
         way._direct = Shut(1.0, 5.0)
         way.doubt()
         assert way._direct == Shut(1.0, 5.0)
-        way.learn(type(node.reach)(links=("192.0.2.1:1",), certificate=b""))
-        assert way._direct == Untried()
+
+
+async def test_an_address_that_is_named_no_longer_is_given_up(node: PeerNode) -> None:
+    async with way_to(node) as way:
+        way._direct = Proven(NOBODY)
+        assert (await way.link([address(node)])).base == address(node)
+
+
+async def test_addresses_of_a_peer_that_came_back_are_waited_for_once_more(node: PeerNode) -> None:
+    async with way_to(node) as way:
+        way._direct = Shut(asyncio.get_running_loop().time() + 60, 5.0, frozenset({address(node)}))
+        way.forgive()
+        assert (await way.link([address(node)])).route is Route.DIRECT

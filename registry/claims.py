@@ -1,0 +1,84 @@
+"""Which of the addresses that a peer claims may be dialled? Those that can be its own, seen from here.
+
+A record is signed, but nothing stops its author from naming our loopback or somebody else's multicast group.
+"""
+
+import re
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from registry.records import PeerId, Reach
+
+_RELAYED = "/p2p-circuit"
+_KINDS = frozenset({"ip4", "ip6", "dns", "dns4", "dns6"})
+_NUMBERLIKE = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
+_THIS_MACHINE = frozenset({"localhost", "ip6-localhost"})
+
+
+def among_ourselves(own: Reach) -> bool:
+    """Whether nobody but this machine reaches us, so that a peer's loopback is ours too."""
+    hosts = [*map(_host_of_multiaddr, own.mesh), *map(_host_of_link, own.links)]
+    return all(map(_is_loopback, hosts))
+
+
+def credible(host: str, *, together: bool) -> bool:
+    """Whether a peer may be at a host: a name or an address, loopback only where all are `together` on one machine."""
+    if not host or _is_loopback(host):
+        return bool(host) and together
+    number = _number(host)
+    if number is None:
+        # No name ends in a number, but resolvers read 127.1 and 0x7f000001 as addresses.
+        return not _NUMBERLIKE.fullmatch(host.rstrip(".").rpartition(".")[2])
+    return not (
+        number.is_unspecified or number.is_multicast or number.is_link_local or number.is_reserved
+    )
+
+
+def direct_addresses(reach: Reach, node: PeerId, *, together: bool) -> tuple[str, ...]:
+    """Return the multiaddrs at which a node may listen itself."""
+    return tuple(a for a in _of(reach.mesh, node, together=together) if _RELAYED not in a)
+
+
+def relayed_addresses(reach: Reach, node: PeerId, *, together: bool) -> tuple[str, ...]:
+    """Return the multiaddrs at which a relay may hand on to a node."""
+    return tuple(a for a in _of(reach.mesh, node, together=together) if _RELAYED in a)
+
+
+def _of(mesh: Iterable[str], node: PeerId, *, together: bool) -> Iterable[str]:
+    for address in mesh:
+        # What else a record may name as its address, it does not have us dial.
+        where, _, peer = address.rpartition("/p2p/")
+        if not where or peer != node:
+            continue
+        kind = address.split("/")[1:2]
+        host = _host_of_multiaddr(address)
+        if kind == ["memory"] or (kind[0] in _KINDS and credible(host, together=together)):
+            yield address
+
+
+def _host_of_multiaddr(address: str) -> str:
+    parts = address.split("/")
+    return parts[2] if len(parts) > 2 else ""
+
+
+def _host_of_link(link: str) -> str:
+    host = link.rpartition(":")[0]
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def _is_loopback(host: str) -> bool:
+    number = _number(host)
+    if number is None:
+        return host.lower().rstrip(".") in _THIS_MACHINE or host.lower().endswith(".localhost")
+    return number.is_loopback
+
+
+def _number(host: str) -> IPv4Address | IPv6Address | None:
+    """Return a host as a number, `None` when it is a name; an IPv4 address in IPv6's clothes is an IPv4 address."""
+    try:
+        number = ip_address(host)
+    except ValueError:
+        return None
+    if isinstance(number, IPv6Address) and number.ipv4_mapped is not None:
+        return number.ipv4_mapped
+    return number
