@@ -21,7 +21,7 @@ from registry.mesh import MAX_FRAME_BYTES, Arrived, Connection, Origin
 from registry.mesh.byte_queue import ByteQueue
 from registry.mesh.dialing import Dialer, Target
 from registry.mesh.hardening import indifferent, unreachable
-from registry.mesh.libp2p_ask import ASK, Questions, ask
+from registry.mesh.libp2p_ask import ASK, Asking, Questions
 from registry.mesh.libp2p_host import make_host
 from registry.mesh.libp2p_pipes import WINDOW, PipeEnd
 from registry.mesh.libp2p_watch import Watch
@@ -94,6 +94,7 @@ class Place:
             deliver=self._deliver,
         )
         self._host = self._made.host
+        self._asking = Asking(self._host)
         self._origins: dict[PeerId, Origin] = {}
         self._watch = Watch(self._host, plan.settings, self._tell_connections, self._origins)
         self._dialer = Dialer(plan.identity.peer, plan.settings.degree, plan.settings.redial)
@@ -120,6 +121,7 @@ class Place:
             self._require_listeners()
             self._nursery = await stack.enter_async_context(trio.open_nursery())
             self._nursery.start_soon(self._watch.ping_forever)
+            self._nursery.start_soon(self._asking.tidy_forever)
             self._nursery.start_soon(self._dial_forever)
             ready(self)
             await trio.sleep_forever()
@@ -180,7 +182,7 @@ class Place:
 
     async def ask(self, peer: PeerId, question: bytes, timeout: float) -> bytes:
         """Put a question to a peer."""
-        return await ask(self._host, peer, question, timeout)
+        return await self._asking.ask(peer, question, timeout)
 
     async def open_pipe(self, peer: PeerId, timeout: float, incoming: ByteQueue) -> PipeEnd:
         """Open a pipe whose bytes go to `incoming`."""

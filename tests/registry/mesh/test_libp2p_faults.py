@@ -23,6 +23,7 @@ from tests.registry.mesh.worlds import (
     Seat,
     echo,
     identity,
+    inside,
     joined,
     return_everything,
     settings,
@@ -45,13 +46,6 @@ async def frames_flow(one: Seat, other: Seat, frame: bytes) -> None:
         while frame not in other.frames():
             await one.mesh.publish(frame)
             await asyncio.sleep(0.05)
-
-
-def inside(seat: Seat) -> tuple[Any, Any]:
-    """Reach the libp2p host of a node, and the thread to use it in."""
-    assert isinstance(seat.mesh, LibP2PMesh)
-    place: Any = seat.mesh._place
-    return place._host, seat.mesh._thread
 
 
 async def send_raw(liar: Seat, victim: Seat, protocol: TProtocol, payload: bytes) -> None:

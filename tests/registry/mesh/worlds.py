@@ -114,6 +114,13 @@ class LibP2PWorld(World):
         return LibP2PMesh(identity(name), settings(bootstrap=bootstrap, **limits))
 
 
+def inside(seat: Seat) -> tuple[Any, Any]:
+    """Reach the libp2p host of a node, and the thread to use it in."""
+    assert isinstance(seat.mesh, LibP2PMesh)
+    place: Any = seat.mesh._place
+    return place._host, seat.mesh._thread
+
+
 def settings(**changes: Any) -> MeshSettings:
     """Settings for nodes of one machine, quick to dial again."""
     return MeshSettings(

@@ -1,0 +1,100 @@
+"""Run a node that counts what its streams carry: `python -m bench.idle.counted FILE up …`; SIGUSR1 writes the counts to FILE.
+
+Counted where yamux hands a frame to the encryption, so each count is one packet and its bytes lack noise, TCP and IP.
+"""
+
+import json
+import runpy
+import signal
+import struct
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from libp2p.network.stream.net_stream import NetStream
+from libp2p.network.swarm import Swarm
+from libp2p.pubsub.pubsub import Pubsub
+from libp2p.stream_muxer.yamux.yamux import YAMUX_HEADER_FORMAT, Yamux
+
+_HEADER = struct.Struct(YAMUX_HEADER_FORMAT)
+_TYPES = {2: "yamux ping", 3: "yamux farewell"}
+_FRAMES = {1: "record", 2: "heartbeat", 3: "doubt"}
+_UNNAMED = "stream without a protocol"
+
+
+class Counts:
+    """Frames and bytes by what they were for."""
+
+    def __init__(self) -> None:
+        self.events: Counter[str] = Counter()
+        self._streams: dict[tuple[int, int], list[Any]] = {}
+        self._others: dict[str, list[int]] = {}
+
+    def frame(self, connection: object, data: bytes) -> None:
+        """Count one frame that is sent."""
+        _, kind, _, stream, _ = _HEADER.unpack_from(data)
+        if kind in _TYPES:
+            entry = self._others.setdefault(_TYPES[kind], [0, 0])
+        else:
+            entry = self._streams.setdefault((id(connection), stream), [0, 0, _UNNAMED])
+        entry[0] += 1
+        entry[1] += len(data)
+
+    def name(self, stream: Any, protocol: str) -> None:
+        """Learn what a stream is for."""
+        muxed: Any = stream.muxed_stream
+        key = (id(muxed.conn), muxed.stream_id)
+        self._streams.setdefault(key, [0, 0, _UNNAMED])[2] = protocol
+
+    def written(self) -> str:
+        """Return everything as JSON: name → frames, bytes; events by name."""
+        kinds = {name: list(entry) for name, entry in self._others.items()}
+        for frames, size, protocol in self._streams.values():
+            entry = kinds.setdefault(protocol, [0, 0])
+            entry[0] += frames
+            entry[1] += size
+        return json.dumps({"kinds": kinds, "events": self.events})
+
+
+def _watch(counts: Counts) -> None:
+    library: Any = Yamux
+    write_frame, set_protocol = Yamux._write_frame, NetStream.set_protocol  # noqa: SLF001
+    write_rpc, dial = Pubsub.write_msg, Swarm.dial_peer
+
+    async def counting_write(self: Yamux, data: bytes) -> None:
+        counts.frame(self, data)
+        await write_frame(self, data)
+
+    def counting_name(self: NetStream, protocol: Any) -> None:
+        counts.name(self, str(protocol))
+        set_protocol(self, protocol)
+
+    async def counting_rpc(self: Pubsub, stream: Any, rpc: Any) -> bool:
+        for message in rpc.publish:
+            counts.events[f"gossip {_FRAMES.get(message.data[1], 'other')}"] += 1
+        for part in ("ihave", "iwant", "graft", "prune"):
+            counts.events[f"gossip {part}"] += len(getattr(rpc.control, part))
+        counts.events["gossip rpc bytes"] += rpc.ByteSize()
+        return await write_rpc(self, stream, rpc)
+
+    async def counting_dial(self: Swarm, *given: Any, **named: Any) -> Any:
+        counts.events["dials"] += 1
+        return await dial(self, *given, **named)
+
+    library._write_frame = counting_write  # noqa: SLF001
+    library = NetStream
+    library.set_protocol = counting_name
+    library = Pubsub
+    library.write_msg = counting_rpc
+    library = Swarm
+    library.dial_peer = counting_dial
+
+
+if __name__ == "__main__":
+    _, file, *arguments = sys.argv
+    counted = Counts()
+    _watch(counted)
+    signal.signal(signal.SIGUSR1, lambda *_: Path(file).write_text(counted.written()))
+    sys.argv = ["node", *arguments]
+    runpy.run_module("node", run_name="__main__", alter_sys=True)

@@ -1,0 +1,41 @@
+"""The bench of idle nodes: what a counting node writes down."""
+
+import json
+import struct
+
+from libp2p.stream_muxer.yamux.yamux import YAMUX_HEADER_FORMAT
+
+from bench.idle.counted import Counts
+
+DATA, PING = 0, 2
+
+
+class Muxed:
+    """As much of a yamux stream as is counted."""
+
+    def __init__(self, conn: object, stream_id: int) -> None:
+        self.conn = conn
+        self.stream_id = stream_id
+
+
+class Stream:
+    def __init__(self, muxed: Muxed) -> None:
+        self.muxed_stream = muxed
+
+
+def frame(kind: int, stream: int, body: bytes = b"") -> bytes:
+    return struct.pack(YAMUX_HEADER_FORMAT, 0, kind, 0, stream, len(body)) + body
+
+
+def test_frames_are_counted_by_what_their_stream_turns_out_to_be_for() -> None:
+    counts, one, other = Counts(), object(), object()
+    counts.frame(one, frame(DATA, 1, b"negotiation"))
+    counts.name(Stream(Muxed(one, 1)), "/ask")
+    counts.frame(one, frame(DATA, 1, b"question"))
+    counts.frame(other, frame(DATA, 1, b"x"))
+    counts.frame(one, frame(PING, 0))
+    assert json.loads(counts.written())["kinds"] == {
+        "/ask": [2, 12 + 11 + 12 + 8],
+        "stream without a protocol": [1, 13],
+        "yamux ping": [1, 12],
+    }
