@@ -24,6 +24,8 @@ from router.errors import WorkerTimeout, WorkerUnreachable
 from router.links import Links
 from router.reaching import Reaching
 
+_GONE = frozenset({Presence.LOST, Presence.LEFT})
+
 
 @dataclass(frozen=True, slots=True)
 class Given:
@@ -70,6 +72,7 @@ async def assemble(given: Given, closing: AsyncExitStack) -> Parts:
         random=random.random,
         observe=_observer(registry, metrics),
     )
+    exchange_load(registry, router)
     bootstrap = Bootstrap(store, configured=settings.mesh.bootstrap, keep=registry.pin)
     registry.also_save(bootstrap.changes)
     return Parts(registry, agent, bootstrap, links, router, metrics)
@@ -127,6 +130,19 @@ def _links(given: Given, registry: Registry, closing: AsyncExitStack) -> Links:
     registry.on_change(changed)
     closing.push_async_callback(links.close)
     return links
+
+
+def exchange_load(registry: Registry, router: Router) -> None:
+    """Have the registry say what the router measures, and the router weigh what other nodes said, until they are gone."""
+
+    def changed(nodes: Iterable[PeerId]) -> None:
+        for node in nodes:
+            if registry.presence(node) in _GONE:
+                router.reports.forget(node)
+
+    registry.load.measure(router.busy)
+    registry.load.on_load(router.hear)
+    registry.on_change(changed)
 
 
 def _observer(registry: Registry, metrics: Metrics) -> Callable[[Outcome], None]:

@@ -7,19 +7,30 @@ from enum import StrEnum
 from registry.catalog import Catalog
 from registry.liveness import Presence
 from registry.records import PeerId, Service
+from router.reports import Reported
 from router.requests import Request
 from router.workers import Worker, Workers
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One replica that could answer. `worker` is set for this machine's own; `in_flight` counts requests from here."""
+    """One replica that could answer. `worker` is set for this machine's own; `in_flight` counts requests from here.
+
+    `report` is what its node said of it last, `None` when that is unknown; it is never set for this machine's own, whose
+    requests all pass here.
+    """
 
     node: PeerId
     service: Service
     worker: Worker | None = None
     in_flight: int = 0
     suspect: bool = False
+    report: Reported | None = None
+
+    @property
+    def expected(self) -> float:
+        """How many requests are thought to be there now: ours, and what was reported of others'."""
+        return self.in_flight + self.report.others if self.report else self.in_flight
 
     @property
     def key(self) -> tuple[PeerId, Service]:
@@ -67,6 +78,7 @@ def candidates(
     workers: Workers,
     presence: Callable[[PeerId], Presence],
     in_flight: Mapping[tuple[PeerId, Service], int],
+    reported: Callable[[PeerId, Service], Reported | None],
     draining: bool = False,
 ) -> Field:
     """Sort everybody who offers `request.model` into eligible and excluded."""
@@ -97,6 +109,7 @@ def candidates(
             offer.service,
             in_flight=in_flight.get((offer.node, offer.service), 0),
             suspect=seen is Presence.SUSPECT,
+            report=reported(offer.node, offer.service),
         )
         reason = Reason.HOP if request.own_only else _unwanted(request, theirs)
         sort(theirs, reason or _ABSENT.get(seen))

@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from itertools import chain, islice
 
 from registry.catalog import Catalog
 from registry.liveness import Presence
-from registry.records import PeerId, Service
+from registry.records import Load, PeerId, Service
 from router.attempts import Failure, attempts
 from router.candidates import Candidate, Excluded, Field, Reason, candidates
 from router.dialects import Answer, Dialect
@@ -21,10 +22,12 @@ from router.errors import (
     WorkerError,
     WorkerFailed,
 )
+from router.meter import Meter, Tally
 from router.policies import Policy
+from router.reports import Report, Reports
 from router.requests import Request
 from router.settings import RouterSettings
-from router.workers import Workers
+from router.workers import Worker, Workers
 
 _NAMES_COMPARED = 500
 """Names that are compared with one that nobody serves; comparing takes some 10 µs each, and anybody may ask."""
@@ -36,11 +39,15 @@ _NOT_MEANT = frozenset({Reason.PINNED, Reason.HOP})
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """An answer that has begun, who gives it, and how many workers were tried for it."""
+    """An answer that has begun, who gives it, and how many workers were tried for it.
+
+    Who passes on an event stream of this machine's worker counts its events in `tally`.
+    """
 
     answer: Answer
     candidate: Candidate
     attempts: int
+    tally: Tally | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,8 @@ class Router:
         self._random = random
         self._observe = observe
         self.in_flight: Counter[tuple[PeerId, Service]] = Counter()
+        self.reports = Reports()
+        self._meter = Meter()
 
     @asynccontextmanager
     async def answer(self, request: Request) -> AsyncIterator[Routed]:
@@ -112,7 +121,8 @@ class Router:
             self._count(candidate, 1)
             try:
                 async with self._dialect(candidate).answer(request, candidate) as answer:
-                    yield Routed(answer, candidate, tried)
+                    tally = self._note(candidate, answer, self._now() - started)
+                    yield Routed(answer, candidate, tried, tally)
             except WorkerError as failed:
                 error = failed
                 error.attempts = tried
@@ -133,6 +143,34 @@ class Router:
         """Say whom the request would be sent to now, and why not to others; sends nothing."""
         field = self._field(request)
         return Explained(tuple(self._policy(field.eligible, self._random)), field.excluded)
+
+    def busy(self) -> dict[Service, Load]:
+        """Say how busy the workers of this machine are that have requests, whoever sent them."""
+        ours = {service: n for (node, service), n in self.in_flight.items() if node == self._own}
+        return self._meter.loads(self._workers(), ours, self._now()) if ours else {}
+
+    def load_of(self, worker: Worker) -> Load:
+        """Say how busy one worker of this machine is."""
+        service = worker.service
+        count = self.in_flight.get((self._own, service), 0)
+        return self._meter.load(service, in_flight=count, slots=worker.capacity)
+
+    def hear(self, node: PeerId, loads: Mapping[Service, Load]) -> None:
+        """Take in how busy another node says that its replicas are."""
+        now = self._now()
+        for service, load in loads.items():
+            ours = self.in_flight.get((node, service), 0)
+            self.reports.hear(node, service, Report(load, ours, now))
+
+    def _note(self, candidate: Candidate, answer: Answer, seconds: float) -> Tally | None:
+        """Take in what the beginning of an answer tells about its worker's load."""
+        if candidate.worker is None:
+            if answer.load is not None:
+                self.hear(candidate.node, {candidate.service: answer.load})
+            return None
+        tally = self._meter.of(candidate.service)
+        tally.first = seconds
+        return tally
 
     def _count(self, candidate: Candidate, change: int) -> None:
         key = candidate.key
@@ -162,6 +200,7 @@ class Router:
             workers=self._workers(),
             presence=self._presence,
             in_flight=self.in_flight,
+            reported=partial(self.reports.of, now=self._now()),
             draining=self._draining(),
         )
 

@@ -29,7 +29,7 @@ CORE = {
         "patience", "records", "replica", "settings", "signing", "sync", "voice", "wire",
     },
     "router": {
-        "attempts", "bodies", "candidates", "errors", "multipart", "policies", "requests", "settings", "sse",
+        "attempts", "bodies", "candidates", "errors", "meter", "multipart", "policies", "reports", "requests", "settings", "sse",
         "workers",
     },
 }  # fmt: skip
@@ -49,7 +49,6 @@ OWN_TASKS = {
 # Where files that no test names are tested all the same.
 TESTED_AS_A_WHOLE = {
     "node/__main__.py": "tests/swarm starts nodes through it",
-    "node/assembly.py": "tests/swarm starts whole nodes",
     "node/checks.py": "tests/swarm starts whole nodes",
     "node/cli/*.py": "commands are found by their names: see the law about them below",
     "node/cli/console/*.py": "commands speak through it",

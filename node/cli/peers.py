@@ -3,6 +3,7 @@
 STATE is what this node believes, SINCE for how long, WHY on which evidence; STANDING is what the other says of itself.
 HEARD is the time since its last sign of life. CONNECTION also says how it came about: `bootstrap` and `record` were dialled
 at an address that was configured or that a node said of itself, `asked` by a caller or for a request; `inbound` dialled us.
+LOAD is what it said of the requests at its models, whoever sent them, and how long ago; nothing while they are idle.
 
 Examples:
   modelvine peers
@@ -23,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the nodes."""
     from node.cli.console.locate import client  # noqa: PLC0415
-    from node.cli.console.text import say_json, say_table, seconds  # noqa: PLC0415
+    from node.cli.console.text import load_of, say_json, say_table, seconds  # noqa: PLC0415
 
     answer = client(arguments).get("/api/v1/nodes")
     if arguments.json:
@@ -36,6 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
             "SINCE",
             "STANDING",
             "MODELS",
+            "LOAD",
             "HEARD",
             "ROUND TRIP",
             "CONNECTION",
@@ -48,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
                 seconds(node["since"]),
                 node["standing"],
                 node["models"],
+                load_of(node["load"]),
                 "-" if node["connection"] == "self" else f"{seconds(node['last_heard'])} ago",
                 seconds(node["round_trip"]) if node["round_trip"] else "-",
                 ", ".join(filter(None, (node["connection"], node["origin"]))),

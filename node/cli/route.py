@@ -1,6 +1,7 @@
 """Explain where a request for a model would go; send nothing.
 
-The first candidate would be asked first, the next ones if it fails before its first byte.
+The first candidate would be asked first, the next ones if it fails before its first byte. IN FLIGHT counts requests from
+this node, LOAD is what the candidate's node said of everybody's, and how long ago; SCORE is what the policy made of both.
 
 Examples:
   modelvine route tiny
@@ -24,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the explanation."""
     from node.cli.console.locate import client  # noqa: PLC0415
-    from node.cli.console.text import plain, say_json, say_table  # noqa: PLC0415
+    from node.cli.console.text import load_of, plain, say_json, say_table  # noqa: PLC0415
 
     found = client(arguments).get("/api/v1/route", model=arguments.model, project=arguments.project)
     if arguments.json:
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print(plain(f"model {found['model']}, policy {found['policy']}"))
     say_table(
-        ("", "NODE", "ROUTE", "MODEL", "CID", "IN FLIGHT", "SCORE", "WHY"),
+        ("", "NODE", "ROUTE", "MODEL", "CID", "IN FLIGHT", "LOAD", "SCORE", "WHY"),
         (
             (
                 "*" if c["chosen"] else "",
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
                 f"{c['project']}/{c['model']}",
                 c["cid"] or "-",
                 c["in_flight"],
+                load_of([c["load"]] if c["load"] else []),
                 c["score"],
                 c["why"],
             )

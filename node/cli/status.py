@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the status."""
     from node.cli.console.locate import client  # noqa: PLC0415
-    from node.cli.console.text import say_fields, say_json, seconds  # noqa: PLC0415
+    from node.cli.console.text import load_of, say_fields, say_json, seconds  # noqa: PLC0415
 
     found = client(arguments).get("/api/v1/status")
     if arguments.json:
@@ -42,6 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
             ("models here", found["models"]),
             ("nodes alive", found["nodes_alive"]),
             ("in flight", found["in_flight"]),
+            *(
+                ("load", f"{row['project']}/{row['model']}: {load_of([row])}")
+                for row in found["load"]
+            ),
             ("store", found["store"]),
             ("profile", found["profile"]),
             ("digest", found["digest"]),

@@ -17,6 +17,7 @@ from node.faces.errors import KNOWN, refusal
 from router.dialects import Answer
 from router.dispatch import Routed
 from router.errors import RouterError
+from router.reports import HEADER, written
 from router.requests import Kind, Request
 
 log = logging.getLogger("modelvine.requests")
@@ -45,13 +46,19 @@ class _Report:
     status: int = 500
     taken: int = 0
     sent: int = 0
+    to_peer: bool = False
 
 
 async def answer(
-    context: Context, http: web.Request, kind: Kind, ask: Callable[[], Awaitable[Request]]
+    context: Context,
+    http: web.Request,
+    kind: Kind,
+    ask: Callable[[], Awaitable[Request]],
+    *,
+    to_peer: bool = False,
 ) -> web.StreamResponse:
-    """Take in a request with `ask`, have it answered, and pass the answer on."""
-    report = _Report(http[REQUEST_ID], kind, time.monotonic())
+    """Take in a request with `ask`, have it answered, and pass the answer on; a peer is told how busy the worker is."""
+    report = _Report(http[REQUEST_ID], kind, time.monotonic(), to_peer=to_peer)
     context.metrics.begun()
     try:
         request = await ask()
@@ -76,13 +83,15 @@ async def _pass_on(
         async with context.router.answer(request) as routed:
             context.metrics.answering(report.kind, time.monotonic() - report.began)
             headers = _headers(routed, report)
+            if report.to_peer and routed.candidate.worker:
+                headers[HEADER] = written(context.router.load_of(routed.candidate.worker))
             streamed = routed.answer.streamed
             whole = None if streamed else await _whole(routed.answer)
             if whole is not None:
                 report.sent = len(whole)
                 return web.Response(status=report.status, headers=headers, body=whole)
             response = web.StreamResponse(status=report.status, headers=headers)
-            await _copy(http, routed.answer, response, report, patience)
+            await _copy(http, routed, response, report, patience)
     except RouterError as error:
         if not response.prepared:
             raise
@@ -112,12 +121,14 @@ async def _whole(answer: Answer) -> bytes | None:
 
 async def _copy(
     http: web.Request,
-    answer: Answer,
+    routed: Routed,
     response: web.StreamResponse,
     report: _Report,
     patience: float,
 ) -> None:
+    answer = routed.answer
     held = WholeEvents() if answer.streamed else None
+    tally = routed.tally if held else None
     if held is None:
         response.content_length = answer.length
     await response.prepare(http)
@@ -126,6 +137,8 @@ async def _copy(
     async for chunk in answer.rest:
         await _send(http, response, held.take(chunk) if held else chunk, patience)
         report.sent += len(chunk)
+        if tally:
+            tally.streamed(chunk)
     await _end(http, response, held.rest if held else b"", patience)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from node.faces import REQUEST_ID, Context
+from node.faces import REQUEST_ID, Context, loads
 from node.faces.errors import WrongParameter
 from node.faces.openai import pin
 from node.faces.reading import done, json_answer
@@ -121,6 +121,7 @@ def _nodes(context: Context) -> list[dict[str, Any]]:
             "addresses": list(signed.record.reach.mesh),
             "links": list(signed.record.reach.links),
             "models": len(signed.record.services),
+            "load": loads.of_node(context, node),
             "agent": signed.record.agent,
             "self": node == context.peer,
         }
@@ -153,8 +154,8 @@ def _explanation(context: Context, http: web.Request) -> dict[str, Any]:
         "candidates": [
             {
                 **_candidate(context, candidate, connections),
-                # What the policy weighs: fewer of our own requests in flight is better.
-                "score": candidate.in_flight,
+                # What the policy weighs: the fewer requests are thought to be there now, the better.
+                "score": round(candidate.expected, 2),
                 "chosen": place == 0,
                 "why": _why(context, candidate, place),
             }
@@ -183,6 +184,7 @@ def _candidate(
         "cid": service.cid,
         "route": route,
         "in_flight": candidate.in_flight,
+        "load": loads.of_candidate(context, candidate),
     }
 
 
@@ -193,4 +195,8 @@ def _why(context: Context, candidate: Candidate, place: int) -> str:
         return "its node is in doubt, so it comes after all others"
     if place:
         return f"tried when {place} before it failed"
-    return f"drawn by {context.settings.router.policy}: {candidate.in_flight} in flight from here"
+    why = f"drawn by {context.settings.router.policy}: {candidate.in_flight} in flight from here"
+    said = candidate.report
+    if said is None or not (others := max(0, said.load.waiting - said.ours)):
+        return why
+    return f"{why}, {others} of others {said.age:.1f} s ago"

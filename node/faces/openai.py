@@ -47,7 +47,7 @@ def _asking(context: Context, kind: Kind, *, own_only: bool) -> Handler:
         async def ask() -> Request:
             return await _read(context, http, kind, own_only=own_only)
 
-        return await answer(context, http, kind, ask)
+        return await answer(context, http, kind, ask, to_peer=own_only)
 
     return handle
 

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from node import __version__
-from node.faces import Context
+from node.faces import Context, loads
 from node.faces.reading import json_answer
 from node.metrics import CONTENT_TYPE, Sizes
 from registry.liveness import Presence
@@ -67,6 +67,7 @@ def _status(context: Context) -> dict[str, Any]:
         "models": len(context.agent.workers),
         "nodes_alive": sum(p is Presence.ALIVE for p in presences),
         "in_flight": context.router.in_flight.total(),
+        "load": loads.of_node(context, context.peer),
         "digest": registry.catalog.digest,
         # A Redis URL may carry a password.
         "store": settings.store.partition(":")[0],

@@ -12,6 +12,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
+from registry.records import Load
 from router.candidates import Candidate
 from router.errors import AnswerBroken
 from router.requests import Request
@@ -34,7 +35,7 @@ class Answer:
 
     `length` is the total in bytes where it is known. `rest` raises `AnswerBroken` when the worker breaks off; once the
     answer has been left, `broken` holds that error too. `headers` are the worker's own that callers may see, lower-case
-    names.
+    names. `load` is what another node said of the worker that answered.
     """
 
     status: int
@@ -45,6 +46,7 @@ class Answer:
     length: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     broken: AnswerBroken | None = None
+    load: Load | None = None
 
     @property
     def streamed(self) -> bool:

@@ -1,8 +1,12 @@
-"""Another node: our own OpenAI face plus a hop header, over a link. What it answers has been looked at over there."""
+"""Another node: our own OpenAI face plus a hop header, over a link. What it answers has been looked at over there.
+
+With its answer it says how busy the worker is: the newest word on that replica, which no caller sees.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from router import reports
 from router.candidates import Candidate
 from router.dialects import Answer
 from router.errors import WorkerError, WorkerFailed, WorkerStale
@@ -47,7 +51,9 @@ class Peer:
             async def read(exchange: Exchange) -> Answer:
                 if not 200 <= exchange.status <= 299:
                     raise await _refusal(exchange)
-                return await read_plain(exchange, link.route)
+                answer = await read_plain(exchange, link.route)
+                answer.load = reports.read(exchange.header(reports.HEADER))
+                return answer
 
             async with put(call, self._links.settings, link.deadlines, read) as answer:
                 yield answer

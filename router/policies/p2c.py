@@ -1,6 +1,8 @@
 """Power of two choices: draw two at random, try the less loaded first.
 
-Everybody draws for themselves, so nobody herds to one best machine, and a stale count misleads only half the draws.
+Less loaded is who is thought to have fewer requests now: ours in flight there, and those of others that its node reported,
+which count the less the older the report is. Everybody draws for themselves, so nobody herds to one best machine, and a
+stale report misleads only half the draws.
 Suspect nodes come after all others, whatever their load.
 """
 
@@ -24,6 +26,6 @@ def _draws(left: list[Candidate], random: Callable[[], float]) -> list[Candidate
         first = int(random() * len(left))
         second = int(random() * (len(left) - 1))
         second += second >= first
-        better = min(first, second, key=lambda i: left[i].in_flight)
+        better = min(first, second, key=lambda i: left[i].expected)
         ordered.append(left.pop(better))
     return ordered + left

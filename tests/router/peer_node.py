@@ -57,6 +57,8 @@ class PeerNode:
     port: int = 0
     received: list[CIMultiDictProxy[str]] = field(default_factory=list)
     callers: list[PeerId] = field(default_factory=list)
+    says: dict[str, str] = field(default_factory=dict)
+    """Headers that it adds to its answers."""
 
     @property
     def reach(self) -> Reach:
@@ -90,7 +92,9 @@ class PeerNode:
     async def _answered(self, http: web.Request, request: Request) -> web.StreamResponse:
         async with self.router.answer(request) as routed:
             answer = routed.answer
-            response = web.StreamResponse(headers={"Content-Type": answer.content_type})
+            response = web.StreamResponse(
+                headers={"Content-Type": answer.content_type, **self.says}
+            )
             response.content_length = answer.length
             await response.prepare(http)
             await response.write(answer.first)

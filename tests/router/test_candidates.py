@@ -4,8 +4,9 @@ import pytest
 
 from registry.catalog import Catalog, Signed
 from registry.liveness import Presence
-from registry.records import PeerId, Record, Service, Version
+from registry.records import Load, PeerId, Record, Service, Version
 from router.candidates import Candidate, Field, Reason, candidates
+from router.reports import Reported
 from router.requests import ANYWHERE, Kind, Pin, Request
 from router.workers import Worker, Workers
 
@@ -29,6 +30,7 @@ def find(
     own_only: bool = False,
     presence: dict[PeerId, Presence] | None = None,
     in_flight: dict[tuple[PeerId, Service], int] | None = None,
+    reported: dict[tuple[PeerId, Service], Reported] | None = None,
     draining: bool = False,
 ) -> Field:
     return candidates(
@@ -38,6 +40,7 @@ def find(
         workers=Workers.of(own),
         presence=lambda node: (presence or {}).get(node, Presence.ALIVE),
         in_flight=in_flight or {},
+        reported=lambda node, service: (reported or {}).get((node, service)),
         draining=draining,
     )
 
@@ -55,6 +58,24 @@ def test_our_own_workers_and_other_nodes_are_candidates_alike() -> None:
         Candidate(FAR, SERVICE, in_flight=3),
     }
     assert {candidate.dialect for candidate in field.eligible} == {"openai_http", "peer"}
+
+
+def test_what_its_node_reported_of_a_replica_is_seen_with_its_age() -> None:
+    said = Reported(Load(7, first=0.5), ours=2, age=0.0)
+    field = find(
+        (FAR, SERVICE), (OTHER, SERVICE), reported={(FAR, SERVICE): said},
+        in_flight={(FAR, SERVICE): 1, (OTHER, SERVICE): 1},
+    )  # fmt: skip
+    known, unknown = sorted(field.eligible, key=lambda candidate: candidate.node)
+    assert (known.report, known.expected) == (said, 6.0)
+    assert (unknown.report, unknown.expected) == (None, 1)
+
+
+def test_of_our_own_workers_we_know_better_than_any_report() -> None:
+    said = Reported(Load(7), ours=0, age=0.0)
+    worker = Worker(SERVICE, "http://w")
+    field = find(own=(worker,), reported={(OWN, SERVICE): said}, in_flight={(OWN, SERVICE): 2})
+    assert [candidate.expected for candidate in field.eligible] == [2]
 
 
 def test_a_name_with_its_project_finds_that_project_only() -> None:

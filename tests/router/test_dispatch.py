@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from registry.catalog import Catalog, Signed
 from registry.liveness import Presence
-from registry.records import PeerId, Record, Service, Version
+from registry.records import Load, PeerId, Record, Service, Version
 from router import dialects
 from router.candidates import Candidate, Reason
 from router.dispatch import Outcome, Router
@@ -23,6 +23,7 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.links import Links
+from router.reports import HALF_LIFE, Reported
 from router.requests import Pin, Request
 from router.workers import Workers
 from tests.router.world import MODEL, OWN, QUICK, chat, links, own, until, whole
@@ -101,6 +102,30 @@ async def test_the_first_that_answers_answers_and_every_attempt_is_reported(worl
         WorkerFailed,
         type(None),
     ]
+
+
+async def test_a_worker_is_busy_with_what_it_answers_now_whoever_asked(world: World) -> None:
+    async with running() as worker:
+        world.serve(mine := own(worker.url, capacity=8))
+        assert world.router.busy() == {}
+        for _ in range(2):
+            async with world.router.answer(replace(chat(), own_only=True)) as routed:
+                assert routed.tally is not None
+                assert world.router.busy() == {mine.service: Load(1, slots=8, first=0.0)}
+                await whole(routed.answer)
+        assert world.router.busy() == {}
+
+
+async def test_of_a_report_what_we_had_in_flight_when_it_came_is_ours(world: World) -> None:
+    service = own("").service
+    world.offer(FAR, service)
+    world.router.in_flight[FAR, service] = 2
+    world.router.hear(FAR, {service: Load(5)})
+    del world.router.in_flight[FAR, service]
+    world.now += HALF_LIFE
+    [candidate] = world.router.explain(chat()).ordered
+    assert candidate.report == Reported(Load(5), ours=2, age=HALF_LIFE)
+    assert candidate.expected == 1.5
 
 
 async def test_the_last_error_leaves_with_the_number_of_workers_tried(world: World) -> None:

@@ -6,7 +6,8 @@ Names come from other machines: what could drive a terminal is never printed as 
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 _GAP = "  "
 # Unicode general categories: control, surrogate; format, line separator, paragraph separator.
@@ -62,6 +63,24 @@ def seconds(value: float) -> str:
         return f"{value:.1f} s"
     minutes = int(value // 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def load_of(replicas: Sequence[Mapping[str, Any]]) -> str:
+    """Write how busy replicas are together, and how old the oldest word on it is: `3 of 8 in flight, 41/s, 1.2 s ago`."""
+    if not replicas:
+        return "-"
+    slots = [r["slots"] for r in replicas]
+    of_slots = f" of {sum(slots)}" if all(slots) else ""
+    said = [f"{sum(r['in_flight'] for r in replicas)}{of_slots} in flight"]
+    if queued := sum(r["queued"] for r in replicas):
+        said.append(f"{queued} queued")
+    if rate := sum(r["rate"] for r in replicas):
+        said.append(f"{rate:.0f}/s")
+    if len(replicas) == 1 and replicas[0]["first_byte"] is not None:
+        said.append(f"first byte in {seconds(replicas[0]['first_byte'])}")
+    if age := max(r["age"] for r in replicas):
+        said.append(f"{seconds(age)} ago")
+    return ", ".join(said)
 
 
 def _without(text: str, categories: frozenset[str], *, keep: str) -> str:

@@ -172,18 +172,31 @@ def a_node(**more: object) -> dict[str, object]:
     return {
         "node": PEER, "state": "alive", "standing": "serving", "last_heard": 0.42, "round_trip": 0.0031,
         "connection": "direct", "addresses": [], "links": [], "models": 2, "agent": "modelvine/0.1.0",
-        "since": 61.0, "why": "it said so", "origin": "record",
+        "since": 61.0, "why": "it said so", "origin": "record", "load": [],
+    } | more  # fmt: skip
+
+
+def a_load(**more: object) -> dict[str, object]:
+    return {
+        "project": "demo", "model": "tiny", "cid": "", "in_flight": 3, "queued": 0, "slots": 8, "rate": 41.2,
+        "first_byte": 0.35, "age": 1.2,
     } | more  # fmt: skip
 
 
 def test_peers_shows_what_is_known_of_each_node(modelvine: Modelvine, node: Start) -> None:
-    others = [a_node(), a_node(node=OTHER, connection="self", origin="", round_trip=0.0)]
+    busy = [a_load(), a_load(model="large", in_flight=1, queued=2, slots=None, rate=0.0)]
+    others = [
+        a_node(load=busy),
+        a_node(node=OTHER, connection="self", origin="", round_trip=0.0),
+    ]
     node(**{NODES: Said({"nodes": others})})
     shown = modelvine("peers").out.splitlines()
     heard, why = "420 ms ago 3.1 ms direct, record", "it said so"
     since = "61.0 s"
-    assert " ".join(shown[1].split()) == f"{PEER} alive {since} serving 2 {heard} {why}"
-    assert " ".join(shown[2].split()) == f"{OTHER} alive {since} serving 2 - - self {why}"
+    assert " ".join(shown[1].split()) == (
+        f"{PEER} alive {since} serving 2 4 in flight, 2 queued, 41/s, 1.2 s ago {heard} {why}"
+    )
+    assert " ".join(shown[2].split()) == f"{OTHER} alive {since} serving 2 - - - self {why}"
     assert json.loads(modelvine("peers", "--json").out) == {"nodes": others}
 
 
@@ -191,7 +204,7 @@ def a_status(**ready: str) -> dict[str, object]:
     return {
         "peer": PEER, "version": "0.1.0", "uptime": 7500.0, "http": "http://127.0.0.1:6100", "p2p": ["/ip4/a", "/ip4/b"],
         "link": "127.0.0.1:7", "ready": {"http": "ok", "mesh": "ok", "store": "ok"} | ready, "models": 1,
-        "nodes_alive": 3, "in_flight": 0, "digest": "ab", "store": "sqlite", "profile": "local",
+        "nodes_alive": 3, "in_flight": 0, "load": [], "digest": "ab", "store": "sqlite", "profile": "local",
     }  # fmt: skip
 
 
@@ -203,6 +216,12 @@ def test_status_of_a_well_node(modelvine: Modelvine, node: Start) -> None:
     assert shown.count("p2p") == 2
 
 
+def test_status_names_the_load_of_each_busy_model(modelvine: Modelvine, node: Start) -> None:
+    node(**{STATUS: Said(a_status() | {"load": [a_load(age=0.0)]})})
+    load = "load         demo/tiny: 3 of 8 in flight, 41/s, first byte in 350 ms\n"
+    assert load in modelvine("status").out
+
+
 def test_status_names_the_parts_that_do_not_work(modelvine: Modelvine, node: Start) -> None:
     node(**{STATUS: Said(a_status(mesh="restarting"))})
     shown = modelvine("status").out
@@ -212,7 +231,7 @@ def test_status_names_the_parts_that_do_not_work(modelvine: Modelvine, node: Sta
 
 def a_candidate(**more: object) -> dict[str, object]:
     return {
-        "node": PEER, "project": "demo", "model": "tiny", "cid": "", "route": "direct", "in_flight": 1, "score": 1,
+        "node": PEER, "project": "demo", "model": "tiny", "cid": "", "route": "direct", "in_flight": 1, "score": 1, "load": None,
         "chosen": True, "why": "drawn by p2c",
     } | more  # fmt: skip
 
@@ -243,6 +262,7 @@ def test_route_explains_who_would_answer_and_who_would_not(
         "demo/tiny",
         "-",
         "1",
+        "-",
         "1",
         "drawn",
         "by",

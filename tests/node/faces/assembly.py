@@ -16,6 +16,7 @@ from aiohttp import web
 from node import __version__
 from node.access import Access
 from node.agent import Agent
+from node.assembly import exchange_load
 from node.bootstrap import Bootstrap
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
@@ -149,6 +150,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         random=random.random,
         observe=observe,
     )
+    exchange_load(registry, router)
     return Context(
         peer=identity.peer,
         settings=settings,

@@ -74,6 +74,7 @@ class TestARoute:
             "cid",
             "route",
             "in_flight",
+            "load",
             "score",
             "chosen",
             "why",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from registry.records import PeerId, Service
+from registry.records import Load, PeerId, Service
 from router.candidates import Candidate
 from router.dialects.peer import create
 from router.errors import WorkerStale, WorkerUnreachable
@@ -31,6 +31,31 @@ async def test_the_other_node_learns_who_asks_for_which_replica_and_nothing_of_t
     assert (headers["x-modelvine-project"], headers["x-modelvine-cid"]) == ("p", "2")
     assert (headers["x-request-id"], headers["traceparent"]) == ("r-9", "00-1")
     assert not {"authorization", "cookie"} & {name.lower() for name in headers}
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ("in_flight=3;queued=0;slots=8;rate=41.2;first=0.35", Load(3, 0, 8, 41.2, 0.35)),
+        ("in_flight=3;queued=0;slots=8;rate=41.2", Load(3, 0, 8, 41.2, None)),
+        ("in_flight=3", None),
+        ("x" * 4_000, None),
+        (None, None),
+    ],
+)
+async def test_an_answer_brings_along_how_busy_its_worker_is_and_nonsense_harms_nothing(
+    said: str | None, read: Load | None
+) -> None:
+    async with (
+        running() as worker,
+        peer_node(own(worker.url)) as node,
+        way_to(node) as links,
+    ):
+        node.says = {} if said is None else {"x-modelvine-load": said}
+        async with create(links).answer(chat(), at(node)) as answer:
+            assert answer.load == read
+            assert b'"llama"' in await whole(answer)
+            assert not answer.headers
 
 
 async def test_a_node_that_has_lost_the_model_says_that_we_are_behind() -> None:

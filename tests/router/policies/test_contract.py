@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.records import PeerId, Service
+from registry.records import Load, PeerId, Service
 from router import policies
 from router.candidates import Candidate
+from router.reports import Reported
 
+loads = st.builds(Load, st.integers(0, 65_535), st.integers(0, 65_535))
 candidates = st.lists(
     st.builds(
         Candidate,
@@ -17,6 +19,7 @@ candidates = st.lists(
         st.builds(Service, st.just("p"), st.just("m"), st.text("xy", max_size=3)),
         in_flight=st.integers(0, 50),
         suspect=st.booleans(),
+        report=st.none() | st.builds(Reported, loads, st.integers(0, 50), st.floats(0, 1e6)),
     ),
     max_size=12,
 )

@@ -1,11 +1,13 @@
 """Laws of drawing two."""
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
-from registry.records import PeerId, Service
+from registry.records import Load, PeerId, Service
 from router.candidates import Candidate
 from router.policies.p2c import order
+from router.reports import HALF_LIFE, Reported
 
 
 def at(node: str, in_flight: int = 0) -> Candidate:
@@ -15,6 +17,34 @@ def at(node: str, in_flight: int = 0) -> Candidate:
 def test_of_two_the_less_loaded_is_first() -> None:
     for seed in range(20):
         assert order([at("busy", 5), at("idle", 1)], Random(seed).random)[0] == at("idle", 1)
+
+
+def first_of(*found: Candidate) -> set[PeerId]:
+    return {order(found, Random(seed).random)[0].node for seed in range(40)}
+
+
+def reported(node: str, in_flight: int, *, ours: int = 0, age: float = 0.0) -> Candidate:
+    report = Reported(Load(in_flight), ours=ours, age=age)
+    return replace(at(node, ours), report=report)
+
+
+def test_requests_that_others_sent_count_as_their_node_reported_them() -> None:
+    assert first_of(reported("busy", 5), at("ours", 2)) == {"ours"}
+    assert first_of(reported("idle", 1), at("ours", 2)) == {"idle"}
+
+
+def test_our_own_requests_count_once() -> None:
+    assert first_of(reported("alone", 3, ours=3), at("ours", 4)) == {"alone"}
+
+
+def test_an_old_report_is_outweighed_by_what_we_know_ourselves() -> None:
+    young, old = (reported("busy", 5, age=age) for age in (0.0, 4 * HALF_LIFE))
+    assert first_of(young, at("ours", 1)) == {"ours"}
+    assert first_of(old, at("ours", 1)) == {"busy"}
+
+
+def test_who_says_nothing_is_taken_for_idle_and_no_latency_is_made_up() -> None:
+    assert first_of(reported("said", 1), at("silent")) == {"silent"}
 
 
 def test_the_most_loaded_of_many_is_never_first() -> None:

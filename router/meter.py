@@ -1,0 +1,84 @@
+"""How busy are this machine's workers? Additions where requests pass anyway; the sums are made when somebody asks.
+
+Tokens are not counted, that would mean to parse every event: what counts is events of event streams, of which workers send
+one for each token, or for a few.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+
+from registry.records import Load, Service
+from router.workers import Workers
+
+WINDOW = 4.0
+"""Seconds over which the rate is taken."""
+
+_GRAIN = 0.2  # seconds between two marks at least, whoever asks how often
+_EVENT_END = b"\n\n"
+
+
+class Tally:
+    """What was seen of one worker: the events that it streamed so far, and the seconds to its last first byte."""
+
+    __slots__ = ("_marks", "events", "first", "rate")
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.first: float | None = None
+        self.rate = 0.0
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def streamed(self, chunk: bytes) -> None:
+        """Count the events that end in a chunk, at least one: their ends may be written in another way."""
+        self.events += chunk.count(_EVENT_END) or 1
+
+    def sample(self, now: float) -> None:
+        """Take the rate anew, over the time since the oldest mark of the window; `rate` holds it until the next time."""
+        marks = self._marks
+        if marks and now - marks[-1][0] < _GRAIN:
+            return
+        while marks and now - marks[0][0] > WINDOW:
+            marks.popleft()
+        if marks:
+            since, events = marks[0]
+            self.rate = (self.events - events) / (now - since)
+        else:
+            self.rate = 0.0
+        marks.append((now, self.events))
+
+
+class Meter:
+    """A tally for each worker that was asked; those of workers that are gone are dropped when loads are taken."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[Service, Tally] = {}
+
+    def of(self, service: Service) -> Tally:
+        """Return the tally of a worker."""
+        found = self._tallies.get(service)
+        if found is None:
+            found = self._tallies[service] = Tally()
+        return found
+
+    def load(self, service: Service, *, in_flight: int, slots: int) -> Load:
+        """Say how busy one worker is. There is no queue: who is full is not asked."""
+        tally = self._tallies.get(service)
+        if tally is None:
+            return Load(in_flight, slots=slots)
+        rate = tally.rate if in_flight else 0.0
+        return Load(in_flight, slots=slots, rate=rate, first=tally.first)
+
+    def loads(
+        self, workers: Workers, in_flight: Mapping[Service, int], now: float
+    ) -> dict[Service, Load]:
+        """Say how busy the workers are that have requests, and take their rates anew."""
+        slots = {worker.service: worker.capacity for worker in workers}
+        if len(self._tallies) > len(slots):
+            self._tallies = {s: tally for s, tally in self._tallies.items() if s in slots}
+        busy = {service: count for service, count in in_flight.items() if service in slots}
+        for service in busy:
+            self.of(service).sample(now)
+        return {
+            service: self.load(service, in_flight=count, slots=slots[service])
+            for service, count in busy.items()
+        }

@@ -1,0 +1,117 @@
+"""What do other nodes say of how busy they are, how long ago, and how much of it is ours?
+
+Hints that may be wrong: they come late, get lost, and each node speaks for itself. They change whom we try first, nothing else.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from registry.records import Load, PeerId, Service
+from registry.wire import MAX_COUNT, MAX_FIGURE
+
+HEADER = "x-modelvine-load"
+"""The header of an answer in which a node says how busy the worker is that gave it."""
+
+HALF_LIFE = 5.0
+"""Seconds in which a report loses half its weight; a busy node in a small mesh repeats itself as often."""
+
+MAX_NODES = 1_024
+"""Nodes whose reports are held; beyond that the one heard longest ago makes room. In a larger mesh it is outdated by then."""
+
+MAX_REPLICAS = 64
+"""Replicas of one node whose reports are held; the one heard longest ago makes room."""
+
+_WRITTEN = re.compile(
+    r"in_flight=(\d{1,5});queued=(\d{1,5});slots=(\d{1,5});rate=(\d{1,7}(?:\.\d{1,3})?)"
+    r"(?:;first=(\d{1,7}(?:\.\d{1,3})?))?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a node said of one replica. `ours` is how many requests we had in flight there when it came, `at` the time."""
+
+    load: Load
+    ours: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A report as it looks now: `age` in seconds."""
+
+    load: Load
+    ours: int
+    age: float
+
+    @property
+    def others(self) -> float:
+        """How many requests of others are thought to be there now.
+
+        Ours were in the count as well, as many as we had there when it came; what is ours now we know better ourselves.
+        Of the rest the less is believed the older it is, half every `HALF_LIFE`: an old report is as good as none.
+        """
+        return max(0, self.load.waiting - self.ours) * math.exp2(-self.age / HALF_LIFE)
+
+
+class Reports:
+    """The newest report of each replica of other nodes."""
+
+    def __init__(self) -> None:
+        self._held: dict[PeerId, dict[Service, Report]] = {}
+
+    def hear(self, node: PeerId, service: Service, report: Report) -> None:
+        """Take in a report."""
+        of_node = self._held.pop(node, None)
+        if of_node is None:
+            of_node = {}
+            if len(self._held) >= MAX_NODES:
+                del self._held[next(iter(self._held))]
+        of_node.pop(service, None)
+        if len(of_node) >= MAX_REPLICAS:
+            del of_node[next(iter(of_node))]
+        of_node[service] = report
+        # The order of a dictionary is that of insertion, so here the order of hearing.
+        self._held[node] = of_node
+
+    def forget(self, node: PeerId) -> None:
+        """Forget what a node said: it is lost, or has left."""
+        self._held.pop(node, None)
+
+    def of(self, node: PeerId, service: Service, now: float) -> Reported | None:
+        """Return the newest report of a replica, `None` where there is none."""
+        of_node = self._held.get(node)
+        report = of_node.get(service) if of_node else None
+        return None if report is None else Reported(report.load, report.ours, now - report.at)
+
+    def of_node(self, node: PeerId, now: float) -> Iterator[tuple[Service, Reported]]:
+        """Go through the newest reports of a node's replicas."""
+        for service, report in self._held.get(node, _NOTHING).items():
+            yield service, Reported(report.load, report.ours, now - report.at)
+
+
+_NOTHING: Mapping[Service, Report] = {}
+
+
+def written(load: Load) -> str:
+    """Write a load as the value of `HEADER`."""
+    first = "" if load.first is None else f";first={min(load.first, MAX_FIGURE):.3f}"
+    return (
+        f"in_flight={min(load.in_flight, MAX_COUNT)};queued={min(load.queued, MAX_COUNT)};"
+        f"slots={min(load.slots, MAX_COUNT)};rate={min(load.rate, MAX_FIGURE):.1f}{first}"
+    )
+
+
+def read(text: str) -> Load | None:
+    """Read the value of `HEADER`; `None` for what is no load. The pattern bounds the length."""
+    found = _WRITTEN.fullmatch(text)
+    if found is None:
+        return None
+    in_flight, queued, slots = map(int, found.group(1, 2, 3))
+    rate, first = float(found[4]), None if found[5] is None else float(found[5])
+    if max(in_flight, queued, slots) > MAX_COUNT or max(rate, first or 0.0) > MAX_FIGURE:
+        return None
+    return Load(in_flight, queued, slots, rate, first)

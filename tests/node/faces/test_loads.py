@@ -1,0 +1,99 @@
+"""How busy replicas are, as it is shown: measured where they are, heard everywhere, with its age."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import orjson
+
+from registry.records import Standing
+from tests.node.faces.assembly import until
+
+PATH = "/v1/chat/completions"
+CHAT = {"model": "tiny", "messages": []}
+
+
+@asynccontextmanager
+async def asking(node, **fields):
+    """Have a request in flight whose answer does not end."""
+    async with node.http.post(PATH, json=CHAT | {"stream": True} | fields) as response:
+        await response.content.readuntil(b"\n\n")
+        yield response
+        response.close()
+
+
+async def told(node, path):
+    async with node.http.get(path) as response:
+        return orjson.loads(await response.read())
+
+
+async def candidate(node, of):
+    body = await told(node, "/api/v1/route?model=tiny")
+    return next(c for c in body["candidates"] if c["node"] == of.context.peer)
+
+
+async def test_another_node_shows_how_busy_a_replica_is_and_since_when(mesh, worker):
+    worker.fail(delay_between=60)
+    await mesh.one.register(worker, capacity=8)
+    await mesh.knows(mesh.two, "tiny")
+    assert (await candidate(mesh.two, mesh.one))["load"] is None
+    one = mesh.one.context.peer
+    reports = mesh.two.context.router.reports
+    async with asking(mesh.one), asking(mesh.one):
+        await until(lambda: [r.load.in_flight for _, r in reports.of_node(one, 0.0)] == [2])
+        found = await candidate(mesh.two, mesh.one)
+        assert (found["load"]["in_flight"], found["load"]["slots"]) == (2, 8)
+        assert found["load"]["first_byte"] > 0
+        assert 0 <= found["load"]["age"] < 5
+        assert 1 < found["score"] <= 2
+        assert "2 of others" in found["why"]
+        rows = {n["node"]: n["load"] for n in (await told(mesh.two, "/api/v1/nodes"))["nodes"]}
+        assert [row["model"] for row in rows.pop(one)] == ["tiny"]
+        assert not any(rows.values())
+        [row] = (await told(mesh.one, "/api/v1/status"))["load"]
+        assert (row["in_flight"], row["age"]) == (2, 0.0)
+    await until(lambda: [r.load.in_flight for _, r in reports.of_node(one, 0.0)] == [0])
+    assert (await told(mesh.one, "/api/v1/status"))["load"] == []
+    text = await (await mesh.two.http.get("/metrics")).text()
+    assert 'modelvine_registry_events_total{event="loads_in"}' in text
+
+
+async def test_an_answer_of_a_peer_brings_its_load_along_and_the_caller_does_not_see_it(
+    mesh, worker
+):
+    await mesh.one.register(worker)
+    await mesh.knows(mesh.two, "tiny")
+    async with mesh.two.http.post(PATH, json=CHAT) as response:
+        assert response.status == 200
+        assert "x-modelvine-load" not in response.headers
+    router = mesh.two.context.router
+    [(_, said)] = router.reports.of_node(mesh.one.context.peer, 0.0)
+    assert (said.load.in_flight, said.ours, said.others) == (1, 1, 0)
+    assert said.load.first is not None
+
+
+async def test_a_caller_who_calls_itself_a_node_is_told_nothing(served):
+    async with served.http.post(PATH, json=CHAT, headers={"x-modelvine-hop": "x"}) as response:
+        assert response.status == 200
+        assert "x-modelvine-load" not in response.headers
+
+
+async def test_tokens_per_second_are_events_of_the_stream(served, worker):
+    worker.fail(delay_between=0.05)
+    async with served.http.post(PATH, json=CHAT | {"stream": True}) as response:
+        async with asyncio.timeout(5):
+            rates = []
+            while not response.content.at_eof():
+                await response.content.readany()
+                rates += [load.rate for load in served.context.router.busy().values()]
+    assert 5 < max(rates) < 40
+
+
+async def test_what_a_node_said_is_forgotten_when_it_leaves(mesh, worker):
+    await mesh.one.register(worker)
+    await mesh.knows(mesh.two, "tiny")
+    async with mesh.two.http.post(PATH, json=CHAT) as response:
+        await response.read()
+    router, one = mesh.two.context.router, mesh.one.context
+    assert [*router.reports.of_node(one.peer, 0.0)]
+    await one.registry.stand(Standing.LEFT)
+    await until(lambda: not [*router.reports.of_node(one.peer, 0.0)])
