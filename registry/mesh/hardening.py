@@ -15,6 +15,7 @@ from typing import Any
 
 import libp2p.network.connection.swarm_connection as connection_module
 import libp2p.pubsub.pubsub as pubsub_module
+import libp2p.stream_muxer.muxer_multistream as muxer_module
 import libp2p.stream_muxer.yamux.yamux as yamux_module
 import trio
 from libp2p.abc import IHost, INetStream
@@ -27,6 +28,7 @@ from libp2p.pubsub.rpc_queue import RpcQueue
 from libp2p.stream_muxer.yamux.yamux import YamuxStream
 
 from registry.errors import MeshError, PeerUnreachable
+from registry.mesh.libp2p_muxer import GuardedYamux
 
 _log = logging.getLogger("modelvine.mesh")
 
@@ -110,6 +112,8 @@ def harden() -> None:
     _require(pubsub_module.Pubsub, "continuously_read_stream", "_handle_dead_peer")
     _require(GossipSub, "_get_in_topic_gossipsub_peers_from_minus", "_handle_topic_heartbeat")
     _require(yamux_module, "RTT_MEASURE_INTERVAL")
+    _require(muxer_module, "Yamux")
+    _require(yamux_module.Yamux, "_write_frame")
     _require(YamuxStream, "_auto_tune_and_send_window_update")
     _require(connection_module, "logging")
     # Its calls go to the root logger, and each gives an unconfigured process a handler on stderr.
@@ -121,6 +125,9 @@ def harden() -> None:
     # Measured twice a minute, a round trip of a connection's busy first second would stand for too long.
     patched = yamux_module
     patched.RTT_MEASURE_INTERVAL = ROUND_TRIP_SECONDS
+    # Whichever class a host is given, the library makes its own.
+    patched = muxer_module
+    patched.Yamux = GuardedYamux
     original = YamuxStream._auto_tune_and_send_window_update  # noqa: SLF001
     if original.__name__ != "_batched_window_update":
         patched = YamuxStream

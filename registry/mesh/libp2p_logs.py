@@ -1,6 +1,7 @@
-"""Where do libp2p's own log lines go? One line each to ours, a level lower, and never to stderr.
+"""Where do libp2p's own log lines go? One line each to ours, for debugging, and never to stderr.
 
-What is an error to the library is mostly a peer that left or lied, which is our daily bread.
+What is an error to the library is mostly a peer that left or lied, which is our daily bread. Any peer can cause as many
+of these lines as it likes, so no log that is always on may hold them.
 """
 
 import logging
@@ -15,8 +16,7 @@ class _Forwarding(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage().partition("\n")[0][:_LINE_LIMIT]
-        level = logging.INFO if record.levelno >= logging.ERROR else logging.DEBUG
-        _log.log(level, "%s: %r", record.name, line)
+        _log.debug("%s: %r", record.name, line)
 
 
 def route_logs() -> None:
