@@ -125,7 +125,7 @@ class MeshSettings(BaseModel):
         60.0,
         gt=0,
         le=3600,
-        description="Seconds between pings of a connection by libp2p; the registry's own probes notice silence sooner.",
+        description="Seconds between pings of a connection, for its round trip; the registry's own probes notice silence sooner.",
     )
     ping_timeout: float = Field(
         2.0, gt=0, le=60, description="Seconds a ping may take before its connection is given up."

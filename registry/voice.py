@@ -1,7 +1,7 @@
 """What do we say of ourselves, and when? Our own record, its repetitions, our heartbeats, our refutations. No I/O."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from registry import wire
 from registry.catalog import Signed
@@ -33,6 +33,30 @@ _REASSURANCES_PER_SECOND = 0.2
 _REASSURANCES_AT_ONCE = 3
 _DOUBTS_PER_SECOND = 2.0
 _DOUBTS_AT_ONCE = 20
+_FOREVER = float("inf")
+
+
+@dataclass(slots=True)
+class _Turn:
+    """When something is said again: a period after the last time, which stretches with the mesh, or sooner.
+
+    What a node knows of the mesh's size when it speaks is less than what it knows later: above all at its first word.
+    """
+
+    period: float
+    last: float
+    spread: float = 1.0
+    sooner: float = _FOREVER
+
+    def due(self, rarity: float) -> float:
+        return min(self.sooner, self.last + self.period * self.spread * rarity)
+
+    def hasten(self, at: float) -> None:
+        self.sooner = min(self.sooner, at)
+
+    def taken(self, now: float, jitter: float) -> None:
+        # Between 0.75 and 1.25 of the period, so that nodes which started together drift apart.
+        self.last, self.spread, self.sooner = now, 0.75 + 0.5 * jitter, _FOREVER
 
 
 class Voice:
@@ -56,8 +80,10 @@ class Voice:
         self._contests = 0
         self._beat = 0
         self._unpublished = False
-        self._next_publish = float("inf")
-        self._next_beat = float("-inf")
+        # Nothing is published before the first word; the first heartbeat is due with it.
+        self._record = _Turn(settings.reannounce, last=_FOREVER)
+        self._heartbeat = _Turn(settings.heartbeat, last=-_FOREVER)
+        self._rarity = 1.0
         self._refutations = Pace(rate=_REFUTATIONS_PER_SECOND, burst=_REFUTATIONS_AT_ONCE)
         self._reassurances = Pace(rate=_REASSURANCES_PER_SECOND, burst=_REASSURANCES_AT_ONCE)
         self._doubts = Pace(rate=_DOUBTS_PER_SECOND, burst=_DOUBTS_AT_ONCE)
@@ -103,7 +129,7 @@ class Voice:
         self.spoken = signed
         if not self._unpublished:
             self._unpublished = True
-            self._next_publish = now + self._settings.coalesce
+            self._record.hasten(now + self._settings.coalesce)
         return signed
 
     def may_refute(self, version: Version, now: float) -> bool:
@@ -127,14 +153,15 @@ class Voice:
 
     def hurry(self, now: float) -> None:
         """Make our word and a heartbeat due at once."""
-        self._next_beat = now
+        self._heartbeat.hasten(now)
         if self.spoken is not None:
-            self._next_publish = now
+            self._record.hasten(now)
 
     def reassure(self, now: float, *, at: float) -> None:
         """Make a heartbeat due at `at`, unless that happened too often lately: somebody doubts us, or lost us."""
-        if at < self._next_beat and self._reassurances.allows(self.own.node, now):
-            self._next_beat = at
+        soon = self._heartbeat.due(self._rarity)
+        if at < soon and self._reassurances.allows(self.own.node, now):
+            self._heartbeat.hasten(at)
 
     def doubt(self, about: PeerId, now: float) -> list[Effect]:
         """Say that we cannot reach a node; nothing when we have said so of too many."""
@@ -161,16 +188,17 @@ class Voice:
         return [Publish(wire.encode_load(note, self._identity))]
 
     def tick(self, now: float, *, rarity: float = 1.0) -> list[Effect]:
-        """Publish what is due; `rarity` multiplies the time to the next repetition and heartbeat."""
+        """Publish what is due; `rarity` multiplies the time since the last repetition and heartbeat, as it is now."""
+        self._rarity = rarity
         effects: list[Effect] = []
         if now < self.due():
             return effects
-        if now >= self._next_publish and self.spoken is not None:
+        if now >= self._record.due(rarity) and self.spoken is not None:
             self._unpublished = False
-            self._next_publish = now + self._spread(self._settings.reannounce * rarity)
+            self._record.taken(now, self._jitter())
             effects.append(Publish(self.spoken.frame))
-        if now >= self._next_beat:
-            self._next_beat = now + self._spread(self._settings.heartbeat * rarity)
+        if now >= self._heartbeat.due(rarity):
+            self._heartbeat.taken(now, self._jitter())
             self._beat += 1
             note = Heartbeat(self.own.node, self.own.version, self._beat)
             effects.append(Publish(wire.encode_heartbeat(note, self._identity)))
@@ -179,9 +207,5 @@ class Voice:
     def due(self) -> float:
         """Return when `tick` next has something to say."""
         if self.spoken is None or self.quiet:
-            return float("inf")
-        return min(self._next_publish, self._next_beat)
-
-    def _spread(self, seconds: float) -> float:
-        # Between 0.75 and 1.25 of the setting, so that nodes which started together drift apart.
-        return seconds * (0.75 + 0.5 * self._jitter())
+            return _FOREVER
+        return min(self._record.due(self._rarity), self._heartbeat.due(self._rarity))

@@ -7,6 +7,7 @@ Broad `except` is the point of this module: libp2p raises what it likes, and any
 import functools
 import logging
 import math
+import struct
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,16 +17,21 @@ from typing import Any
 import libp2p.network.connection.swarm_connection as connection_module
 import libp2p.pubsub.pubsub as pubsub_module
 import libp2p.stream_muxer.muxer_multistream as muxer_module
-import libp2p.stream_muxer.yamux.yamux as yamux_module
 import trio
-from libp2p.abc import IHost, INetStream
+from libp2p.abc import IHost, INetConn, INetStream
 from libp2p.exceptions import ParseError
 from libp2p.network.stream.exceptions import StreamError
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.rpc_queue import RpcQueue
-from libp2p.stream_muxer.yamux.yamux import YamuxStream
+from libp2p.stream_muxer.yamux.yamux import (
+    FLAG_SYN,
+    TYPE_PING,
+    YAMUX_HEADER_FORMAT,
+    Yamux,
+    YamuxStream,
+)
 
 from registry.errors import MeshError, PeerUnreachable
 from registry.mesh.libp2p_muxer import GuardedYamux
@@ -37,9 +43,6 @@ QUEUE = 1024
 
 WINDOW_BATCH = 16 * 1024
 """Bytes read before a window update is sent; libp2p sends one for each read, even of one byte."""
-
-ROUND_TRIP_SECONDS = 30
-"""Seconds between measurements of a connection's round trip."""
 
 Deliver = Callable[[ID, rpc_pb2.Message], None]
 
@@ -82,6 +85,11 @@ class HardPubsub(pubsub_module.Pubsub):
         finally:
             del self._forwarders[id(msg)]
 
+    async def write_msg(self, stream: INetStream, rpc_msg: rpc_pb2.RPC) -> bool:
+        """Write to a peer without our signed addresses: the library adds their 300 bytes to whatever it says."""
+        rpc_msg.ClearField("senderRecord")
+        return await super().write_msg(stream, rpc_msg)
+
     def notify_subscriptions(self, publish_message: rpc_pb2.Message) -> None:
         """Hand a message over at once: the library's channel drops silently, and forgets the forwarder."""
         self._deliver(self._forwarders[id(publish_message)], publish_message)
@@ -109,11 +117,10 @@ def harden() -> None:
     """Patch the library once for the whole process; call it before any host is made."""
     _require(pubsub_module, "SUBSCRIPTION_CHANNEL_SIZE", "RpcQueue", "signature_validator")
     _require(pubsub_module.Pubsub, "push_msg", "notify_subscriptions", "stream_handler")
-    _require(pubsub_module.Pubsub, "continuously_read_stream", "_handle_dead_peer")
+    _require(pubsub_module.Pubsub, "continuously_read_stream", "_handle_dead_peer", "write_msg")
     _require(GossipSub, "_get_in_topic_gossipsub_peers_from_minus", "_handle_topic_heartbeat")
-    _require(yamux_module, "RTT_MEASURE_INTERVAL")
     _require(muxer_module, "Yamux")
-    _require(yamux_module.Yamux, "_write_frame")
+    _require(Yamux, "_measure_rtt_loop", "_write_frame")
     _require(YamuxStream, "_auto_tune_and_send_window_update")
     _require(connection_module, "logging")
     # Its calls go to the root logger, and each gives an unconfigured process a handler on stderr.
@@ -122,9 +129,9 @@ def harden() -> None:
     patched = pubsub_module
     patched.SUBSCRIPTION_CHANNEL_SIZE = QUEUE
     patched.RpcQueue = functools.partial(RpcQueue, max_size=QUEUE)
-    # Measured twice a minute, a round trip of a connection's busy first second would stand for too long.
-    patched = yamux_module
-    patched.RTT_MEASURE_INTERVAL = ROUND_TRIP_SECONDS
+    # It measures every connection twice a minute, whether or not `ping` does, and at times from a clock's zero.
+    patched = Yamux
+    patched._measure_rtt_loop = _nothing  # noqa: SLF001
     # Whichever class a host is given, the library makes its own.
     patched = muxer_module
     patched.Yamux = GuardedYamux
@@ -147,6 +154,23 @@ def guard(host: IHost) -> None:
     # It dials whoever it has heard of until half of `max_connections` stand, whatever its watermarks say.
     network.auto_connector.maybe_connect = _nothing
     network.upgrade_inbound_raw_conn = _ending_with_its_connection(network.upgrade_inbound_raw_conn)
+
+
+async def ping(connection: INetConn, timeout: float) -> bool:
+    """Have the other end's yamux answer, and measure the round trip; return whether it did in time.
+
+    libp2p's own ping opens a stream, which takes nine packets more.
+    """
+    muxed: Any = connection.muxed_conn
+    muxed._ping_id += 1  # noqa: SLF001
+    muxed._ping_event = answered = trio.Event()  # noqa: SLF001
+    # Before it is sent: the answer may be there before we are back.
+    muxed._ping_sent_time = trio.current_time()  # noqa: SLF001
+    frame = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_PING, FLAG_SYN, 0, muxed._ping_id)  # noqa: SLF001
+    with trio.move_on_after(timeout):
+        await muxed._write_frame(frame)  # noqa: SLF001
+        await answered.wait()
+    return answered.is_set()
 
 
 @contextmanager
@@ -198,7 +222,7 @@ def _ending_with_its_connection(
     return upgrade_and_wait
 
 
-async def _nothing() -> None:
+async def _nothing(*_: object) -> None:
     """Stand in for a part of the library that must not act."""
 
 

@@ -1,20 +1,23 @@
 """Who is connected, and do they still live? Reports changes, and pings every connection."""
 
+import math
 from collections.abc import Callable, Mapping
+from itertools import chain, repeat
 from typing import Any
 
 import trio
 from libp2p.abc import IHost, INetConn, INetStream, INetwork, INotifee
 from libp2p.connection_types import ConnectionType
-from libp2p.network.health.ping_probe import ping_connection
 from libp2p.peer.id import ID
 from libp2p.rcmgr.metrics import Direction as Opened
 from multiaddr import Multiaddr
 
 from registry.mesh import Connection, Direction, Origin
-from registry.mesh.hardening import indifferent
+from registry.mesh.hardening import indifferent, ping
 from registry.records import PeerId
 from registry.settings import MeshSettings
+
+_FIRST_PINGS = (0.5, 5.0)
 
 Report = Callable[[tuple[Connection, ...]], object]
 
@@ -34,6 +37,7 @@ class Watch(INotifee):
         self._report = report
         self._origins = origins
         self._standing: set[Any] = set()
+        self._arrived, self._arrivals = trio.open_memory_channel[Any](math.inf)
         self.changed = trio.Event()
         self._network.register_notifee(self)
 
@@ -42,15 +46,11 @@ class Watch(INotifee):
         return {PeerId(str(peer)) for peer in self._live()}
 
     async def ping_forever(self) -> None:
-        """Ping all connections together every `ping` seconds, and close the ones that do not answer."""
-        while True:
-            await trio.sleep(self._settings.ping)
-            live = [conn for conns in self._live().values() for conn in conns]
-            # Together: one frozen peer must not delay the discovery of the next.
-            async with trio.open_nursery() as nursery:
-                for conn in live:
-                    nursery.start_soon(self._ping, conn)
-            self.tell()
+        """Ping each connection soon, and every `ping` seconds from then on; close those that do not answer."""
+        # Each on its own: one frozen peer must not delay the discovery of the next.
+        async with trio.open_nursery() as nursery:
+            async for conn in self._arrivals:
+                nursery.start_soon(self._keep_pinging, conn)
 
     async def cut_all(self) -> None:
         """Close the socket of every connection, under whatever cancellation.
@@ -70,6 +70,7 @@ class Watch(INotifee):
     async def connected(self, network: INetwork, conn: INetConn) -> None:  # noqa: ARG002 (the library's signature)
         """Take the library's word that a connection stands."""
         self._standing.add(conn)
+        self._arrived.send_nowait(conn)
         self.tell()
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:  # noqa: ARG002 (the library's signature)
@@ -96,10 +97,21 @@ class Watch(INotifee):
                 found[peer] = live
         return found
 
+    async def _keep_pinging(self, conn: INetConn) -> None:
+        # A round trip that was measured in a connection's busy first second is corrected soon.
+        for wait in chain(_FIRST_PINGS, repeat(self._settings.ping)):
+            await trio.sleep(min(wait, self._settings.ping))
+            if conn.is_closed:
+                return
+            await self._ping(conn)
+            self.tell()
+
     async def _ping(self, conn: INetConn) -> None:
+        answered = False
         with indifferent():
-            result = await ping_connection(conn, ping_timeout=self._settings.ping_timeout)
-            if not result.success and not conn.is_closed:
+            answered = await ping(conn, self._settings.ping_timeout)
+        if not answered and not conn.is_closed:
+            with indifferent():
                 await conn.close()
 
     def _described(self, peer: str, conns: list[Any]) -> Connection:

@@ -37,6 +37,23 @@ def test_a_word_is_said_with_the_next_version_and_published_after_the_burst() ->
     assert signed in said(one, SETTINGS.coalesce)
 
 
+def test_what_was_said_in_a_small_mesh_is_said_again_when_the_mesh_of_now_has_it() -> None:
+    one = speaking()
+    assert len(said(one, 1.0)) == 2
+    # A minute later by the mesh of one that it was; ten by that of fifty which it has turned out to be.
+    assert one.tick(2.0, rarity=10.0) == []
+    assert one.due() == 1.0 + 10 * SETTINGS.heartbeat
+    assert one.tick(1.0 + 2 * SETTINGS.heartbeat, rarity=10.0) == []
+    assert len(one.tick(1.0 + 2 * SETTINGS.heartbeat, rarity=2.0)) == 1
+
+
+def test_a_heartbeat_out_of_turn_is_not_put_off_by_a_growing_mesh() -> None:
+    one = speaking()
+    said(one, 1.0)
+    one.reassure(2.0, at=3.0)
+    assert len(one.tick(3.0, rarity=50.0)) == 1
+
+
 def test_a_draft_changes_what_is_given_and_nothing_else() -> None:
     one = speaking()
     draft = one.draft(services=[Service("p", "m")], reach=None, standing=Standing.DRAINING)

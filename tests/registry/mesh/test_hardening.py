@@ -4,7 +4,7 @@ import libp2p.pubsub.pubsub as pubsub_module
 import pytest
 from libp2p.network.swarm import Swarm
 from libp2p.pubsub.gossipsub import GossipSub
-from libp2p.stream_muxer.yamux.yamux import YamuxStream
+from libp2p.stream_muxer.yamux.yamux import Yamux, YamuxStream
 
 from registry.errors import MeshDown, PeerUnreachable
 from registry.mesh.hardening import harden, unreachable
@@ -20,6 +20,8 @@ from tests.registry.mesh.worlds import echo, identity, return_everything, settin
         (pubsub_module.Pubsub, "notify_subscriptions"),
         (pubsub_module.Pubsub, "push_msg"),
         (GossipSub, "_get_in_topic_gossipsub_peers_from_minus"),
+        (pubsub_module.Pubsub, "write_msg"),
+        (Yamux, "_measure_rtt_loop"),
         (YamuxStream, "_auto_tune_and_send_window_update"),
     ],
 )
