@@ -45,6 +45,7 @@ FLAG_KEYS = frozenset(
         "mesh.listen",
         "mesh.announce",
         "mesh.bootstrap",
+        "mesh.mdns",
     }
 )
 """The settings that `modelvine up` takes as flags; their variables carry no section."""

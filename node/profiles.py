@@ -12,6 +12,8 @@ PROFILES: Mapping[str, Delta] = MappingProxyType(
         "lan": {
             # Other machines must be able to dial us. HTTP stays on loopback: opening it is a decision of its own.
             "mesh.listen": ("/ip4/0.0.0.0/tcp/6101",),
+            # On a network of one's own the others may be found without being told of them.
+            "mesh.mdns": True,
         },
         "wan": {
             "mesh.listen": ("/ip4/0.0.0.0/tcp/6101",),

@@ -103,6 +103,10 @@ class MeshSettings(BaseModel):
         (),
         description="Multiaddrs, ending in /p2p/<peer id>, that are dialled until they answer, and again when lost.",
     )
+    mdns: bool = Field(
+        default=False,
+        description="Announce this node on its own network and look for others there (multicast DNS). On in profile `lan`.",
+    )
     redial: float = Field(
         1.0,
         gt=0,

@@ -61,6 +61,8 @@ class Origin(StrEnum):
     INBOUND = "inbound"
     BOOTSTRAP = "bootstrap"
     RECORD = "record"
+    MDNS = "mdns"
+    RENDEZVOUS = "rendezvous"
     ASKED = "asked"
 
 

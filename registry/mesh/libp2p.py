@@ -17,15 +17,19 @@ from registry.mesh import (
     Connection,
     Joined,
     MeshEvent,
+    Origin,
     Parted,
     Pipe,
     PipeHandler,
     Restarted,
 )
 from registry.mesh.byte_queue import ByteQueue
+from registry.mesh.crew import Crew
 from registry.mesh.inbox import Inbox
 from registry.mesh.libp2p_pipes import WINDOW, PipeEnd, StreamPipe
 from registry.mesh.libp2p_place import Doors, Place, Plan
+from registry.mesh.mdns import Neighbours, service_of
+from registry.mesh.strangers import claim_in, only_loopback
 from registry.mesh.trio_thread import TrioThread
 from registry.records import PeerId
 from registry.settings import MeshSettings
@@ -61,6 +65,9 @@ class LibP2PMesh:
         self._sent = 0
         self._landed = 0
         self._refused = 0
+        # Where our own interfaces are, which `announce` may leave out.
+        self._interfaces: tuple[str, ...] = ()
+        self._crew = Crew()
         self._thread: TrioThread[Place] = TrioThread(self._main, up=self._up, down=self._down)
 
     @property
@@ -73,9 +80,14 @@ class LibP2PMesh:
         self._answer = answer
         self._serve_pipe = serve_pipe
         await self._thread.start(timeout=START_SECONDS)
+        if self._plan.settings.mdns:
+            service = service_of(self._plan.swarm_key)
+            neighbours = Neighbours(service, own=self._announced, found=self._neighbours)
+            self._crew.spawn(neighbours.run())
 
     async def stop(self) -> None:
         """Send what is still queued, close every connection and end the thread; may be called again."""
+        await self._crew.dismiss()
         if self._place is not None:
             with suppress(MeshDown):
                 await self._thread.call(self._place.flush)
@@ -172,7 +184,7 @@ class LibP2PMesh:
 
     def _up(self, place: Place) -> None:
         self._place = place
-        self._addresses = place.addresses()
+        self._addresses, self._interfaces = place.addresses(), place.interfaces()
         # Peers know us by this port, so a restart must come back to it even if it was chosen for us.
         self._plan = replace(self._plan, listen=place.listening())
         if self._begun:
@@ -183,7 +195,7 @@ class LibP2PMesh:
         if self._place is not None:
             self._place.abandon()
         self._place = None
-        self._addresses = ()
+        self._addresses = self._interfaces = ()
         self._see(())
 
     def _see(self, connections: tuple[Connection, ...]) -> None:
@@ -194,6 +206,16 @@ class LibP2PMesh:
             self._inbox.put(Parted(peer))
         for peer in sorted(now - before):
             self._inbox.put(Joined(peer))
+
+    def _announced(self) -> tuple[str, ...]:
+        # By name nobody asks for us on a network, and what only this machine reaches is of use to none but its own nodes.
+        loopback = only_loopback(self._plan.listen)
+        return tuple(a for a in self._interfaces if claim_in(a, loopback=loopback))
+
+    def _neighbours(self, addresses: tuple[str, ...]) -> None:
+        self._plan = replace(self._plan, neighbours=addresses)
+        if self._place is not None:
+            self._thread.post(self._place.claim, Origin.MDNS, addresses)
 
     def _up_place(self) -> Place:
         if self._place is None:

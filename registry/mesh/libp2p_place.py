@@ -19,12 +19,14 @@ from multiaddr import Multiaddr
 from registry.errors import LimitReached, PeerUnreachable
 from registry.mesh import MAX_FRAME_BYTES, Arrived, Connection, Origin
 from registry.mesh.byte_queue import ByteQueue
-from registry.mesh.dialing import Dialer, Target
+from registry.mesh.dialing import Dialer, Target, peer_in
 from registry.mesh.hardening import indifferent, unreachable
 from registry.mesh.libp2p_ask import ASK, Asking, Questions
 from registry.mesh.libp2p_host import make_host
 from registry.mesh.libp2p_pipes import WINDOW, PipeEnd
+from registry.mesh.libp2p_strangers import STRANGE, Introductions
 from registry.mesh.libp2p_watch import Watch
+from registry.mesh.strangers import Strangers, only_loopback
 from registry.mesh.trio_thread import VisitFailed
 from registry.records import PeerId
 from registry.settings import MeshSettings
@@ -66,6 +68,7 @@ class Plan:
     topic: str
     bootstrap: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    neighbours: tuple[str, ...] = ()
 
 
 def require_free(address: Multiaddr) -> None:
@@ -100,7 +103,13 @@ class Place:
         self._dialer = Dialer(plan.identity.peer, plan.settings.degree, plan.settings.redial)
         self._pipes: set[PipeEnd] = set()
         self._bootstrap, self._kept = plan.bootstrap, plan.kept
-        self._aim()
+        self._strangers = Introductions(
+            Strangers(plan.identity.peer, only_loopback(plan.listen)),
+            speaks=self._speaks,
+            disconnect=self.disconnect,
+            changed=self._aim,
+        )
+        self.claim(Origin.MDNS, plan.neighbours)
 
     async def run(self, ready: Callable[["Place"], object]) -> None:
         """Listen, call `ready`, dial and ping until cancelled."""
@@ -123,6 +132,7 @@ class Place:
             self._nursery.start_soon(self._watch.ping_forever)
             self._nursery.start_soon(self._asking.tidy_forever)
             self._nursery.start_soon(self._dial_forever)
+            self._nursery.start_soon(self._strangers.reconsider_forever)
             ready(self)
             await trio.sleep_forever()
 
@@ -139,7 +149,13 @@ class Place:
     def addresses(self) -> tuple[str, ...]:
         """Return our dialable addresses: those to announce, or every interface's."""
         suffix = f"/p2p/{self._plan.identity.peer}"
-        found = self._plan.settings.announce or tuple(
+        announced = (a.partition("/p2p/")[0] + suffix for a in self._plan.settings.announce)
+        return tuple(dict.fromkeys(announced)) or self.interfaces()
+
+    def interfaces(self) -> tuple[str, ...]:
+        """Return where we are reached on this machine's own interfaces, whatever is announced."""
+        suffix = f"/p2p/{self._plan.identity.peer}"
+        found = (
             str(address)
             for listener in self._host.get_transport_addrs()
             for address in expand_wildcard_address(listener)
@@ -166,6 +182,10 @@ class Place:
         """Replace the addresses that are dialled besides the bootstrap peers."""
         self._kept = addresses
         self._aim()
+
+    def claim(self, origin: Origin, addresses: tuple[str, ...]) -> None:
+        """Replace the addresses of strangers that one source claims to be of our mesh."""
+        self._strangers.claim(origin, addresses)
 
     async def publish(self, frame: bytes) -> None:
         """Hand a frame to gossipsub."""
@@ -213,7 +233,11 @@ class Place:
             await self._host.disconnect(ID.from_string(peer))
 
     def _aim(self) -> None:
-        self._dialer.aim(self._bootstrap, self._kept)
+        self._dialer.aim(self._bootstrap, (*self._kept, *self._strangers.addresses()))
+
+    def _speaks(self, peer: PeerId) -> bool:
+        subscribed = self._made.pubsub.peer_topics.get(self._plan.topic, ())
+        return peer in map(str, subscribed)
 
     async def _dial(self, info: PeerInfo) -> None:
         # A failed dial blocks its peer for a minute, and old addresses are tried before new ones.
@@ -237,17 +261,28 @@ class Place:
                 await self._watch.changed.wait()
 
     async def _dial_target(self, target: Target, dialling: set[PeerId]) -> None:
+        origin = self._origin_of(target)
         # Noted before: a connection is told of sooner than its dial returns.
-        self._origins[target.peer] = Origin.BOOTSTRAP if target.bootstrap else Origin.RECORD
+        self._origins[target.peer] = origin
         try:
             with unreachable(target.peer), trio.fail_after(self._plan.settings.dial_timeout):
                 bare = [Multiaddr(a.partition("/p2p/")[0]) for a in target.addresses]
                 await self._dial(PeerInfo(ID.from_string(target.peer), bare))
             self._dialer.succeeded(target.peer)
+            if origin in STRANGE:
+                self._nursery.start_soon(self._strangers.prove, target.peer)
         except PeerUnreachable:
             self._dialer.failed(target.peer, trio.current_time())
+            if origin in STRANGE:
+                self._strangers.failed(target.peer)
         finally:
             dialling.discard(target.peer)
+
+    def _origin_of(self, target: Target) -> Origin:
+        if target.bootstrap:
+            return Origin.BOOTSTRAP
+        vouched = any(peer_in(address) == target.peer for address in self._kept)
+        return (not vouched and self._strangers.origin(target.peer)) or Origin.RECORD
 
     async def _take_pipe(self, stream: INetStream) -> None:
         if self._pipes_are_full():

@@ -54,13 +54,16 @@ class Lab:
         peer = identity.load_or_create(folder).peer
         return f"/ip4/{self.network.address(host)}/tcp/{MESH_PORT}/p2p/{peer}"
 
-    def start(self, host: int, *options: str, known: Iterable[int] = (1,)) -> Node:
+    def start(
+        self, host: int, *options: str, known: Iterable[int] = (1,), listen: str = ""
+    ) -> Node:
         """Run a host's node, which dials the nodes of some hosts; a host's second node finds the first one's files."""
         place = (
             f"--http={self.network.own_address(host)}:{HTTP_PORT}",
-            f"--listen=/ip4/{self.network.address(host)}/tcp/{MESH_PORT}",
+            f"--listen=/ip4/{listen or self.network.address(host)}/tcp/{MESH_PORT}",
             f"--data-dir={self._folder(host)}",
             "--profile=lan",
+            "--no-mdns",  # whom a node knows is what the tests are about
         )
         dialled = [f"--bootstrap={self.mesh_address(other)}" for other in known if other != host]
         actor = self._run(host, f"h{host}", "node", "up", *place, *dialled, *options)

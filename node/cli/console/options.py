@@ -56,6 +56,28 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="where other nodes reach this one over HTTPS",
     )
+    _add_meeting(parser)
+    add("--store", dest="node.store", metavar="STORE", help="memory, sqlite or redis://HOST:PORT/N")
+    add(
+        "--swarm-key",
+        dest="node.swarm_key",
+        metavar="FILE",
+        help="only nodes with the same key connect",
+    )
+    add(
+        "--drain-timeout",
+        dest="node.drain_timeout",
+        metavar="S",
+        help="seconds that requests get to finish",
+    )
+    add("--log-format", dest="node.log_format", metavar="FORM", help="console or json")
+    add("--log-level", dest="node.log_level", metavar="LEVEL", help="debug, info, warning or error")
+    add_data_dir(parser)
+
+
+def _add_meeting(parser: argparse.ArgumentParser) -> None:
+    """Declare where the mesh is, and how nodes find each other."""
+    add = parser.add_argument
     add(
         "--listen",
         dest="mesh.listen",
@@ -77,22 +99,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="a node to join; repeatable",
     )
-    add("--store", dest="node.store", metavar="STORE", help="memory, sqlite or redis://HOST:PORT/N")
     add(
-        "--swarm-key",
-        dest="node.swarm_key",
-        metavar="FILE",
-        help="only nodes with the same key connect",
+        "--mdns",
+        dest="mesh.mdns",
+        action=argparse.BooleanOptionalAction,
+        help="find nodes on this network, and be found (on in profile lan)",
     )
-    add(
-        "--drain-timeout",
-        dest="node.drain_timeout",
-        metavar="S",
-        help="seconds that requests get to finish",
-    )
-    add("--log-format", dest="node.log_format", metavar="FORM", help="console or json")
-    add("--log-level", dest="node.log_level", metavar="LEVEL", help="debug, info, warning or error")
-    add_data_dir(parser)
 
 
 def settings_given(arguments: argparse.Namespace) -> Mapping[str, object]:

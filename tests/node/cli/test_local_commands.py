@@ -60,7 +60,7 @@ def test_up_names_a_wrong_setting_before_anything_starts(
     assert not data_dir.exists()
 
 
-@pytest.mark.parametrize("word", ["--mdns", "--relay", "--workers=2"])
+@pytest.mark.parametrize("word", ["--relay", "--workers=2"])
 def test_up_takes_no_option_that_does_nothing(modelvine: Modelvine, word: str) -> None:
     assert modelvine("up", word).code == 2
 

@@ -1,0 +1,182 @@
+"""Who else of our mesh is on this network? Asked and answered by multicast DNS, as libp2p does it, on asyncio.
+
+An answer is hostile: it is read by us, bounded, and gives no more than addresses to try. We speak only on the interfaces
+whose addresses we can be reached at, so a node that listens on loopback stays unheard on the network.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
+
+from zeroconf import Error as ZeroconfError
+from zeroconf import IPVersion, NonUniqueNameException, ServiceStateChange, Zeroconf
+from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
+from registry.mesh.crew import Crew
+from registry.mesh.strangers import MAX_ADDRESS_CHARACTERS, MAX_CLAIMED, MAX_STRANGERS
+
+log = logging.getLogger("modelvine.mesh")
+
+MAX_TEXT_BYTES = 4096
+"""The longest text record of another node that is read; a longer one is ignored."""
+
+MAX_QUESTIONS = 8
+"""Questions for a text record under way at one time; further nodes wait until they announce themselves again."""
+
+AGAIN = 30.0
+"""Seconds between looks at whether our addresses changed or the network came back."""
+
+_QUESTION_MILLISECONDS = 3_000
+_STOP_SECONDS = 3.0
+_KEY = b"dnsaddr="
+
+Found = Callable[[tuple[str, ...]], None]
+
+
+def service_of(swarm_key: str | None) -> str:
+    """Return the name under which nodes of one mesh meet: libp2p's own, or one that only holders of a swarm key know.
+
+    The mark is one-way and short: it tells two private meshes apart and says nothing of the key.
+    """
+    if swarm_key is None:
+        return "_p2p._udp.local."
+    mark = sha256(b"modelvine/1/mdns\0" + bytes.fromhex(swarm_key)).hexdigest()[:10]
+    return f"_p2p-{mark}._udp.local."
+
+
+def text_of(addresses: Iterable[str]) -> bytes:
+    """Return the text record that names these addresses."""
+    lines = [_KEY + address.encode() for address in addresses]
+    fitting = [line for line in lines if len(line) <= 255][:MAX_CLAIMED]
+    return b"".join(bytes([len(line)]) + line for line in fitting)
+
+
+def addresses_in(text: bytes) -> tuple[str, ...]:
+    """Return the addresses that a text record names, as they stand; what is malformed is left out."""
+    return tuple(_addresses(text)) if len(text) <= MAX_TEXT_BYTES else ()
+
+
+def hosts_in(addresses: Iterable[str]) -> tuple[str, ...]:
+    """Return the IP addresses at which these multiaddrs listen, each once."""
+    parts = [address.split("/") for address in addresses]
+    return tuple(dict.fromkeys(p[2] for p in parts if len(p) > 2 and p[1] in ("ip4", "ip6")))
+
+
+def _addresses(text: bytes) -> Iterator[str]:
+    place = found = 0
+    while place < len(text) and found < MAX_CLAIMED:
+        line = text[place + 1 : place + 1 + text[place]]
+        place += 1 + text[place]
+        address = line[len(_KEY) :]
+        if line[: len(_KEY)].lower() == _KEY and address.isascii():
+            found += 1
+            yield address[:MAX_ADDRESS_CHARACTERS].decode("ascii")
+
+
+class Neighbours:
+    """Announces us on the networks that we listen on, and tells of the others there. Lives on one event loop."""
+
+    def __init__(self, service: str, *, own: Callable[[], tuple[str, ...]], found: Found) -> None:
+        self._service = service
+        self._own = own
+        self._found = found
+        # A name of chance, as libp2p has it: who we are stands in the text.
+        self._name = f"{secrets.token_hex(16)}.{service}"
+        self._seen: dict[str, tuple[str, ...]] = {}
+        self._crew = Crew()
+
+    async def run(self) -> None:
+        """Announce and listen until cancelled, anew whenever our addresses change."""
+        complained = False
+        while True:
+            own = self._own()
+            try:
+                if own:
+                    await self._meet(own)
+            except (OSError, ZeroconfError, NonUniqueNameException, TimeoutError) as error:
+                log.log(
+                    logging.DEBUG if complained else logging.WARNING,
+                    "nodes of this network are not found by multicast: %s",
+                    error or type(error).__name__,
+                )
+                complained = True
+            else:
+                complained = False
+            await asyncio.sleep(AGAIN)
+
+    async def _meet(self, own: tuple[str, ...]) -> None:
+        hosts = hosts_in(own)
+        zeroconf = AsyncZeroconf(interfaces=list(hosts), ip_version=_version(hosts))
+        browser: AsyncServiceBrowser | None = None
+        try:
+            await (await zeroconf.async_register_service(self._announcement(own, hosts)))
+            browser = AsyncServiceBrowser(zeroconf.zeroconf, self._service, handlers=[self._heard])
+            log.info("looking for nodes by multicast on %s", ", ".join(hosts))
+            # Polled: the library tells nobody when a machine gets another address.
+            while self._own() == own:  # noqa: ASYNC110
+                await asyncio.sleep(AGAIN)
+        finally:
+            await self._leave(zeroconf, browser)
+
+    async def _leave(self, zeroconf: AsyncZeroconf, browser: AsyncServiceBrowser | None) -> None:
+        await self._crew.dismiss()
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                if browser is not None:
+                    await browser.async_cancel()
+                await zeroconf.async_close()  # says goodbye first
+        except (OSError, ZeroconfError, TimeoutError) as error:
+            log.debug("multicast did not end as it should: %s", error)
+        self._seen.clear()
+
+    def _announcement(self, own: tuple[str, ...], hosts: tuple[str, ...]) -> AsyncServiceInfo:
+        port = int(own[0].split("/")[4])
+        return AsyncServiceInfo(
+            self._service,
+            self._name,
+            port=port,
+            properties=text_of(own),
+            server=f"{self._name.partition('.')[0]}.local.",
+            parsed_addresses=list(hosts),
+        )
+
+    def _heard(
+        self, zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange
+    ) -> None:
+        if name == self._name:
+            return
+        if state_change is ServiceStateChange.Removed:
+            if self._seen.pop(name, None):
+                self._tell()
+            return
+        info = AsyncServiceInfo(service_type, name)
+        if info.load_from_cache(zeroconf):
+            self._note(info)
+        elif len(self._crew) < MAX_QUESTIONS:
+            self._crew.spawn(self._ask(zeroconf, info))
+
+    async def _ask(self, zeroconf: Zeroconf, info: AsyncServiceInfo) -> None:
+        if await info.async_request(zeroconf, _QUESTION_MILLISECONDS):
+            self._note(info)
+
+    def _note(self, info: AsyncServiceInfo) -> None:
+        addresses = addresses_in(info.text or b"")
+        if not addresses or self._seen.get(info.name) == addresses:
+            return
+        if len(self._seen) >= MAX_STRANGERS and info.name not in self._seen:
+            # Any may have to go: were it the newcomer, whoever floods first would keep everybody else out.
+            del self._seen[secrets.choice(list(self._seen))]
+        self._seen[info.name] = addresses
+        self._tell()
+
+    def _tell(self) -> None:
+        self._found(tuple(address for every in self._seen.values() for address in every))
+
+
+def _version(hosts: tuple[str, ...]) -> IPVersion:
+    versions = {":" in host for host in hosts}
+    if versions == {True}:
+        return IPVersion.V6Only
+    return IPVersion.All if True in versions else IPVersion.V4Only
