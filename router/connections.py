@@ -1,113 +1,195 @@
-"""How are HTTP connections to workers and peers opened, kept and cut? Only this module knows aiohttp's connectors.
+"""How are HTTP connections to workers and peers opened, kept and cut?
 
 A connection that closes under a request that had waited in the pool is opened anew once: the worker had let go of it
 while it lay idle, and has seen nothing of the request. A request that is given up cuts its connection at once, so that
 whoever works on it notices.
 """
 
+import asyncio
+import ssl
+from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 
-import aiohttp
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.payload import BytesPayload
+from yarl import URL
 
+from router.http1 import CannotConnect, Connection, ConnectTimeout, HungUp, Reply
 from router.settings import RouterSettings
 
 _IDLE_SECONDS = 15.0
-_DNS_SECONDS = 60
+_PLACES = 4096
 
-_SKIPPED = ("User-Agent", "Accept", "Accept-Encoding")
-
-
-class Asking(aiohttp.ClientRequest):
-    """A request that knows whether it travels on a fresh connection."""
-
-    fresh = False
+Dial = Callable[[Callable[[], Connection]], Awaitable[Connection]]
+"""Opens a connection whose protocol the given function makes; raises `OSError`."""
 
 
-class Connecting(aiohttp.BaseConnector):
-    """Marks requests that open a connection, and cuts a connection that is given up."""
+class Place:
+    """The connections to one place: kept while they are used, at most `connections_per_worker` of them."""
 
-    async def _create_connection(
-        self,
-        req: aiohttp.ClientRequest,
-        traces: list[aiohttp.tracing.Trace],
-        timeout: aiohttp.ClientTimeout,
-    ) -> ResponseHandler:
-        if isinstance(req, Asking):
-            req.fresh = True
-        return await super()._create_connection(req, traces, timeout)
+    def __init__(self, dial: Dial, settings: RouterSettings) -> None:
+        self._dial = dial
+        self._limit = settings.connections_per_worker
+        self._connect_timeout = settings.connect_timeout
+        self._known: set[Connection] = set()
+        self._idle: list[tuple[Connection, float]] = []
+        self._dialling = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._sweep: asyncio.TimerHandle | None = None
+        self.closed = False
 
-    def _release(
-        self,
-        key: aiohttp.client_reqrep.ConnectionKey,
-        protocol: ResponseHandler,
-        *,
-        should_close: bool = False,
-    ) -> None:
-        # Closing politely waits until the other side has read what we wrote; a hung one never does.
-        if should_close:
-            protocol.abort()
-        super()._release(key, protocol, should_close=should_close)
+    @property
+    def unused(self) -> bool:
+        """Whether it has no connection."""
+        return not (self._known or self._dialling)
+
+    async def ask(self, head: bytes, body: bytes) -> Reply:
+        """Send a request; return the answer once its head is there, or raise `HttpError`."""
+        connection = await self._kept()
+        if connection is not None:
+            try:
+                return await connection.ask(head, body)
+            except HungUp as error:
+                if not error.untouched:
+                    raise
+        return await (await self._opened()).ask(head, body)
+
+    async def warm(self) -> None:
+        """Open a connection for the next request, so that there is proof of one; raise `HttpError`."""
+        self.free(await self._opened())
+
+    def close(self) -> None:
+        """Cut every connection, and let nobody wait for one."""
+        self.closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in self._known:
+            connection.abort()
+        self._idle.clear()
+        while self._waiting:
+            self._next()
+
+    # What connections tell.
+
+    def free(self, connection: Connection) -> None:
+        """Keep a connection for the next request."""
+        now = asyncio.get_running_loop().time()
+        self._idle.append((connection, now))
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._tidy)
+        self._next()
+
+    def lost(self, connection: Connection) -> None:
+        """Forget a connection that is closed."""
+        self._known.discard(connection)
+        self._next()
+
+    # How.
+
+    async def _kept(self) -> Connection | None:
+        """Return an idle connection, or nothing when a new one may be opened; wait while neither is so."""
+        while True:
+            while self._idle:
+                # The one that was used last has the best chance to stand still.
+                connection, since = self._idle.pop()
+                if connection.open and asyncio.get_running_loop().time() - since < _IDLE_SECONDS:
+                    return connection
+                connection.abort()
+            if self.closed or len(self._known) + self._dialling < self._limit:
+                return None
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._next()
+                raise
+
+    async def _opened(self) -> Connection:
+        if self.closed:
+            raise CannotConnect("closed")
+        self._dialling += 1
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                connection = await self._dial(lambda: Connection(self))
+        except TimeoutError as error:
+            raise ConnectTimeout("no connection in time") from error
+        except OSError as error:
+            raise CannotConnect(f"no connection: {type(error).__name__}") from error
+        finally:
+            self._dialling -= 1
+            self._next()
+        self._known.add(connection)
+        return connection
+
+    def _next(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def _tidy(self) -> None:
+        loop = asyncio.get_running_loop()
+        fresh = [(c, since) for c, since in self._idle if loop.time() - since < _IDLE_SECONDS]
+        stale = self._idle[: len(self._idle) - len(fresh)]
+        self._idle = fresh
+        for connection, _ in stale:
+            connection.abort()
+        self._sweep = loop.call_later(_IDLE_SECONDS, self._tidy) if fresh else None
 
 
-class TcpConnector(Connecting, aiohttp.TCPConnector):
-    """Connections over TCP."""
+class Places:
+    """The places that this machine's workers listen at, by URL."""
+
+    def __init__(self, settings: RouterSettings) -> None:
+        self._settings = settings
+        self._places: dict[tuple[str, str, int], Place] = {}
+
+    def of(self, url: URL) -> Place:
+        """Return the connections to the host and port of a URL."""
+        origin = url.scheme, url.host or "", url.port or 80
+        place = self._places.get(origin)
+        if place is None:
+            if len(self._places) >= _PLACES:
+                self._places = {o: p for o, p in self._places.items() if not p.unused}
+            context = _public_context() if origin[0] == "https" else None
+            place = Place(tcp(origin[1], origin[2], context), self._settings)
+            self._places[origin] = place
+        return place
+
+    def close(self) -> None:
+        """Cut every connection."""
+        for place in self._places.values():
+            place.close()
 
 
-class Body(BytesPayload):
-    """A request's body, written as it is; `BytesPayload` warns of those beyond a MiB, which images are."""
+def tcp(
+    host: str, port: int, context: ssl.SSLContext | None = None, name: str | None = None
+) -> Dial:
+    """Return how to connect over TCP; with a context over TLS, as `name` if that is not the host's."""
 
-    def __init__(self, body: bytes) -> None:
-        super().__init__(b"")
-        self._value = body
-        self._size = len(body)
+    async def dial(make: Callable[[], Connection]) -> Connection:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            make, host, port, ssl=context, server_hostname=name
+        )
+        return connection
 
-    async def write_with_length(
-        self,
-        writer: AbstractStreamWriter,
-        content_length: int | None,  # noqa: ARG002 (always the body's own)
-    ) -> None:
-        """Write the body, in one piece."""
-        await writer.write(self._value)
+    return dial
 
 
-def session(connector: Connecting, settings: RouterSettings) -> aiohttp.ClientSession:
-    """Make a session that adds nothing of its own to a request, follows nothing and remembers nothing."""
-    return aiohttp.ClientSession(
-        connector=connector,
-        request_class=Asking,
-        middlewares=(_once_more,),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        headers={"Accept-Encoding": "identity"},
-        skip_auto_headers=_SKIPPED,
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_timeout),
+@lru_cache(maxsize=4096)
+def start_of(url: URL, method: str = "POST") -> bytes:
+    """Return how a request for a URL begins: its first line, its host, and that no packing is wanted."""
+    default = {"http": 80, "https": 443}.get(url.scheme)
+    host = url.host_subcomponent or ""
+    authority = host if url.port == default else f"{host}:{url.port}"
+    line = (
+        f"{method} {url.raw_path_qs} HTTP/1.1\r\nHost: {authority}\r\nAccept-Encoding: identity\r\n"
     )
+    return line.encode()
 
 
-def worker_session(settings: RouterSettings) -> aiohttp.ClientSession:
-    """Make the session for this machine's workers."""
-    connector = TcpConnector(
-        limit=0,
-        limit_per_host=settings.connections_per_worker,
-        keepalive_timeout=_IDLE_SECONDS,
-        ttl_dns_cache=_DNS_SECONDS,
-    )
-    return session(connector, settings)
-
-
-async def _once_more(
-    request: aiohttp.ClientRequest,
-    send: Callable[[aiohttp.ClientRequest], Awaitable[aiohttp.ClientResponse]],
-) -> aiohttp.ClientResponse:
-    try:
-        return await send(request)
-    except aiohttp.ClientConnectorError:
-        raise
-    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-        if not isinstance(request, Asking) or request.fresh:
-            raise
-    await request.close()
-    return await send(request)
+@lru_cache(maxsize=1)
+def _public_context() -> ssl.SSLContext:
+    return ssl.create_default_context()

@@ -11,10 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import AsyncGeneratorType
 
-import aiohttp
-from yarl import URL
-
-from router.connections import Body
+from router.connections import Place
 from router.deadlines import Deadlines, GivenUp
 from router.dialects import Answer, Route
 from router.errors import (
@@ -26,6 +23,7 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnreachable,
 )
+from router.http1 import CannotConnect, ConnectTimeout, HttpError, HungUp, Reply, request_head
 from router.requests import Request
 from router.settings import RouterSettings
 
@@ -47,8 +45,9 @@ _LONGEST_RETRY = 3600.0
 class Call:
     """One request as it goes out."""
 
-    session: aiohttp.ClientSession
-    url: URL
+    place: Place
+    start: bytes
+    """The first line and the headers that do not change, see `start_of`."""
     headers: Mapping[str, str]
     body: bytes
 
@@ -65,10 +64,8 @@ def headers_of(request: Request) -> dict[str, str]:
 class Exchange:
     """An answer whose headers are there."""
 
-    def __init__(
-        self, response: aiohttp.ClientResponse, settings: RouterSettings, ends: float
-    ) -> None:
-        self._response = response
+    def __init__(self, reply: Reply, settings: RouterSettings, ends: float) -> None:
+        self._reply = reply
         self._settings = settings
         self._ends = ends
         self._loop = asyncio.get_running_loop()
@@ -76,24 +73,24 @@ class Exchange:
         self._overdue = ""
         self._timer: asyncio.TimerHandle | None = None
         self.broken: AnswerBroken | None = None
-        self.status = response.status
-        self.content_type = response.headers.get("Content-Type", "application/octet-stream")
+        self.status = reply.status
+        self.content_type = reply.headers.get("content-type", "application/octet-stream")
         self.streamed = self.content_type.startswith("text/event-stream")
-        self.length = response.content_length
+        self.length = reply.length
 
     def header(self, name: str) -> str:
-        """Return a header of the answer, empty when it has none."""
-        return self._response.headers.get(name, "")
+        """Return a header of the answer by its lower-case name, empty when it has none."""
+        return self._reply.headers.get(name, "")
 
     async def some(self) -> bytes:
         """Return the next bytes as soon as there are any, `b""` at the end; for use before the first byte goes on."""
-        return await self._response.content.readany()
+        return await self._reply.some()
 
     async def at_most(self, limit: int) -> bytes:
         """Read until the end, or until more than `limit` bytes are there."""
         pieces: list[bytes] = []
         size = 0
-        while size <= limit and (chunk := await self._response.content.readany()):
+        while size <= limit and (chunk := await self._reply.some()):
             pieces.append(chunk)
             size += len(chunk)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -101,7 +98,7 @@ class Exchange:
     @property
     def ended(self) -> bool:
         """Whether nothing is left to read."""
-        return self._response.content.at_eof()
+        return self._reply.ended
 
     def answer(self, first: bytes, route: Route, *, length: int | None = None) -> Answer:
         """Make an answer of the first bytes and what is still to come; `length` is its total where known."""
@@ -109,7 +106,7 @@ class Exchange:
             raise WorkerFailed("the worker's answer is empty")
         if length is not None and length > self._settings.max_answer_bytes:
             raise WorkerFailed("the answer is longer than `max_answer_bytes`")
-        if self.header("Content-Encoding") not in ("", "identity"):
+        if self.header("content-encoding") not in ("", "identity"):
             raise WorkerFailed("the answer is packed in a way that was not asked for")
         shown = {name: value for name in _SHOWN if (value := self.header(name))}
         rest = NOTHING if self.ended else self.rest(len(first))
@@ -117,19 +114,19 @@ class Exchange:
 
     async def rest(self, taken: int) -> AsyncGenerator[bytes, None]:
         """Hand on what comes, as it comes; `taken` bytes have gone on before. Raise `AnswerBroken`."""
-        content, clock = self._response.content, self._loop.time
+        reply, clock = self._reply, self._loop.time
         left = math.inf if self.streamed else self._settings.max_answer_bytes - taken
         self._waiting = clock()
         self._watch()
         try:
-            while chunk := await content.readany():
+            while chunk := await reply.some():
                 self._waiting = math.inf
                 left -= len(chunk)
                 if left < 0:
                     raise self.broke("the answer is longer than `max_answer_bytes`")
                 yield chunk
                 self._waiting = clock()
-        except (aiohttp.ClientError, OSError) as error:
+        except HttpError as error:
             raise self.broke(self._overdue or "the worker broke off") from error
 
     def broke(self, message: str) -> AnswerBroken:
@@ -141,8 +138,7 @@ class Exchange:
         """Let go of the connection: back to the pool when the answer is complete, cut otherwise."""
         if self._timer is not None:
             self._timer.cancel()
-        if not self._response.closed:
-            self._response.close()
+        self._reply.close()
 
     def _watch(self) -> None:
         # One timer that looks now and then, instead of one that is set anew for every chunk.
@@ -156,7 +152,7 @@ class Exchange:
             self._overdue = f"no end within {self._settings.total_timeout:g} s"
         else:
             self._overdue = f"no byte for {silent:g} s"
-        self._response.close()
+        self._reply.close()
 
 
 @asynccontextmanager
@@ -175,12 +171,10 @@ async def put(
     try:
         try:
             async with deadlines.within(min(settings.first_byte_timeout, settings.total_timeout)):
-                response = await call.session.post(
-                    call.url, data=Body(call.body), headers=call.headers, allow_redirects=False
-                )
-                exchange = Exchange(response, settings, ends)
+                head = request_head(call.start, call.headers, len(call.body))
+                exchange = Exchange(await call.place.ask(head, call.body), settings, ends)
                 answer = await read(exchange)
-        except (aiohttp.ClientError, OSError) as error:
+        except OSError as error:
             raise _failure(error, settings) from error
         try:
             yield answer
@@ -218,29 +212,24 @@ async def refusal(exchange: Exchange) -> WorkerError:
 def busy(exchange: Exchange) -> WorkerBusy:
     """Say that the worker is full, for as long as its `Retry-After` says where that is a sensible number."""
     try:
-        seconds = float(exchange.header("Retry-After"))
+        seconds = float(exchange.header("retry-after"))
     except ValueError:
         seconds = 1.0
     bounded = min(seconds, _LONGEST_RETRY) if seconds >= 0 else 1.0
     return WorkerBusy("the worker is full", retry_after=bounded)
 
 
-def _failure(error: Exception, settings: RouterSettings) -> WorkerError:
-    # The texts of aiohttp's errors name the worker's address, which is nobody's business.
+def _failure(error: OSError, settings: RouterSettings) -> WorkerError:
     match error:
-        case aiohttp.ConnectionTimeoutError():
+        case ConnectTimeout():
             return WorkerTimeout("connection", settings.connect_timeout)
         case GivenUp():
             return WorkerUnreachable("the node that was asked fell silent")
         case TimeoutError():
             return WorkerTimeout("first byte", settings.first_byte_timeout)
-        case aiohttp.ClientConnectorError():
+        case CannotConnect():
             return WorkerUnreachable("whoever serves this model cannot be reached")
-        case (
-            aiohttp.ServerDisconnectedError()
-            | aiohttp.ClientOSError()
-            | aiohttp.ClientPayloadError()
-        ):
+        case HungUp():
             return WorkerFailed("the worker hung up before it answered")
         case _:
             return WorkerFailed("what came back is no HTTP answer")

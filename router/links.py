@@ -9,7 +9,6 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-import aiohttp
 from yarl import URL
 
 from registry import claims
@@ -19,9 +18,10 @@ from registry.mesh.crew import Crew
 from registry.records import PeerId, Reach
 from registry.signing import Identity
 from router.certificate import client_context, peer_of_certificate
-from router.connections import worker_session
+from router.connections import Places
 from router.deadlines import Deadlines
 from router.errors import WorkerTimeout, WorkerUnreachable
+from router.http1 import HttpError
 from router.pipes import serve_pipe
 from router.settings import RouterSettings
 from router.ways import Link, Way
@@ -36,7 +36,7 @@ MAX_ADDRESSES = 8
 
 
 class Links:
-    """Every way from this node to others, and the session for its own workers. Lives on one event loop."""
+    """Every way from this node to others, and the connections to its own workers. Lives on one event loop."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Links:
     ) -> None:
         self.settings = settings
         self.identity = identity
-        self.workers = worker_session(settings)
+        self.workers = Places(settings)
         self.deadlines = Deadlines()
         self._reach = reach
         self._open_pipe = open_pipe
@@ -61,8 +61,8 @@ class Links:
         """Close every connection and end every pump."""
         ways, self._ways = self._ways, {}
         for way in ways.values():
-            await way.close()
-        await self.workers.close()
+            way.close()
+        self.workers.close()
         await self._crew.dismiss()
 
     def give_up(self, peer: PeerId) -> None:
@@ -86,18 +86,18 @@ class Links:
         way.users += 1
         try:
             yield await way.link(self._usable(way.reach))
-        except (WorkerUnreachable, WorkerTimeout, aiohttp.ClientConnectionError):
+        except (WorkerUnreachable, WorkerTimeout, HttpError):
             way.doubt()
             raise
         finally:
             way.users -= 1
-            await _close([way] if way.retired else [])
+            _close([way] if way.retired else [])
 
     async def _way(self, peer: PeerId) -> Way:
         reach = self._reach(peer)
         known = self._ways.get(peer)
         if reach is None or not reach.certificate:
-            await _close(self._drop([peer]))
+            _close(self._drop([peer]))
             raise WorkerUnreachable("nothing is known of how to reach this node")
         if known is not None and known.reach.certificate == reach.certificate:
             self._ways[peer] = self._ways.pop(peer)  # the dictionary's order is the order of use
@@ -116,7 +116,7 @@ class Links:
             crew=self._crew,
             settings=self.settings,
         )
-        await _close(gone)
+        _close(gone)
         return way
 
     def _context(self, peer: PeerId, certificate: bytes) -> ssl.SSLContext:
@@ -145,10 +145,10 @@ class Links:
         return credible[:MAX_ADDRESSES]
 
 
-async def _close(retired: list[Way]) -> None:
+def _close(retired: list[Way]) -> None:
     for way in retired:
         if not way.users:
-            await way.close()
+            way.close()
 
 
 def _address(link: str) -> URL | None:

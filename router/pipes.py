@@ -9,13 +9,11 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 
-import aiohttp
-from aiohttp.client_proto import ResponseHandler
-
 from registry.errors import RegistryError
 from registry.mesh import Pipe
 from registry.mesh.crew import Crew
-from router.connections import Asking, Connecting
+from router.connections import Dial
+from router.http1 import Connection
 
 _CHUNK_BYTES = 64 * 1024
 _CONNECT_SECONDS = 5.0
@@ -23,52 +21,30 @@ _LINGER_SECONDS = 5.0
 """How long the asking end may take to read the last of an answer before the pipe is cut."""
 
 
-class PipeConnector(Connecting):
-    """Connections to one peer, each over a pipe of its own."""
+def over_pipes(
+    open_pipe: Callable[[], Awaitable[Pipe]], *, context: ssl.SSLContext, crew: Crew
+) -> Dial:
+    """Return how to connect to one peer over pipes, a pipe for each connection."""
 
-    def __init__(
-        self,
-        open_pipe: Callable[[], Awaitable[Pipe]],
-        *,
-        context: ssl.SSLContext,
-        crew: Crew,
-        limit: int,
-    ) -> None:
-        super().__init__(limit=limit)
-        self._open_pipe = open_pipe
-        self._context = context
-        self._crew = crew
-
-    async def _create_connection(
-        self,
-        req: aiohttp.ClientRequest,
-        traces: list[aiohttp.tracing.Trace],  # noqa: ARG002 (nobody traces)
-        timeout: aiohttp.ClientTimeout,
-    ) -> ResponseHandler:
-        if isinstance(req, Asking):
-            req.fresh = True
+    async def dial(make: Callable[[], Connection]) -> Connection:
         try:
-            async with asyncio.timeout(timeout.sock_connect):
-                return await self._over(await self._open_pipe())
-        except TimeoutError:
-            raise
-        except (RegistryError, OSError) as error:
-            reason = OSError(f"no pipe: {type(error).__name__}")
-            raise aiohttp.ClientConnectorError(req.connection_key, reason) from error
-
-    async def _over(self, pipe: Pipe) -> ResponseHandler:
+            pipe = await open_pipe()
+        except RegistryError as error:
+            raise OSError(f"no pipe: {type(error).__name__}") from error
         ours, theirs = socket.socketpair()
         ours.settimeout(0)
         theirs.settimeout(0)
-        self._crew.spawn(_ask_over(pipe, theirs))
+        crew.spawn(_ask_over(pipe, theirs))
         try:
-            _, protocol = await asyncio.get_running_loop().create_connection(
-                self._factory, sock=ours, ssl=self._context, server_hostname=""
+            _, connection = await asyncio.get_running_loop().create_connection(
+                make, sock=ours, ssl=context, server_hostname=""
             )
         except BaseException:
             ours.close()
             raise
-        return protocol
+        return connection
+
+    return dial
 
 
 async def serve_pipe(pipe: Pipe, *, port: int) -> None:

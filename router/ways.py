@@ -2,19 +2,19 @@
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
-import aiohttp
 from yarl import URL
 
 from registry.mesh import Pipe
 from registry.mesh.crew import Crew
 from registry.records import Reach
-from router.connections import TcpConnector, session
+from router.connections import Place, start_of, tcp
 from router.deadlines import Deadlines
 from router.dialects import Route
-from router.pipes import PipeConnector
+from router.http1 import HttpError, NotHttp, request_head
+from router.pipes import over_pipes
 from router.settings import RouterSettings
 
 _FIRST_PAUSE = 5.0
@@ -27,10 +27,26 @@ _PIPED = URL("https://peer.invalid")  # RFC 2606: a name that never resolves
 class Link:
     """A way to a peer that is ready for use: append a path to `base`."""
 
-    session: aiohttp.ClientSession
+    place: Place
     base: URL
     route: Route
     deadlines: Deadlines
+
+    async def get(
+        self, path: str, headers: Mapping[str, str], *, at_most: int
+    ) -> tuple[int, bytes]:
+        """Fetch something short; return status and body, or raise `HttpError`."""
+        start = start_of(self.base.with_path(path), "GET")
+        reply = await self.place.ask(request_head(start, headers, 0), b"")
+        try:
+            body = b""
+            while piece := await reply.some():
+                body += piece
+                if len(body) > at_most:
+                    raise NotHttp("the answer is too long")
+            return reply.status, body
+        finally:
+            reply.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +59,7 @@ class Proven:
     """The peer answered here, and showed its key."""
 
     base: URL
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +92,13 @@ class Way:
         self.users = 0
         self.retired = False
         self._context = context
-        self._open_pipe = open_pipe
         self._relayed = relayed
         self._crew = crew
         self._settings = settings
         self._direct: Direct = Untried()
         self._trying = asyncio.Lock()
-        self._tcp: aiohttp.ClientSession | None = None
-        self._pipes: aiohttp.ClientSession | None = None
+        self._places: dict[URL, Place] = {}
+        self._pipes = Place(over_pipes(open_pipe, context=context, crew=crew), settings)
 
     def learn(self, reach: Reach) -> None:
         """Take in a newer word on the peer's addresses."""
@@ -98,12 +114,10 @@ class Way:
         if isinstance(self._direct, Proven):
             self._direct = Untried()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the connections."""
-        opened, self._tcp, self._pipes = (self._tcp, self._pipes), None, None
-        for one in opened:
-            if one is not None:
-                await one.close()
+        for place in (self._pipes, *self._places.values()):
+            place.close()
 
     async def link(self, addresses: list[URL]) -> Link:
         """Choose between the ways. All callers wait for addresses that were never tried, nobody for those that failed."""
@@ -118,7 +132,7 @@ class Way:
         elif isinstance(self._direct, Shut):
             self._retry(self._direct, addresses)
         if isinstance(self._direct, Proven):
-            return Link(self._over_tcp(), self._direct.base, Route.DIRECT, self.deadlines)
+            return Link(self._direct.place, self._direct.base, Route.DIRECT, self.deadlines)
         return self._piped()
 
     def _never_tried(self, addresses: list[URL]) -> list[URL]:
@@ -140,13 +154,14 @@ class Way:
     async def _try(self, addresses: list[URL], pause: float) -> None:
         before = self._direct.tried if isinstance(self._direct, Shut) else frozenset()
         found = await self._first_that_answers(addresses)
+        self._places = {a: p for a, p in self._places.items() if not p.unused}
         if found is not None:
-            self._direct = Proven(found)
+            self._direct = found
             return
         tried = before.union(addresses) if len(before) < _TRIED else frozenset(addresses)
         self._direct = Shut(asyncio.get_running_loop().time() + pause, pause, tried)
 
-    async def _first_that_answers(self, addresses: list[URL]) -> URL | None:
+    async def _first_that_answers(self, addresses: list[URL]) -> Proven | None:
         tries = [self._crew.spawn(self._answers(address)) for address in addresses]
         try:
             async with asyncio.timeout(self._settings.connect_timeout):
@@ -160,34 +175,17 @@ class Way:
                 attempt.cancel()
         return None
 
-    async def _answers(self, address: URL) -> URL | None:
+    async def _answers(self, address: URL) -> Proven | None:
+        place = self._places.get(address)
+        if place is None:
+            dial = tcp(address.host or "", address.port or 0, self._context, name="")
+            place = self._places[address] = Place(dial, self._settings)
         try:
-            transport, _ = await asyncio.get_running_loop().create_connection(
-                asyncio.Protocol,
-                address.host or "",
-                address.port or 0,
-                ssl=self._context,
-                server_hostname="",
-            )
-        except OSError:
+            await place.warm()
+        except HttpError:
             return None
-        transport.abort()
-        return address
+        return Proven(address, place)
 
     def _piped(self) -> Link:
-        if self._pipes is None:
-            connector = PipeConnector(
-                self._open_pipe,
-                context=self._context,
-                crew=self._crew,
-                limit=self._settings.connections_per_worker,
-            )
-            self._pipes = session(connector, self._settings)
         route = Route.RELAY if self._relayed() else Route.DIRECT
         return Link(self._pipes, _PIPED, route, self.deadlines)
-
-    def _over_tcp(self) -> aiohttp.ClientSession:
-        if self._tcp is None:
-            connector = TcpConnector(ssl=self._context, limit=self._settings.connections_per_worker)
-            self._tcp = session(connector, self._settings)
-        return self._tcp

@@ -4,7 +4,6 @@ import asyncio
 from http import HTTPStatus
 from typing import Any
 
-import aiohttp
 import orjson
 from aiohttp import web
 
@@ -55,21 +54,11 @@ async def _of_other(context: Context, node: PeerId, request_id: str) -> dict[str
         async with (
             asyncio.timeout(seconds),
             context.links.to(node) as link,
-            link.session.get(link.base.with_path(PATH), headers=headers) as response,
         ):
-            said = await _at_most(response, MAX_ANSWER_BYTES)
-    except (aiohttp.ClientError, OSError, WorkerError) as error:
+            status, said = await link.get(PATH, headers, at_most=MAX_ANSWER_BYTES)
+    except (OSError, WorkerError) as error:
         raise PeerUnreachable(f"{node} did not answer within {seconds:g} s") from error
-    return _checked(node, response.status, said)
-
-
-async def _at_most(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    said = b""
-    async for piece in response.content.iter_any():
-        said += piece
-        if len(said) > limit:
-            raise aiohttp.ClientPayloadError("the answer is too long")
-    return said
+    return _checked(node, status, said)
 
 
 def _checked(node: PeerId, status: int, said: bytes) -> dict[str, Any]:

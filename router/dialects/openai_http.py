@@ -15,6 +15,7 @@ from yarl import URL
 
 from router.bodies import splice_model, with_model
 from router.candidates import Candidate
+from router.connections import start_of
 from router.dialects import Answer, Route
 from router.errors import WorkerError, WorkerFailed, WorkerStale
 from router.exchange import (
@@ -43,7 +44,7 @@ class OpenAIHttp:
     """Speaks to this machine's workers."""
 
     def __init__(self, links: Links) -> None:
-        self._session = links.workers
+        self._places = links.workers
         self._settings = links.settings
         self._deadlines = links.deadlines
 
@@ -55,7 +56,8 @@ class OpenAIHttp:
         body = request.body
         if worker.own_model != request.model:
             body = with_model(body, request.content_type, worker.own_model)
-        call = Call(self._session, endpoint(worker.api, request.kind), headers_of(request), body)
+        url = endpoint(worker.api, request.kind)
+        call = Call(self._places.of(url), start_of(url), headers_of(request), body)
 
         async def read(exchange: Exchange) -> Answer:
             if not 200 <= exchange.status <= 299:
@@ -100,7 +102,7 @@ async def _refusal(exchange: Exchange) -> WorkerError:
         if b"model" in body.lower() and body.lstrip().startswith(b"{"):
             return WorkerStale("the worker does not serve this model")
         return WorkerFailed("the worker has no such path")
-    if exchange.status == 503 and exchange.header("Retry-After"):
+    if exchange.status == 503 and exchange.header("retry-after"):
         return busy(exchange)
     return await refusal(exchange)
 

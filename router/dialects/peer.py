@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from router import reports
 from router.candidates import Candidate
+from router.connections import start_of
 from router.dialects import Answer
 from router.errors import WorkerError, WorkerFailed, WorkerStale
 from router.exchange import (
@@ -41,12 +42,8 @@ class Peer:
         headers[PROJECT_HEADER] = candidate.service.project
         headers[CID_HEADER] = candidate.service.cid
         async with self._links.to(candidate.node) as link:
-            call = Call(
-                link.session,
-                link.base.with_path(f"/v1/{request.kind.value}"),
-                headers,
-                request.body,
-            )
+            start = start_of(link.base.with_path(f"/v1/{request.kind.value}"))
+            call = Call(link.place, start, headers, request.body)
 
             async def read(exchange: Exchange) -> Answer:
                 if not 200 <= exchange.status <= 299:

@@ -186,8 +186,8 @@ async def test_a_peer_that_vanished_from_the_registry_is_let_go_of() -> None:
             with pytest.raises(WorkerUnreachable):
                 await answered(links, node)
             # Whoever is still at it may finish.
-            assert not link.session.closed
-        assert link.session.closed
+            assert not link.place.closed
+        assert link.place.closed
         await links.close()
 
 

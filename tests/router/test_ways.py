@@ -31,7 +31,7 @@ async def way_to(node: PeerNode) -> AsyncIterator[Way]:
     try:
         yield way
     finally:
-        await way.close()
+        way.close()
         await crew.dismiss()
 
 
@@ -107,7 +107,8 @@ async def test_a_failed_request_makes_a_proven_address_doubtful_and_no_other(
     node: PeerNode,
 ) -> None:
     async with way_to(node) as way:
-        way._direct = Proven(NOBODY)
+        await way.link([address(node)])
+        assert isinstance(way._direct, Proven)
         way.doubt()
         assert way._direct == Untried()
         way._direct = Shut(1.0, 5.0)
@@ -117,7 +118,9 @@ async def test_a_failed_request_makes_a_proven_address_doubtful_and_no_other(
 
 async def test_an_address_that_is_named_no_longer_is_given_up(node: PeerNode) -> None:
     async with way_to(node) as way:
-        way._direct = Proven(NOBODY)
+        await way.link([address(node)])
+        assert isinstance(way._direct, Proven)
+        way._direct = Proven(NOBODY, way._direct.place)
         assert (await way.link([address(node)])).base == address(node)
 
 

@@ -3,18 +3,33 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
 async def raw(serve: Serve) -> AsyncIterator[str]:
-    """Serve connections on a free port of loopback; gives the URL."""
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    """Serve connections on a free port of loopback; gives the URL. Whoever still serves at the end has a second for it."""
+    serving: set[asyncio.Task[None]] = set()
+
+    async def tracked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(cast("asyncio.Task[None]", asyncio.current_task()))
+        try:
+            await serve(reader, writer)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(tracked, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
+        if serving:
+            _, late = await asyncio.wait(serving, timeout=1)
+            for task in late:
+                task.cancel()
+            await asyncio.wait(serving)
         await server.wait_closed()
 
 

@@ -1,0 +1,319 @@
+"""How is one HTTP/1.1 exchange carried over a connection? Only this module knows httptools.
+
+One request at a time; then the connection may serve the next. An answer's bytes wait in a bounded buffer: while it is full the
+socket is not read, so a slow caller slows its worker. Nothing is unpacked, followed or remembered.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+HEAD_BYTES = 64 * 1024
+"""Bytes of an answer that may come without a byte of its body among them: headers, chunk extensions, trailers."""
+
+FULL_BYTES = 256 * 1024
+"""Bytes of a body that wait for their reader before the socket is left unread; it is read again at half of that."""
+
+_PIECE_BYTES = 256 * 1024  # of a request's body, handed to the transport at once
+_NO_BODY = frozenset({204, 304})
+
+
+class HttpError(ConnectionError):
+    """What went wrong with an exchange."""
+
+
+class CannotConnect(HttpError):
+    """No connection could be made; nothing was sent."""
+
+
+class ConnectTimeout(HttpError):
+    """A connection was not made in time; nothing was sent."""
+
+
+class HungUp(HttpError):
+    """The other side closed too soon; `untouched` says that not a byte of an answer had come."""
+
+    def __init__(self, message: str, *, untouched: bool) -> None:
+        super().__init__(message)
+        self.untouched = untouched
+
+
+class NotHttp(HttpError):
+    """What came is no HTTP answer, or one beyond the limits."""
+
+
+class Reply:
+    """An answer, once its head is there. Read it with `some` to its end, or `close` it; both let go of the connection."""
+
+    __slots__ = (
+        "_connection",
+        "_error",
+        "_pieces",
+        "_size",
+        "_waiter",
+        "complete",
+        "headers",
+        "length",
+        "status",
+    )
+
+    def __init__(self, connection: "Connection") -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.length: int | None = None
+        self.complete = False
+        self._connection: Connection | None = connection
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: HttpError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to read."""
+        return self.complete and not self._pieces
+
+    async def some(self) -> bytes:
+        """Return the next bytes as soon as there are any, `b""` at the end; raise `HttpError` when it breaks off."""
+        while not self._pieces:
+            if self.complete:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        pieces, self._pieces, self._size = self._pieces, [], 0
+        if self._connection is not None:
+            self._connection.resume()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def close(self) -> None:
+        """Let go of the connection: cut it, unless the answer is complete."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+
+    # The connection's side.
+
+    async def head(self) -> None:
+        """Wait until status and headers are there; raise `HttpError`."""
+        while self._error is None and not self.status:
+            await self._wait()
+        if not self.status and self._error is not None:
+            raise self._error
+
+    def take(self, piece: bytes) -> bool:
+        """Take in bytes of the body; return whether that is enough for now."""
+        self._pieces.append(piece)
+        self._size += len(piece)
+        self.wake()
+        return self._size >= FULL_BYTES
+
+    def finish(self) -> None:
+        """The answer is complete, and the connection somebody else's."""
+        self.complete, self._connection = True, None
+        self.wake()
+
+    def fail(self, error: HttpError) -> None:
+        """Nothing more will come."""
+        self._error, self._connection = error, None
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the reader look."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+
+class Home(Protocol):
+    """Where a connection lives between requests."""
+
+    def free(self, connection: "Connection") -> None:
+        """Take back a connection on which the next request may be sent."""
+
+    def lost(self, connection: "Connection") -> None:
+        """Forget a connection that is closed."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection. `home` is told once each time when it is free for the next request, or will never be."""
+
+    def __init__(self, home: "Home") -> None:
+        self._home = home
+        self._transport: asyncio.Transport | None = None
+        self._parser = HttpResponseParser(self)
+        self._reply: Reply | None = None
+        self._barren = 0
+        self._headers: dict[str, str] = {}
+        self._until_close = False
+        self._paused = False
+        self._writing = False
+        self._writable: asyncio.Future[None] | None = None
+        self._heard = False
+
+    @property
+    def open(self) -> bool:
+        """Whether the next request may be sent on it."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def ask(self, head: bytes, body: bytes) -> Reply:
+        """Send a request and return the answer once its head is there; raise `HttpError`. Cut when given up."""
+        transport = self._transport
+        if transport is None:
+            raise HungUp("the connection is closed", untouched=True)
+        reply = self._reply = Reply(self)
+        self._barren, self._heard, self._until_close = 0, False, False
+        self._headers = {}
+        try:
+            if len(body) <= _PIECE_BYTES:
+                transport.write(head + body)
+            else:
+                await self._send(transport, head, body, reply)
+            await reply.head()
+        except BaseException:
+            # Whoever works on it shall notice that nobody waits any more.
+            self.abort()
+            raise
+        return reply
+
+    def abort(self) -> None:
+        """Cut the connection at once: closing politely waits until the other side has read what we wrote."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def resume(self) -> None:
+        """Read the socket again."""
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
+    async def _send(
+        self, transport: asyncio.Transport, head: bytes, body: bytes, reply: Reply
+    ) -> None:
+        transport.write(head)
+        self._writing = True
+        for start in range(0, len(body), _PIECE_BYTES):
+            # A worker may refuse a long body before it has read it.
+            if reply.status or transport.is_closing():
+                return
+            transport.write(body[start : start + _PIECE_BYTES])
+            if self._writable is not None:
+                await self._writable
+        self._writing = False
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def pause_writing(self) -> None:
+        """The transport holds enough."""
+        if self._writable is None:
+            self._writable = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        """The transport takes more."""
+        writable, self._writable = self._writable, None
+        if writable is not None and not writable.done():
+            writable.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in bytes."""
+        if self._reply is None:
+            # Nobody asked for anything.
+            self.abort()
+            return
+        self._heard = True
+        self._barren += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade):
+            self._break(NotHttp("what came back is no HTTP answer"))
+            return
+        if self._barren > HEAD_BYTES:
+            self._break(NotHttp("the answer's headers are beyond all bounds"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The connection is gone."""
+        self._transport = None
+        self.resume_writing()
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            if self._until_close and error is None:
+                reply.finish()
+            else:
+                reply.fail(HungUp("the other side hung up", untouched=not self._heard))
+        self._home.lost(self)
+
+    # What the parser calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take in a header; of two with one name the last counts."""
+        self._headers[name.decode("latin-1").lower()] = value.decode("utf-8", "replace")
+
+    def on_headers_complete(self) -> None:
+        """The head is there."""
+        status, reply, headers = self._parser.get_status_code(), self._reply, self._headers
+        if status < 200:
+            self._headers = {}
+            return
+        if reply is None or reply.status:
+            return
+        length = headers.get("content-length")
+        reply.headers = headers
+        reply.length = int(length) if length is not None and length.isdecimal() else None
+        self._until_close = (
+            reply.length is None and "transfer-encoding" not in headers and status not in _NO_BODY
+        )
+        reply.status = status
+        reply.wake()
+
+    def on_body(self, piece: bytes) -> None:
+        """Take in bytes of the body."""
+        self._barren = 0
+        if self._reply is not None and self._reply.take(piece) and not self._paused:
+            self._paused = True
+            if self._transport is not None:
+                self._transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        """The answer is complete, unless it was only the notice of one."""
+        reply = self._reply
+        if reply is None or not reply.status:
+            return
+        self._reply = None
+        whole = not self._writing and self._parser.should_keep_alive()
+        reply.finish()
+        self.resume()
+        if whole and self.open:
+            self._home.free(self)
+        else:
+            self.abort()
+
+    def on_message_begin(self) -> None:
+        """Whoever begins an answer that nobody asked for is not asked again."""
+        if self._reply is None:
+            self.abort()
+
+    def _break(self, error: HttpError) -> None:
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            reply.fail(error)
+        self.abort()
+
+
+def request_head(start: bytes, headers: Mapping[str, str], length: int) -> bytes:
+    """Return a request's head; raise `ValueError` for a header that would be two."""
+    lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if lines.count("\n") != len(headers) or lines.count("\r") != len(headers) or "\0" in lines:
+        raise ValueError("a header holds a line break")
+    return b"%b%bContent-Length: %d\r\n\r\n" % (start, lines.encode(), length)
