@@ -111,7 +111,7 @@ class MeshSettings(BaseModel):
         1.0,
         gt=0,
         le=60,
-        description="Seconds before a lost bootstrap peer is dialled again; grows to ten times that while it stays away.",
+        description="Seconds before a lost peer is dialled again; grows to ten times that, to 5 min with enough others.",
     )
     degree: int = Field(
         8,

@@ -75,7 +75,13 @@ class Dialling:
     def _lacks(self, number: int) -> bool:
         plan, links = self._world.plan, self._world.overlay.links[number]
         first = (b for b in range(min(plan.bootstraps, plan.nodes)) if b != number)
-        return len(links) < plan.mesh.degree or any(b not in links for b in first)
+        if len(links) < plan.mesh.degree or any(b not in links for b in first):
+            return True
+        dialer = self._dialers.get(number)
+        return dialer is not None and bool(dialer.missed(self._connected(number)))
+
+    def _connected(self, number: int) -> set[PeerId]:
+        return {self._world.peer(other) for other in self._world.overlay.links[number]}
 
     def _kept(self, number: int) -> list[int]:
         plan = self._world.plan
@@ -108,13 +114,12 @@ class Dialling:
             if not overlay.up[number] or not self._lacks(number):
                 self._lacking.discard(number)
                 continue
-            # Whoever lacks a bootstrap peer alone looks once a second, for the sake of this machine.
+            # Whoever only misses somebody looks once in two seconds, for the sake of this machine.
             enough = len(overlay.links[number]) >= self._world.plan.mesh.degree
-            if enough and (self._ticks + number) % 4:
+            if enough and (self._ticks + number) % 8:
                 continue
             busy = self._under_way.setdefault(number, set())
-            connected = {self._world.peer(other) for other in overlay.links[number]}
-            for target in self._dialer(number).due(connected | busy, now):
+            for target in self._dialer(number).due(self._connected(number) | busy, now):
                 busy.add(target.peer)
                 self._call(number, target)
 

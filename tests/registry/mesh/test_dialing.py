@@ -1,8 +1,9 @@
 """Whom a node dials, and when it tries again."""
 
 import random
+from itertools import pairwise
 
-from registry.mesh.dialing import Dialer, Target
+from registry.mesh.dialing import GIVEN_UP, RAREST, Dialer, Target
 from registry.records import PeerId
 
 OWN = PeerId("own")
@@ -24,8 +25,57 @@ def peers(targets: list[Target]) -> set[str]:
     return {target.peer for target in targets}
 
 
-def test_every_bootstrap_peer_is_dialled_whatever_the_degree() -> None:
-    assert peers(dialer(bootstrap=("a", "b", "c"), degree=1).due((), 0.0)) == {"a", "b", "c"}
+def test_bootstrap_peers_are_dialled_first() -> None:
+    made = dialer(bootstrap=("a", "b"), kept=("c", "d", "e"), degree=3)
+    first = made.due((), 0.0)
+    assert peers(first[:2]) == {"a", "b"}
+    assert len(first) == 3
+
+
+ENOUGH = (PeerId("x"), PeerId("y"))
+
+
+def times_dialled(made: Dialer, peer: str, *, until: float) -> list[float]:
+    """Let every dial fail while there are enough other peers; return when this peer was dialled."""
+    times, now = [], 0.0
+    while now < until:
+        for target in made.due(ENOUGH, now):
+            made.failed(target.peer, now)
+            times += [now] if target.peer == peer else []
+        now += 0.25
+    return times
+
+
+def test_with_enough_peers_a_bootstrap_peer_that_does_not_answer_is_dialled_ever_more_rarely() -> (
+    None
+):
+    times = times_dialled(dialer(bootstrap=("a",), kept=("b",)), "a", until=7200.0)
+    assert times[0] == 0.0
+    pauses = [later - sooner for sooner, later in pairwise(times)]
+    assert pauses[0] < 2
+    assert 0.7 * RAREST < pauses[-1] < 1.3 * RAREST
+    assert len(times) < 45
+
+
+def test_with_enough_peers_strangers_are_not_dialled() -> None:
+    assert times_dialled(dialer(bootstrap=("a",), kept=("b",)), "b", until=600.0) == []
+
+
+def test_a_lost_peer_is_looked_for_though_there_are_enough_and_given_up_in_the_end() -> None:
+    made = dialer(kept=("a", "b"))
+    made.lost(PeerId("a"), 0.0)
+    times = times_dialled(made, "a", until=7200.0)
+    assert len(times) == GIVEN_UP
+    # A cut of a minute is found to have healed soon after it has.
+    assert any(60 < at < 100 for at in times)
+
+
+def test_whoever_lacks_peers_tries_those_that_failed_sooner() -> None:
+    made = dialer(bootstrap=("a",))
+    for _ in range(12):
+        made.failed(PeerId("a"), 0.0)
+    assert made.due(ENOUGH, 20.0) == []
+    assert peers(made.due((), 20.0)) == {"a"}
 
 
 def test_others_are_dialled_up_to_the_degree() -> None:
