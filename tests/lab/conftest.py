@@ -1,12 +1,13 @@
-"""What do the tests of the lab share? A network of six hosts for one module, a client that sits on any of them."""
+"""What do the tests of the lab share? A network of six hosts for one module, five nodes on it, a client that sits on any."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
 
 from tests.lab.lab import Lab, connected
 from tests.lab.net import Network, missing
 from tests.swarm.client import Client
+from tests.swarm.nodes import Node
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +36,34 @@ async def client(network: Network) -> AsyncIterator[Client]:
     """A client of its own for each test."""
     async with connected(network) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def started(lab: Lab) -> list[Node]:
+    """Five nodes on hosts 1 to 5."""
+    return sorted(lab.start_all(range(1, 6)), key=lambda node: node.name)
+
+
+@pytest.fixture(scope="module")
+def workers(lab: Lab, started: list[Node]) -> dict[int, str]:
+    """A worker each on hosts 2 to 5."""
+    return {host: lab.worker(host) for host in range(2, 6)}
+
+
+@pytest.fixture
+async def five(
+    lab: Lab, network: Network, started: list[Node], workers: dict[int, str], client: Client
+) -> AsyncIterator[list[Node]]:
+    """The five, with all faults ended and everybody held for alive."""
+    await _well(lab, network, started)
+    await client.met(started, within=30)
+    await client.agreed(started, within=30)
+    yield started
+    await _well(lab, network, started)
+    assert all(node.running for node in started)
+
+
+async def _well(lab: Lab, network: Network, nodes: Sequence[Node]) -> None:
+    network.heal()
+    for node in nodes:
+        lab.thaw(node)

@@ -16,6 +16,7 @@ import aiohttp
 
 from node import identity, secret_files
 from node.demo.stage import STOP_WITHIN, Actor, Stage
+from tests.lab.clock import Clock
 from tests.lab.net import Network
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Start
@@ -55,7 +56,12 @@ class Lab:
         return f"/ip4/{self.network.address(host)}/tcp/{MESH_PORT}/p2p/{peer}"
 
     def start(
-        self, host: int, *options: str, known: Iterable[int] = (1,), listen: str = ""
+        self,
+        host: int,
+        *options: str,
+        known: Iterable[int] = (1,),
+        listen: str = "",
+        clock: Clock | None = None,
     ) -> Node:
         """Run a host's node, which dials the nodes of some hosts; a host's second node finds the first one's files."""
         place = (
@@ -66,7 +72,8 @@ class Lab:
             "--no-mdns",  # whom a node knows is what the tests are about
         )
         dialled = [f"--bootstrap={self.mesh_address(other)}" for other in known if other != host]
-        actor = self._run(host, f"h{host}", "node", "up", *place, *dialled, *options)
+        command = self.command(host, "node", "up", *place, *dialled, *options)
+        actor = self._run(f"h{host}", *(clock.command(*command) if clock else command))
         return Node(Start(f"h{host}"), actor, self._folder(host))
 
     def start_all(self, hosts: Sequence[int]) -> list[Node]:
@@ -78,7 +85,8 @@ class Lab:
 
     def worker(self, host: int) -> str:
         """Run a worker on a host, and return where that host's node reaches it."""
-        return self._run(host, f"worker{host}", "tests.swarm.worker_process").fields["url"]
+        command = self.command(host, "tests.swarm.worker_process")
+        return self._run(f"worker{host}", *command).fields["url"]
 
     def command(self, host: int, module: str, *arguments: str) -> tuple[str, ...]:
         """Return the arguments to Python that run a module on a host."""
@@ -100,9 +108,9 @@ class Lab:
     def _folder(self, host: int) -> Path:
         return self.folder / f"h{host}"
 
-    def _run(self, host: int, name: str, module: str, *arguments: str) -> Actor:
+    def _run(self, name: str, module: str, *arguments: str) -> Actor:
         stage = self._stages.enter_context(Stage(self.folder))
-        actor = stage.start(name, *self.command(host, module, *arguments))
+        actor = stage.start(name, module, *arguments)
         self._processes.append(actor.process)
         return actor
 

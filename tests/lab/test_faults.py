@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -21,43 +21,9 @@ LONG = bool(os.environ.get("LAB_LONG"))
 PARTITIONS = (20.0, 90.0) if LONG else (20.0,)
 """Seconds."""
 
-LOSSY = 600.0 if LONG else 60.0
-"""Seconds that packets get lost."""
-
 NOWHERE = "http://127.0.0.1:9/v1"
 CAUGHT = 2
 """Requests that may be on their way to a node that others hold for alive: they wait for a first byte as long as they may."""
-
-
-@pytest.fixture(scope="module")
-def started(lab: Lab) -> list[Node]:
-    """Five nodes on hosts 1 to 5."""
-    return sorted(lab.start_all(range(1, 6)), key=lambda node: node.name)
-
-
-@pytest.fixture(scope="module")
-def workers(lab: Lab, started: list[Node]) -> dict[int, str]:
-    """A worker each on hosts 2 to 5."""
-    return {host: lab.worker(host) for host in range(2, 6)}
-
-
-@pytest.fixture
-async def five(
-    lab: Lab, network: Network, started: list[Node], workers: dict[int, str], client: Client
-) -> AsyncIterator[list[Node]]:
-    """The five, with all faults ended and everybody held for alive."""
-    await _well(lab, network, started)
-    await client.met(started, within=30)
-    await client.agreed(started, within=30)
-    yield started
-    await _well(lab, network, started)
-    assert all(node.running for node in started)
-
-
-async def _well(lab: Lab, network: Network, nodes: Sequence[Node]) -> None:
-    network.heal()
-    for node in nodes:
-        lab.thaw(node)
 
 
 async def _gone(client: Client, nodes: Sequence[Node], *models: str, within: float = 10.0) -> float:
@@ -255,39 +221,3 @@ async def test_a_cut_in_one_direction_kills_nobody_and_requests_go_another_way(
     show("one-way cut", all_alive_after=met, routed_across_after=time.monotonic() - healed)
     for node, project in ((1, "deaf"), (1, "mute"), (2, "deaf")):
         await client.unregister(five[node], project)
-
-
-async def test_two_lost_packets_in_a_hundred_kill_nobody(
-    five: list[Node], workers: dict[int, str], network: Network, client: Client
-) -> None:
-    models = [f"lossy-{host}" for host in range(2, 6)]
-    for host, model in zip(range(2, 6), models, strict=True):
-        await client.register(five[host - 1], "lossy", [model], workers[host])
-    await client.listed(five, *models)
-    await client.agreed(five)
-    network.lose(2.0)
-    began = time.monotonic()
-    samples, absent = 0, Counter[str]()
-    asking = [Asking(client, five[0], model, every=1.0) for model in models]
-    async with asyncio.TaskGroup() as group:
-        for one in asking:
-            group.create_task(one.run())
-        while time.monotonic() < began + LOSSY:
-            next_look = time.monotonic() + 0.1
-            for node, names in zip(
-                five, await asyncio.gather(*map(client.models, five)), strict=True
-            ):
-                samples += 1
-                absent.update(f"{model} at {node.name}" for model in models if model not in names)
-            await asyncio.sleep(max(0.0, next_look - time.monotonic()))
-        for one in asking:
-            one.end()
-    for one in asking:
-        one.check("2 % loss", since=began)
-    show(
-        "2 % loss", seconds=time.monotonic() - began, samples=str(samples), absent=str(dict(absent))
-    )
-    assert not absent
-    await client.agreed(five, within=15)
-    for host in range(2, 6):
-        await client.unregister(five[host - 1], "lossy")
