@@ -101,6 +101,11 @@ def _check_bootstrap(settings: Settings) -> None:
         check_dial(address)
 
 
+def _check_rendezvous(settings: Settings) -> None:
+    for address in settings.mesh.rendezvous:
+        check_dial(address)
+
+
 def _check_lease(settings: Settings) -> None:
     least = 2 * settings.registry.heartbeat
     if settings.registry.lease < least:
@@ -159,6 +164,7 @@ _CHECKS: Mapping[str, Callable[[Settings], None]] = {
     "mesh.listen": _check_listen,
     "mesh.announce": _check_announce,
     "mesh.bootstrap": _check_bootstrap,
+    "mesh.rendezvous": _check_rendezvous,
     "registry.lease": _check_lease,
     "registry.suspicion": _check_suspicion,
     "registry.allow": _check_allow,

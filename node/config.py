@@ -46,6 +46,8 @@ FLAG_KEYS = frozenset(
         "mesh.announce",
         "mesh.bootstrap",
         "mesh.mdns",
+        "mesh.rendezvous",
+        "mesh.rendezvous_point",
     }
 )
 """The settings that `modelvine up` takes as flags; their variables carry no section."""

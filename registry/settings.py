@@ -103,6 +103,20 @@ class MeshSettings(BaseModel):
         (),
         description="Multiaddrs, ending in /p2p/<peer id>, that are dialled until they answer, and again when lost.",
     )
+    name: str = Field(
+        "modelvine",
+        min_length=1,
+        max_length=256,
+        description="A word for this mesh: nodes with the same one, and the same swarm key, meet at rendezvous points.",
+    )
+    rendezvous: tuple[str, ...] = Field(
+        (),
+        description="Multiaddrs of rendezvous points, ending in /p2p/<peer id>, where nodes that know nobody ask for others.",
+    )
+    rendezvous_point: bool = Field(
+        default=False,
+        description="Be a rendezvous point, for this mesh and for any other: costs memory within fixed bounds.",
+    )
     mdns: bool = Field(
         default=False,
         description="Announce this node on its own network and look for others there (multicast DNS). On in profile `lan`.",

@@ -2,7 +2,8 @@
 
 STATE is what this node believes, SINCE for how long, WHY on which evidence; STANDING is what the other says of itself.
 HEARD is the time since its last sign of life. CONNECTION also says how it came about: `bootstrap` and `record` were dialled
-at an address that was configured or that a node said of itself, `asked` by a caller or for a request; `inbound` dialled us.
+at an address that was configured or that a node said of itself, `mdns` was found on this network, `rendezvous` at a point
+where strangers meet, `asked` was dialled for a caller or a request; `inbound` dialled us.
 LOAD is what it said of the requests at its models, whoever sent them, and how long ago; nothing while they are idle.
 
 Examples:

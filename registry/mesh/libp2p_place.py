@@ -24,8 +24,10 @@ from registry.mesh.hardening import indifferent, unreachable
 from registry.mesh.libp2p_ask import ASK, Asking, Questions
 from registry.mesh.libp2p_host import make_host
 from registry.mesh.libp2p_pipes import WINDOW, PipeEnd
+from registry.mesh.libp2p_rendezvous import RENDEZVOUS, Calls, Point, Visitor
 from registry.mesh.libp2p_strangers import STRANGE, Introductions
 from registry.mesh.libp2p_watch import Watch
+from registry.mesh.rendezvous import name_of
 from registry.mesh.strangers import Strangers, only_loopback
 from registry.mesh.trio_thread import VisitFailed
 from registry.records import PeerId
@@ -105,7 +107,7 @@ class Place:
         self._bootstrap, self._kept = plan.bootstrap, plan.kept
         self._strangers = Introductions(
             Strangers(plan.identity.peer, only_loopback(plan.listen)),
-            speaks=self._speaks,
+            speaks=lambda peer: peer in self._members(),
             disconnect=self.disconnect,
             changed=self._aim,
         )
@@ -115,6 +117,8 @@ class Place:
         """Listen, call `ready`, dial and ping until cancelled."""
         self._host.set_stream_handler(ASK, Questions(self._doors.answer).handle)
         self._host.set_stream_handler(PIPE, self._take_pipe)
+        if self._plan.settings.rendezvous_point:
+            self._host.set_stream_handler(RENDEZVOUS, Point().handle)
         async with AsyncExitStack() as stack:
             stack.callback(self._made.pubsub.retire)
             # Gossip runs before anything listens: a stream that came sooner would end the node.
@@ -133,6 +137,7 @@ class Place:
             self._nursery.start_soon(self._asking.tidy_forever)
             self._nursery.start_soon(self._dial_forever)
             self._nursery.start_soon(self._strangers.reconsider_forever)
+            self._nursery.start_soon(self._visitor().visit_forever)
             ready(self)
             await trio.sleep_forever()
 
@@ -235,9 +240,25 @@ class Place:
     def _aim(self) -> None:
         self._dialer.aim(self._bootstrap, (*self._kept, *self._strangers.addresses()))
 
-    def _speaks(self, peer: PeerId) -> bool:
+    def _members(self) -> set[PeerId]:
+        """Return the connected peers that speak our topic."""
         subscribed = self._made.pubsub.peer_topics.get(self._plan.topic, ())
-        return peer in map(str, subscribed)
+        return self._watch.peers() & {PeerId(str(peer)) for peer in subscribed}
+
+    def _visitor(self) -> Visitor:
+        async def connect(address: str) -> PeerId:
+            self._origins.setdefault(peer_in(address), Origin.RENDEZVOUS)
+            return await self.connect(address, self._plan.settings.dial_timeout)
+
+        calls = Calls(
+            connect=connect,
+            disconnect=self.disconnect,
+            members=self._members,
+            addresses=self.addresses,
+            found=lambda addresses: self.claim(Origin.RENDEZVOUS, addresses),
+        )
+        name = name_of(self._plan.settings.name, self._plan.swarm_key)
+        return Visitor(self._host, self._plan.settings.rendezvous, name, calls)
 
     async def _dial(self, info: PeerInfo) -> None:
         # A failed dial blocks its peer for a minute, and old addresses are tried before new ones.

@@ -100,6 +100,20 @@ def _add_meeting(parser: argparse.ArgumentParser) -> None:
         help="a node to join; repeatable",
     )
     add(
+        "--rendezvous",
+        dest="mesh.rendezvous",
+        metavar="MULTIADDR",
+        action="append",
+        help="a rendezvous point to find strangers at; repeatable",
+    )
+    add(
+        "--rendezvous-point",
+        dest="mesh.rendezvous_point",
+        action="store_true",
+        default=None,
+        help="be a rendezvous point for others",
+    )
+    add(
         "--mdns",
         dest="mesh.mdns",
         action=argparse.BooleanOptionalAction,
