@@ -7,12 +7,15 @@ order of delivery. Expiry is deliberately not part of merging: clocks differ bet
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from types import MappingProxyType
+from functools import cached_property, lru_cache
 
+from registry.parted import Parted
 from registry.records import PeerId, Record, Service, Standing
 
 _DIGEST_MODULUS = 1 << 256
+
+BUCKETS = 64
+"""Parts of a registry that are compared one by one when two registries differ."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +49,41 @@ def names_of(service: Service) -> tuple[str, str]:
     return service.model, f"{service.project}/{service.model}"
 
 
+@lru_cache(maxsize=32_768)
+def bucket_of(node: PeerId) -> int:
+    """Return the number of the bucket that a node belongs to; the protocol fixes it."""
+    return hashlib.sha256(node.encode()).digest()[0] % BUCKETS
+
+
+class Bucket(dict[PeerId, Signed]):
+    """One part of what is held; not changed once its digest was asked for."""
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Eight bytes that are equal in equal buckets."""
+        # Hashed, not summed: whoever signs many records could choose some that cancel out another's.
+        prints = sorted(signed.fingerprint for signed in self.values())
+        return hashlib.sha256(b"".join(prints)).digest()[:8]
+
+
+_Held = Parted[PeerId, Signed, Bucket]
+_Offers = Parted[str, frozenset[Offer], dict[str, frozenset[Offer]]]
+
+
+def _nothing_held() -> _Held:
+    return Parted(tuple(Bucket() for _ in range(BUCKETS)), bucket_of, Bucket)
+
+
+def _nothing_offered() -> _Offers:
+    return Parted(tuple({} for _ in range(BUCKETS)), lambda name: hash(name) % BUCKETS, dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """An immutable snapshot; readers never see it half-changed."""
+    """An immutable snapshot; readers never see it half-changed. A change costs as much as the buckets that it touches."""
 
-    held: Mapping[PeerId, Signed] = field(
-        default_factory=lambda: MappingProxyType(dict[PeerId, Signed]())
-    )
-    offers: Mapping[str, frozenset[Offer]] = field(
-        default_factory=lambda: MappingProxyType(dict[str, frozenset[Offer]]())
-    )
+    held: _Held = field(default_factory=_nothing_held)
+    offers: _Offers = field(default_factory=_nothing_offered)
     total: int = 0
 
     @property
@@ -73,15 +101,15 @@ class Catalog:
                 news[node] = signed
         if not news:
             return self
-        total, offers = self.total, dict(self.offers)
+        total, offers = self.total, dict[str, frozenset[Offer]]()
         for node, signed in news.items():
             before = self.held.get(node)
             total += _weight(signed) - (_weight(before) if before else 0)
-            _reindex(offers, node, _offered(before), _offered(signed))
+            self._reindex(offers, node, _offered(before), _offered(signed))
         return replace(
             self,
-            held=MappingProxyType({**self.held, **news}),
-            offers=MappingProxyType(offers),
+            held=self.held.changed(news),
+            offers=self._with(offers),
             total=total % _DIGEST_MODULUS,
         )
 
@@ -90,14 +118,36 @@ class Catalog:
         gone = self.held.get(node)
         if gone is None:
             return self
-        offers = dict(self.offers)
-        _reindex(offers, node, _offered(gone), frozenset())
+        offers: dict[str, frozenset[Offer]] = {}
+        self._reindex(offers, node, _offered(gone), frozenset())
         return replace(
             self,
-            held=MappingProxyType({n: s for n, s in self.held.items() if n != node}),
-            offers=MappingProxyType(offers),
+            held=self.held.changed({}, drop=[node]),
+            offers=self._with(offers),
             total=(self.total - _weight(gone)) % _DIGEST_MODULUS,
         )
+
+    def _reindex(
+        self,
+        offers: dict[str, frozenset[Offer]],
+        node: PeerId,
+        before: frozenset[Service],
+        after: frozenset[Service],
+    ) -> None:
+        """Note in `offers`, the names that change, who offers them when a node's services do."""
+        for service in before - after:
+            for name in names_of(service):
+                offers[name] = self._offering(name, offers) - {Offer(node, service)}
+        for service in after - before:
+            for name in names_of(service):
+                offers[name] = self._offering(name, offers) | {Offer(node, service)}
+
+    def _offering(self, name: str, offers: Mapping[str, frozenset[Offer]]) -> frozenset[Offer]:
+        return offers[name] if name in offers else self.offers.get(name, frozenset())
+
+    def _with(self, offers: Mapping[str, frozenset[Offer]]) -> _Offers:
+        some = {name: found for name, found in offers.items() if found}
+        return self.offers.changed(some, drop=offers.keys() - some.keys())
 
 
 def _weight(signed: Signed) -> int:
@@ -108,21 +158,3 @@ def _offered(signed: Signed | None) -> frozenset[Service]:
     if signed is None or signed.record.standing is Standing.LEFT:
         return frozenset()
     return frozenset(signed.record.services)
-
-
-def _reindex(
-    offers: dict[str, frozenset[Offer]],
-    node: PeerId,
-    before: frozenset[Service],
-    after: frozenset[Service],
-) -> None:
-    for service in before - after:
-        for name in names_of(service):
-            left = offers[name] - {Offer(node, service)}
-            if left:
-                offers[name] = left
-            else:
-                del offers[name]
-    for service in after - before:
-        for name in names_of(service):
-            offers[name] = offers.get(name, frozenset()) | {Offer(node, service)}

@@ -12,11 +12,11 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from registry import signing, wire
+from registry.catalog import BUCKETS
 from registry.errors import InvalidFrame
 from registry.mesh import MAX_FRAME_BYTES
 from registry.records import PeerId, Version
 
-BUCKETS = 64
 MAX_LISTED = 20_000
 """Entries of one listing that are read; a registry is not larger."""
 

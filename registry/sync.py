@@ -12,17 +12,15 @@ inside the buckets that differ, then pull what is newer there and push what is n
 Pulls and pushes repeat until nothing is left or the exchange has been long enough.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from registry import messages, wire
-from registry.catalog import Catalog, Signed
+from registry.catalog import BUCKETS, Catalog, Signed
 from registry.errors import InvalidFrame, LimitReached
 from registry.messages import (
-    BUCKETS,
     FRAME_HEAD,
     MAX_BATCH_BYTES,
     MAX_LISTED,
@@ -165,16 +163,8 @@ def answer(replica: Replica, question: bytes, now: float) -> tuple[bytes, list[E
     raise InvalidFrame("a question of an unknown kind")
 
 
-def _bucket(node: PeerId) -> int:
-    return hashlib.sha256(node.encode()).digest()[0] % BUCKETS
-
-
 def _buckets(catalog: Catalog) -> list[bytes]:
-    # Hashed, not summed: whoever signs many records could choose some that cancel out another's.
-    contents: list[list[bytes]] = [[] for _ in range(BUCKETS)]
-    for node, signed in catalog.held.items():
-        contents[_bucket(node)].append(signed.fingerprint)
-    return [hashlib.sha256(b"".join(sorted(prints))).digest()[:8] for prints in contents]
+    return [bucket.digest for bucket in catalog.held.parts]
 
 
 def _unlike(ours: list[bytes], theirs: bytes) -> list[int]:
@@ -184,11 +174,11 @@ def _unlike(ours: list[bytes], theirs: bytes) -> list[int]:
 
 
 def _held(catalog: Catalog, buckets: Collection[int]) -> dict[PeerId, Held]:
-    wanted = frozenset(buckets)
     return {
         node: Held(signed.record.version, signed.fingerprint[:8].hex())
-        for node, signed in catalog.held.items()
-        if _bucket(node) in wanted
+        for number in buckets
+        if 0 <= number < BUCKETS
+        for node, signed in catalog.held.parts[number].items()
     }
 
 

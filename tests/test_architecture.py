@@ -26,7 +26,7 @@ MAX_FUNCTION_LINES = 60
 CORE = {
     "registry": {
         "backoff", "catalog", "claims", "effects", "errors", "guests", "liveness", "load", "membership", "messages", "pace",
-        "patience", "records", "replica", "settings", "signing", "sync", "voice", "wire",
+        "parted", "patience", "records", "replica", "settings", "signing", "sync", "voice", "wire",
     },
     "router": {
         "attempts", "bodies", "candidates", "errors", "meter", "multipart", "policies", "reports", "requests", "settings", "sse",

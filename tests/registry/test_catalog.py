@@ -1,5 +1,6 @@
 """The merge's laws: any order, any grouping, any repetition give the same registry, and the index never lies."""
 
+import hashlib
 from itertools import permutations
 from random import Random
 
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry import wire
-from registry.catalog import Catalog, Offer, Signed, names_of, newer
+from registry.catalog import BUCKETS, Catalog, Offer, Signed, bucket_of, names_of, newer
 from registry.records import PeerId, Record, Service, Standing, Version
 from registry.signing import Identity
 from tests.strategies import IDENTITIES, few_versions, words
@@ -32,6 +33,27 @@ def index_of(catalog: Catalog) -> dict[str, set[Offer]]:
                 for name in names_of(service):
                     offers.setdefault(name, set()).add(Offer(node, service))
     return offers
+
+
+def digests_of(catalog: Catalog) -> list[bytes]:
+    """The digests of all buckets, worked out anew from what is held."""
+    contents: list[list[bytes]] = [[] for _ in range(BUCKETS)]
+    for node, signed in catalog.held.items():
+        contents[bucket_of(node)].append(signed.fingerprint)
+    return [hashlib.sha256(b"".join(sorted(prints))).digest()[:8] for prints in contents]
+
+
+@given(piles)
+def test_the_digests_of_buckets_are_those_of_what_is_in_them_after_every_change(
+    pile: list[Signed],
+) -> None:
+    catalog = Catalog()
+    for signed in pile:
+        catalog = catalog.merge([signed])
+        assert [bucket.digest for bucket in catalog.held.parts] == digests_of(catalog)
+    for signed in pile[::2]:
+        catalog = catalog.without(signed.record.node)
+        assert [bucket.digest for bucket in catalog.held.parts] == digests_of(catalog)
 
 
 @given(piles, st.randoms(use_true_random=False))

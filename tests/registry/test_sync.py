@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry import sync, wire
-from registry.catalog import Signed
+from registry.catalog import Signed, bucket_of
 from registry.errors import InvalidFrame
 from registry.liveness import Presence
 from registry.records import Heartbeat, Record, Service, Version
@@ -335,7 +335,7 @@ def test_answers_of_noise_change_nothing(noise: list[bytes]) -> None:
 def test_records_chosen_to_cancel_out_do_not_hide_another() -> None:
     # Were bucket digests mere XORs, some of 65 records would cancel out and never be compared.
     owners = (Identity(number.to_bytes(32)) for number in range(1, 6_000))
-    bucket = [say(owner) for owner in owners if sync._bucket(owner.peer) == 0][:70]
+    bucket = [say(owner) for owner in owners if bucket_of(owner.peer) == 0][:70]
     chosen = cancelling([int.from_bytes(signed.fingerprint[:8]) for signed in bucket])
     assert chosen
     one, other = replica(A), replica(B, *(bucket[n] for n in chosen))
