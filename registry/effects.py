@@ -60,10 +60,7 @@ class Remember:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Find out whether this node lives, directly and then through others, and `observe` what came of it.
-
-    `ANSWERED` and `PROVEN` end the round well; `MISSED` is for the first failure, `UNREACHED` for the last.
-    """
+    """Find out whether this node lives and whether we reach it: go through `Membership.round`, and tell its end."""
 
     node: PeerId
 

@@ -1,4 +1,4 @@
-"""Does a node live? Which evidence moves it between the states, as a table; time is an argument.
+"""Does a node live, and do we reach it? Which evidence moves it between the states, as a table; time is an argument.
 
 Presence is this node's own, local opinion. It is never gossiped: nobody can declare another dead for everyone.
 """
@@ -10,9 +10,10 @@ from registry.records import Standing, Version
 
 
 class Contact(StrEnum):
-    """What we make of a node's silence or noise."""
+    """What we make of a node's silence or noise. One that lives, but not for us, is `unreachable`."""
 
     ALIVE = "alive"
+    UNREACHABLE = "unreachable"
     SUSPECT = "suspect"
     LOST = "lost"
 
@@ -20,11 +21,12 @@ class Contact(StrEnum):
 class Evidence(StrEnum):
     """What can be observed about a node; `REASONS` says it in words."""
 
-    WORD = "word"
-    LINKED = "linked"
     ANSWERED = "answered"
+    ASKED = "asked"
+    WORD = "word"
     PROVEN = "proven"
     TOLD = "told"
+    LINKED = "linked"
     PARTED = "parted"
     FAILED = "failed"
     MISSED = "missed"
@@ -34,27 +36,39 @@ class Evidence(StrEnum):
 
 
 REASONS: dict[Evidence, str] = {
+    Evidence.ANSWERED: "it answered a request, a comparison or a probe",
+    Evidence.ASKED: "it put a question to us",
     Evidence.WORD: "it said something new, signed by its key",
-    Evidence.LINKED: "an authenticated connection to it stands",
-    Evidence.ANSWERED: "it answered a request, a comparison or a probe, or asked us",
     Evidence.PROVEN: "it signed our challenge, which another node put to it",
     Evidence.TOLD: "a connected peer heard it lately, and we not at all since our start",
+    Evidence.LINKED: "an authenticated connection to it stands",
     Evidence.PARTED: "the last connection to it closed",
     Evidence.FAILED: "a request to it failed to connect or broke",
-    Evidence.MISSED: "it did not answer a probe in time",
+    Evidence.MISSED: "it did not answer our own probe in time",
     Evidence.UNREACHED: "neither we nor any node that we asked reached it",
     Evidence.DOUBT: "the doubt was not refuted in time",
     Evidence.SILENCE: "its lease passed without a sign of life",
 }
 
-LIFE = frozenset({Evidence.WORD, Evidence.LINKED, Evidence.ANSWERED, Evidence.PROVEN})
-"""Evidence that only a living node can give."""
+OPENS = frozenset({Evidence.ANSWERED})
+"""Evidence that our own way to a node works: there and back."""
+
+SHUTS = frozenset({Evidence.FAILED, Evidence.MISSED, Evidence.UNREACHED})
+"""Evidence that it does not."""
+
+LIFE = OPENS | {Evidence.ASKED, Evidence.WORD, Evidence.PROVEN}
+"""Evidence that only a living node can give. A connection is none: it stands while the program behind it hangs."""
 
 TABLE: dict[Contact, dict[Evidence, Contact]] = {
     Contact.ALIVE: {
         Evidence.PARTED: Contact.SUSPECT,
         Evidence.FAILED: Contact.SUSPECT,
         Evidence.MISSED: Contact.SUSPECT,
+        Evidence.UNREACHED: Contact.SUSPECT,
+        Evidence.SILENCE: Contact.LOST,
+    },
+    Contact.UNREACHABLE: {
+        **dict.fromkeys(OPENS, Contact.ALIVE),
         Evidence.UNREACHED: Contact.SUSPECT,
         Evidence.SILENCE: Contact.LOST,
     },
@@ -68,19 +82,29 @@ TABLE: dict[Contact, dict[Evidence, Contact]] = {
         Evidence.TOLD: Contact.ALIVE,
     },
 }
-"""What each piece of evidence does in each state; what is not listed changes nothing."""
+"""What each piece of evidence does in each state; what is not listed changes nothing.
+
+Where this says alive and our own way is shut, the node is unreachable. The loss of a node forgets how we reached it.
+"""
+
+CONFIRMED = 2
+"""Rounds of probes that must fail before a doubt can end in loss: of one, a lost packet may be the reason.
+
+One of them may be another's: that is what it says by a doubt. Without one of our own nobody is lost.
+"""
 
 UNPROBED = 3
-"""A doubt that no probe has confirmed ends in loss all the same, after so many times `suspicion`."""
+"""A doubt that no probes have confirmed ends in loss all the same, after so many times `suspicion`."""
 
 _BEFORE_ALL = Version(-1, -1)
 _NEVER = float("-inf")
 
 
 class Presence(StrEnum):
-    """What a node is to us: its own word on itself, tempered by whether we hear it."""
+    """What a node is to us: its own word on itself, tempered by whether we hear and reach it."""
 
     ALIVE = "alive"
+    UNREACHABLE = "unreachable"
     SUSPECT = "suspect"
     DRAINING = "draining"
     LOST = "lost"
@@ -100,19 +124,25 @@ class Pulse:
     why: Evidence
     beat: int = -1
     version: Version = _BEFORE_ALL
-    unreached: bool = False
-    """Whether a whole round of probes has failed since the doubt began."""
+    shut: Evidence | None = None
+    """What showed last that our own way to it is shut; none while it is open, as far as we know."""
+    rounds: int = 0
+    """Rounds of probes that failed since the doubt began, and when the first of them had."""
+    unreached: float = _NEVER
+    accused: float = _NEVER
+    """When another node last said that it does not reach this one."""
 
     def after(self, evidence: Evidence, now: float) -> "Pulse":
         """Return the pulse once `evidence` has been seen at `now`."""
-        heard = now if evidence in LIFE else self.heard
-        contact = TABLE[self.contact].get(evidence, self.contact)
-        failed = evidence is Evidence.UNREACHED
-        if contact is self.contact:
-            return replace(self, heard=heard, unreached=self.unreached or failed)
-        return replace(
-            self, contact=contact, heard=heard, since=now, why=evidence, unreached=failed
-        )
+        moved = self._become(TABLE[self.contact].get(evidence, self.contact), evidence, now)
+        if evidence is not Evidence.UNREACHED or moved.contact is not Contact.SUSPECT:
+            return moved
+        first = moved.unreached if moved.rounds else now
+        return replace(moved, rounds=moved.rounds + 1, unreached=first)
+
+    def barred(self, evidence: Evidence, now: float) -> "Pulse":
+        """Return the pulse once our own way has failed to a node that spoke meanwhile: no reason to doubt its life."""
+        return self._become(self.contact, evidence, now)
 
     def due(self, *, lease: float, suspicion: float, awake: float = _NEVER) -> float:
         """Return when this pulse changes by the mere passing of time; infinity when it does not.
@@ -122,10 +152,16 @@ class Pulse:
         if self.contact is Contact.LOST:
             return float("inf")
         silence = max(self.heard, awake) + lease
-        if self.contact is Contact.ALIVE:
+        if self.contact is not Contact.SUSPECT:
             return silence
-        patience = suspicion if self.unreached else UNPROBED * suspicion
-        return min(silence, max(self.since, awake) + patience)
+        unconfirmed = max(self.since, awake) + UNPROBED * suspicion
+        since = self.unreached
+        seconded = self.accused > max(self.heard, self.unreached - UNPROBED * suspicion)
+        if seconded:
+            since = min(since, self.accused)
+        if not self.rounds or self.rounds + seconded < CONFIRMED:
+            return min(silence, unconfirmed)
+        return min(silence, unconfirmed, max(since, awake) + suspicion)
 
     def at(self, now: float, *, lease: float, suspicion: float, awake: float = _NEVER) -> "Pulse":
         """Return the pulse after time has passed without evidence."""
@@ -133,6 +169,21 @@ class Pulse:
             return self
         silent = now >= max(self.heard, awake) + lease
         return self.after(Evidence.SILENCE if silent else Evidence.DOUBT, now)
+
+    def _become(self, contact: Contact, evidence: Evidence, now: float) -> "Pulse":
+        heard, shut = now if evidence in LIFE else self.heard, self.shut
+        if evidence in OPENS or Contact.LOST in (contact, self.contact):
+            shut = None
+        elif evidence in SHUTS:
+            shut = evidence
+        if contact is Contact.ALIVE and shut:
+            contact = Contact.UNREACHABLE
+        if contact is self.contact:
+            return replace(self, heard=heard, shut=shut)
+        # Others' proof of its life is not why we do not reach it.
+        why = shut if contact is Contact.UNREACHABLE and shut else evidence
+        kept = replace(self, rounds=0, unreached=_NEVER)
+        return replace(kept, contact=contact, heard=heard, since=now, why=why, shut=shut)
 
 
 def first_pulse(*, heard: float, now: float, lease: float) -> Pulse:

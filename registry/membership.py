@@ -1,17 +1,20 @@
 """Which of the nodes that we know live, and whom do we ask now? One pulse for each node, and the probes. No I/O.
 
 Connected peers are probed in turn, the one that was silent longest first, so the traffic of a node does not grow with the
-mesh. Whoever is in doubt is probed at once and again, directly and through others. What another node says of a third
-one, a doubt, only ever makes us look for ourselves.
+mesh. Whoever is in doubt is probed at once and again, directly and through others; whoever lives out of our reach, ever more
+rarely. What another node says of a third one, a doubt, only ever makes us look for ourselves, and so does a request that waits.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from registry.liveness import LIFE, Contact, Evidence, Pulse, first_pulse
+from registry.doubts import Doubts
+from registry.liveness import LIFE, OPENS, UNPROBED, Contact, Evidence, Pulse, first_pulse
 from registry.patience import Patience
 from registry.records import PeerId, Version
+from registry.rounds import Round, choose_helpers, look_for
 from registry.settings import RegistrySettings
+from registry.turns import Turns
 
 ROUNDS = 32
 """Rounds of probes under way at one time; in a great failure the others wait."""
@@ -22,8 +25,16 @@ FEW = 5
 RAREST = 60.0
 """The greatest factor on that interval."""
 
-_SPARSE = 2.5  # the greatest factor on the time between probes, reached with ten connected peers
-# What a round of probes finds counts as long as it runs: a sign of life has ended it.
+RARELY = 15.0
+"""The greatest time between two tries to reach a node that lives out of our reach, as a multiple of `probe`."""
+
+GROWTH = 8.0
+"""That time is this part of how long it has been out of reach: one that comes back waits about as long again."""
+
+LOOK = 1.0
+"""Seconds between two looks at the same node for the sake of requests that wait for it."""
+
+# What a round of probes did not find counts as long as it runs: an answer has ended it.
 _OF_ROUNDS = frozenset({Evidence.MISSED, Evidence.UNREACHED})
 _NEVER, _FOREVER = float("-inf"), float("inf")
 
@@ -37,14 +48,13 @@ class Membership:
         self._settings = settings
         self._jitter = jitter
         self._pulses: dict[PeerId, Pulse] = {}
-        self._linked: set[PeerId] = set()
+        self._turns = Turns(settings, jitter)
         self._gone: set[PeerId] = set()
-        self._probed: dict[PeerId, float] = {}
-        self._next_turn = _NEVER
         self._pending: dict[PeerId, float] = {}
         self._running: dict[PeerId, float] = {}
-        self._accused: dict[PeerId, float] = {}
-        self._to_doubt: dict[PeerId, float] = {}
+        self._looked: dict[PeerId, float] = {}
+        self._proved_by: dict[PeerId, PeerId] = {}
+        self._doubts = Doubts(settings, jitter)
         self._awake = _NEVER
         self._factor = 1.0
 
@@ -69,41 +79,43 @@ class Membership:
         if pulse is None or heard > pulse.heard:
             first = first_pulse(heard=heard, now=now, lease=self.lease)
             self._pulses[node] = first if pulse is None else _carry(pulse, first)
-        if self._pulses[node].contact is Contact.ALIVE:
-            self._settle(node)
         # Who said goodbye is not looked for.
         (self._gone.add if left else self._gone.discard)(node)
-        if left:
+        if left or self._pulses[node].contact is Contact.ALIVE:
             self._settle(node)
+        self._go_on(node, now)
 
     def forget(self, node: PeerId) -> None:
         """Follow a node no more."""
         del self._pulses[node]
         self._gone.discard(node)
         self._settle(node)
-        self._accused.pop(node, None)
+        self._proved_by.pop(node, None)
+        self._doubts.forget(node)
 
     # What is seen of them.
 
     def observe(self, node: PeerId, evidence: Evidence, now: float) -> bool:
         """Take in evidence; return whether the node is in another state now. Strangers are not followed."""
         if evidence is Evidence.LINKED:
-            self._linked.add(node)
+            self._turns.join(node)
         elif evidence is Evidence.PARTED:
-            self._linked.discard(node)
-            self._probed.pop(node, None)
+            self._turns.part(node)
+            self._doubts.parted(node, now)
         before = self._pulses.get(node)
         if before is None or (evidence in _OF_ROUNDS and node not in self._running):
             return False
-        after = self._pulses[node] = before.after(evidence, now)
-        if evidence in LIFE:
-            self._settle(node)
+        spoke = evidence in _OF_ROUNDS and self._spoke(node, before, now)
+        after = before.barred(evidence, now) if spoke else before.after(evidence, now)
+        self._pulses[node] = after
         self._note(node, evidence, now)
-        if after.contact is Contact.SUSPECT and node not in self._gone:
-            self._pending.setdefault(node, now)
-            if after.unreached and not before.unreached and self._factor == 1.0:
-                # Who is first among those that noticed speaks for all of them.
-                self._to_doubt[node] = now + 0.5 * self._jitter() * self._settings.probe_timeout
+        if evidence in OPENS:
+            self._settle(node)
+        elif evidence in LIFE and after.contact is Contact.ALIVE and node not in self._looked:
+            self._pending.pop(node, None)
+        elif evidence is Evidence.LINKED and after.contact is not Contact.ALIVE:
+            self._soon(node, now)
+        self._go_on(node, now)
         return after.contact is not before.contact
 
     def told(self, node: PeerId, heard: float, now: float) -> bool:
@@ -116,14 +128,23 @@ class Membership:
 
     def accuse(self, node: PeerId, now: float) -> None:
         """Take in that another node cannot reach this one: look for ourselves, unless it speaks first."""
-        self._to_doubt.pop(node, None)
         pulse = self._pulses.get(node)
-        again = now - self._accused.get(node, _NEVER) < self._settings.suspicion
-        if pulse is None or pulse.contact is not Contact.ALIVE or node in self._gone or again:
+        if pulse is None or not self._doubts.hear(node, now) or node in self._gone:
             return
-        self._accused[node] = now
-        wait = self._settings.probe_timeout * (0.5 + 0.5 * self._jitter())
-        self._pending.setdefault(node, now + wait)
+        self._pulses[node] = replace(pulse, accused=now)
+        if pulse.contact is Contact.ALIVE:
+            wait = self._settings.probe_timeout * (0.25 + 0.5 * self._jitter())
+            self._pending.setdefault(node, now + wait)
+
+    def look(self, node: PeerId, now: float) -> bool:
+        """Probe a node at once because a request waits for it; return whether that is due."""
+        pulse = self._pulses.get(node)
+        known = pulse is not None and pulse.contact is not Contact.LOST and node not in self._gone
+        if not known or now - self._looked.get(node, _NEVER) < LOOK:
+            return False
+        self._looked[node] = now
+        self._soon(node, now)
+        return True
 
     def beat(self, node: PeerId, version: Version, beat: int) -> None:
         """Remember the newest heartbeat of a node."""
@@ -147,41 +168,65 @@ class Membership:
         living = sum(pulse.contact is not Contact.LOST for pulse in self._pulses.values())
         self.rarity = min(max((living + 1) / FEW, 1.0), RAREST)
         self._factor = self.patience.factor(now)
-        for node in [n for n, until in self._running.items() if until <= now]:
-            del self._running[node]
-        for node in [n for n, at in self._accused.items() if now - at > self._settings.suspicion]:
-            del self._accused[node]
+        # The shell ends them long before; should it not, the node gets another round.
+        for node in [n for n, began in self._running.items() if began + self._longest <= now]:
+            self.ended(node, now)
+        for node in [n for n, at in self._looked.items() if now - at > LOOK]:
+            del self._looked[node]
+        self._doubts.tick(now)
         return frozenset(node for node in self._pulses if self._pass_time(node, now))
 
     def probes(self, now: float) -> list[PeerId]:
-        """Begin the rounds of probes that are due, and name their nodes; `observe` ends them."""
+        """Begin the rounds of probes that are due, and name their nodes; `round` says what to do, `ended` ends them."""
         free = ROUNDS - len(self._running)
         due = [n for n, at in self._pending.items() if at <= now and n not in self._running][:free]
         if len(due) < free and (turn := self._turn()) is not None and turn[1] <= now:
             due.append(turn[0])
-            self._probed[turn[0]] = now
-            self._next_turn = now + self._between_turns() * (0.9 + 0.2 * self._jitter())
-        settings = self._settings
+            self._turns.take(turn[0], now)
         for node in due:
-            # The shell reports long before; should it not, the node gets another round.
-            self._running[node] = now + settings.probe + 10 * settings.probe_timeout
+            self._running[node] = now
             self._pending.pop(node, None)
         return due
 
+    def round(self, node: PeerId, connected: Mapping[PeerId, float]) -> Round:
+        """Say what to do in a round; `connected` are the peers that can be asked, each with its round trip."""
+        if node not in self._running:
+            return
+        helpers = choose_helpers(connected, node, self._proved_by.get(node), self._jitter)
+        linked, dial = node in connected, node in self._looked
+        yield from look_for(self._pulses[node], linked=linked, helpers=helpers, dial=dial)
+
+    def proved(self, node: PeerId, helper: PeerId) -> None:
+        """Remember who got a proof of life from a node: that one is asked first again."""
+        if node in self._pulses:
+            self._proved_by[node] = helper
+
+    def ended(self, node: PeerId, now: float) -> None:
+        """End a round, and plan the next while there is a reason."""
+        if self._running.pop(node, None) is None:
+            return
+        match self._pulses[node].contact:
+            case Contact.SUSPECT:
+                wait = self._settings.probe * (0.5 + 0.5 * self._jitter())
+                self._pending.setdefault(node, now + wait)
+            case Contact.UNREACHABLE:
+                self._go_on(node, now)
+            case Contact.ALIVE | Contact.LOST:
+                pass
+
     def doubts(self, now: float) -> list[PeerId]:
         """Name the nodes that the others should look for too: each once, and none while we mistrust ourselves."""
-        due = [node for node, at in self._to_doubt.items() if at <= now]
-        for node in due:
-            del self._to_doubt[node]
+        due = self._doubts.said(now)
         return due if self._factor == 1.0 else []
 
     def due(self) -> float:
         """Return when something is next to be done."""
         times = {"lease": self.lease, "suspicion": self._suspicion, "awake": self._awake}
         lapses = (pulse.due(**times) for pulse in self._pulses.values())
-        found = [_FOREVER, *lapses, *self._to_doubt.values()]
+        found = [_FOREVER, *lapses, self._doubts.due()]
+        found += (began + self._longest for began in self._running.values())
         if len(self._running) >= ROUNDS:
-            return min(*found, *self._running.values())
+            return min(found)
         turn = self._turn()
         found += (at for node, at in self._pending.items() if node not in self._running)
         return min(*found, turn[1] if turn else _FOREVER)
@@ -198,37 +243,56 @@ class Membership:
     # How.
 
     @property
+    def _longest(self) -> float:
+        return self._settings.probe + 10 * self._settings.probe_timeout
+
+    @property
     def _suspicion(self) -> float:
         return self._settings.suspicion * self._factor
 
     def _turn(self) -> tuple[PeerId, float] | None:
-        """Return which connected peer is probed next, and when."""
-        quiet = {
-            node: max(self._pulses[node].heard, self._probed.get(node, _NEVER))
-            for node in self._linked
-            if node in self._pulses and node not in self._pending and node not in self._running
-        }
-        if not quiet:
-            return None
-        node = min(quiet, key=lambda n: (quiet[n], n))
-        return node, max(self._next_turn, quiet[node] + 1.5 * self._settings.probe)
+        return self._turns.next(self._pulses, self._pending, self._running)
 
-    def _between_turns(self) -> float:
-        return self._settings.probe * min(max(len(self._linked) / 4, 1.0), _SPARSE)
+    def _spoke(self, node: PeerId, pulse: Pulse, now: float) -> bool:
+        # Whom we do not reach anyway is doubted for its silence to all, not for ours.
+        if pulse.contact is Contact.UNREACHABLE:
+            return now - pulse.heard < UNPROBED * self._settings.suspicion
+        return pulse.heard > self._running[node]
 
     def _note(self, node: PeerId, evidence: Evidence, now: float) -> None:
-        match evidence:
-            case Evidence.ANSWERED:
-                self.patience.note(node, answered=True, now=now)
-            case Evidence.MISSED if node in self._linked:
-                self.patience.note(node, answered=False, now=now)
-            case Evidence.UNREACHED:
-                self._running.pop(node, None)
-                self._pending[node] = now + self._settings.probe * (0.5 + 0.5 * self._jitter())
+        pulse = self._pulses[node]
+        lost = pulse.contact is Contact.LOST
+        if evidence is Evidence.ANSWERED:
+            self.patience.note(node, answered=True, now=now)
+        elif evidence is Evidence.MISSED and node in self._turns.linked and not lost:
+            self.patience.note(node, answered=False, now=now)
+        elif evidence is Evidence.UNREACHED and self._factor == 1.0:
+            # Who is silent only to us may say so itself when it is doubted aloud.
+            if now - pulse.heard > self._settings.suspicion or pulse.contact is Contact.SUSPECT:
+                self._doubts.unreached(node, now, linked=node in self._turns.linked)
+        elif evidence in LIFE:
+            self._doubts.settle(node)
+
+    def _go_on(self, node: PeerId, now: float) -> None:
+        """Have a node looked for that is in doubt or out of reach."""
+        pulse = self._pulses[node]
+        if node in self._running or node in self._gone:
+            return
+        if pulse.contact is Contact.SUSPECT:
+            self._pending.setdefault(node, now)
+        elif pulse.contact is Contact.UNREACHABLE:
+            probe = self._settings.probe
+            wait = min(max((now - pulse.since) / GROWTH, probe), RARELY * probe)
+            self._pending.setdefault(node, now + wait * (0.9 + 0.2 * self._jitter()))
+
+    def _soon(self, node: PeerId, now: float) -> None:
+        if node not in self._running and node not in self._gone:
+            self._pending[node] = min(now, self._pending.get(node, now))
 
     def _settle(self, node: PeerId) -> None:
-        for waiting in (self._pending, self._running, self._to_doubt):
-            waiting.pop(node, None)
+        self._doubts.settle(node)
+        self._pending.pop(node, None)
+        self._running.pop(node, None)
 
     def _pass_time(self, node: PeerId, now: float) -> bool:
         before = self._pulses[node]
@@ -244,6 +308,7 @@ def _carry(pulse: Pulse, fresh: Pulse) -> Pulse:
     kept = replace(pulse, heard=fresh.heard)
     # A word from before the failure that we saw ourselves does not outweigh it.
     outdated = pulse.why is not Evidence.SILENCE and fresh.heard <= pulse.since
-    if fresh.contact is pulse.contact or fresh.contact is Contact.LOST or outdated:
+    if fresh.contact is Contact.LOST or outdated:
         return kept
-    return replace(kept, contact=fresh.contact, since=fresh.since, why=fresh.why)
+    # Heard of by others it lives; that we reach it is another question.
+    return replace(pulse.after(fresh.why, fresh.since), heard=fresh.heard)

@@ -1,4 +1,4 @@
-"""Does that node live? Rounds of probes over the mesh: asked directly, then through others, then dialled; and answers.
+"""Carries rounds of probes over the mesh, as `registry.rounds` has them, and answers those of others.
 
 A probe of a connected peer is the comparison of digests, so that it repairs as well. Through others travels a challenge,
 which the node signs: nobody can vouch for the dead.
@@ -9,6 +9,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from registry import claims, sync, wire
 from registry.effects import Effect
@@ -17,6 +18,7 @@ from registry.liveness import Evidence
 from registry.mesh import Connection, Mesh
 from registry.records import PeerId, Reach
 from registry.replica import Replica
+from registry.rounds import Attempt, Cut, Found, Own, Saw, dial_patience, patience
 from registry.settings import RegistrySettings
 
 log = logging.getLogger("modelvine.registry")
@@ -24,16 +26,11 @@ log = logging.getLogger("modelvine.registry")
 PROVE, VOUCH = b"?", b"v"
 """First bytes of questions: sign this challenge; put this challenge to that node."""
 
-HELPERS = 3
-"""Other nodes that are asked to probe a silent one; memberlist asks as many."""
-
 VOUCHING = 16
 """Challenges passed on for others at one time; more are refused."""
 
 _AT_ONCE = 32
 _WAITING = 256
-# A dial costs a handshake of several round trips.
-_DIALS_PER_PROBE = 2.0
 _CUT_WITHIN = 3.0
 
 
@@ -47,7 +44,6 @@ class Probing:
         settings: RegistrySettings,
         *,
         now: Callable[[], float],
-        random: Callable[[], float],
         perform: Callable[[Sequence[Effect]], Awaitable[None]],
         differs: Callable[[PeerId], None],
         counters: Counter[str],
@@ -56,7 +52,6 @@ class Probing:
         self._mesh = mesh
         self._settings = settings
         self._now = now
-        self._random = random
         self._perform = perform
         self._differs = differs
         self._counters = counters
@@ -82,19 +77,16 @@ class Probing:
         about = wire.peer_named(question[1 + wire.CHALLENGE_BYTES :])
         if about == self._replica.peer:
             return self._replica.prove(challenge)
-        connection = self._connections().get(about)
-        if connection is None:
+        if about not in self._connections():
             return b""
-        return await self._vouch(connection, challenge)
+        return await self._vouch(about, challenge)
 
-    async def _vouch(self, connection: Connection, challenge: bytes) -> bytes:
+    async def _vouch(self, about: PeerId, challenge: bytes) -> bytes:
         if self._vouching >= VOUCHING:
             raise LimitReached(f"{VOUCHING} challenges are being passed on already")
         self._vouching += 1
         try:
-            proof = await self._mesh.ask(
-                connection.peer, PROVE + challenge, timeout=self._patience(connection)
-            )
+            proof = await self._mesh.ask(about, PROVE + challenge, timeout=self._patience(about))
         except MeshError:
             return b""
         finally:
@@ -107,77 +99,80 @@ class Probing:
 
     async def _round(self, node: PeerId) -> None:
         self._counters["probes"] += 1
-        connection = self._connections().get(node)
-        if connection is not None:
-            if await self._directly(connection):
-                return
-            await self._observe(node, Evidence.MISSED)
-        if await self._through_others(node):
-            return
-        if connection is None:
-            await self._observe(node, Evidence.MISSED)
-            if await self._by_dialling(node):
-                return
-        if not self._mesh.running():
-            return
-        self._counters["probes_failed"] += 1
-        await self._observe(node, Evidence.UNREACHED)
-        if connection is not None:
-            # Silent for a whole round: the redial loop makes a new one as soon as the peer can be reached.
-            await self._cut(node)
+        trips = {peer: c.round_trip for peer, c in self._connections().items()}
+        going = self._replica.members.round(node, trips)
+        found = Found()
+        try:
+            step = next(going)
+            while self._mesh.running():
+                match step:
+                    case Attempt(own, helpers):
+                        found = await self._attempt(node, own, helpers)
+                    case Saw(evidence):
+                        self._counters["probes_failed"] += evidence is Evidence.UNREACHED
+                        await self._observe(node, evidence)
+                    case Cut():
+                        await self._cut(node)
+                step = going.send(found)
+        except StopIteration:
+            pass
+        finally:
+            self._replica.members.ended(node, self._now())
 
-    async def _directly(self, connection: Connection) -> bool:
+    async def _attempt(self, node: PeerId, own: Own, helpers: Sequence[PeerId]) -> Found:
+        async with asyncio.TaskGroup() as group:
+            proofs = [group.create_task(self._through(helper, node)) for helper in helpers]
+            match own:
+                case Own.ASK:
+                    reached = await self._ask(node)
+                case Own.DIAL:
+                    reached = await self._dial(node) and await self._ask(node)
+                case Own.NOTHING:
+                    reached = False
+            if reached:
+                # What others would still say is not needed any more.
+                for proof in proofs:
+                    proof.cancel()
+        return Found(reached, any(not p.cancelled() and p.result() for p in proofs))
+
+    async def _ask(self, node: PeerId) -> bool:
         question = sync.digest_question(self._replica)
         try:
-            reply = await self._mesh.ask(
-                connection.peer, question, timeout=self._patience(connection)
-            )
+            reply = await self._mesh.ask(node, question, timeout=self._patience(node))
         except MeshError:
             return False
-        await self._observe(connection.peer, Evidence.ANSWERED)
+        await self._observe(node, Evidence.ANSWERED)
         if reply == sync.EQUAL and not self._replica.lacks_hearsay():
             self._counters["syncs"] += 1
         else:
-            self._differs(connection.peer)
+            self._differs(node)
         return True
 
-    async def _through_others(self, node: PeerId) -> bool:
-        others = [c for peer, c in self._connections().items() if peer != node]
-        chosen = _some(others, HELPERS, self._random)
-        async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(self._through(helper, node)) for helper in chosen]
-        return any(task.result() for task in asked)
-
-    async def _through(self, helper: Connection, node: PeerId) -> bool:
+    async def _through(self, helper: PeerId, node: PeerId) -> bool:
         challenge = secrets.token_bytes(wire.CHALLENGE_BYTES)
         # The helper waits for the node as long as we would, and we wait for the helper.
         timeout = 2 * self._patience(helper)
         try:
-            proof = await self._mesh.ask(
-                helper.peer, VOUCH + challenge + node.encode(), timeout=timeout
-            )
+            proof = await self._mesh.ask(helper, VOUCH + challenge + node.encode(), timeout=timeout)
             wire.check_proof(proof, node=node, challenge=challenge)
         except (MeshError, InvalidFrame):
             return False
-        await self._observe(node, Evidence.PROVEN)
+        await self._perform(self._replica.proved(node, helper, self._now()))
         return True
 
-    async def _by_dialling(self, node: PeerId) -> bool:
+    async def _dial(self, node: PeerId) -> bool:
         held = self._replica.catalog.held.get(node)
         reach = held.record.reach if held else Reach()
         together = claims.among_ourselves(self._replica.own.reach)
+        trips = {peer: c.round_trip for peer, c in self._connections().items()}
+        timeout = dial_patience(self._settings.probe_timeout, trips)
         # One address, as the redial loop tries; each failed dial of a silent machine takes its whole time.
         own = claims.direct_addresses(reach, node, together=together)
         own += claims.relayed_addresses(reach, node, together=together)
         for address in own[:1]:
-            try:
-                await self._mesh.connect(
-                    address, timeout=_DIALS_PER_PROBE * self._settings.probe_timeout
-                )
-            except MeshError:
-                continue
-            await self._observe(node, Evidence.LINKED)
-            return True
+            with suppress(MeshError):
+                await self._mesh.connect(address, timeout=timeout)
+                return True
         return False
 
     async def _cut(self, node: PeerId) -> None:
@@ -193,11 +188,7 @@ class Probing:
     def _connections(self) -> dict[PeerId, Connection]:
         return {connection.peer: connection for connection in self._mesh.connections()}
 
-    def _patience(self, connection: Connection) -> float:
-        return self._settings.probe_timeout + 4 * connection.round_trip
-
-
-def _some(
-    among: Sequence[Connection], count: int, random: Callable[[], float]
-) -> Sequence[Connection]:
-    return sorted(among, key=lambda _: random())[:count]
+    def _patience(self, node: PeerId) -> float:
+        connection = self._connections().get(node)
+        trip = connection.round_trip if connection else 0.0
+        return patience(self._settings.probe_timeout, trip)

@@ -64,6 +64,8 @@ _LOADS_AT_ONCE = 5.0
 # A peer that restarted too may know no more than we do, so a few are asked whom they have heard.
 _HEARSAYS = 8
 
+_LIVING = frozenset({Contact.ALIVE, Contact.UNREACHABLE})
+
 
 class Replica:
     """One node's view of the registry, and its own word in it."""
@@ -81,7 +83,7 @@ class Replica:
         self.catalog = Catalog()
         self._settings = settings
         self._voice = Voice(identity, settings, epoch=epoch, jitter=jitter)
-        self._members = Membership(settings, jitter)
+        self.members = Membership(settings, jitter)
         self._jitter = jitter
         self._guests = guests(identity.peer, allow=settings.allow, deny=settings.deny)
         self._hearsays = 0
@@ -121,7 +123,7 @@ class Replica:
             elif self._guests.admits(word.record.node) and self._has_room(word.record.node):
                 node = word.record.node
                 self.catalog = self.catalog.merge([word])
-                self._members.restore(node, now, beat=beats.get(node))
+                self.members.restore(node, now, beat=beats.get(node))
                 self._hearsays = _HEARSAYS
         return bad
 
@@ -157,26 +159,31 @@ class Replica:
 
     def report(self, busy: Mapping[Service, Load], now: float) -> list[Effect]:
         """Say how busy our replicas are, when that is worth a note; `busy` are those with requests."""
-        return self._voice.report(busy, now, rarity=self._members.rarity)
+        return self._voice.report(busy, now, rarity=self.members.rarity)
 
     def tick(self, now: float) -> list[Effect]:
         """Publish what is due, beat, notice who fell silent, and probe."""
-        changed = self._members.tick(now)
-        effects = self._voice.tick(now, rarity=self._members.rarity)
+        changed = self.members.tick(now)
+        effects = self._voice.tick(now, rarity=self.members.rarity)
         if changed:
             effects.append(Changed(changed))
-        for node in self._members.doubts(now):
+        for node in self.members.doubts(now):
             effects += self._voice.doubt(node, now)
-        effects += map(Probe, self._members.probes(now))
+        effects += map(Probe, self.members.probes(now))
         return effects
 
     def due(self) -> float:
         """Return when `tick` next has something to do."""
-        return min(self._voice.due(), self._members.due())
+        return min(self._voice.due(), self.members.due())
+
+    def proved(self, node: PeerId, helper: PeerId, now: float) -> list[Effect]:
+        """Take in that a helper got a node's proof of life."""
+        self.members.proved(node, helper)
+        return self.observe(node, Evidence.PROVEN, now)
 
     def stalled(self, seconds: float, now: float) -> None:
         """Take in that this process stood still: it was deaf, and is the more patient with others for a while."""
-        self._members.stalled(seconds, now)
+        self.members.stalled(seconds, now)
 
     # What we hear.
 
@@ -205,29 +212,29 @@ class Replica:
         effects: list[Effect] = []
         if not self._has_room(node):
             # The dead make room for the living only; else two full registries swap their dead for ever.
-            if heard + self._members.lease <= now:
+            if heard + self.members.lease <= now:
                 raise LimitReached(f"no room for {node}, which has been silent")
             effects += self._make_room()
         merged = self.catalog.merge([word])
         if merged is self.catalog:
             return effects
         self.catalog = merged
-        before = self._members.pulses.get(node)
+        before = self.members.pulses.get(node)
         left = word.record.standing is Standing.LEFT
-        self._members.follow(node, heard=heard, now=now, left=left)
+        self.members.follow(node, heard=heard, now=now, left=left)
         self._greet(node, before, now)
         return [*effects, Persist(word), Changed(frozenset({node}))]
 
     def observe(self, node: PeerId, evidence: Evidence, now: float) -> list[Effect]:
         """Take in evidence about a node's life; strangers are not followed."""
-        before = self._members.pulses.get(node)
-        moved = self._members.observe(node, evidence, now)
+        before = self.members.pulses.get(node)
+        moved = self.members.observe(node, evidence, now)
         self._greet(node, before, now)
         return [Changed(frozenset({node}))] if moved else []
 
     def told(self, node: PeerId, heard: float, now: float) -> list[Effect]:
         """Take in that a peer heard a node at `heard`; it counts if we have not since our start."""
-        return [Changed(frozenset({node}))] if self._members.told(node, heard, now) else []
+        return [Changed(frozenset({node}))] if self.members.told(node, heard, now) else []
 
     # What we know.
 
@@ -238,26 +245,26 @@ class Replica:
         held = self.catalog.held.get(node)
         if held is None:
             return Presence.LOST
-        return presence(held.record.standing, self._members.pulses[node].contact)
+        return presence(held.record.standing, self.members.pulses[node].contact)
 
     def pulses(self) -> Mapping[PeerId, Pulse]:
         """Return the pulse of every other node that we know."""
-        return self._members.pulses
+        return self.members.pulses
 
     def room(self) -> int:
         """Return how many strangers could be taken in, the places of the lost included."""
         free = max(self._settings.max_nodes - len(self.catalog.held), 0)
-        return free + len(self._members.lost())
+        return free + len(self.members.lost())
 
     def heard(self, node: PeerId, now: float) -> float:
         """Return when a node last gave a sign of life; `now` for ourselves."""
-        pulse = self._members.pulses.get(node)
+        pulse = self.members.pulses.get(node)
         return now if pulse is None else pulse.heard
 
     def alive(self) -> list[PeerId]:
-        """List the nodes that we hold for alive."""
-        pulses = self._members.pulses.items()
-        return [node for node, pulse in pulses if pulse.contact is Contact.ALIVE]
+        """List the nodes that we hold for alive, though we may not reach them."""
+        pulses = self.members.pulses.items()
+        return [node for node, pulse in pulses if pulse.contact in _LIVING]
 
     def wants_hearsay(self) -> bool:
         """Say, at most a few times after a start, that there are nodes of which we only have old words."""
@@ -267,7 +274,7 @@ class Replica:
 
     def lacks_hearsay(self) -> bool:
         """Say whether `wants_hearsay` would, without counting it."""
-        return self._hearsays > 0 and self._members.never_heard()
+        return self._hearsays > 0 and self.members.never_heard()
 
     def admits(self, peer: PeerId) -> bool:
         """Say whether a peer may take part here."""
@@ -285,8 +292,8 @@ class Replica:
         lost = (
             before is not None and before.contact is Contact.LOST and before.heard > float("-inf")
         )
-        if lost and self._members.pulses[node].contact is Contact.ALIVE:
-            wait = self._settings.probe * self._jitter() * self._members.rarity
+        if lost and self.members.pulses[node].contact is Contact.ALIVE:
+            wait = self._settings.probe * self._jitter() * self.members.rarity
             self._voice.reassure(now, at=now + wait)
 
     def _speak(self, draft: Record, now: float) -> list[Effect]:
@@ -319,7 +326,7 @@ class Replica:
         if note.version < known.record.version or not self._is_newer_beat(note):
             return []
         self._spend(node, now)
-        self._members.beat(node, note.version, note.beat)
+        self.members.beat(node, note.version, note.beat)
         remember = Remember(node, note.version, note.beat)
         return [remember, *self.observe(node, Evidence.WORD, now)]
 
@@ -330,7 +337,7 @@ class Replica:
             if doubt.about == self.peer:
                 self._voice.reassure(now, at=now)
             else:
-                self._members.accuse(doubt.about, now)
+                self.members.accuse(doubt.about, now)
         return effects
 
     def _hear_load(self, note: LoadNote, now: float) -> list[Effect]:
@@ -343,7 +350,7 @@ class Replica:
 
     def _is_newer_beat(self, note: Heartbeat | Doubt | LoadNote) -> bool:
         # Versions come first: a node restored from a backup steps past its old words and counts beats anew.
-        pulse = self._members.pulses[note.node]
+        pulse = self.members.pulses[note.node]
         return (note.version, note.beat) > (pulse.version, pulse.beat)
 
     def _is_news(self, word: Signed) -> bool:
@@ -359,12 +366,12 @@ class Replica:
         return node in held or len(held) < self._settings.max_nodes
 
     def _make_room(self) -> list[Effect]:
-        gone = self._members.lost()
+        gone = self.members.lost()
         if not gone:
             raise LimitReached(
                 f"the registry holds {self._settings.max_nodes:,} live nodes already"
             )
         oldest = gone[0]
         self.catalog = self.catalog.without(oldest)
-        self._members.forget(oldest)
+        self.members.forget(oldest)
         return [Forget(oldest), Changed(frozenset({oldest}))]

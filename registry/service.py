@@ -107,7 +107,6 @@ class Registry:
             mesh,
             settings,
             now=now,
-            random=random,
             perform=self._perform,
             differs=self._comparing.want,
             counters=self.counters,
@@ -201,6 +200,11 @@ class Registry:
         """Take in what a request showed about a node."""
         self._notify(self._replica.observe(node, evidence, self._now()))
 
+    def look(self, node: PeerId) -> None:
+        """Probe a node at once, because a request has been waiting for it for some time; at most once a second."""
+        if self._replica.members.look(node, self._now()):
+            self._wake.set()
+
     def also_save(self, source: Source) -> None:
         """Have what `source` yields written anew when the store was emptied."""
         self._saving.also(source)
@@ -281,7 +285,7 @@ class Registry:
         if not self._askers.allows(peer, self._now()):
             self.counters["questions_refused"] += 1
             raise LimitReached(f"{peer} asks too often")
-        await self._perform(self._replica.observe(peer, Evidence.ANSWERED, self._now()))
+        await self._perform(self._replica.observe(peer, Evidence.ASKED, self._now()))
         if question[:1] in (PROVE, VOUCH):
             return await self._probing.answer(question)
         reply, effects = sync.answer(self._replica, question, self._now())

@@ -16,6 +16,7 @@ from router.workers import Worker, Workers
 class Candidate:
     """One replica that could answer. `worker` is set for this machine's own; `in_flight` counts requests from here.
 
+    Whether the node of a `suspect` one answers is in doubt; if it is `unreachable` as well, it lives, but not for us.
     `report` is what its node said of it last, `None` when that is unknown; it is never set for this machine's own, whose
     requests all pass here.
     """
@@ -25,6 +26,7 @@ class Candidate:
     worker: Worker | None = None
     in_flight: int = 0
     suspect: bool = False
+    unreachable: bool = False
     report: Reported | None = None
 
     @property
@@ -108,13 +110,16 @@ def candidates(
             offer.node,
             offer.service,
             in_flight=in_flight.get((offer.node, offer.service), 0),
-            suspect=seen is Presence.SUSPECT,
+            suspect=seen in _DOUBTED,
+            unreachable=seen is Presence.UNREACHABLE,
             report=reported(offer.node, offer.service),
         )
         reason = Reason.HOP if request.own_only else _unwanted(request, theirs)
         sort(theirs, reason or _ABSENT.get(seen))
     return Field(tuple(eligible), tuple(excluded))
 
+
+_DOUBTED = frozenset({Presence.SUSPECT, Presence.UNREACHABLE})
 
 _ABSENT = {
     Presence.LOST: Reason.LOST,

@@ -18,7 +18,7 @@ from node import config
 from node.faces import errors
 from node.metrics import Metrics, Sizes
 from node.profiles import PROFILES
-from registry.liveness import REASONS, TABLE, Contact, Presence
+from registry.liveness import OPENS, REASONS, SHUTS, TABLE, Contact, Presence
 from router.errors import (
     AnswerBroken,
     NobodyServes,
@@ -90,13 +90,14 @@ def metrics_table() -> Iterable[str]:
 
 
 def liveness_table() -> Iterable[str]:
-    """List what each piece of evidence does to a node in each state."""
-    yield f"| evidence | what was seen | {' | '.join(Contact)} |"
-    yield f"|---|---|{'---|' * len(Contact)}"
+    """List what each piece of evidence does to a node in each state, and to our own way to it."""
+    yield f"| evidence | what was seen | {' | '.join(Contact)} | our way |"
+    yield f"|---|---|{'---|' * len(Contact)}---|"
+    ways = {**dict.fromkeys(OPENS, "opens"), **dict.fromkeys(SHUTS, "shuts")}
     for evidence, reason in REASONS.items():
         moves = (TABLE[contact].get(evidence) for contact in Contact)
         cells = " | ".join(f"→ {contact}" if contact else "" for contact in moves)
-        yield f"| `{evidence}` | {reason} | {cells} |"
+        yield f"| `{evidence}` | {reason} | {cells} | {ways.get(evidence, '')} |"
 
 
 TABLES: Mapping[str, Callable[[], Iterable[str]]] = {

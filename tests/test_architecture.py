@@ -25,8 +25,8 @@ MAX_FUNCTION_LINES = 60
 
 CORE = {
     "registry": {
-        "backoff", "catalog", "claims", "effects", "errors", "guests", "liveness", "load", "membership", "messages", "pace",
-        "parted", "patience", "records", "replica", "settings", "signing", "sync", "voice", "wire",
+        "backoff", "catalog", "claims", "doubts", "effects", "errors", "guests", "liveness", "load", "membership", "messages",
+        "pace", "parted", "patience", "records", "replica", "rounds", "settings", "signing", "sync", "turns", "voice", "wire",
     },
     "router": {
         "attempts", "bodies", "candidates", "errors", "meter", "multipart", "policies", "reports", "requests", "settings", "sse",

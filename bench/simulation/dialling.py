@@ -124,9 +124,15 @@ class Dialling:
                 self._call(number, target)
 
     def call(
-        self, number: int, other: int, *, within: float, failed: Callable[[float], None]
+        self,
+        number: int,
+        other: int,
+        *,
+        within: float,
+        failed: Callable[[float], None],
+        stands: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Dial a node; connect, or tell `failed`."""
+        """Dial a node; connect and tell `stands`, or tell `failed`."""
         world = self._world
         life = world.members[number].life
         silent = world.overlay.side[number] != world.overlay.side[other]
@@ -148,6 +154,7 @@ class Dialling:
                     return
                 world.link(number, other, now)
             self._done(number, world.peer(other))
+            stands(now)
 
         world.timeline.after(wait, done)
 

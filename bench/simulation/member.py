@@ -64,6 +64,7 @@ class Member:
             # Each was probed at some moment of the last round over all.
             before = now - len(links) * self._world.settings.probe * self._world.rng.random()
             self.replica.observe(self._world.peer(other), Evidence.LINKED, before)
+            self.replica.observe(self._world.peer(other), Evidence.ANSWERED, before)
         if self.full:
             self._compare_later(self.life)
             self._drain_later(self.life)
@@ -133,6 +134,11 @@ class Member:
         self.perform(self.replica.observe(node, evidence, now), now)
         if evidence not in LIFE:
             self._look_soon(now)
+
+    def looked(self, node: PeerId, now: float) -> None:
+        """Take in that a round of probes is over."""
+        self.replica.members.ended(node, now)
+        self._look_soon(now)
 
     def perform(self, effects: Sequence[Effect], now: float) -> None:
         """Make effects happen."""
@@ -213,7 +219,7 @@ class Member:
             self._world.counters["questions_refused"] += 1
             return
         if self.full:
-            self.perform(self.replica.observe(asker, Evidence.ANSWERED, now), now)
+            self.perform(self.replica.observe(asker, Evidence.ASKED, now), now)
         if question[:1] == PROVE:
             answered(self.replica.prove(question[1:]), now)
         elif question[:1] == VOUCH:

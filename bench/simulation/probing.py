@@ -1,4 +1,4 @@
-"""Does that node live? The rounds of `registry.probing` as events in virtual time, with the questions of the real ones."""
+"""Carries rounds of probes through virtual time: `registry.rounds` says what is tried, here it takes as long as it takes."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -6,22 +6,20 @@ from typing import TYPE_CHECKING
 from registry import sync, wire
 from registry.errors import InvalidFrame
 from registry.liveness import Evidence
-from registry.probing import HELPERS, PROVE, VOUCH
+from registry.probing import PROVE, VOUCH
 from registry.records import PeerId
+from registry.rounds import Attempt, Cut, Found, Own, Saw, dial_patience, patience
 
 if TYPE_CHECKING:
     from bench.simulation.member import Member
     from bench.simulation.world import World
-
-# A dial to a silent machine is given up after so many times `registry.probe_timeout`, as the service does.
-DIALS_PER_PROBE = 2.0
 
 Answered = Callable[[bytes, float], None]
 """Told an answer once it is there, and the time."""
 
 
 class Round:
-    """One round of probes: directly, then through others, then by dialling."""
+    """One round of probes of one node."""
 
     def __init__(self, member: "Member", world: "World", node: PeerId) -> None:
         self._member = member
@@ -29,28 +27,65 @@ class Round:
         self._node = node
         self._other = world.number(node)
         self._life = member.life
-        self._linked = self._other in world.overlay.links[member.number]
-        self._awaited = 0
+        self._going = member.replica.members.round(node, self._trips())
+        self._open = 0
+        self._found = Found()
         world.counters["probes"] += 1
 
     def begin(self, now: float) -> None:
-        """Ask the node itself where it is connected, else others at once."""
-        if not self._linked:
-            self._through_others(now)
-            return
+        """Do the first step."""
+        self._go_on(None, now)
+
+    def _go_on(self, found: Found | None, now: float) -> None:
+        while self._member.life == self._life:
+            try:
+                step = next(self._going) if found is None else self._going.send(found)
+            except StopIteration:
+                self._member.looked(self._node, now)
+                return
+            found = self._found
+            match step:
+                case Attempt(own, helpers):
+                    self._attempt(own, [self._world.number(helper) for helper in helpers], now)
+                    return
+                case Saw(evidence):
+                    self._world.counters["probes_failed"] += evidence is Evidence.UNREACHED
+                    self._member.observe(self._node, evidence, now)
+                case Cut():
+                    self._world.unlink(self._member.number, self._other, now)
+
+    def _attempt(self, own: Own, helpers: list[int], now: float) -> None:
+        self._found = Found()
+        # One is open until all have begun: what is refused at once must not end the attempt.
+        self._open = 1 + len(helpers) + (own is not Own.NOTHING)
+        for helper in helpers:
+            self._through(helper)
+        if own is Own.ASK:
+            self._ask(now)
+        elif own is Own.DIAL:
+            within = dial_patience(self._world.settings.probe_timeout, self._trips())
+            self._world.dialling.call(
+                self._member.number,
+                self._other,
+                within=within,
+                failed=self._one_less,
+                stands=self._ask,
+            )
+        self._one_less(now)
+
+    def _ask(self, _: float) -> None:
         question = sync.digest_question(self._member.replica)
-        wait = self.patience(self._other)
         self._world.ask(
-            self._member, self._other, question, self._directly, self._missed, within=wait
+            self._member,
+            self._other,
+            question,
+            self._directly,
+            self._one_less,
+            within=self._patience(self._other),
         )
 
-    def patience(self, other: int) -> float:
-        """Return how long a connected peer may take to answer."""
-        trip = self._world.overlay.links[self._member.number].get(other, 0.0)
-        return self._world.settings.probe_timeout + 4 * 2 * trip
-
     def _directly(self, _: PeerId, reply: bytes, now: float) -> None:
-        if not self._stands():
+        if self._member.life != self._life:
             return
         member = self._member
         member.observe(self._node, Evidence.ANSWERED, now)
@@ -58,66 +93,47 @@ class Round:
             member.syncs += 1
         else:
             member.want(self._other, now)
+        self._open = 0
+        self._go_on(Found(reached=True), now)
 
-    def _missed(self, now: float) -> None:
-        if self._stands():
-            self._member.observe(self._node, Evidence.MISSED, now)
-            self._through_others(now)
+    def _through(self, helper: int) -> None:
+        challenge = self._world.rng.randbytes(wire.CHALLENGE_BYTES)
+        self._world.ask(
+            self._member,
+            helper,
+            VOUCH + challenge + self._node.encode(),
+            lambda peer, reply, then: self._heard(peer, reply, challenge, then),
+            self._one_less,
+            within=2 * self._patience(helper),
+        )
 
-    def _through_others(self, now: float) -> None:
-        links = [o for o in self._world.overlay.links[self._member.number] if o != self._other]
-        helpers = sorted(links, key=lambda _: self._world.rng.random())[:HELPERS]
-        self._awaited = len(helpers)
-        if not helpers:
-            self._nobody(now)
-        for helper in helpers:
-            challenge = self._world.rng.randbytes(wire.CHALLENGE_BYTES)
-            question = VOUCH + challenge + self._node.encode()
-            self._world.ask(
-                self._member,
-                helper,
-                question,
-                lambda _, reply, then, challenge=challenge: self._heard(reply, challenge, then),
-                self._one_less,
-                within=2 * self.patience(helper),
-            )
-
-    def _heard(self, reply: bytes, challenge: bytes, now: float) -> None:
-        if not self._stands():
+    def _heard(self, helper: PeerId, reply: bytes, challenge: bytes, now: float) -> None:
+        # A round that has gone on already does not wait for it any more.
+        if self._member.life != self._life or not self._open:
             return
         try:
             wire.check_proof(reply, node=self._node, challenge=challenge)
         except InvalidFrame:
             self._one_less(now)
-        else:
-            self._awaited = -1
-            self._member.observe(self._node, Evidence.PROVEN, now)
+            return
+        self._member.perform(self._member.replica.proved(self._node, helper, now), now)
+        self._found = Found(proven=True)
+        self._one_less(now)
 
     def _one_less(self, now: float) -> None:
-        self._awaited -= 1
-        if self._stands() and self._awaited == 0:
-            self._nobody(now)
-
-    def _nobody(self, now: float) -> None:
-        if self._linked:
-            self._unreached(now)
+        if not self._open:
             return
-        self._member.observe(self._node, Evidence.MISSED, now)
-        give_up = DIALS_PER_PROBE * self._world.settings.probe_timeout
-        self._world.dialling.call(
-            self._member.number, self._other, within=give_up, failed=self._unreached
-        )
+        self._open -= 1
+        if not self._open:
+            self._go_on(self._found, now)
 
-    def _unreached(self, now: float) -> None:
-        if not self._stands():
-            return
-        self._world.counters["probes_failed"] += 1
-        self._member.observe(self._node, Evidence.UNREACHED, now)
-        if self._linked:
-            self._world.unlink(self._member.number, self._other, now)
+    def _trips(self) -> dict[PeerId, float]:
+        links = self._world.overlay.links[self._member.number]
+        return {self._world.peer(other): 2 * trip for other, trip in links.items()}
 
-    def _stands(self) -> bool:
-        return self._member.life == self._life
+    def _patience(self, other: int) -> float:
+        trip = self._world.overlay.links[self._member.number].get(other, 0.0)
+        return patience(self._world.settings.probe_timeout, 2 * trip)
 
 
 def vouch(
@@ -139,5 +155,5 @@ def vouch(
         PROVE + challenge,
         lambda _, reply, then: answered(reply, then),
         lambda then: answered(b"", then),
-        within=world.settings.probe_timeout + 8 * trip,
+        within=patience(world.settings.probe_timeout, 2 * trip),
     )

@@ -187,6 +187,7 @@ def _kill(plan: Plan, name: str, *, silently: bool) -> list[Figure]:
     figures.append(Figure(name, "until its neighbours doubt it, median", at_share(close, 0.5), "s"))
     never = len(others) - len(lost)
     figures.append(Figure(name, "nodes that never noticed", never, "nodes", f"{len(others)}"))
+    figures.append(Figure(name, "doubts said aloud", world.counters["doubts"], "doubts"))
     return figures
 
 

@@ -133,6 +133,7 @@ class World:
         exact = kind != wire.HEARTBEAT or self.plan.nodes <= EXACT_UP_TO
         spread = self.overlay.spread(origin) if exact else self._like_others(origin)
         self.counters["messages"] += 1
+        self.counters["doubts"] += kind == wire.DOUBT
         self.counters["copies"] += spread.copies
         self.counters[NAMES[kind]] += spread.copies * len(frame)
         for member in self._full:

@@ -182,5 +182,5 @@ def _connectivity(context: Context, node: PeerId) -> tuple[int, int]:
         if connection.peer == node:
             number = _RELAYED if connection.relayed else _CONNECTED
             return number, round(connection.round_trip * 1_000_000)
-    suspect = context.registry.presence(node) is Presence.SUSPECT
-    return (_CANNOT_CONNECT if suspect else _CAN_CONNECT), 0
+    doubted = context.registry.presence(node) in (Presence.SUSPECT, Presence.UNREACHABLE)
+    return (_CANNOT_CONNECT if doubted else _CAN_CONNECT), 0

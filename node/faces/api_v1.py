@@ -19,7 +19,7 @@ from router.dialects import Route
 from router.errors import UnknownModel
 from router.requests import Kind, Request
 
-_LIVE = frozenset({Presence.ALIVE, Presence.SUSPECT, Presence.DRAINING})
+_LIVE = frozenset({Presence.ALIVE, Presence.UNREACHABLE, Presence.SUSPECT, Presence.DRAINING})
 
 
 def routes(context: Context) -> list[web.RouteDef]:
@@ -191,6 +191,8 @@ def _candidate(
 def _why(context: Context, candidate: Candidate, place: int) -> str:
     if place >= context.settings.router.attempts:
         return "after the last attempt"
+    if candidate.unreachable:
+        return "its node lives but is not reached from here, so it comes last"
     if candidate.suspect:
         return "its node is in doubt, so it comes after all others"
     if place:

@@ -17,7 +17,7 @@ from registry.catalog import Offer
 from registry.liveness import Presence
 from router.errors import UnknownModel
 
-LIVE = frozenset({Presence.ALIVE, Presence.SUSPECT})
+LIVE = frozenset({Presence.ALIVE, Presence.UNREACHABLE, Presence.SUSPECT})
 
 # Records carry no time of birth, and one that changed with every restart would be no help to anybody.
 _CREATED = 0

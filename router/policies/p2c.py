@@ -3,7 +3,7 @@
 Less loaded is who is thought to have fewer requests now: ours in flight there, and those of others that its node reported,
 which count the less the older the report is. Everybody draws for themselves, so nobody herds to one best machine, and a
 stale report misleads only half the draws.
-Suspect nodes come after all others, whatever their load.
+Suspect nodes come after all others, whatever their load, and those that are known not to be reached from here last.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,10 @@ def order(candidates: Sequence[Candidate], random: Callable[[], float]) -> Seque
         return candidates
     trusted = [c for c in candidates if not c.suspect]
     doubted = [c for c in candidates if c.suspect]
-    return [*_draws(trusted, random), *_draws(doubted, random)]
+    return [
+        *_draws(trusted, random),
+        *sorted(_draws(doubted, random), key=lambda c: c.unreachable),
+    ]
 
 
 def _draws(left: list[Candidate], random: Callable[[], float]) -> list[Candidate]:

@@ -1,5 +1,6 @@
-"""Evidence and silence: the table is total, life clears doubt, and time alone ends a lease."""
+"""Evidence and silence: the table is total, life clears doubt, only an answer opens our way, and time alone ends a lease."""
 
+from dataclasses import replace
 from itertools import product
 from math import inf
 
@@ -8,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.liveness import (
+    CONFIRMED,
     LIFE,
+    OPENS,
     REASONS,
+    SHUTS,
     TABLE,
     UNPROBED,
     Contact,
@@ -33,6 +37,12 @@ def at(pulse: Pulse, now: float) -> Pulse:
     return pulse.at(now, lease=LEASE, suspicion=SUSPICION)
 
 
+def unreached(pulse: Pulse, *times: float) -> Pulse:
+    for now in times:
+        pulse = pulse.after(Evidence.UNREACHED, now)
+    return pulse
+
+
 def due(pulse: Pulse) -> float:
     return pulse.due(lease=LEASE, suspicion=SUSPICION)
 
@@ -41,7 +51,8 @@ def due(pulse: Pulse) -> float:
 def test_every_evidence_in_every_state_leads_to_a_state(
     contact: Contact, evidence: Evidence
 ) -> None:
-    pulse = Pulse(contact, heard=1.0, since=1.0, why=Evidence.WORD)
+    shut = Evidence.FAILED if contact is Contact.UNREACHABLE else None
+    pulse = Pulse(contact, heard=1.0, since=1.0, why=Evidence.WORD, shut=shut)
     after = pulse.after(evidence, 2.0)
     expected = TABLE[contact].get(evidence, contact)
     assert after.contact is expected
@@ -56,12 +67,48 @@ def test_the_table_has_a_row_for_every_state(contact: Contact) -> None:
     assert contact in TABLE
 
 
-@pytest.mark.parametrize(("contact", "evidence"), list(product(Contact, sorted(LIFE))))
-def test_any_sign_of_life_makes_a_node_alive(contact: Contact, evidence: Evidence) -> None:
-    assert (
-        Pulse(contact, heard=0.0, since=0.0, why=Evidence.SILENCE).after(evidence, 1.0).contact
-        is Contact.ALIVE
-    )
+@pytest.mark.parametrize("evidence", sorted(LIFE))
+@pytest.mark.parametrize("contact", [Contact.ALIVE, Contact.SUSPECT, Contact.LOST])
+def test_any_sign_of_life_makes_a_node_alive_to_which_our_way_is_open(
+    contact: Contact, evidence: Evidence
+) -> None:
+    before = Pulse(contact, heard=0.0, since=0.0, why=Evidence.SILENCE)
+    assert before.after(evidence, 1.0).contact is Contact.ALIVE
+
+
+@pytest.mark.parametrize("shut", sorted(SHUTS))
+def test_who_lives_but_does_not_answer_us_is_unreachable_because_of_what_failed(
+    shut: Evidence,
+) -> None:
+    doubted = alive().after(shut, 1.0)
+    for life in LIFE - OPENS:
+        seen = doubted.after(life, 2.0)
+        assert (seen.contact, seen.why, seen.since) == (Contact.UNREACHABLE, shut, 2.0)
+        assert seen.after(Evidence.ANSWERED, 3.0).contact is Contact.ALIVE
+
+
+def test_our_own_failures_say_no_more_about_the_life_of_one_that_we_do_not_reach() -> None:
+    seen = alive().after(Evidence.MISSED, 1.0).after(Evidence.PROVEN, 2.0)
+    for evidence in (Evidence.MISSED, Evidence.FAILED, Evidence.PARTED, Evidence.LINKED):
+        assert seen.after(evidence, 3.0).contact is Contact.UNREACHABLE
+    assert seen.after(Evidence.UNREACHED, 3.0).contact is Contact.SUSPECT
+
+
+def test_who_spoke_while_our_way_failed_is_not_doubted() -> None:
+    seen = alive().barred(Evidence.MISSED, 1.0)
+    assert (seen.contact, seen.why) == (Contact.UNREACHABLE, Evidence.MISSED)
+    assert seen.heard == 0.0
+
+
+def test_a_connection_alone_revives_nobody() -> None:
+    doubted = alive().after(Evidence.MISSED, 1.0)
+    assert doubted.after(Evidence.LINKED, 2.0) == doubted
+
+
+def test_the_loss_of_a_node_forgets_that_it_was_not_reached() -> None:
+    lost = at(alive().after(Evidence.MISSED, 1.0), 1e9)
+    assert lost.contact is Contact.LOST
+    assert lost.after(Evidence.WORD, 2e9).contact is Contact.ALIVE
 
 
 @pytest.mark.parametrize(
@@ -72,10 +119,27 @@ def test_one_failure_only_makes_us_doubt(evidence: Evidence) -> None:
 
 
 def test_doubt_that_is_not_cleared_in_time_is_loss_and_says_why() -> None:
-    doubted = alive().after(Evidence.FAILED, 1.0).after(Evidence.UNREACHED, 1.5)
-    assert at(doubted, 1.0 + SUSPICION - 0.01) is doubted
-    lost = at(doubted, 1.0 + SUSPICION)
+    doubted = unreached(alive().after(Evidence.FAILED, 1.0), 1.5, 2.5)
+    assert at(doubted, 1.5 + SUSPICION - 0.01) is doubted
+    lost = at(doubted, 1.5 + SUSPICION)
     assert (lost.contact, lost.why) == (Contact.LOST, Evidence.DOUBT)
+
+
+def test_one_round_of_probes_confirms_nothing_however_long_ago() -> None:
+    once = unreached(alive(), 1.0)
+    assert due(once) == min(LEASE, 1.0 + UNPROBED * SUSPICION)
+    assert CONFIRMED == 2
+
+
+def test_anothers_doubt_is_as_good_as_one_round_but_not_as_all_of_them() -> None:
+    accused = replace(alive().after(Evidence.PARTED, 1.0), accused=1.2)
+    assert due(accused) > 1.2 + SUSPICION
+    assert due(unreached(accused, 2.0)) == 1.2 + SUSPICION
+    # It is forgotten at the next sign of life, and after some time.
+    heard = unreached(accused.after(Evidence.WORD, 1.5).after(Evidence.PARTED, 1.6), 2.0)
+    assert due(heard) > 1.2 + SUSPICION
+    later = unreached(replace(alive(100.0), accused=1.2), 101.0)
+    assert due(later) == 100.0 + LEASE
 
 
 def test_a_doubt_that_no_probe_confirmed_lasts_longer_but_not_for_ever() -> None:
@@ -85,9 +149,9 @@ def test_a_doubt_that_no_probe_confirmed_lasts_longer_but_not_for_ever() -> None
 
 
 def test_a_new_doubt_is_not_confirmed_by_the_probes_of_an_old_one() -> None:
-    old = alive().after(Evidence.UNREACHED, 1.0)
-    assert old.unreached
-    assert not old.after(Evidence.WORD, 2.0).after(Evidence.PARTED, 3.0).unreached
+    old = unreached(alive(), 1.0)
+    assert old.rounds == 1
+    assert old.after(Evidence.ANSWERED, 2.0).after(Evidence.PARTED, 3.0).rounds == 0
 
 
 def test_what_nobody_could_say_while_we_stood_still_is_no_silence() -> None:
@@ -147,12 +211,15 @@ def test_a_node_known_by_hearsay_is_alive_as_long_as_what_was_heard_is_fresh(
     ("standing", "contact", "seen"),
     [
         (Standing.SERVING, Contact.ALIVE, Presence.ALIVE),
+        (Standing.SERVING, Contact.UNREACHABLE, Presence.UNREACHABLE),
         (Standing.SERVING, Contact.SUSPECT, Presence.SUSPECT),
         (Standing.SERVING, Contact.LOST, Presence.LOST),
         (Standing.DRAINING, Contact.ALIVE, Presence.DRAINING),
+        (Standing.DRAINING, Contact.UNREACHABLE, Presence.DRAINING),
         (Standing.DRAINING, Contact.SUSPECT, Presence.DRAINING),
         (Standing.DRAINING, Contact.LOST, Presence.LOST),
         (Standing.LEFT, Contact.ALIVE, Presence.LEFT),
+        (Standing.LEFT, Contact.UNREACHABLE, Presence.LEFT),
         (Standing.LEFT, Contact.SUSPECT, Presence.LEFT),
         (Standing.LEFT, Contact.LOST, Presence.LEFT),
     ],

@@ -1,5 +1,6 @@
 """The pulses of many nodes: who is followed, who is lost, and who is forgotten first."""
 
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -7,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.liveness import LIFE, Contact, Evidence
-from registry.membership import Membership
+from registry.membership import LOOK, RARELY, Membership
 from registry.records import PeerId
+from registry.rounds import Attempt, Own
 from registry.settings import RegistrySettings
 from tests.strategies import IDENTITIES
 
@@ -31,7 +33,9 @@ def test_the_restored_are_lost_until_they_are_heard() -> None:
     some = members()
     some.restore(A, 5.0)
     assert some.pulses[A].contact is Contact.LOST
-    assert some.observe(A, Evidence.LINKED, 6.0)
+    assert not some.observe(A, Evidence.LINKED, 6.0)
+    assert some.probes(6.0) == [A]
+    assert some.observe(A, Evidence.ANSWERED, 6.1)
     assert some.pulses[A].contact is Contact.ALIVE
 
 
@@ -59,17 +63,34 @@ def knowing(*nodes: PeerId, linked: bool = True, **settings: float) -> Membershi
 
 def steps(some: Membership, until: float, *, dead: frozenset[PeerId] = frozenset()) -> list[PeerId]:
     """Live until then in steps of a tenth of a second, answering for all but the dead; return who was probed."""
-    probed: list[PeerId] = []
-    for tenth in range(1, int(until * 10) + 1):
+    return [node for _, node in story(some, until, dead=dead)]
+
+
+def story(
+    some: Membership,
+    until: float,
+    *,
+    since: float = 0.0,
+    dead: frozenset[PeerId] = frozenset(),
+    proven: frozenset[PeerId] = frozenset(),
+) -> list[tuple[float, PeerId]]:
+    """Live from then till then; to `proven` our own way is shut. Return who was probed, and when."""
+    probed: list[tuple[float, PeerId]] = []
+    for tenth in range(int(since * 10) + 1, int(until * 10) + 1):
         now = tenth / 10
         some.tick(now)
         for node in some.probes(now):
-            probed.append(node)
+            probed.append((now, node))
             if node in dead:
                 some.observe(node, Evidence.MISSED, now)
                 some.observe(node, Evidence.UNREACHED, now)
+            elif node in proven:
+                some.observe(node, Evidence.MISSED, now)
+                some.observe(node, Evidence.PROVEN, now + 0.01)
+                some.observe(node, Evidence.MISSED, now + 0.02)
             else:
                 some.observe(node, Evidence.ANSWERED, now)
+            some.ended(node, now + 0.02)
     return probed
 
 
@@ -102,23 +123,106 @@ def test_a_silent_peer_is_suspect_after_one_missed_probe_and_lost_after_the_time
         for node in some.probes(now):
             evidence = Evidence.ANSWERED if node == B else Evidence.UNREACHED
             some.observe(node, evidence, now)
+            some.ended(node, now)
         seen.setdefault(some.pulses[A].contact, now)
     assert seen[Contact.SUSPECT] <= 3.0
-    assert seen[Contact.LOST] - seen[Contact.SUSPECT] <= SETTINGS.suspicion + 0.2
+    assert 0.0 <= seen[Contact.LOST] - seen[Contact.SUSPECT] - SETTINGS.suspicion <= 0.2
     assert some.pulses[B].contact is Contact.ALIVE
 
 
 @pytest.mark.parametrize("life", sorted(LIFE))
-def test_any_sign_of_life_ends_the_doubt_and_the_round(life: Evidence) -> None:
+def test_any_sign_of_life_ends_the_doubt(life: Evidence) -> None:
     some = knowing(A)
     some.observe(A, Evidence.PARTED, 1.0)
     assert some.probes(1.0) == [A]
     some.observe(A, life, 1.2)
     assert some.pulses[A].contact is Contact.ALIVE
-    # What the round still says was found out before.
-    assert not some.observe(A, Evidence.UNREACHED, 1.3)
-    assert some.pulses[A].contact is Contact.ALIVE
+    # What the round did not find says nothing about a node that has spoken since, only about our own way to it.
+    some.observe(A, Evidence.UNREACHED, 1.3)
+    answered = life is Evidence.ANSWERED
+    assert some.pulses[A].contact is (Contact.ALIVE if answered else Contact.UNREACHABLE)
     assert some.doubts(10.0) == []
+
+
+# Our own way.
+
+
+def test_a_node_that_lives_out_of_our_reach_is_tried_ever_more_rarely_and_never_doubted() -> None:
+    some = knowing(A, B)
+    probed = story(some, 200.0, proven=frozenset({A}))
+    at = [when for when, node in probed if node == A]
+    pauses = [b - a for a, b in pairwise(at)]
+    assert some.pulses[A].contact is Contact.UNREACHABLE
+    assert some.pulses[A].since <= 4.0
+    assert pauses[0] <= 1.3
+    # A way that was shut for half a minute is tried again within four seconds.
+    assert max(b - a for a, b in pairwise(at) if b < 30.0) <= 4.5
+    assert max(pauses) <= RARELY * 1.1 + 0.2
+    assert len(at) < 40
+
+
+def test_what_is_out_of_reach_is_alive_at_the_first_answer() -> None:
+    some = knowing(A, B)
+    story(some, 30.0, proven=frozenset({A}))
+    assert some.observe(A, Evidence.ANSWERED, 30.0)
+    assert some.pulses[A].contact is Contact.ALIVE
+    assert some.probes(30.1) == []
+
+
+def test_who_dies_out_of_our_reach_is_lost() -> None:
+    some = knowing(A, B)
+    story(some, 20.0, proven=frozenset({A}))
+    story(some, 50.0, since=20.0, dead=frozenset({A}))
+    assert some.pulses[A].contact is Contact.LOST
+
+
+def test_a_new_connection_to_a_node_out_of_reach_is_tried_at_once() -> None:
+    some = knowing(A, B)
+    story(some, 60.0, proven=frozenset({A}))
+    some.observe(A, Evidence.LINKED, 60.1)
+    assert some.pulses[A].contact is Contact.UNREACHABLE
+    assert A in some.probes(60.1)
+
+
+def test_a_request_that_waits_makes_us_look_at_once_but_not_without_end() -> None:
+    some = knowing(A)
+    some.observe(A, Evidence.ANSWERED, 10.0)
+    assert some.look(A, 10.1)
+    assert not some.look(A, 10.2)
+    assert some.probes(10.2) == [A]
+    some.observe(A, Evidence.ANSWERED, 10.3)
+    assert some.look(A, 10.2 + LOOK)
+
+
+@pytest.mark.parametrize("node", [A, B, C])
+def test_nobody_looks_for_strangers_for_the_lost_and_for_whom_has_left(node: PeerId) -> None:
+    some = knowing(A, B, linked=False)
+    some.tick(SETTINGS.lease + 1.0)
+    some.follow(B, heard=SETTINGS.lease, now=SETTINGS.lease + 1.0, left=True)
+    assert not some.look(node, SETTINGS.lease + 2.0)
+
+
+def test_who_is_looked_for_is_dialled_and_who_is_merely_accused_is_proven_by_others() -> None:
+    some = knowing(A, B, linked=False)
+    some.look(A, 1.0)
+    some.accuse(B, 1.0)
+    assert some.probes(1.5) == [A, B]
+    some.tick(1.5)
+    assert next(some.round(A, {C: 0.1})) == Attempt(Own.DIAL, (C,))
+    assert next(some.round(B, {C: 0.1})) == Attempt(Own.NOTHING, (C,))
+
+
+def test_whose_proof_came_before_is_asked_for_the_next_one() -> None:
+    some = knowing(A)
+    some.proved(A, C)
+    some.observe(A, Evidence.MISSED, 0.0)
+    some.look(A, 1.0)
+    some.probes(1.0)
+    crowd = {PeerId(f"peer-{number}"): 0.1 for number in range(50)}
+    assert next(some.round(A, {**crowd, C: 0.1})).helpers[0] == C
+
+
+# Doubts.
 
 
 def test_another_nodes_doubt_makes_us_look_and_nothing_else() -> None:
@@ -146,25 +250,14 @@ def test_doubts_without_end_cost_one_probe_in_the_time_for_doubt() -> None:
         for node in some.probes(tenth / 10):
             probed += 1
             some.observe(node, Evidence.ANSWERED, tenth / 10)
+            some.ended(node, tenth / 10)
     assert probed <= 30 / SETTINGS.suspicion + 1
-
-
-def test_we_doubt_aloud_once_and_not_when_another_has() -> None:
-    some = knowing(A, B, C)
-    for node in (A, B):
-        some.observe(node, Evidence.PARTED, 1.0)
-    some.probes(1.0)
-    for node in (A, B):
-        some.observe(node, Evidence.UNREACHED, 1.1)
-    some.accuse(B, 1.15)
-    assert some.doubts(3.0) == [A]
-    assert some.doubts(9.0) == []
 
 
 def test_who_misses_many_at_once_accuses_nobody_and_waits_longer() -> None:
     few, many = knowing(A), knowing(A, B, C, D)
     for some in (few, many):
-        steps(some, SETTINGS.suspicion + 3.5, dead=frozenset({A, B, C, D}))
+        steps(some, SETTINGS.suspicion + 4.0, dead=frozenset({A, B, C, D}))
     assert few.pulses[A].contact is Contact.LOST
     waiting = [node for node in (A, B, C, D) if many.pulses[node].contact is Contact.SUSPECT]
     assert waiting
@@ -219,7 +312,8 @@ def test_whatever_is_seen_something_is_due_only_when_there_is_something_to_do(st
         now += pause
         some.tick(now)
         some.observe(node, evidence, now)
-        some.probes(now)
+        for probed in some.probes(now)[:1]:
+            some.ended(probed, now)
         some.doubts(now)
         due = some.due()
         if due == inf:

@@ -39,7 +39,6 @@ class Party:
             self.mesh,
             SETTINGS,
             now=asyncio.get_running_loop().time,
-            random=lambda: 0.5,
             perform=self.perform,
             differs=self.differing.append,
             counters=self.counters,
@@ -60,10 +59,10 @@ class Party:
     def contact(self, node: PeerId) -> Contact:
         return self.replica.pulses()[node].contact
 
-    async def look_for(self, node: PeerId) -> None:
+    async def look_for(self, node: PeerId, why: Evidence = Evidence.PARTED) -> None:
         """Perform the rounds of probes of one doubt, for as long as there is a doubt."""
         now = asyncio.get_running_loop().time
-        self.replica.observe(node, Evidence.FAILED, now())
+        self.replica.observe(node, why, now())
         while self.contact(node) is Contact.SUSPECT:
             self.replica.tick(now())
             await self.probing._round(node)
@@ -117,7 +116,9 @@ async def test_who_answers_nobody_is_lost_and_its_connection_is_cut(three: list[
     assert B.peer not in [c.peer for c in a.mesh.connections()]
 
 
-async def test_who_answers_others_is_proven_by_its_signature(three: list[Party]) -> None:
+async def test_who_answers_only_others_lives_by_its_signature_and_its_connection_is_cut(
+    three: list[Party],
+) -> None:
     a, b, _ = three
 
     async def deaf_to_a(asker: PeerId, question: bytes) -> bytes:
@@ -127,7 +128,24 @@ async def test_who_answers_others_is_proven_by_its_signature(three: list[Party])
 
     b.mesh._answer = deaf_to_a
     await a.look_for(B.peer)
-    assert a.replica.pulses()[B.peer].why is Evidence.PROVEN
+    assert a.replica.presence(B.peer) is Presence.UNREACHABLE
+    assert a.replica.pulses()[B.peer].why is Evidence.MISSED
+    assert B.peer not in [c.peer for c in a.mesh.connections()]
+
+
+async def test_a_program_that_hangs_is_lost_however_often_its_connection_is_made_again(
+    three: list[Party],
+) -> None:
+    a, b, _ = three
+    b.thawed.clear()
+    await a.look_for(B.peer)
+    for _ in range(3):
+        await a.mesh.connect(address_of(B.peer), timeout=1.0)
+        now = asyncio.get_running_loop().time()
+        a.replica.observe(B.peer, Evidence.LINKED, now)
+        a.replica.tick(now)
+        await a.probing._round(B.peer)
+        assert a.replica.presence(B.peer) is Presence.LOST
 
 
 async def test_who_is_not_connected_is_proven_through_others_without_a_dial(
@@ -137,6 +155,7 @@ async def test_who_is_not_connected_is_proven_through_others_without_a_dial(
     net.cut(A.peer, B.peer)
     await a.look_for(B.peer)
     assert a.replica.pulses()[B.peer].why is Evidence.PROVEN
+    assert a.replica.presence(B.peer) is Presence.ALIVE
     assert B.peer not in [c.peer for c in a.mesh.connections()]
 
 
@@ -147,7 +166,18 @@ async def test_who_is_not_connected_to_anyone_is_dialled(
     net.cut(A.peer, B.peer)
     net.cut(C.peer, B.peer)
     await a.look_for(B.peer)
-    assert a.replica.pulses()[B.peer].why is Evidence.LINKED
+    assert a.replica.pulses()[B.peer].why is Evidence.ANSWERED
+    assert B.peer in [c.peer for c in a.mesh.connections()]
+
+
+async def test_who_failed_us_is_dialled_though_others_prove_that_it_lives(
+    three: list[Party], net: MemoryNet
+) -> None:
+    a = three[0]
+    net.cut(A.peer, B.peer)
+    await a.look_for(B.peer, Evidence.FAILED)
+    assert B.peer in [c.peer for c in a.mesh.connections()]
+    assert a.replica.presence(B.peer) is Presence.ALIVE
 
 
 async def test_the_dead_are_reached_by_no_way(three: list[Party]) -> None:

@@ -406,12 +406,14 @@ def test_a_lost_node_is_lost_here_only_and_its_record_stays() -> None:
     assert one.catalog.digest == digest
 
 
-def test_a_failed_request_makes_a_node_suspect_and_a_beat_clears_it() -> None:
+def test_a_failed_request_makes_a_node_suspect_and_its_beat_unreachable_until_it_answers() -> None:
     one = serving(A)
     one.receive(word(B, LLAMA), 0.0)
     assert changed(one.observe(B.peer, Evidence.FAILED, 1.0)) == {B.peer}
     assert one.presence(B.peer) is Presence.SUSPECT
     one.receive(beat(B, 1), 2.0)
+    assert one.presence(B.peer) is Presence.UNREACHABLE
+    assert changed(one.observe(B.peer, Evidence.ANSWERED, 3.0)) == {B.peer}
     assert one.presence(B.peer) is Presence.ALIVE
 
 
@@ -721,10 +723,12 @@ def test_what_nobody_reached_is_doubted_aloud_and_lost_after_the_time_for_doubt(
     one.observe(B.peer, Evidence.PARTED, 10.0)
     one.tick(10.0)
     one.observe(B.peer, Evidence.UNREACHED, 10.1)
+    one.members.ended(B.peer, 10.1)
     said = published(one.tick(11.0))
     assert [wire.decode(frame) for frame in said] == [Doubt(A.peer, Version(1, 1), 2, B.peer)]
     assert one.presence(B.peer) is Presence.SUSPECT
-    one.tick(10.0 + SETTINGS.suspicion)
+    one.observe(B.peer, Evidence.UNREACHED, 11.1)
+    one.tick(10.1 + SETTINGS.suspicion)
     assert one.presence(B.peer) is Presence.LOST
 
 
@@ -733,7 +737,7 @@ def test_who_hears_one_that_it_had_lost_says_that_it_lives_itself() -> None:
     one.observe(B.peer, Evidence.PARTED, 10.0)
     one.tick(10.0 + 3 * SETTINGS.suspicion)
     assert one.presence(B.peer) is Presence.LOST
-    one.observe(B.peer, Evidence.LINKED, 30.0)
+    one.observe(B.peer, Evidence.ANSWERED, 30.0)
     assert len(beats_of(one.tick(30.0 + SETTINGS.probe))) == 1
 
 

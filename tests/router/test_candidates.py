@@ -102,6 +102,13 @@ def test_absent_nodes_may_not_answer(presence: Presence, reason: Reason) -> None
 def test_a_suspect_node_may_answer_and_is_marked() -> None:
     [candidate] = find((FAR, SERVICE), presence={FAR: Presence.SUSPECT}).eligible
     assert candidate.suspect
+    assert not candidate.unreachable
+
+
+def test_a_node_that_lives_out_of_our_reach_may_answer_and_is_marked_as_both() -> None:
+    [candidate] = find((FAR, SERVICE), presence={FAR: Presence.UNREACHABLE}).eligible
+    assert candidate.suspect
+    assert candidate.unreachable
 
 
 @pytest.mark.parametrize("pin", [Pin(project="q"), Pin(cid="1"), Pin(node=OTHER)])

@@ -58,3 +58,11 @@ def test_equally_loaded_candidates_share_the_load() -> None:
     firsts = Counter(order(found, draw)[0].node for _ in range(4000))
     assert len(firsts) == 4
     assert max(firsts.values()) < 1.2 * min(firsts.values())
+
+
+def test_who_is_not_reached_from_here_comes_after_the_doubted_and_these_after_all_others() -> None:
+    beyond = replace(at("beyond"), suspect=True, unreachable=True)
+    doubted = replace(at("doubted", 50), suspect=True)
+    for seed in range(20):
+        tried = order([beyond, at("busy", 99), doubted], Random(seed).random)
+        assert [candidate.node for candidate in tried] == ["busy", "doubted", "beyond"]

@@ -1,0 +1,67 @@
+"""Whom do we doubt aloud, so that others look too? Those whose connections broke speak, and one of them for all. No I/O."""
+
+from collections.abc import Callable
+
+from registry.records import PeerId
+from registry.settings import RegistrySettings
+
+NEAR = 10.0
+"""Times `suspicion` for which a node that was connected counts as near: only who is near speaks."""
+
+
+class Doubts:
+    """Our doubts that wait to be said, and those of others that were heard."""
+
+    def __init__(self, settings: RegistrySettings, jitter: Callable[[], float]) -> None:
+        self._settings = settings
+        self._jitter = jitter
+        self._parted: dict[PeerId, float] = {}
+        self._heard: dict[PeerId, float] = {}
+        self._unsaid: dict[PeerId, float] = {}
+
+    def parted(self, node: PeerId, now: float) -> None:
+        """Take in that the connection to a node is gone."""
+        self._parted[node] = now
+
+    def hear(self, node: PeerId, now: float) -> bool:
+        """Take in another's doubt; return whether it is the first for some time."""
+        self._unsaid.pop(node, None)
+        if now - self._heard.get(node, float("-inf")) < self._settings.suspicion:
+            return False
+        self._heard[node] = now
+        return True
+
+    def unreached(self, node: PeerId, now: float, *, linked: bool) -> None:
+        """Doubt a node aloud a little later, unless somebody does so first, or it speaks."""
+        if (linked or node in self._parted) and node not in self._heard:
+            # Long enough that who is first is heard by most of the others in time.
+            wait = self._jitter() * self._settings.probe_timeout
+            self._unsaid.setdefault(node, now + wait)
+
+    def settle(self, node: PeerId) -> None:
+        """Say nothing of a node: it spoke, or is lost."""
+        self._unsaid.pop(node, None)
+
+    def forget(self, node: PeerId) -> None:
+        """Follow a node no more."""
+        for kept in (self._parted, self._heard, self._unsaid):
+            kept.pop(node, None)
+
+    def due(self) -> float:
+        """Return when something is to be said; infinity when nothing waits."""
+        return min(self._unsaid.values(), default=float("inf"))
+
+    def said(self, now: float) -> list[PeerId]:
+        """Name the nodes whose doubt is due, each once."""
+        due = [node for node, at in self._unsaid.items() if at <= now]
+        for node in due:
+            del self._unsaid[node]
+            self._heard[node] = now
+        return due
+
+    def tick(self, now: float) -> None:
+        """Forget what was long ago."""
+        suspicion = self._settings.suspicion
+        for kept, seconds in ((self._parted, NEAR * suspicion), (self._heard, suspicion)):
+            for node in [n for n, at in kept.items() if now - at > seconds]:
+                del kept[node]
