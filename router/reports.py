@@ -14,8 +14,8 @@ from registry.wire import MAX_COUNT, MAX_FIGURE
 HEADER = "x-modelvine-load"
 """The header of an answer in which a node says how busy the worker is that gave it."""
 
-HALF_LIFE = 5.0
-"""Seconds in which a report loses half its weight; a busy node in a small mesh repeats itself as often."""
+HALF_LIFE = 10.0
+"""Seconds in which a report loses half its weight. In `python -m bench.routing` requests wait longer with 2 s, hardly with 30."""
 
 MAX_NODES = 1_024
 """Nodes whose reports are held; beyond that the one heard longest ago makes room. In a larger mesh it is outdated by then."""
