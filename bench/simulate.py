@@ -95,8 +95,6 @@ def plan_of(options: argparse.Namespace, nodes: int) -> Plan:
         settings=settings,
         mesh=MeshSettings(degree=options.degree),
         bootstraps=options.bootstraps,
-        keep_first=options.keep_first,
-        greet=options.greet,
     )
 
 
@@ -137,7 +135,7 @@ def _draw(
     picture = draw("Time until a node sees a registration", sizes, lines, "nodes", "seconds")
     (folder / "scale-visible.svg").write_text(picture)
     names = {
-        "sent: with envelopes and naming": "all, with envelopes",
+        "sent: everything": "everything",
         "sent: frames, questions and answers": "frames, questions, answers",
         "sent: heartbeats": "heartbeats",
         "sent: records": "records",
@@ -170,8 +168,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--drop", type=float, default=0.0, help="share of messages that never come, each hop (0)")
     add("--degree", type=int, default=8, help="connections that a node tries to hold (8)")
     add("--bootstraps", type=int, default=3, help="nodes that everybody keeps dialling (3)")
-    add("--keep-first", action="store_true", help="dial among the first 64 nodes known, not any 64")
-    add("--greet", action="store_true", help="publish again at the first connection of a run")
     for name in ("heartbeat", "lease", "probe", "suspicion", "sync", "reannounce"):
         add(f"--{name}", type=float, help=f"seconds, instead of registry.{name}")
     add("--sweep", metavar="N,N,…", help="ask idle and visible at several sizes")

@@ -85,10 +85,7 @@ class Dialling:
 
     def _kept(self, number: int) -> list[int]:
         plan = self._world.plan
-        others = range(plan.nodes)
-        if plan.keep_first:
-            return [n for n in range(min(KEPT, plan.nodes)) if n != number]
-        chosen = self._world.rng.sample(others, min(KEPT, plan.nodes))
+        chosen = self._world.rng.sample(range(plan.nodes), min(KEPT, plan.nodes))
         return [n for n in chosen if n != number]
 
     def _dialer(self, number: int) -> Dialer:

@@ -33,12 +33,16 @@ def traffic(world: World, name: str, seconds: float) -> list[Figure]:
     around = (
         counters["copies"] / nodes * (ENVELOPE + PACKET) + counters["questions"] / full * ASKING
     )
+    # Each end of a connection pings the other, and answers it.
+    links = mean([float(len(links)) for links in world.overlay.links])
+    pings = 2 * links / world.plan.mesh.ping * PACKET
     sent = sum(per_node.values())
     return [
         Figure(name, "messages that a node takes in", rate, "per s"),
         *(Figure(name, f"sent: {what}", size / seconds, "B/s") for what, size in per_node.items()),
         Figure(name, "sent: frames, questions and answers", sent / seconds, "B/s"),
-        Figure(name, "sent: with envelopes and naming", (sent + around) / seconds + naming, "B/s"),
+        Figure(name, "sent: pings", pings, "B/s"),
+        Figure(name, "sent: everything", (sent + around) / seconds + naming + pings, "B/s"),
     ]
 
 

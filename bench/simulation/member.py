@@ -119,7 +119,8 @@ class Member:
         if self.full:
             self.observe(self._world.peer(other), Evidence.LINKED, now)
             self.want(other, now)
-            if self._world.plan.greet and len(self._world.overlay.links[self.number]) == 1:
+            # What was said while nobody listened is said again.
+            if len(self._world.overlay.links[self.number]) == 1:
                 self.replica.hurry(now)
                 self.plan(now)
 

@@ -102,7 +102,7 @@ def test_what_an_idle_node_sends_is_counted() -> None:
     parts = [value for what, value in found.items() if what.startswith("sent: ")]
     assert found["sent: heartbeats"] > 0
     assert found["sent: probes and comparisons"] > 0
-    assert max(parts) == found["sent: with envelopes and naming"]
+    assert max(parts) == found["sent: everything"]
 
 
 def test_a_frame_with_a_bad_signature_is_refused_each_time() -> None:
