@@ -46,6 +46,8 @@ FLAG_KEYS = frozenset(
         "mesh.announce",
         "mesh.bootstrap",
         "mesh.mdns",
+        "mesh.nat",
+        "mesh.relay",
         "mesh.rendezvous",
         "mesh.rendezvous_point",
     }

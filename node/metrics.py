@@ -42,6 +42,10 @@ class Sizes:
     """The registry's counters since the start."""
     connections: int
     """Peers connected to the mesh."""
+    relaying: Mapping[str, int]
+    """What others have at this node as a relay now."""
+    relayed: Mapping[str, int]
+    """What others asked of this node as a relay since the mesh came up."""
 
 
 class Metrics:
@@ -187,6 +191,22 @@ class _Momentary(Collector):
         yield _labelled(
             GaugeMetricFamily("modelvine_up", "Whether a part works (1) or not.", labels=("part",)),
             sizes.up,
+        )
+        yield _labelled(
+            GaugeMetricFamily(
+                "modelvine_relaying",
+                "What others have at this node as a relay: reservations, circuits.",
+                labels=("what",),
+            ),
+            sizes.relaying,
+        )
+        yield _labelled(
+            CounterMetricFamily(
+                "modelvine_relayed",
+                "What this node did as a relay: reserved, opened, refused, cut at a limit, bytes.",
+                labels=("event",),
+            ),
+            sizes.relayed,
         )
         yield _labelled(
             CounterMetricFamily(

@@ -36,7 +36,7 @@ from router.links import serve_pipe
 
 log = logging.getLogger("modelvine.node")
 
-_REACH_CHECK = 10.0
+_REACH_CHECK = 0.5
 _DRAIN_POLL = 0.05
 # Requests had their time in the drain; what is left after it is cut.
 _CLOSE_WITHIN = 1.0
@@ -79,7 +79,7 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         await parts.bootstrap.restore()
         await registry.start(partial(serve_pipe, port=_name(link).port))
         closing.push_async_callback(registry.stop)
-        reach = partial(_reach, registry, given.identity, _name(link))
+        reach = partial(_reach, registry, certificate_of(given.identity), _name(link))
         await registry.introduce(
             services=parts.agent.workers.services(), reach=reach(), agent=f"modelvine/{__version__}"
         )
@@ -154,8 +154,8 @@ def _link_address(settings: Settings) -> HostPort:
     return HostPort(host_of(settings.mesh.listen[0]), 0)
 
 
-def _reach(registry: Registry, identity: Identity, link: HostPort) -> Reach:
-    return reach_of(registry.mesh.addresses(), link=link, certificate=certificate_of(identity))
+def _reach(registry: Registry, certificate: bytes, link: HostPort) -> Reach:
+    return reach_of(registry.mesh.addresses(), link=link, certificate=certificate)
 
 
 def _context(given: Given, parts: Parts, listening: Listening) -> Context:
@@ -230,10 +230,12 @@ async def _serve(
 
 async def _follow(registry: Registry, reach: Callable[[], Reach]) -> None:
     """Tell the others when our addresses change: a new network, a mesh that came back elsewhere."""
+    told = registry.own.reach
     while True:
         await asyncio.sleep(_REACH_CHECK)
-        if registry.mesh.running():
-            await registry.readdress(reach())
+        if registry.mesh.running() and (now := reach()) != told:
+            told = now
+            await registry.readdress(now)
 
 
 async def _drain(parts: Parts, hurry: asyncio.Event, patience: float) -> None:

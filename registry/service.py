@@ -33,6 +33,7 @@ from registry.records import PeerId, Reach, Record, Service, Standing
 from registry.replica import Replica
 from registry.saving import Saving, Source, beat_row, beats_in
 from registry.settings import RegistrySettings
+from registry.shortcuts import Shortcuts
 from registry.signing import Identity
 from registry.store import Change, Put, Space, Store
 
@@ -110,6 +111,9 @@ class Registry:
             perform=self._perform,
             differs=self._comparing.want,
             counters=self.counters,
+        )
+        self._shortcuts = Shortcuts(
+            mesh, own=lambda: self.own.reach, held=lambda: self.catalog.held, now=now
         )
         self._contested = float("-inf")
         self._neighbours = Pace(rate=_FORWARDED_PER_SECOND, burst=_FORWARDED_PER_SECOND * 2)
@@ -225,6 +229,7 @@ class Registry:
             group.create_task(self._tick())
             group.create_task(self._comparing.run())
             group.create_task(self._probing.run())
+            group.create_task(self._shortcuts.run())
             group.create_task(self._saving.run())
 
     async def stop(self) -> None:

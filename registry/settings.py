@@ -1,5 +1,7 @@
 """What an operator may set about the registry, with units and trade-offs. Nothing is read from outside here."""
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -155,4 +157,42 @@ class MeshSettings(BaseModel):
     )
     max_pipes: int = Field(
         256, ge=1, description="Byte streams open to or from peers at one time; more are refused."
+    )
+    nat: Literal["auto", "yes", "no"] = Field(
+        "auto",
+        description="Whether others cannot dial this node: then relays hand on to it. `auto` asks peers to dial back.",
+    )
+    relay: bool = Field(
+        default=False,
+        description="Hand on between nodes that cannot dial each other. Costs their traffic twice; only TLS passes.",
+    )
+    relay_reservations: int = Field(
+        64,
+        ge=1,
+        description="Nodes that may be reached through this relay; more are refused, and look elsewhere.",
+    )
+    relay_circuits: int = Field(
+        128,
+        ge=1,
+        description="Pairs of nodes that this relay connects at one time; more are refused.",
+    )
+    relay_circuits_per_peer: int = Field(
+        32, ge=1, description="Such pairs that one node may be part of; more are refused."
+    )
+    relay_bytes: int = Field(
+        1 << 30,
+        ge=1 << 16,
+        description="Bytes that one pair may exchange, both ways together; then it is cut and has to connect anew.",
+    )
+    relay_seconds: float = Field(
+        3600.0,
+        ge=1,
+        le=86_400,
+        description="Seconds that one pair stays connected; then it is cut and has to connect anew.",
+    )
+    relay_lease: float = Field(
+        600.0,
+        ge=2,
+        le=86_400,
+        description="Seconds that a place at this relay lasts unless it is renewed, which happens every two minutes at least.",
     )

@@ -19,6 +19,7 @@ from router.settings import RouterSettings
 
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 320.0
+_BESIDE_A_RELAY = 0.5
 _TRIED = 64  # addresses that one peer's records may name before the oldest are waited for again
 _PIPED = URL("https://peer.invalid")  # RFC 2606: a name that never resolves
 
@@ -164,7 +165,7 @@ class Way:
     async def _first_that_answers(self, addresses: list[URL]) -> Proven | None:
         tries = [self._crew.spawn(self._answers(address)) for address in addresses]
         try:
-            async with asyncio.timeout(self._settings.connect_timeout):
+            async with asyncio.timeout(self._patience()):
                 for done in asyncio.as_completed(tries):
                     if (found := await done) is not None:
                         return found
@@ -174,6 +175,12 @@ class Way:
             for attempt in tries:
                 attempt.cancel()
         return None
+
+    def _patience(self) -> float:
+        # Who gives addresses at relays says that others cannot dial it: its own are for those beside it.
+        relayed = any("/p2p-circuit" in address for address in self.reach.mesh)
+        longest = self._settings.connect_timeout
+        return min(_BESIDE_A_RELAY, longest) if relayed else longest
 
     async def _answers(self, address: URL) -> Proven | None:
         place = self._places.get(address)

@@ -79,6 +79,8 @@ def metrics_table() -> Iterable[str]:
         up={"mesh": True, "store": True},
         frames={"frames_in": 0},
         connections=0,
+        relaying={"circuits": 1},
+        relayed={"bytes": 1},
     )
     text = Metrics().text(sizes).decode()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))

@@ -75,11 +75,15 @@ def _status(context: Context) -> dict[str, Any]:
     }
 
 
+_NOW = frozenset({"reservations", "circuits"})
+
+
 def _sizes(context: Context) -> Sizes:
     registry = context.registry
     held = registry.catalog.held
     degraded = registry.degraded()
     seen = Counter(map(registry.presence, held))
+    relay = registry.mesh.relaying()
     return Sizes(
         nodes={presence.value: seen[presence] for presence in Presence},
         services=sum(len(signed.record.services) for signed in held.values()),
@@ -87,4 +91,6 @@ def _sizes(context: Context) -> Sizes:
         up={part: part not in degraded for part in _PARTS},
         frames={**registry.counters, "frames_lost_in_queue": registry.mesh.dropped()},
         connections=len(registry.mesh.connections()),
+        relaying={what: count for what, count in relay.items() if what in _NOW},
+        relayed={what: count for what, count in relay.items() if what not in _NOW},
     )

@@ -4,7 +4,7 @@
 Nothing here is reliable: frames may be lost, doubled, reordered. Truth comes from `registry.sync`.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -159,6 +159,9 @@ class Mesh(Protocol):
 
     def dropped(self) -> int:
         """How many frames were dropped because a queue was full, since the start."""
+
+    def relaying(self) -> Mapping[str, int]:
+        """What this node did for others as a relay since the mesh came up, by name; empty where there are none."""
 
     def running(self) -> bool:
         """Whether the mesh is up at this moment."""

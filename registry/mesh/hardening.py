@@ -73,6 +73,20 @@ class HardPubsub(pubsub_module.Pubsub):
         if not wire.muxed_stream.recv_closed:
             raise ParseError("the reader gave up")
 
+    def reopen(self, peer_id: ID) -> None:
+        """Open the stream to a peer anew: one of its connections ended, maybe the one that carried the stream."""
+        self._handle_dead_peer(peer_id)
+
+    def _handle_dead_peer(self, peer_id: ID) -> None:
+        # While a peer is connected it is no deader than one stream, and does not say again what it is subscribed to.
+        connected = self._peer_is_connected(peer_id)
+        topics = [topic for topic, peers in self.peer_topics.items() if peer_id in peers]
+        super()._handle_dead_peer(peer_id)
+        if connected and topics:
+            for topic in topics:
+                self.peer_topics.setdefault(topic, set()).add(peer_id)
+            self._peer_subscription_count[peer_id] = len(topics)
+
     async def push_msg(self, msg_forwarder: ID, msg: rpc_pb2.Message) -> None:
         """Take a message in; an undecodable key or a raising validator costs the sender its connection."""
         self._forwarders[id(msg)] = msg_forwarder
@@ -118,6 +132,7 @@ def harden() -> None:
     _require(pubsub_module, "SUBSCRIPTION_CHANNEL_SIZE", "RpcQueue", "signature_validator")
     _require(pubsub_module.Pubsub, "push_msg", "notify_subscriptions", "stream_handler")
     _require(pubsub_module.Pubsub, "continuously_read_stream", "_handle_dead_peer", "write_msg")
+    _require(pubsub_module.Pubsub, "_peer_is_connected", "_schedule_peer_stream_retry")
     _require(GossipSub, "_get_in_topic_gossipsub_peers_from_minus", "_handle_topic_heartbeat")
     _require(muxer_module, "Yamux")
     _require(Yamux, "_measure_rtt_loop", "_write_frame")

@@ -4,7 +4,7 @@ This is the asyncio side: it holds what must outlive the trio run, and what call
 """
 
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -149,6 +149,10 @@ class LibP2PMesh:
         """How many frames were dropped because nobody had time for them."""
         return self._inbox.dropped + self._refused
 
+    def relaying(self) -> Mapping[str, int]:
+        """What this node did for others as a relay since the mesh came up."""
+        return {} if self._place is None else dict(self._place.relaying)
+
     def running(self) -> bool:
         """Whether the trio run lives."""
         return self._place is not None
@@ -159,6 +163,7 @@ class LibP2PMesh:
             tell=thread.tell,
             arrived=self._arrived,
             connected=self._see,
+            addressed=self._addressed,
             answer=lambda asker, question: thread.visit(self._answered, asker, question),
             serve=lambda peer, end, incoming: thread.visit(self._served, peer, end, incoming),
         )
@@ -198,11 +203,17 @@ class LibP2PMesh:
         self._addresses = self._interfaces = ()
         self._see(())
 
+    def _addressed(self, addresses: tuple[str, ...]) -> None:
+        if self._place is not None:
+            self._addresses = addresses
+
     def _see(self, connections: tuple[Connection, ...]) -> None:
         before = {connection.peer for connection in self._connections}
         now = {connection.peer for connection in connections}
+        # That a way through a relay ended says something about the relay, or that nobody used it.
+        relayed = {connection.peer for connection in self._connections if connection.relayed}
         self._connections = connections
-        for peer in sorted(before - now):
+        for peer in sorted(before - now - relayed):
             self._inbox.put(Parted(peer))
         for peer in sorted(now - before):
             self._inbox.put(Joined(peer))

@@ -60,6 +60,11 @@ class PipeEnd:
         self._got_end = False
         self.over = trio.Event()
 
+    @property
+    def wire(self) -> object:
+        """The connection that carries it."""
+        return self._stream.muxed_conn
+
     async def run(self) -> None:
         """Read frames and grant credit until the pipe is over; never raises for what a peer does."""
         async with trio.open_nursery() as nursery:

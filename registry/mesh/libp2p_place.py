@@ -1,7 +1,7 @@
 """What does a node do in the libp2p mesh? Gossip, questions, pipes and dialling, all in the trio thread."""
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -10,7 +10,6 @@ import trio
 from libp2p.abc import INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.peer.id import ID
-from libp2p.peer.peerinfo import PeerInfo, info_from_p2p_addr
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.tools.anyio_service import background_trio_service
 from libp2p.utils.address_validation import expand_wildcard_address
@@ -22,7 +21,9 @@ from registry.mesh.byte_queue import ByteQueue
 from registry.mesh.dialing import Dialer, Target, peer_in
 from registry.mesh.hardening import indifferent, unreachable
 from registry.mesh.libp2p_ask import ASK, Asking, Questions
+from registry.mesh.libp2p_dial import Dials
 from registry.mesh.libp2p_host import make_host
+from registry.mesh.libp2p_nat import Nat
 from registry.mesh.libp2p_pipes import WINDOW, PipeEnd
 from registry.mesh.libp2p_rendezvous import RENDEZVOUS, Calls, Point, Visitor
 from registry.mesh.libp2p_strangers import STRANGE, Introductions
@@ -55,6 +56,7 @@ class Doors:
     tell: Callable[..., object]
     arrived: Callable[[Arrived], None]
     connected: Callable[[tuple[Connection, ...]], None]
+    addressed: Callable[[tuple[str, ...]], None]
     answer: Callable[[PeerId, bytes], Awaitable[bytes]]
     serve: Callable[[PeerId, PipeEnd, ByteQueue], Awaitable[None]]
 
@@ -101,7 +103,25 @@ class Place:
         self._host = self._made.host
         self._asking = Asking(self._host)
         self._origins: dict[PeerId, Origin] = {}
-        self._watch = Watch(self._host, plan.settings, self._tell_connections, self._origins)
+        self._watch = Watch(
+            self._host,
+            plan.settings,
+            self._tell_connections,
+            self._origins,
+            self._made.pubsub.reopen,
+        )
+        self._nat = Nat(
+            self._host,
+            plan.identity.peer,
+            plan.settings,
+            plan.swarm_key,
+            self._watch,
+            listening=self._own_addresses,
+            busy=lambda: {id(end.wire) for end in self._pipes if not end.over.is_set()},
+            changed=self._tell_addresses,
+        )
+        self._told: tuple[str, ...] = ()
+        self._dials = Dials(self._host, self._watch, self._nat.circuits)
         self._dialer = Dialer(plan.identity.peer, plan.settings.degree, plan.settings.redial)
         self._pipes: set[PipeEnd] = set()
         self._bootstrap, self._kept = plan.bootstrap, plan.kept
@@ -119,6 +139,7 @@ class Place:
         self._host.set_stream_handler(PIPE, self._take_pipe)
         if self._plan.settings.rendezvous_point:
             self._host.set_stream_handler(RENDEZVOUS, Point().handle)
+        self._nat.open()
         async with AsyncExitStack() as stack:
             stack.callback(self._made.pubsub.retire)
             # Gossip runs before anything listens: a stream that came sooner would end the node.
@@ -138,6 +159,7 @@ class Place:
             self._nursery.start_soon(self._dial_forever)
             self._nursery.start_soon(self._strangers.reconsider_forever)
             self._nursery.start_soon(self._visitor().visit_forever)
+            self._nursery.start_soon(self._nat.run)
             ready(self)
             await trio.sleep_forever()
 
@@ -151,8 +173,16 @@ class Place:
             for wanted in self._plan.listen
         )
 
+    @property
+    def relaying(self) -> Mapping[str, int]:
+        """What we did for others as a relay."""
+        return self._nat.counted if self._plan.settings.relay else {}
+
     def addresses(self) -> tuple[str, ...]:
-        """Return our dialable addresses: those to announce, or every interface's."""
+        """Return our dialable addresses: those to announce, or every interface's; then those at relays."""
+        return self._own_addresses() + self._nat.addresses
+
+    def _own_addresses(self) -> tuple[str, ...]:
         suffix = f"/p2p/{self._plan.identity.peer}"
         announced = (a.partition("/p2p/")[0] + suffix for a in self._plan.settings.announce)
         return tuple(dict.fromkeys(announced)) or self.interfaces()
@@ -222,15 +252,9 @@ class Place:
 
     async def connect(self, address: str, timeout: float) -> PeerId:
         """Dial an address and return its peer."""
-        with unreachable(f"{address!r} cannot be dialled"):
-            info = info_from_p2p_addr(Multiaddr(address))
-            if info.peer_id == self._host.get_id():
-                raise PeerUnreachable("this address is our own")
-            peer = PeerId(str(info.peer_id))
-            self._origins.setdefault(peer, Origin.ASKED)
-            with trio.fail_after(timeout):
-                await self._dial(info)
-            return peer
+        self._origins.setdefault(peer_in(address), Origin.ASKED)
+        with unreachable(f"{address!r} cannot be dialled"), trio.fail_after(timeout):
+            return await self._dials.dial(address)
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer."""
@@ -260,13 +284,6 @@ class Place:
         name = name_of(self._plan.settings.name, self._plan.swarm_key)
         return Visitor(self._host, self._plan.settings.rendezvous, name, calls)
 
-    async def _dial(self, info: PeerInfo) -> None:
-        # A failed dial blocks its peer for a minute, and old addresses are tried before new ones.
-        network: Any = self._host.get_network()
-        network.unblock_peer(info.peer_id)
-        self._host.get_peerstore().clear_addrs(info.peer_id)
-        await self._host.connect(info)
-
     async def _dial_forever(self) -> None:
         dialling: set[PeerId] = set()
         connected: set[PeerId] = set()
@@ -286,9 +303,7 @@ class Place:
         # Noted before: a connection is told of sooner than its dial returns.
         self._origins[target.peer] = origin
         try:
-            with unreachable(target.peer), trio.fail_after(self._plan.settings.dial_timeout):
-                bare = [Multiaddr(a.partition("/p2p/")[0]) for a in target.addresses]
-                await self._dial(PeerInfo(ID.from_string(target.peer), bare))
+            await self._dials.first_of(target.addresses, self._plan.settings.dial_timeout)
             self._dialer.succeeded(target.peer)
             if origin in STRANGE:
                 self._nursery.start_soon(self._strangers.prove, target.peer)
@@ -331,6 +346,12 @@ class Place:
 
     def _tell_connections(self, connections: tuple[Connection, ...]) -> None:
         self._doors.tell(self._doors.connected, connections)
+
+    def _tell_addresses(self) -> None:
+        addresses = self.addresses()
+        if addresses != self._told:
+            self._told = addresses
+            self._doors.tell(self._doors.addressed, addresses)
 
     def _require_listeners(self) -> None:
         missing = [a for a in self._plan.listen if a not in self._host.get_network().listeners]

@@ -19,6 +19,12 @@ from registry.settings import MeshSettings
 
 _FIRST_PINGS = (0.5, 5.0)
 
+
+def is_relayed(wire: Any) -> bool:
+    """Whether a muxed connection runs through a relay: then it has no remote address of its own."""
+    return wire.get_remote_address() is None
+
+
 Report = Callable[[tuple[Connection, ...]], object]
 
 
@@ -31,19 +37,35 @@ class Watch(INotifee):
         settings: MeshSettings,
         report: Report,
         origins: Mapping[PeerId, Origin],
+        moved: Callable[[ID], object],
     ) -> None:
+        """Take whom to tell: `report` of all changes, `moved` of peers that lost one connection and have another."""
         self._network = host.get_network()
         self._settings = settings
         self._report = report
         self._origins = origins
+        self._moved = moved
         self._standing: set[Any] = set()
         self._arrived, self._arrivals = trio.open_memory_channel[Any](math.inf)
         self.changed = trio.Event()
         self._network.register_notifee(self)
 
-    def peers(self) -> set[PeerId]:
-        """Return the peers that are connected now."""
-        return {PeerId(str(peer)) for peer in self._live()}
+    def peers(self, *, directly: bool = False) -> set[PeerId]:
+        """Return the peers that are connected now, in whatever way or `directly`."""
+        return {
+            PeerId(str(peer))
+            for peer, conns in self._live().items()
+            if not directly or not is_relayed(conns[0].muxed_conn)
+        }
+
+    def relayed(self) -> list[tuple[Any, bool]]:
+        """Return the connections that run through relays, each with whether there is a direct one to its peer too."""
+        return [
+            (conn, not is_relayed(conns[0].muxed_conn))
+            for conns in self._live().values()
+            for conn in conns
+            if is_relayed(conn.muxed_conn)
+        ]
 
     async def ping_forever(self) -> None:
         """Ping each connection soon, and every `ping` seconds from then on; close those that do not answer."""
@@ -71,11 +93,18 @@ class Watch(INotifee):
         """Take the library's word that a connection stands."""
         self._standing.add(conn)
         self._arrived.send_nowait(conn)
+
+        # The library forgets on the way up what kind a connection is, and goes by it when it chooses one for a stream.
+        described: Any = conn
+        kind = ConnectionType.RELAYED if is_relayed(conn.muxed_conn) else ConnectionType.DIRECT
+        described.set_transport_info(conn.get_transport_addresses(), kind)
         self.tell()
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:  # noqa: ARG002 (the library's signature)
         """Take the library's word that a connection is gone."""
         self._standing.discard(conn)
+        if conn.muxed_conn.peer_id in self._live():
+            self._moved(conn.muxed_conn.peer_id)
         self.tell()
 
     async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
@@ -94,7 +123,8 @@ class Watch(INotifee):
         found = {}
         for peer, conns in self._network.get_connections_map().items():
             if live := [conn for conn in conns if not conn.is_closed]:
-                found[peer] = live
+                # A direct connection stands for its peer, beside one through a relay.
+                found[peer] = sorted(live, key=lambda conn: is_relayed(conn.muxed_conn))
         return found
 
     async def _keep_pinging(self, conn: INetConn) -> None:
@@ -116,7 +146,7 @@ class Watch(INotifee):
 
     def _described(self, peer: str, conns: list[Any]) -> Connection:
         conn = conns[0]
-        relayed = conn.get_connection_type() == ConnectionType.RELAYED
+        relayed = is_relayed(conn.muxed_conn)
         addresses = [str(address) for address in conn.get_transport_addresses()]
         outbound = conn.direction is Opened.OUTBOUND
         address = addresses[0].partition("/p2p/")[0] if addresses else ""

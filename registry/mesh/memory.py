@@ -4,7 +4,7 @@ Nothing here waits or draws chance of its own: the same calls and the same `rng`
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from registry.errors import InvalidFrame, LimitReached, MeshDown, PeerUnreachable
 from registry.mesh import (
@@ -180,6 +180,10 @@ class MemoryMesh:
     def dropped(self) -> int:
         """How many frames our own queue refused."""
         return self._inbox.dropped
+
+    def relaying(self) -> Mapping[str, int]:
+        """Nothing: everybody reaches everybody here, or nobody does."""
+        return {}
 
     def running(self) -> bool:
         """Whether this node is on the switchboard."""

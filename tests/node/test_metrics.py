@@ -15,6 +15,8 @@ SIZES = Sizes(
     up={"store": True, "mesh": False},
     frames={"frames_in": 12},
     connections=2,
+    relaying={"circuits": 1},
+    relayed={"bytes": 1},
 )
 CANDIDATE = Candidate(PeerId("them"), Service("p", "m"))
 

@@ -22,3 +22,10 @@ def test_one_host_with_two_ports_is_one_link() -> None:
     mesh = ["/ip4/10.0.0.1/tcp/1/p2p/x", "/ip4/10.0.0.1/tcp/2/p2p/x"]
     reach = reach_of(mesh, link=HostPort("::", 7000), certificate=b"")
     assert reach.links == ("10.0.0.1:7000",)
+
+
+def test_a_relays_host_is_not_ours() -> None:
+    mesh = ["/ip4/10.0.0.1/tcp/1/p2p/x", "/ip4/192.0.2.1/tcp/1/p2p/relay/p2p-circuit/p2p/x"]
+    reach = reach_of(mesh, link=HostPort("0.0.0.0", 7000), certificate=b"")
+    assert reach.links == ("10.0.0.1:7000",)
+    assert reach.mesh == tuple(mesh)

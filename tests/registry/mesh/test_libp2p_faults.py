@@ -117,13 +117,27 @@ async def test_a_raising_stream_handler_costs_one_stream(world: LibP2PWorld) -> 
     assert victim.peers() == {peer.mesh.peer}
 
 
-@pytest.mark.parametrize("protocol", ["/modelvine/ask/1", "/modelvine/pipe/1"])
-async def test_garbage_on_our_own_protocols_costs_one_stream(
-    world: LibP2PWorld, protocol: str
+PROTOCOLS = (
+    "/modelvine/ask/1",
+    "/modelvine/pipe/1",
+    "/libp2p/circuit/relay/0.2.0/hop",
+    "/libp2p/circuit/relay/0.2.0/stop",
+    "/libp2p/autonat/1.0.0",
+)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\xff" * 1000, b"", prefixed(b""), prefixed(b"\x08\x01"), prefixed(b"\x08\x63"), b"\x05\x08"],
+    ids=["lengths", "nothing", "empty", "half", "unknown", "cut"],
+)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_garbage_on_the_protocols_that_we_serve_costs_one_stream(
+    world: LibP2PWorld, protocol: str, garbage: bytes
 ) -> None:
-    victim = await world.seat("victim")
+    victim = await world.seat("victim", relay=True)
     peer = await world.seat("peer", victim)
-    await send_raw(peer, victim, TProtocol(protocol), b"\xff" * 1000)
+    await send_raw(peer, victim, TProtocol(protocol), garbage)
     assert await peer.mesh.ask(victim.mesh.peer, b"?", timeout=5)
     assert Restarted() not in victim.seen
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,7 +68,7 @@ class World:
         self._tasks = tasks
         self._seats: list[Seat] = []
 
-    def build(self, name: str, bootstrap: tuple[str, ...], limits: dict[str, int]) -> Mesh:
+    def build(self, name: str, bootstrap: tuple[str, ...], limits: Mapping[str, Any]) -> Mesh:
         raise NotImplementedError
 
     async def seat(
@@ -77,7 +77,7 @@ class World:
         *bootstrap: Seat,
         answer: Answerer = echo,
         serve_pipe: PipeHandler = return_everything,
-        **limits: int,
+        **limits: Any,
     ) -> Seat:
         """Start a node that is connected to the ones named, and watch its events."""
         addresses = tuple(address for seat in bootstrap for address in seat.mesh.addresses())
@@ -105,13 +105,16 @@ class MemoryWorld(World):
         super().__init__(tasks)
         self.net = MemoryNet()
 
-    def build(self, name: str, bootstrap: tuple[str, ...], limits: dict[str, int]) -> Mesh:
+    def build(self, name: str, bootstrap: tuple[str, ...], limits: Mapping[str, Any]) -> Mesh:
         return MemoryMesh(identity(name).peer, self.net, bootstrap=bootstrap, **limits)
 
 
 class LibP2PWorld(World):
-    def build(self, name: str, bootstrap: tuple[str, ...], limits: dict[str, int]) -> Mesh:
-        return LibP2PMesh(identity(name), settings(bootstrap=bootstrap, **limits))
+    swarm_key: str | None = None
+
+    def build(self, name: str, bootstrap: tuple[str, ...], limits: Mapping[str, Any]) -> Mesh:
+        given = settings(bootstrap=bootstrap, **limits)
+        return LibP2PMesh(identity(name), given, swarm_key=self.swarm_key)
 
 
 def inside(seat: Seat) -> tuple[Any, Any]:
