@@ -24,6 +24,7 @@ from node.faces.app import link_app, public_app
 from node.faces.serving import runner
 from node.host import Host
 from node.identity import control_token
+from node.invitation import invitation
 from node.reach import host_of, reach_of
 from node.settings import Settings
 from node.tasks import supervise
@@ -93,6 +94,9 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
             _settle()
             ready(f"ready http=http://{listening.http} p2p={registry.mesh.addresses()[0]}")
             log.info("%s", _surfaces(settings, listening, registry.mesh.addresses()))
+            if not parts.bootstrap.addresses and len(registry.catalog.held) == 1:
+                private = bool(settings.node.swarm_key)
+                log.info("%s", invitation(registry.mesh.addresses(), private=private))
             await signals.first.wait()
             await _drain(parts, signals.second, settings.node.drain_timeout)
             for task in work:

@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the nodes."""
     from node.cli.console.locate import client  # noqa: PLC0415
-    from node.cli.console.text import load_of, say_json, say_table, seconds  # noqa: PLC0415
+    from node.cli.console.text import load_of, note, say_json, say_table, seconds  # noqa: PLC0415
 
     answer = client(arguments).get("/api/v1/nodes")
     if arguments.json:
@@ -61,4 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         ),
         none="no node is known, not even this one",
     )
+    if all(node["connection"] == "self" for node in answer["nodes"]):
+        note(
+            "no other node was met yet; `modelvine status` says at which address this one is joined"
+        )
     return 0

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 
 import pytest
 
 from tests.lab.lab import Lab
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node
-from tests.swarm.waiting import show
+from tests.swarm.waiting import show, until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(240)]
 
@@ -38,6 +39,34 @@ async def test_nodes_of_one_network_that_were_told_of_nobody_serve_each_other_an
         met_after_the_second_was_ready=met,
         again_from_memory_without_multicast=again,
     )
+
+
+async def test_strangers_that_know_one_point_serve_each_other_and_go_on_without_it(
+    lab: Lab, client: Client
+) -> None:
+    point = await asyncio.to_thread(lab.start, 4, "--rendezvous-point", known=())
+    asked = f"--rendezvous={lab.mesh_address(4)}"
+    start = partial(lab.start, known=())
+    five, six = [await asyncio.to_thread(start, host, asked) for host in (5, 6)]
+    met = await client.met([five, six], within=20)
+    url = await asyncio.to_thread(lab.worker, 5)
+    await client.register(five, "stranger", ["stranger"], url)
+    await client.listed([six], "stranger")
+    await asyncio.to_thread(lab.kill, point)
+    await until(
+        partial(_alone_together, client, five, six), within=20, otherwise="the point still counts"
+    )
+    seen = await client.chat(six, "stranger")
+    assert (seen.status, seen.node) == (200, five.peer)
+    await asyncio.to_thread(lab.kill, six)
+    six = await asyncio.to_thread(start, 6, asked)
+    again = await client.met([five, six], within=20)
+    show("found at a point", met_after_the_second_was_ready=met, again_without_the_point=again)
+
+
+async def _alone_together(client: Client, one: Node, other: Node) -> bool:
+    views = [await client.states(node) for node in (one, other)]
+    return all(set(view) == {one.peer, other.peer} for view in views)
 
 
 async def _origins(client: Client, nodes: Iterable[Node]) -> set[str]:
