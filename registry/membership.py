@@ -11,6 +11,7 @@ from dataclasses import replace
 from registry.doubts import Doubts
 from registry.liveness import LIFE, OPENS, UNPROBED, Contact, Evidence, Pulse, first_pulse
 from registry.patience import Patience
+from registry.pulses import Pulses
 from registry.records import PeerId, Version
 from registry.rounds import Round, choose_helpers, look_for
 from registry.settings import RegistrySettings
@@ -22,8 +23,8 @@ ROUNDS = 32
 FEW = 5
 """Up to so many live nodes the heartbeat's interval is the setting; then it grows with their number."""
 
-RAREST = 60.0
-"""The greatest factor on that interval."""
+LONGEST_LEASE = 7 * 86_400.0
+"""Seconds of silence that end a node among however many: from there on heartbeats become no rarer."""
 
 RARELY = 15.0
 """The greatest time between two tries to reach a node that lives out of our reach, as a multiple of `probe`."""
@@ -47,7 +48,7 @@ class Membership:
         self.rarity = 1.0
         self._settings = settings
         self._jitter = jitter
-        self._pulses: dict[PeerId, Pulse] = {}
+        self._pulses = Pulses()
         self._turns = Turns(settings, jitter)
         self._gone: set[PeerId] = set()
         self._pending: dict[PeerId, float] = {}
@@ -70,7 +71,8 @@ class Membership:
         lost = Pulse(Contact.LOST, heard=_NEVER, since=now, why=Evidence.SILENCE)
         if beat is not None:
             lost = replace(lost, version=beat[0], beat=beat[1])
-        self._pulses.setdefault(node, lost)
+        if node not in self._pulses:
+            self._pulses.put(node, lost)
 
     def follow(self, node: PeerId, *, heard: float, now: float, left: bool) -> None:
         """Take in a newer word of a node, confirmed at `heard`, maybe by somebody else."""
@@ -78,7 +80,7 @@ class Membership:
         # A newer word proves life only as far as it is fresh: a sync may bring one from long ago.
         if pulse is None or heard > pulse.heard:
             first = first_pulse(heard=heard, now=now, lease=self.lease)
-            self._pulses[node] = first if pulse is None else _carry(pulse, first)
+            self._pulses.put(node, first if pulse is None else _carry(pulse, first))
         # Who said goodbye is not looked for.
         (self._gone.add if left else self._gone.discard)(node)
         if left or self._pulses[node].contact is Contact.ALIVE:
@@ -87,7 +89,7 @@ class Membership:
 
     def forget(self, node: PeerId) -> None:
         """Follow a node no more."""
-        del self._pulses[node]
+        self._pulses.remove(node)
         self._gone.discard(node)
         self._settle(node)
         self._proved_by.pop(node, None)
@@ -107,7 +109,7 @@ class Membership:
             return False
         spoke = evidence in _OF_ROUNDS and self._spoke(node, before, now)
         after = before.barred(evidence, now) if spoke else before.after(evidence, now)
-        self._pulses[node] = after
+        self._pulses.put(node, after)
         self._note(node, evidence, now)
         if evidence in OPENS:
             self._settle(node)
@@ -123,7 +125,7 @@ class Membership:
         pulse = self._pulses.get(node)
         if pulse is None or pulse.heard > _NEVER or heard + self.lease <= now:
             return False
-        self._pulses[node] = replace(pulse, heard=heard).after(Evidence.TOLD, now)
+        self._pulses.put(node, replace(pulse, heard=heard).after(Evidence.TOLD, now))
         return self._pulses[node].contact is not pulse.contact
 
     def accuse(self, node: PeerId, now: float) -> None:
@@ -131,7 +133,7 @@ class Membership:
         pulse = self._pulses.get(node)
         if pulse is None or not self._doubts.hear(node, now) or node in self._gone:
             return
-        self._pulses[node] = replace(pulse, accused=now)
+        self._pulses.put(node, replace(pulse, accused=now))
         if pulse.contact is Contact.ALIVE:
             wait = self._settings.probe_timeout * (0.25 + 0.5 * self._jitter())
             self._pending.setdefault(node, now + wait)
@@ -148,7 +150,7 @@ class Membership:
 
     def beat(self, node: PeerId, version: Version, beat: int) -> None:
         """Remember the newest heartbeat of a node."""
-        self._pulses[node] = replace(self._pulses[node], beat=beat, version=version)
+        self._pulses.put(node, replace(self._pulses[node], beat=beat, version=version))
 
     def stalled(self, seconds: float, now: float) -> None:
         """Take in that we ourselves stood still: what nobody could tell us meanwhile is no silence."""
@@ -165,8 +167,8 @@ class Membership:
 
     def tick(self, now: float) -> frozenset[PeerId]:
         """Notice who fell silent; return them."""
-        living = sum(pulse.contact is not Contact.LOST for pulse in self._pulses.values())
-        self.rarity = min(max((living + 1) / FEW, 1.0), RAREST)
+        rarest = max(LONGEST_LEASE / self._settings.lease, 1.0)
+        self.rarity = min(max((self._pulses.living + 1) / FEW, 1.0), rarest)
         self._factor = self.patience.factor(now)
         # The shell ends them long before; should it not, the node gets another round.
         for node in [n for n, began in self._running.items() if began + self._longest <= now]:
@@ -174,7 +176,10 @@ class Membership:
         for node in [n for n, at in self._looked.items() if now - at > LOOK]:
             del self._looked[node]
         self._doubts.tick(now)
-        return frozenset(node for node in self._pulses if self._pass_time(node, now))
+        changed = self._pulses.pass_time(now, **self._times())
+        for node in changed:
+            self._settle(node)
+        return frozenset(changed)
 
     def probes(self, now: float) -> list[PeerId]:
         """Begin the rounds of probes that are due, and name their nodes; `round` says what to do, `ended` ends them."""
@@ -221,9 +226,7 @@ class Membership:
 
     def due(self) -> float:
         """Return when something is next to be done."""
-        times = {"lease": self.lease, "suspicion": self._suspicion, "awake": self._awake}
-        lapses = (pulse.due(**times) for pulse in self._pulses.values())
-        found = [_FOREVER, *lapses, self._doubts.due()]
+        found = [self._pulses.due(**self._times()), self._doubts.due()]
         found += (began + self._longest for began in self._running.values())
         if len(self._running) >= ROUNDS:
             return min(found)
@@ -233,8 +236,7 @@ class Membership:
 
     def lost(self) -> list[PeerId]:
         """List who counts as lost, the one that was heard longest ago first."""
-        gone = (node for node, pulse in self._pulses.items() if pulse.contact is Contact.LOST)
-        return sorted(gone, key=lambda node: self._pulses[node].heard)
+        return self._pulses.lost
 
     def never_heard(self) -> bool:
         """Say whether there are nodes that gave no sign of life since our start, and have not left."""
@@ -246,9 +248,9 @@ class Membership:
     def _longest(self) -> float:
         return self._settings.probe + 10 * self._settings.probe_timeout
 
-    @property
-    def _suspicion(self) -> float:
-        return self._settings.suspicion * self._factor
+    def _times(self) -> dict[str, float]:
+        suspicion = self._settings.suspicion * self._factor
+        return {"lease": self.lease, "suspicion": suspicion, "awake": self._awake}
 
     def _turn(self) -> tuple[PeerId, float] | None:
         return self._turns.next(self._pulses, self._pending, self._running)
@@ -293,15 +295,6 @@ class Membership:
         self._doubts.settle(node)
         self._pending.pop(node, None)
         self._running.pop(node, None)
-
-    def _pass_time(self, node: PeerId, now: float) -> bool:
-        before = self._pulses[node]
-        after = before.at(now, lease=self.lease, suspicion=self._suspicion, awake=self._awake)
-        if after is before:
-            return False
-        self._pulses[node] = after
-        self._settle(node)
-        return True
 
 
 def _carry(pulse: Pulse, fresh: Pulse) -> Pulse:

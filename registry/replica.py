@@ -86,7 +86,7 @@ class Replica:
         self.members = Membership(settings, jitter)
         self._jitter = jitter
         self._guests = guests(identity.peer, allow=settings.allow, deny=settings.deny)
-        self._hearsays = 0
+        self._hearsays = _HEARSAYS
         rate = settings.frames_per_second
         self._authors = Pace(rate=rate, burst=max(rate * 10, 1.0))
         self._reporters = Pace(rate=_LOADS_PER_SECOND, burst=_LOADS_AT_ONCE)
@@ -124,7 +124,6 @@ class Replica:
                 node = word.record.node
                 self.catalog = self.catalog.merge([word])
                 self.members.restore(node, now, beat=beats.get(node))
-                self._hearsays = _HEARSAYS
         return bad
 
     def announce(

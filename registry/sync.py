@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from registry import messages, wire
 from registry.catalog import BUCKETS, Catalog, Signed
 from registry.errors import InvalidFrame, LimitReached
+from registry.liveness import Presence
 from registry.messages import (
     FRAME_HEAD,
     MAX_BATCH_BYTES,
@@ -49,7 +50,8 @@ __all__ = [
 MAX_BATCHES = 32
 """Pulls, and pushes, of one exchange; the rest waits for the next."""
 
-MAX_AGE = 86_400.0
+MAX_AGE = 30 * 86_400.0
+"""Seconds; longer than any lease. This age and any above it says: not lately, or never."""
 
 _COMPARE, _LIST, _PULL, _PUSH, _HEARD = b"c", b"l", b"p", b"P", b"h"
 EQUAL = b"="
@@ -201,7 +203,7 @@ def _pack(replica: Replica, nodes: Sequence[PeerId], now: float) -> tuple[bytes,
         size += FRAME_HEAD.size + len(signed.frame)
         if size > MAX_BATCH_BYTES:
             return b"".join(parts), [*nodes[place:]]
-        age = min(now - replica.heard(node, now), MAX_AGE)
+        age = _age(replica, node, now)
         parts += (FRAME_HEAD.pack(age, len(signed.frame)), signed.frame)
     return b"".join(parts), []
 
@@ -226,11 +228,18 @@ def _record(frame: bytes) -> Signed:
     return word
 
 
+def _age(replica: Replica, node: PeerId, now: float) -> float:
+    # Whom we hold for lost, nobody shall hold for alive on our word.
+    lost = replica.presence(node) is Presence.LOST
+    return MAX_AGE if lost else min(now - replica.heard(node, now), MAX_AGE)
+
+
 def _heard(age: float, now: float) -> float:
     # An age is hearsay: it counts for nodes that we have not heard ourselves, and never as the future.
-    return now - min(max(age, 0.0), MAX_AGE) if math.isfinite(age) else float("-inf")
+    fresh = math.isfinite(age) and age < MAX_AGE
+    return now - max(age, 0.0) if fresh else float("-inf")
 
 
 def _whom_we_heard(replica: Replica, now: float) -> Iterable[tuple[PeerId, float]]:
     for node in (replica.peer, *replica.alive()[: MAX_LISTED - 1]):
-        yield node, min(now - replica.heard(node, now), MAX_AGE)
+        yield node, _age(replica, node, now)

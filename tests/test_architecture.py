@@ -26,7 +26,8 @@ MAX_FUNCTION_LINES = 60
 CORE = {
     "registry": {
         "backoff", "catalog", "claims", "doubts", "effects", "errors", "guests", "liveness", "load", "membership", "messages",
-        "pace", "parted", "patience", "records", "replica", "rounds", "settings", "signing", "sync", "turns", "voice", "wire",
+        "pace", "parted", "patience", "pulses", "records", "replica", "rounds", "settings", "signing", "sync", "turns",
+        "voice", "wire",
     },
     "router": {
         "attempts", "bodies", "candidates", "errors", "meter", "multipart", "policies", "reports", "requests", "settings", "sse",

@@ -11,7 +11,7 @@ from bench.simulation.overlay import NEVER, Overlay, Spread, Weather
 from bench.simulation.timeline import Timeline
 from registry import wire
 from registry.liveness import Contact
-from registry.membership import FEW, RAREST
+from registry.membership import FEW, LONGEST_LEASE
 from registry.probing import PROVE, VOUCH
 from registry.records import PeerId
 from registry.replica import Replica
@@ -106,7 +106,7 @@ class World:
         """Make a replica that shares this world's chance; one that hears nobody is told how rarely to speak."""
         settings = self.settings
         if not full:
-            rarity = min(max(self.plan.nodes / FEW, 1.0), RAREST)
+            rarity = min(max(self.plan.nodes / FEW, 1.0), LONGEST_LEASE / settings.lease)
             slower = {name: rarity * vars(settings)[name] for name in ("heartbeat", "reannounce")}
             settings = settings.model_copy(update=slower)
         return Replica(identity, settings, epoch=epoch, jitter=self._jitter)

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.liveness import LIFE, Contact, Evidence
-from registry.membership import LOOK, RARELY, Membership
+from registry.membership import FEW, LONGEST_LEASE, LOOK, RARELY, Membership
 from registry.records import PeerId
 from registry.rounds import Attempt, Own
 from registry.settings import RegistrySettings
+from registry.sync import MAX_AGE
 from tests.strategies import IDENTITIES
 
 A, B, C, D = (identity.peer for identity in IDENTITIES[:4])
@@ -322,3 +323,14 @@ def test_whatever_is_seen_something_is_due_only_when_there_is_something_to_do(st
         changed = some.tick(now)
         assert changed or some.probes(now) or some.doubts(now) or some.due() > now
         assert len(some._running) <= 3
+
+
+def test_the_lease_grows_with_the_mesh_until_it_is_a_week() -> None:
+    some = Membership(RegistrySettings(lease=14_400, heartbeat=3_600), lambda: 0.5)
+    for number in range(299):
+        some.follow(PeerId(str(number)), heard=0.0, now=0.0, left=False)
+        if number == 98:
+            some.tick(1.0)
+            assert some.lease == 14_400 * 100 / FEW
+    some.tick(1.0)
+    assert some.lease == LONGEST_LEASE < MAX_AGE

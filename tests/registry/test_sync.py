@@ -151,6 +151,22 @@ def test_age_travels_so_that_the_long_dead_are_not_taken_for_living() -> None:
     assert late.presence(C.peer) is Presence.LOST
 
 
+def test_whom_a_peer_holds_for_lost_is_not_taken_for_living_on_its_word() -> None:
+    one, other = replica(A), replica(B, say(C, LLAMA))
+    other.tick(NOW + RegistrySettings().lease + 1)
+    exchange(one, honest(other, now=NOW + 10), now=50.0)
+    assert one.presence(C.peer) is Presence.LOST
+
+
+def test_a_newcomer_that_heard_first_from_who_lost_everybody_hears_from_others_who_lives() -> None:
+    one, mistaken, right = replica(A), replica(B, say(C, LLAMA)), replica(B, say(C, LLAMA))
+    mistaken.tick(NOW + RegistrySettings().lease + 1)
+    exchange(one, honest(mistaken, now=NOW + 10), now=50.0)
+    questions, _ = exchange(one, honest(right, now=NOW + 10), now=51.0)
+    assert questions[-1] == b"h"
+    assert one.presence(C.peer) is Presence.ALIVE
+
+
 def test_hearsay_does_not_make_a_node_younger_than_we_know_it_to_be() -> None:
     one, other = replica(A, say(C, LLAMA)), replica(B, say(C, LLAMA))
     lease = RegistrySettings().lease
