@@ -71,6 +71,8 @@ async def assemble(given: Given, closing: AsyncExitStack) -> Parts:
         now=time.monotonic,
         random=random.random,
         observe=_observer(registry, metrics),
+        look=registry.look,
+        silent=registry.silent,
     )
     exchange_load(registry, router)
     bootstrap = Bootstrap(store, configured=settings.mesh.bootstrap, keep=registry.pin)
@@ -93,7 +95,7 @@ async def _registry(given: Given, store: Store) -> Registry:
 
 
 def _links(given: Given, registry: Registry, closing: AsyncExitStack) -> Links:
-    lost: set[PeerId] = set()
+    away: set[PeerId] = set()
 
     def reach(peer: PeerId) -> Reach | None:
         held = registry.catalog.held.get(peer)
@@ -119,11 +121,13 @@ def _links(given: Given, registry: Registry, closing: AsyncExitStack) -> Links:
 
     def changed(nodes: Iterable[PeerId]) -> None:
         for node in nodes:
-            if registry.presence(node) is Presence.LOST:
-                lost.add(node)
+            presence = registry.presence(node)
+            if presence in (Presence.LOST, Presence.UNREACHABLE):
+                away.add(node)
+            if presence is Presence.LOST:
                 links.give_up(node)
-            elif node in lost:
-                lost.remove(node)
+            elif presence is Presence.ALIVE and node in away:
+                away.remove(node)
                 links.forgive(node)
                 reaching.forgive(node)
 

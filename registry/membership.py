@@ -148,6 +148,11 @@ class Membership:
         self._soon(node, now)
         return True
 
+    def silent(self, node: PeerId) -> bool:
+        """Say whether a node left our own probe unanswered; of nobody while we mistrust ourselves."""
+        pulse = self._pulses.get(node)
+        return pulse is not None and pulse.shut in _OF_ROUNDS and self._factor == 1.0
+
     def beat(self, node: PeerId, version: Version, beat: int) -> None:
         """Remember the newest heartbeat of a node."""
         self._pulses.put(node, replace(self._pulses[node], beat=beat, version=version))

@@ -209,6 +209,10 @@ class Registry:
         if self._replica.members.look(node, self._now()):
             self._wake.set()
 
+    def silent(self, node: PeerId) -> bool:
+        """Say whether a node did not answer our own probe, and that is not for us to blame."""
+        return self._replica.members.silent(node)
+
     def also_save(self, source: Source) -> None:
         """Have what `source` yields written anew when the store was emptied."""
         self._saving.also(source)

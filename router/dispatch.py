@@ -27,6 +27,7 @@ from router.policies import Policy
 from router.reports import Report, Reports
 from router.requests import Request
 from router.settings import RouterSettings
+from router.waits import Waits
 from router.workers import Worker, Workers
 
 _NAMES_COMPARED = 500
@@ -84,6 +85,8 @@ class Router:
         now: Callable[[], float],
         random: Callable[[], float],
         observe: Callable[[Outcome], None],
+        look: Callable[[PeerId], None],
+        silent: Callable[[PeerId], bool],
     ) -> None:
         self._own = own
         self._catalog = catalog
@@ -99,6 +102,7 @@ class Router:
         self.in_flight: Counter[tuple[PeerId, Service]] = Counter()
         self.reports = Reports()
         self._meter = Meter()
+        self._waits = Waits(look=look, silent=silent, trusted=self._trusted)
 
     @asynccontextmanager
     async def answer(self, request: Request) -> AsyncIterator[Routed]:
@@ -107,8 +111,9 @@ class Router:
         Leaving early cancels the request at its worker. Reading `answer.rest` may raise `AnswerBroken`.
         """
         began, tried = self._now(), 0
+        left = list(self._ordered(request))
         tries = attempts(
-            self._ordered(request),
+            left,
             at_most=self._settings.attempts,
             budget=self._settings.total_timeout,
         )
@@ -119,8 +124,11 @@ class Router:
             answer: Answer | None = None
             error: WorkerError | None = None
             self._count(candidate, 1)
+            left.remove(candidate)
+            others = left if tried < self._settings.attempts else ()
             try:
-                async with self._dialect(candidate).answer(request, candidate) as answer:
+                entering = self._dialect(candidate).answer(request, candidate)
+                async with self._waits.watch(candidate, others, entering) as answer:
                     tally = self._note(candidate, answer, self._now() - started)
                     yield Routed(answer, candidate, tried, tally)
             except WorkerError as failed:
@@ -179,6 +187,9 @@ class Router:
             self.in_flight[key] = left
         else:
             del self.in_flight[key]
+
+    def _trusted(self, candidate: Candidate) -> bool:
+        return candidate.worker is not None or self._presence(candidate.node) is Presence.ALIVE
 
     def _dialect(self, candidate: Candidate) -> Dialect:
         dialect = self._dialects.get(candidate.dialect)

@@ -195,6 +195,30 @@ def test_a_request_that_waits_makes_us_look_at_once_but_not_without_end() -> Non
     assert some.look(A, 10.2 + LOOK)
 
 
+def test_who_left_our_probe_unanswered_is_silent_until_it_answers_but_not_if_many_did() -> None:
+    some = knowing(A, B, C, D)
+    for node in (A, B):
+        some.look(node, 1.0)
+        some.probes(1.0)
+        some.observe(node, Evidence.MISSED, 1.8)
+        assert some.silent(node)
+    some.observe(A, Evidence.PROVEN, 1.9)
+    assert some.silent(A)
+    some.look(C, 2.0)
+    some.probes(2.0)
+    some.observe(C, Evidence.MISSED, 2.8)
+    some.tick(2.9)
+    assert not any(map(some.silent, (A, B, C, D)))
+
+
+def test_a_closed_connection_or_a_failed_request_is_no_silence() -> None:
+    some = knowing(A, B)
+    some.observe(A, Evidence.PARTED, 1.0)
+    some.observe(B, Evidence.FAILED, 1.0)
+    assert not some.silent(A)
+    assert not some.silent(B)
+
+
 @pytest.mark.parametrize("node", [A, B, C])
 def test_nobody_looks_for_strangers_for_the_lost_and_for_whom_has_left(node: PeerId) -> None:
     some = knowing(A, B, linked=False)

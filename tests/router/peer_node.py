@@ -151,6 +151,8 @@ def router_of(links: Links, workers: object, identity: Identity) -> Router:
         now=lambda: 0.0,
         random=lambda: 0.5,
         observe=lambda _: None,
+        look=lambda _: None,
+        silent=lambda _: False,
     )
 
 

@@ -47,6 +47,8 @@ class World:
     catalog: Catalog = field(default_factory=Catalog)
     presence: dict[PeerId, Presence] = field(default_factory=dict)
     draining: bool = False
+    looked: list[PeerId] = field(default_factory=list)
+    silent: set[PeerId] = field(default_factory=set)
     now: float = 0.0
 
     def __post_init__(self) -> None:
@@ -62,6 +64,8 @@ class World:
             now=lambda: self.now,
             random=lambda: 0.5,
             observe=self.outcomes.append,
+            look=self.looked.append,
+            silent=self.silent.__contains__,
         )
 
     def serve(self, *candidates: Candidate) -> None:

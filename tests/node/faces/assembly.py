@@ -149,6 +149,8 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         now=time.monotonic,
         random=random.random,
         observe=observe,
+        look=registry.look,
+        silent=registry.silent,
     )
     exchange_load(registry, router)
     return Context(

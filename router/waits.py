@@ -1,0 +1,124 @@
+"""For how long do we wait for a peer's first byte? A wait makes us look; silence ends it, where somebody else may answer.
+
+A worker may compute for minutes before its first byte, but its node answers probes meanwhile. Only a node that does not is given
+up, and only before the first byte, so nothing is done twice that a caller has seen.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+
+from registry.records import PeerId
+from router.candidates import Candidate
+from router.dialects import Answer
+from router.errors import WorkerUnreachable
+
+LOOK_AFTER = 0.5
+"""Seconds of waiting after which we look whether the node lives; looking costs one small question."""
+
+GRAIN = 0.25
+"""Seconds between two looks at who waits. A node must be silent at two of them: an answer may be just about to come."""
+
+
+class Waits:
+    """The waits for first bytes of peers, on one event loop."""
+
+    def __init__(
+        self,
+        *,
+        look: Callable[[PeerId], None],
+        silent: Callable[[PeerId], bool],
+        trusted: Callable[[Candidate], bool],
+    ) -> None:
+        """`look` probes a peer, as often as it thinks fit; `silent` says that one did not answer."""
+        self._look = look
+        self._silent = silent
+        self._trusted = trusted
+        self._waiting: dict[PeerId, dict[_Watched, None]] = {}
+        self._suspected: set[PeerId] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(
+        self,
+        candidate: Candidate,
+        others: Sequence[Candidate],
+        answer: AbstractAsyncContextManager[Answer],
+    ) -> AbstractAsyncContextManager[Answer]:
+        """Return `answer`, whose entry raises `WorkerUnreachable` when its node falls silent and another is trusted."""
+        return answer if candidate.worker else _Watched(self, candidate.node, others, answer)
+
+    def look_through(self, now: float) -> None:
+        """Look for the nodes that are waited for, and give up those that were silent the last time as well."""
+        before, self._suspected = self._suspected, set()
+        for node, waits in self._waiting.items():
+            # The first waits longest.
+            if next(iter(waits)).since + LOOK_AFTER > now:
+                continue
+            if self._silent(node):
+                self._suspected.add(node)
+                for wait in waits if node in before else ():
+                    if any(map(self._trusted, wait.others)):
+                        wait.give_up()
+            self._look(node)
+
+    def _add(self, wait: "_Watched") -> None:
+        self._waiting.setdefault(wait.node, {})[wait] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GRAIN, self._tick)
+
+    def _remove(self, wait: "_Watched") -> None:
+        waits = self._waiting[wait.node]
+        del waits[wait]
+        if not waits:
+            del self._waiting[wait.node]
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.look_through(loop.time())
+        # An idle node has no timer.
+        self._timer = loop.call_later(GRAIN, self._tick) if self._waiting else None
+
+
+class _Watched:
+    """An answer whose entry may be given up."""
+
+    __slots__ = ("_answer", "_scope", "_waits", "node", "others", "since")
+
+    def __init__(
+        self,
+        waits: Waits,
+        node: PeerId,
+        others: Sequence[Candidate],
+        answer: AbstractAsyncContextManager[Answer],
+    ) -> None:
+        self.node = node
+        self.others = others
+        self.since = asyncio.get_running_loop().time()
+        self._waits = waits
+        self._answer = answer
+        self._scope = asyncio.timeout(None)
+
+    async def __aenter__(self) -> Answer:
+        self._waits._add(self)  # noqa: SLF001 (one mechanism in two classes)
+        try:
+            async with self._scope:
+                return await self._answer.__aenter__()
+        except TimeoutError as error:
+            if not self._scope.expired():
+                raise
+            raise WorkerUnreachable("the node that was asked fell silent") from error
+        finally:
+            self._waits._remove(self)  # noqa: SLF001
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return await self._answer.__aexit__(kind, error, trace)
+
+    def give_up(self) -> None:
+        """End the wait now."""
+        self._scope.reschedule(asyncio.get_running_loop().time())
