@@ -1,155 +1,277 @@
-"""How long do requests wait because nobody knows how busy the others are? Simulated with the parts that decide in a node.
+"""How much do callers wait because routers know little? The router's own policies against an oracle that knows everything.
 
-    python -m bench.routing [--seconds 1000] [--seeds 3]
+    python -m bench.routing
+    python -m bench.routing --load 0.9 --requests 20000
+    python -m bench.routing --plot docs
 
-Every node takes requests and serves a replica with some slots; they arrive at random, at 80 % of what all can do. `oracle` sends
-each to the shortest queue there is, `own` knows the requests that it sent itself (power of two choices), `told` hears loads as
-well: gossip, as rare as a mesh of that size has it, and what comes with answers. A wait is the time until a slot is free.
+Five nodes take requests for one model that eight machines serve, and see them as nodes do: their own requests in flight, what
+other nodes say of themselves (`registry.load`), and the load in the head of each answer. The oracle joins the
+shortest queue per slot, knowing all queues at that instant. Times are virtual; the same arguments give the same table.
 """
 
 import argparse
 import heapq
-import random
-import statistics
+import math
+import sys
 from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
+from random import Random
 
+import orjson
+
+from bench.simulation.plot import Line, draw
 from registry.load import Reporter
-from registry.membership import FEW
 from registry.records import Load, PeerId, Service
+from router import policies
 from router.candidates import Candidate
-from router.policies.p2c import order
+from router.policies import Policy, in_order
 from router.reports import Report, Reports
+from router.requests import Kind, Request
 
-BUSY = 0.8
-POLL = 0.25  # the registry looks at the meter so often
-WAY = 0.05  # seconds that a note takes through the mesh
-FIRST_BYTE = 0.02  # seconds to the first byte, once a slot is free
-REPLICA = Service("p", "m")
+ENTRIES = 5
+TICK = 0.25
+"""Seconds between two looks of a node at its own load, as `registry.service` takes them."""
+
+DELAY = 0.03
+"""Seconds that a load note travels."""
+
+WORK = 1.0
+"""Seconds that a request takes on average once it has a slot; log-normal, half of them take less than 0.6."""
+
+_SIGMA = 1.0
+_TURNS = 6
+
+SCENES: Mapping[str, tuple[Sequence[int], float]] = {
+    "alike": ((8,) * 8, 1.0),
+    "unequal": ((2, 2, 4, 4, 8, 8, 16, 16), 1.0),
+    "bursts": ((8,) * 8, 3.0),
+}
+"""Slots of the machines, and how many times the mean the rate of arrivals is in a burst."""
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """So many nodes, the slots of each, and the mean seconds of an answer; those are exponentially distributed."""
+@dataclass(slots=True)
+class Machine:
+    """A machine with slots; who finds none free waits in turn."""
 
-    nodes: int
+    node: PeerId
+    service: Service
     slots: int
-    mean: float
+    running: int = 0
+    waiting: deque["Job"] = field(default_factory=deque)
+    reporter: Reporter = field(default_factory=Reporter)
+
+    @property
+    def load(self) -> Load:
+        """What its node would say of it now."""
+        return Load(self.running + len(self.waiting), 0, self.slots)
+
+    @property
+    def fullness(self) -> float:
+        """Requests for each slot, with one more."""
+        return (self.running + len(self.waiting) + 1) / self.slots
 
 
-WORLDS = (World(10, 1, 2.0), World(10, 4, 3.0), World(10, 8, 20.0), World(25, 4, 3.0))
+@dataclass(slots=True)
+class Entry:
+    """A node that takes requests, and what it knows."""
+
+    policy: Policy
+    reports: Reports = field(default_factory=Reports)
+    in_flight: Counter[PeerId] = field(default_factory=Counter)
 
 
-class Simulation:
-    """One world over some time, under one way to choose."""
+@dataclass(slots=True)
+class Job:
+    """One request on its way."""
 
-    def __init__(self, world: World, knowledge: str, seed: int) -> None:
-        self.waits: list[float] = []
-        self._world = world
-        self._knowledge = knowledge
-        self._random = random.Random(seed)
-        self._peers = [PeerId(f"node{n}") for n in range(world.nodes)]
-        self._at = Counter[int]()
-        self._sent = Counter[tuple[int, int]]()
-        self._waiting: list[deque[tuple[int, float]]] = [deque() for _ in self._peers]
-        self._reports = [Reports() for _ in self._peers]
-        self._reporters = [Reporter() for _ in self._peers]
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+    request: Request
+    entry: Entry
+    arrived: float
+    work: float
+
+
+class World:
+    """Machines, entries and a virtual clock."""
+
+    def __init__(self, scene: str, *, policy: str, load: float, seed: int) -> None:
+        slots, self._burst = SCENES[scene]
+        self._random = Random(seed)
+        self._policy = policy
+        self.machines = [
+            Machine(PeerId(f"n{number}"), Service("p", "m"), each)
+            for number, each in enumerate(slots)
+        ]
+        made = "p2c" if policy == "oracle" else policy
+        self.entries = [Entry(policies.load(made)) for _ in range(ENTRIES)]
+        self._rate = load * sum(slots) / WORK
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = count()
-        self._now = 0.0
+        self.seconds: list[float] = []
+        self._talks = _Conversations(self._random)
 
-    def run(self, seconds: float) -> None:
-        """Let so much time pass."""
-        self._after(0.0, self._arrive)
-        if self._knowledge == "told":
-            for node in range(self._world.nodes):
-                self._after(self._random.random() * POLL, partial(self._poll, node))
-        while self._events[0][0] < seconds:
-            self._now, _, happen = heapq.heappop(self._events)
-            happen()
+    def run(self, requests: int) -> list[float]:
+        """Let so many requests come, and return how long each took, the first tenth left out."""
+        for machine in self.machines:
+            self._at(self._random.random() * TICK, lambda now, m=machine: self._tick(now, m))
+        self._at(0.0, lambda now: self._arrive(now, requests))
+        while len(self.seconds) < requests:
+            now, _, happen = heapq.heappop(self._events)
+            happen(now)
+        return sorted(self.seconds[requests // 10 :])
 
-    def _after(self, seconds: float, happen: Callable[[], None]) -> None:
-        heapq.heappush(self._events, (self._now + seconds, next(self._order), happen))
+    def _at(self, when: float, happen: Callable[[float], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._order), happen))
 
-    def _arrive(self) -> None:
-        world = self._world
-        rate = BUSY * world.nodes * world.slots / world.mean
-        self._after(self._random.expovariate(rate), self._arrive)
-        entry = self._random.randrange(world.nodes)
-        node = self._choose(entry)
-        self._at[node] += 1
-        self._sent[entry, node] += 1
-        if self._at[node] <= world.slots:
-            self._begin(node, entry, self._now)
+    def _arrive(self, now: float, left: int) -> None:
+        entry = self.entries[int(self._random.random() * ENTRIES)]
+        request = next(self._talks)
+        mean = math.log(WORK) - _SIGMA**2 / 2
+        job = Job(request, entry, now, self._random.lognormvariate(mean, _SIGMA))
+        machine = self._choose(job, now)
+        entry.in_flight[machine.node] += 1
+        if machine.running < machine.slots:
+            self._begin(now, machine, job)
         else:
-            self._waiting[node].append((entry, self._now))
+            machine.waiting.append(job)
+        if left > 1:
+            # Two seconds of eight are the burst; the other six have what is left of the mean.
+            calm = (8 - 2 * self._burst) / 6
+            rate = self._rate * (self._burst if now % 8 < 2 else calm)
+            self._at(now + self._random.expovariate(rate), lambda n: self._arrive(n, left - 1))
 
-    def _choose(self, entry: int) -> int:
-        if self._knowledge == "oracle":
-            return min(range(self._world.nodes), key=lambda n: (self._at[n], self._random.random()))
-        found = [self._candidate(entry, node) for node in range(self._world.nodes)]
-        return self._peers.index(order(found, self._random.random)[0].node)
+    def _choose(self, job: Job, now: float) -> Machine:
+        if self._policy == "oracle":
+            return min(self.machines, key=lambda m: m.fullness)
+        entry = job.entry
+        found = [
+            Candidate(
+                m.node,
+                m.service,
+                in_flight=entry.in_flight[m.node],
+                report=entry.reports.of(m.node, m.service, now),
+            )
+            for m in self.machines
+        ]
+        chosen = in_order(entry.policy, job.request, found, self._random.random)[0]
+        entry.policy.answered(job.request, chosen)
+        return next(m for m in self.machines if m.node == chosen.node)
 
-    def _candidate(self, entry: int, node: int) -> Candidate:
-        peer = self._peers[node]
-        if node == entry:
-            return Candidate(peer, REPLICA, in_flight=self._at[node])
-        report = self._reports[entry].of(peer, REPLICA, self._now)
-        return Candidate(peer, REPLICA, in_flight=self._sent[entry, node], report=report)
+    def _begin(self, now: float, machine: Machine, job: Job) -> None:
+        machine.running += 1
+        self._hear(now, machine, job.entry, machine.load)
+        self._at(now + job.work, lambda n: self._end(n, machine, job))
 
-    def _begin(self, node: int, entry: int, since: float) -> None:
-        self.waits.append(self._now - since)
-        if self._knowledge == "told" and node != entry:
-            self._after(FIRST_BYTE, partial(self._tell, node, entry, self._at[node]))
-        self._after(self._random.expovariate(1 / self._world.mean), partial(self._end, node, entry))
+    def _end(self, now: float, machine: Machine, job: Job) -> None:
+        self.seconds.append(now - job.arrived)
+        job.entry.in_flight[machine.node] -= 1
+        machine.running -= 1
+        if machine.waiting:
+            self._begin(now, machine, machine.waiting.popleft())
 
-    def _end(self, node: int, entry: int) -> None:
-        self._at[node] -= 1
-        self._sent[entry, node] -= 1
-        if self._waiting[node]:
-            self._begin(node, *self._waiting[node].popleft())
+    def _tick(self, now: float, machine: Machine) -> None:
+        busy = {machine.service: machine.load} if machine.load.in_flight else {}
+        rarity = max(1.0, (len(self.machines) + ENTRIES) / 5)
+        said = machine.reporter.rows(busy, now, rarity=rarity).get(machine.service)
+        if said is not None:
+            for entry in self.entries:
+                self._at(now + DELAY, lambda n, e=entry: self._hear(n, machine, e, said))
+        self._at(now + TICK, lambda n: self._tick(n, machine))
 
-    def _poll(self, node: int) -> None:
-        self._after(POLL, partial(self._poll, node))
-        busy = {REPLICA: Load(self._at[node])} if self._at[node] else {}
-        rarity = max(self._world.nodes / FEW, 1.0)
-        for load in self._reporters[node].rows(busy, self._now, rarity=rarity).values():
-            for entry in range(self._world.nodes):
-                self._after(WAY, partial(self._tell, node, entry, load.in_flight))
-
-    def _tell(self, node: int, entry: int, in_flight: int) -> None:
-        if node != entry:
-            report = Report(Load(in_flight), self._sent[entry, node], self._now)
-            self._reports[entry].hear(self._peers[node], REPLICA, report)
-
-
-def waits(world: World, knowledge: str, *, seconds: float, seeds: int) -> tuple[float, float]:
-    """Return the mean and the 99th percentile of the waits, each the mean over some seeds."""
-    means, tails = [], []
-    for seed in range(seeds):
-        simulation = Simulation(world, knowledge, seed)
-        simulation.run(seconds)
-        ordered = sorted(simulation.waits)
-        means.append(statistics.fmean(ordered))
-        tails.append(ordered[int(0.99 * len(ordered))])
-    return statistics.fmean(means), statistics.fmean(tails)
+    def _hear(self, now: float, machine: Machine, entry: Entry, load: Load) -> None:
+        report = Report(load, entry.in_flight[machine.node], now)
+        entry.reports.hear(machine.node, machine.service, report)
 
 
-def main() -> None:
-    """Print a table of waits."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=1000.0)
-    parser.add_argument("--seeds", type=int, default=3)
-    arguments = parser.parse_args()
-    print("| nodes | slots | mean answer | oracle | told | own |\n|---|---|---|---|---|---|")
-    for world in WORLDS:
-        found = (waits(world, k, **vars(arguments)) for k in ("oracle", "told", "own"))
-        cells = " | ".join(f"{mean:.2f} / {tail:.1f} s" for mean, tail in found)
-        print(f"| {world.nodes} | {world.slots} | {world.mean:g} s | {cells} |", flush=True)
+class _Conversations(Iterator[Request]):
+    """Chats of some turns each, many at one time, for the policies that look at what is said."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._talks: dict[int, list[str]] = {}
+        self._number = count()
+
+    def __next__(self) -> Request:
+        if len(self._talks) < 200 or self._random.random() < 1 / _TURNS:
+            self._talks[next(self._number)] = []
+        talk = self._random.choice(list(self._talks))
+        said = self._talks[talk]
+        said.append(f"{talk}:{len(said)}")
+        if len(said) >= _TURNS:
+            del self._talks[talk]
+        body = orjson.dumps({"model": "m", "messages": ["be brief", *said]})
+        name = f"r{next(self._number)}"
+        return Request(name, Kind.CHAT, "m", body, "application/json", session=str(talk))
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the value below which a share of ordered values lies."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def compare(scene: str, *, load: float, requests: int, seed: int) -> dict[str, list[float]]:
+    """Run every policy and the oracle over the same arrivals."""
+    found = {}
+    for policy in ("oracle", *policies.NAMES):
+        print(f"  {scene:8} {policy:12} at {load:.0%}", file=sys.stderr)
+        found[policy] = World(scene, policy=policy, load=load, seed=seed).run(requests)
+    return found
+
+
+def as_table(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
+    """Lay out p50 and p99 of each policy, and its p99 against the oracle's."""
+    rows = ["| | " + " | ".join(f"{s}: p50 / p99 s, ÷ oracle" for s in found) + " |"]
+    rows.append("|---|" + "---|" * len(found))
+    for policy in ("oracle", *policies.NAMES):
+        cells = []
+        for seconds in found.values():
+            p99, best = percentile(seconds[policy], 0.99), percentile(seconds["oracle"], 0.99)
+            cells.append(f"{percentile(seconds[policy], 0.5):.2f} / {p99:.2f}, {p99 / best:.2f}")
+        rows.append(f"| {policy} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def plot(folder: Path, *, requests: int, seed: int) -> None:
+    """Draw p99 against the oracle's, over the load."""
+    loads = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
+    ratios: dict[str, list[float]] = {name: [] for name in policies.NAMES}
+    for load in loads:
+        found = compare("unequal", load=load, requests=requests, seed=seed)
+        best = percentile(found["oracle"], 0.99)
+        for name, row in ratios.items():
+            row.append(percentile(found[name], 0.99) / best)
+    title = "Slowest hundredth of answers, against an oracle; machines of 2 to 16 slots"
+    lines = [Line(name, row) for name, row in ratios.items()]
+    drawn = draw(
+        title, [100 * load for load in loads], lines, "load in % of all slots", "p99 ÷ oracle's p99"
+    )
+    (folder / "routing.svg").write_text(drawn)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table, or draw the picture."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.routing",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--load", type=float, default=0.8, help="share of all slots that is busy")
+    parser.add_argument("--requests", type=int, default=40_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write routing.svg there")
+    options = parser.parse_args(arguments)
+    if options.plot:
+        plot(options.plot, requests=options.requests, seed=options.seed)
+        return 0
+    found = {
+        scene: compare(scene, load=options.load, requests=options.requests, seed=options.seed)
+        for scene in SCENES
+    }
+    print(as_table(found))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -23,7 +23,7 @@ from router.errors import (
     WorkerFailed,
 )
 from router.meter import Meter, Tally
-from router.policies import Policy
+from router.policies import Policy, in_order
 from router.reports import Report, Reports
 from router.requests import Request
 from router.settings import RouterSettings
@@ -130,6 +130,7 @@ class Router:
                 entering = self._dialect(candidate).answer(request, candidate)
                 async with self._waits.watch(candidate, others, entering) as answer:
                     tally = self._note(candidate, answer, self._now() - started)
+                    self._policy.answered(request, candidate)
                     yield Routed(answer, candidate, tried, tally)
             except WorkerError as failed:
                 error = failed
@@ -150,7 +151,12 @@ class Router:
     def explain(self, request: Request) -> Explained:
         """Say whom the request would be sent to now, and why not to others; sends nothing."""
         field = self._field(request)
-        return Explained(tuple(self._policy(field.eligible, self._random)), field.excluded)
+        ordered = in_order(self._policy, request, field.eligible, self._random)
+        return Explained(tuple(ordered), field.excluded)
+
+    def why(self, request: Request, candidate: Candidate) -> str:
+        """Say in a few words what speaks for a candidate."""
+        return self._policy.why(request, candidate)
 
     def busy(self) -> dict[Service, Load]:
         """Say how busy the workers of this machine are that have requests, whoever sent them."""
@@ -201,7 +207,7 @@ class Router:
         field = self._field(request)
         if not field.eligible:
             raise self._nobody(request, field.excluded)
-        return self._policy(field.eligible, self._random)
+        return in_order(self._policy, request, field.eligible, self._random)
 
     def _field(self, request: Request) -> Field:
         return candidates(

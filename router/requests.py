@@ -40,7 +40,8 @@ class Request:
     """One request. `model` is the name as the caller wrote it, `MODEL` or `PROJECT/MODEL`.
 
     `own_only` is set for requests that another node sent on: only this node's workers may answer, so there is no
-    second hop. `passed` are the headers that travel with the request (trace context), lower-case names.
+    second hop. `session` is what the caller calls the conversation that it belongs to. `passed` are the headers that travel
+    with the request (trace context), lower-case names.
     """
 
     id: str
@@ -51,4 +52,5 @@ class Request:
     stream: bool = False
     pin: Pin = ANYWHERE
     own_only: bool = False
+    session: str = ""
     passed: Mapping[str, str] = field(default_factory=lambda: NOTHING_PASSED)

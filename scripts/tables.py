@@ -1,4 +1,4 @@
-"""Write the tables of docs/ that the code already knows: settings, errors, metrics.
+"""Write the tables of docs/ that the code already knows: settings, policies, errors, metrics.
 
 usage: .venv/bin/python scripts/tables.py [--write]
 
@@ -19,6 +19,7 @@ from node.faces import errors
 from node.metrics import Metrics, Sizes
 from node.profiles import PROFILES
 from registry.liveness import OPENS, REASONS, SHUTS, TABLE, Contact, Presence
+from router import policies
 from router.errors import (
     AnswerBroken,
     NobodyServes,
@@ -55,6 +56,14 @@ def profiles_table() -> Iterable[str]:
         default = config.SECTIONS[section].model_fields[name].default
         cells = " | ".join(_shown(delta.get(key, default)) for delta in PROFILES.values())
         yield f"| `{key}` | {cells} |"
+
+
+def policies_table() -> Iterable[str]:
+    """Each policy with what its module's docstring says first."""
+    yield "| policy | what it does |"
+    yield "|---|---|"
+    for name in policies.NAMES:
+        yield f"| `{name}` | {policies.summary(name)} |"
 
 
 def errors_table() -> Iterable[str]:
@@ -105,6 +114,7 @@ def liveness_table() -> Iterable[str]:
 TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
     **{f"settings.{name}": (lambda name=name: settings_table(name)) for name in config.SECTIONS},
     "profiles": profiles_table,
+    "policies": policies_table,
     "errors": errors_table,
     "metrics": metrics_table,
     "liveness": liveness_table,

@@ -157,7 +157,7 @@ def _explanation(context: Context, http: web.Request) -> dict[str, Any]:
                 # What the policy weighs: the fewer requests are thought to be there now, the better.
                 "score": round(candidate.expected, 2),
                 "chosen": place == 0,
-                "why": _why(context, candidate, place),
+                "why": _why(context, request, candidate, place),
             }
             for place, candidate in enumerate(explained.ordered)
         ],
@@ -188,17 +188,12 @@ def _candidate(
     }
 
 
-def _why(context: Context, candidate: Candidate, place: int) -> str:
+def _why(context: Context, request: Request, candidate: Candidate, place: int) -> str:
     if place >= context.settings.router.attempts:
         return "after the last attempt"
     if candidate.unreachable:
         return "its node lives but is not reached from here, so it comes last"
     if candidate.suspect:
         return "its node is in doubt, so it comes after all others"
-    if place:
-        return f"tried when {place} before it failed"
-    why = f"drawn by {context.settings.router.policy}: {candidate.in_flight} in flight from here"
-    said = candidate.report
-    if said is None or not (others := max(0, said.load.waiting - said.ours)):
-        return why
-    return f"{why}, {others} of others {said.age:.1f} s ago"
+    why = context.router.why(request, candidate)
+    return f"tried when {place} before it failed; {why}" if place else why

@@ -24,6 +24,11 @@ from router.requests import ANYWHERE, Kind, Pin, Request
 PREFIXES = ("/v1", "/v1/openai/v1")
 """Where the interface is found: its own place, and the one that llama-stack-client 0.2 asks."""
 
+SESSION = "x-modelvine-session"
+"""The header in which a caller names the conversation that a request belongs to."""
+
+_LONGEST_SESSION = 256
+
 # What they accept and the W3C's trace context travel on; callers' keys and cookies never do.
 _PASSED = ("accept", "traceparent", "tracestate")
 
@@ -67,6 +72,7 @@ async def _read(context: Context, http: web.Request, kind: Kind, *, own_only: bo
         pin=_pin(http.headers, asked.fields),
         # A hop header on the public side forbids a second hop as well: it is how loops end.
         own_only=own_only or HOP in http.headers,
+        session=http.headers.get(SESSION, "")[:_LONGEST_SESSION],
         passed=passed(http),
     )
 

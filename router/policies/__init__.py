@@ -1,24 +1,64 @@
 """In which order are candidates tried? One file per policy, found by its module name.
 
-A policy module defines `order(candidates, random)`: it returns all candidates, the first to be tried first. It knows
-nothing of dialling. `random` returns a float in [0, 1) and is the policy's only source of chance.
+A policy module's docstring is what users read of it; it defines `create() -> Policy`. A policy knows nothing of dialling, and
+leaves to `in_order` what holds for all of them: whoever is in doubt comes after all others, whoever is out of reach last.
 """
 
 import pkgutil
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import cast
+from typing import Protocol, cast
 
 from router.candidates import Candidate
+from router.requests import Request
 
-Policy = Callable[[Sequence[Candidate], Callable[[], float]], Sequence[Candidate]]
+Chance = Callable[[], float]
+"""Returns a float in [0, 1): a policy's only source of chance."""
+
+
+class Policy(Protocol):
+    """One way to choose. A policy derives from this class, for what it has no view on."""
+
+    def order(
+        self, request: Request, candidates: Sequence[Candidate], random: Chance
+    ) -> Sequence[Candidate]:
+        """Return all candidates, the first to be tried first."""
+
+    def why(self, request: Request, candidate: Candidate) -> str:
+        """Say in a few words what speaks for a candidate, for people."""
+
+    def answered(self, request: Request, candidate: Candidate) -> None:  # noqa: ARG002
+        """Take in that a candidate answers the request; by default nothing is learnt from it."""
+        return
+
 
 NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 """Every policy there is: the modules of this folder."""
 
 
 def load(name: str) -> Policy:
-    """Return the policy of that name; raise `ValueError` that lists the names there are."""
+    """Make the policy of that name; raise `ValueError` that lists the names there are."""
     if name not in NAMES:
         raise ValueError(f"no policy is called {name!r}; there are: {', '.join(NAMES)}")
-    return cast("Policy", import_module(f"{__name__}.{name}").order)
+    return cast("Policy", import_module(f"{__name__}.{name}").create())
+
+
+def summary(name: str) -> str:
+    """Return the first sentence of what a policy says of itself."""
+    doc = import_module(f"{__name__}.{name}").__doc__ or ""
+    return doc.partition("\n\n")[0].replace("\n", " ").strip()
+
+
+def in_order(
+    policy: Policy, request: Request, candidates: Sequence[Candidate], random: Chance
+) -> Sequence[Candidate]:
+    """Order candidates by a policy: those in doubt after all others, those that we do not reach last."""
+    if len(candidates) < 2:
+        return candidates
+    trusted = [c for c in candidates if not (c.suspect or c.unreachable)]
+    if len(trusted) == len(candidates):
+        return policy.order(request, candidates, random)
+    doubted = [c for c in candidates if c.suspect and not c.unreachable]
+    beyond = [c for c in candidates if c.unreachable]
+    groups = (policy.order(request, group, random) for group in (trusted, doubted, beyond) if group)
+    return [candidate for group in groups for candidate in group]

@@ -1,13 +1,28 @@
-"""Knowing how busy the others are is worth it, and the shortest queue of all is still the best."""
+"""Every policy finds a worker, and the default is not far from knowing everything."""
 
-from bench.routing import World, waits
+import pytest
+
+from bench.routing import World, compare, percentile
+from router import policies
 
 
-def test_who_hears_loads_waits_less_than_who_knows_its_own_requests_only() -> None:
-    world = World(nodes=8, slots=2, mean=2.0)
-    oracle, told, own = (
-        waits(world, knowledge, seconds=200, seeds=1) for knowledge in ("oracle", "told", "own")
-    )
-    assert oracle < told
-    assert told[0] < 0.8 * own[0]
-    assert told[1] < own[1]
+def p99(scene: str, policy: str) -> float:
+    return percentile(World(scene, policy=policy, load=0.7, seed=3).run(3000), 0.99)
+
+
+@pytest.mark.parametrize("name", policies.NAMES)
+def test_every_policy_answers_every_request(name: str) -> None:
+    assert len(World("bursts", policy=name, load=0.5, seed=1).run(1000)) == 900
+
+
+def test_two_choices_on_what_nodes_know_are_not_far_from_the_shortest_queue_of_all() -> None:
+    assert p99("unequal", "p2c") < 1.25 * p99("unequal", "oracle")
+
+
+def test_the_same_seed_gives_the_same_figures() -> None:
+    runs = [World("alike", policy="prefix", load=0.8, seed=5).run(500) for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+def test_all_are_compared() -> None:
+    assert set(compare("alike", load=0.5, requests=200, seed=1)) == {"oracle", *policies.NAMES}

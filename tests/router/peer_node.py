@@ -31,7 +31,7 @@ from router.errors import (
     WorkerStale,
 )
 from router.links import Links, serve_pipe
-from router.policies.p2c import order
+from router.policies.p2c import TwoChoices
 from router.requests import Kind, Pin, Request
 from router.settings import RouterSettings
 from router.workers import Workers
@@ -146,7 +146,7 @@ def router_of(links: Links, workers: object, identity: Identity) -> Router:
         presence=lambda _: Presence.ALIVE,
         draining=lambda: False,
         dialects={"openai_http": create(links)},
-        policy=order,
+        policy=TwoChoices(),
         settings=links.settings,
         now=lambda: 0.0,
         random=lambda: 0.5,

@@ -23,6 +23,7 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.links import Links
+from router.policies import Chance, Policy
 from router.reports import HALF_LIFE, Reported
 from router.requests import Pin, Request
 from router.workers import Workers
@@ -33,8 +34,16 @@ NOBODY = "http://127.0.0.1:1"
 FAR = PeerId("far")
 
 
-def as_listed(candidates: Sequence[Candidate], random: object) -> Sequence[Candidate]:
-    return sorted(candidates, key=lambda candidate: candidate.service.cid)
+class AsListed(Policy):
+    """Tries workers in the order of their ids."""
+
+    def order(
+        self, request: Request, candidates: Sequence[Candidate], random: Chance
+    ) -> Sequence[Candidate]:
+        return sorted(candidates, key=lambda candidate: candidate.service.cid)
+
+    def why(self, request: Request, candidate: Candidate) -> str:
+        return "listed"
 
 
 @dataclass
@@ -59,7 +68,7 @@ class World:
             presence=lambda peer: self.presence.get(peer, Presence.ALIVE),
             draining=lambda: self.draining,
             dialects={name: dialects.load(name)(self.links) for name in dialects.NAMES},
-            policy=as_listed,
+            policy=AsListed(),
             settings=QUICK,
             now=lambda: self.now,
             random=lambda: 0.5,

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from registry.records import Load, PeerId, Service
 from router import policies
 from router.candidates import Candidate
+from router.policies import in_order
 from router.reports import Reported
+from router.requests import Request
+from tests.router.world import chat
 
 loads = st.builds(Load, st.integers(0, 65_535), st.integers(0, 65_535))
 candidates = st.lists(
@@ -19,6 +22,7 @@ candidates = st.lists(
         st.builds(Service, st.just("p"), st.just("m"), st.text("xy", max_size=3)),
         in_flight=st.integers(0, 50),
         suspect=st.booleans(),
+        unreachable=st.booleans(),
         report=st.none() | st.builds(Reported, loads, st.integers(0, 50), st.floats(0, 1e6)),
     ),
     max_size=12,
@@ -26,27 +30,67 @@ candidates = st.lists(
 seeds = st.integers(0, 1000)
 
 
+requests = st.builds(
+    chat,
+    stream=st.booleans(),
+    body=st.sampled_from(
+        [
+            b'{"model":"m","messages":[{"role":"user","content":"hi"}]}',
+            b'{"model":"m","messages":[]}',
+            b'{"model":"m","messages":[1,null,{}]}',
+            b'{"model":"m","messages":"hi"}',
+            b'{"model":"m","prompt":"once upon"}',
+            b'{"model":"m","prompt":[1,2]}',
+            b"[]",
+        ]
+    ),
+)
+
+
 @pytest.mark.parametrize("name", policies.NAMES)
-@given(found=candidates, seed=seeds)
+@given(request=requests, found=candidates, seed=seeds)
 def test_everybody_is_ordered_once_and_nobody_is_invented(
-    name: str, found: list[Candidate], seed: int
+    name: str, request: Request, found: list[Candidate], seed: int
 ) -> None:
-    ordered = policies.load(name)(tuple(found), Random(seed).random)
+    ordered = in_order(policies.load(name), request, tuple(found), Random(seed).random)
     assert sorted(map(repr, ordered)) == sorted(map(repr, found))
 
 
 @pytest.mark.parametrize("name", policies.NAMES)
-@given(found=candidates, seed=seeds)
-def test_the_same_chance_gives_the_same_order(name: str, found: list[Candidate], seed: int) -> None:
-    order = policies.load(name)
-    assert list(order(found, Random(seed).random)) == list(order(found, Random(seed).random))
+@given(request=requests, found=candidates, seed=seeds)
+def test_the_same_chance_gives_the_same_order(
+    name: str, request: Request, found: list[Candidate], seed: int
+) -> None:
+    one, other = (
+        in_order(policies.load(name), request, found, Random(seed).random) for _ in range(2)
+    )
+    assert list(one) == list(other)
 
 
 @pytest.mark.parametrize("name", policies.NAMES)
-@given(found=candidates, seed=seeds)
-def test_the_suspect_come_last(name: str, found: list[Candidate], seed: int) -> None:
-    ordered = policies.load(name)(found, Random(seed).random)
-    assert [c.suspect for c in ordered] == sorted(c.suspect for c in ordered)
+@given(request=requests, found=candidates, seed=seeds)
+def test_the_suspect_come_late_and_those_out_of_reach_last(
+    name: str, request: Request, found: list[Candidate], seed: int
+) -> None:
+    ordered = in_order(policies.load(name), request, found, Random(seed).random)
+    places = [(c.suspect or c.unreachable, c.unreachable) for c in ordered]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", policies.NAMES)
+@given(request=requests, found=candidates, seed=seeds)
+def test_every_candidate_has_its_reason_and_may_answer(
+    name: str, request: Request, found: list[Candidate], seed: int
+) -> None:
+    policy = policies.load(name)
+    for candidate in in_order(policy, request, found, Random(seed).random):
+        assert policy.why(request, candidate)
+        policy.answered(request, candidate)
+
+
+@pytest.mark.parametrize("name", policies.NAMES)
+def test_every_policy_says_in_a_sentence_what_it_does(name: str) -> None:
+    assert 20 < len(policies.summary(name)) < 200
 
 
 def test_a_policy_that_does_not_exist_is_named_with_those_that_do() -> None:

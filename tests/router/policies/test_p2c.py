@@ -1,13 +1,20 @@
 """Laws of drawing two."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
 from registry.records import Load, PeerId, Service
 from router.candidates import Candidate
-from router.policies.p2c import order
+from router.policies import Chance
+from router.policies.p2c import TwoChoices
 from router.reports import HALF_LIFE, Reported
+from tests.router.world import chat
+
+
+def order(found: Sequence[Candidate], random: Chance) -> Sequence[Candidate]:
+    return TwoChoices().order(chat(), found, random)
 
 
 def at(node: str, in_flight: int = 0) -> Candidate:
@@ -60,9 +67,14 @@ def test_equally_loaded_candidates_share_the_load() -> None:
     assert max(firsts.values()) < 1.2 * min(firsts.values())
 
 
-def test_who_is_not_reached_from_here_comes_after_the_doubted_and_these_after_all_others() -> None:
-    beyond = replace(at("beyond"), suspect=True, unreachable=True)
-    doubted = replace(at("doubted", 50), suspect=True)
-    for seed in range(20):
-        tried = order([beyond, at("busy", 99), doubted], Random(seed).random)
-        assert [candidate.node for candidate in tried] == ["busy", "doubted", "beyond"]
+def test_load_is_counted_by_the_slot_where_all_slots_are_known() -> None:
+    big = replace(at("big"), report=Reported(Load(8, slots=16), ours=0, age=0.0))
+    small = replace(at("small"), report=Reported(Load(1, slots=1), ours=0, age=0.0))
+    assert first_of(big, small) == {"big"}
+    assert first_of(big, replace(small, report=None)) == {"small"}
+
+
+def test_of_hundreds_only_those_are_drawn_that_can_have_a_turn() -> None:
+    found = [at(f"n{number}") for number in range(400)]
+    ordered = order(found, Random(1).random)
+    assert ordered[200:] == [c for c in found if c in ordered[200:]]

@@ -1,0 +1,158 @@
+"""How long do requests wait because nobody knows how busy the others are? Simulated with the parts that decide in a node.
+
+    python -m bench.hearsay [--seconds 1000] [--seeds 3]
+
+Every node takes requests and serves a replica with some slots; they arrive at random, at 80 % of what all can do. `oracle` sends
+each to the shortest queue there is, `own` knows the requests that it sent itself (power of two choices), `told` hears loads as
+well: gossip, as rare as a mesh of that size has it, and what comes with answers. A wait is the time until a slot is free.
+"""
+
+import argparse
+import heapq
+import random
+import statistics
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+
+from registry.load import Reporter
+from registry.membership import FEW
+from registry.records import Load, PeerId, Service
+from router.candidates import Candidate
+from router.policies.p2c import TwoChoices
+from router.reports import Report, Reports
+from router.requests import Kind, Request
+
+BUSY = 0.8
+POLL = 0.25  # the registry looks at the meter so often
+WAY = 0.05  # seconds that a note takes through the mesh
+FIRST_BYTE = 0.02  # seconds to the first byte, once a slot is free
+REPLICA = Service("p", "m")
+REQUEST = Request("r", Kind.CHAT, "m", b"{}", "application/json")
+POLICY = TwoChoices()
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """So many nodes, the slots of each, and the mean seconds of an answer; those are exponentially distributed."""
+
+    nodes: int
+    slots: int
+    mean: float
+
+
+WORLDS = (World(10, 1, 2.0), World(10, 4, 3.0), World(10, 8, 20.0), World(25, 4, 3.0))
+
+
+class Simulation:
+    """One world over some time, under one way to choose."""
+
+    def __init__(self, world: World, knowledge: str, seed: int) -> None:
+        self.waits: list[float] = []
+        self._world = world
+        self._knowledge = knowledge
+        self._random = random.Random(seed)
+        self._peers = [PeerId(f"node{n}") for n in range(world.nodes)]
+        self._at = Counter[int]()
+        self._sent = Counter[tuple[int, int]]()
+        self._waiting: list[deque[tuple[int, float]]] = [deque() for _ in self._peers]
+        self._reports = [Reports() for _ in self._peers]
+        self._reporters = [Reporter() for _ in self._peers]
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self._now = 0.0
+
+    def run(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self._after(0.0, self._arrive)
+        if self._knowledge == "told":
+            for node in range(self._world.nodes):
+                self._after(self._random.random() * POLL, partial(self._poll, node))
+        while self._events[0][0] < seconds:
+            self._now, _, happen = heapq.heappop(self._events)
+            happen()
+
+    def _after(self, seconds: float, happen: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self._now + seconds, next(self._order), happen))
+
+    def _arrive(self) -> None:
+        world = self._world
+        rate = BUSY * world.nodes * world.slots / world.mean
+        self._after(self._random.expovariate(rate), self._arrive)
+        entry = self._random.randrange(world.nodes)
+        node = self._choose(entry)
+        self._at[node] += 1
+        self._sent[entry, node] += 1
+        if self._at[node] <= world.slots:
+            self._begin(node, entry, self._now)
+        else:
+            self._waiting[node].append((entry, self._now))
+
+    def _choose(self, entry: int) -> int:
+        if self._knowledge == "oracle":
+            return min(range(self._world.nodes), key=lambda n: (self._at[n], self._random.random()))
+        found = [self._candidate(entry, node) for node in range(self._world.nodes)]
+        return self._peers.index(POLICY.order(REQUEST, found, self._random.random)[0].node)
+
+    def _candidate(self, entry: int, node: int) -> Candidate:
+        peer = self._peers[node]
+        if node == entry:
+            return Candidate(peer, REPLICA, in_flight=self._at[node])
+        report = self._reports[entry].of(peer, REPLICA, self._now)
+        return Candidate(peer, REPLICA, in_flight=self._sent[entry, node], report=report)
+
+    def _begin(self, node: int, entry: int, since: float) -> None:
+        self.waits.append(self._now - since)
+        if self._knowledge == "told" and node != entry:
+            self._after(FIRST_BYTE, partial(self._tell, node, entry, self._at[node]))
+        self._after(self._random.expovariate(1 / self._world.mean), partial(self._end, node, entry))
+
+    def _end(self, node: int, entry: int) -> None:
+        self._at[node] -= 1
+        self._sent[entry, node] -= 1
+        if self._waiting[node]:
+            self._begin(node, *self._waiting[node].popleft())
+
+    def _poll(self, node: int) -> None:
+        self._after(POLL, partial(self._poll, node))
+        busy = {REPLICA: Load(self._at[node])} if self._at[node] else {}
+        rarity = max(self._world.nodes / FEW, 1.0)
+        for load in self._reporters[node].rows(busy, self._now, rarity=rarity).values():
+            for entry in range(self._world.nodes):
+                self._after(WAY, partial(self._tell, node, entry, load.in_flight))
+
+    def _tell(self, node: int, entry: int, in_flight: int) -> None:
+        if node != entry:
+            report = Report(Load(in_flight), self._sent[entry, node], self._now)
+            self._reports[entry].hear(self._peers[node], REPLICA, report)
+
+
+def waits(world: World, knowledge: str, *, seconds: float, seeds: int) -> tuple[float, float]:
+    """Return the mean and the 99th percentile of the waits, each the mean over some seeds."""
+    means, tails = [], []
+    for seed in range(seeds):
+        simulation = Simulation(world, knowledge, seed)
+        simulation.run(seconds)
+        ordered = sorted(simulation.waits)
+        means.append(statistics.fmean(ordered))
+        tails.append(ordered[int(0.99 * len(ordered))])
+    return statistics.fmean(means), statistics.fmean(tails)
+
+
+def main() -> None:
+    """Print a table of waits."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=1000.0)
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    print("| nodes | slots | mean answer | oracle | told | own |\n|---|---|---|---|---|---|")
+    for world in WORLDS:
+        found = (waits(world, k, **vars(arguments)) for k in ("oracle", "told", "own"))
+        cells = " | ".join(f"{mean:.2f} / {tail:.1f} s" for mean, tail in found)
+        print(f"| {world.nodes} | {world.slots} | {world.mean:g} s | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

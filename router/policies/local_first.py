@@ -1,0 +1,37 @@
+"""This machine's own workers first, the less loaded before the more; others by power of two choices.
+
+For machines with a worker of their own that should serve their own callers: no hop, and nothing of the request leaves.
+"""
+
+from collections.abc import Sequence
+
+from router.candidates import Candidate
+from router.policies import Chance, Policy
+from router.policies.p2c import TwoChoices, load_of
+from router.requests import Request
+
+
+class LocalFirst(Policy):
+    """Stays at home where it can."""
+
+    def __init__(self) -> None:
+        self._elsewhere = TwoChoices()
+
+    def order(
+        self, request: Request, candidates: Sequence[Candidate], random: Chance
+    ) -> Sequence[Candidate]:
+        """Return own workers by load, then the others."""
+        own = sorted((c for c in candidates if c.worker), key=lambda c: c.expected)
+        others = [c for c in candidates if not c.worker]
+        return [*own, *self._elsewhere.order(request, others, random)]
+
+    def why(self, request: Request, candidate: Candidate) -> str:
+        """Name the place, and the load."""
+        if candidate.worker:
+            return f"a worker of this machine: {load_of(candidate)}"
+        return self._elsewhere.why(request, candidate)
+
+
+def create() -> LocalFirst:
+    """Make the policy."""
+    return LocalFirst()

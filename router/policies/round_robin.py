@@ -1,0 +1,35 @@
+"""Everybody in turn, whatever their load: for workers that are alike and requests that are alike."""
+
+from collections.abc import Sequence
+from itertools import count
+
+from router.candidates import Candidate
+from router.policies import Chance, Policy
+from router.requests import Request
+
+
+class RoundRobin(Policy):
+    """Begins one further each time."""
+
+    def __init__(self) -> None:
+        self._turn = count()
+
+    def order(
+        self,
+        request: Request,  # noqa: ARG002 (everybody in turn)
+        candidates: Sequence[Candidate],
+        random: Chance,  # noqa: ARG002
+    ) -> Sequence[Candidate]:
+        """Return the candidates in a fixed order, begun one further than the last time."""
+        ring = sorted(candidates, key=lambda c: c.key)
+        start = next(self._turn) % len(ring) if ring else 0
+        return ring[start:] + ring[:start]
+
+    def why(self, request: Request, candidate: Candidate) -> str:  # noqa: ARG002
+        """Say that it was its turn."""
+        return "its turn"
+
+
+def create() -> RoundRobin:
+    """Make the policy."""
+    return RoundRobin()

@@ -1,0 +1,65 @@
+"""How much of the load is whose share? Slots, fullness, and choices that stay where they are while load allows it.
+
+Slots are what a worker was registered with or what its node reported. Where not all candidates' slots are known, all
+count alike: a guess for one would be a preference for or against it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+from router.candidates import Candidate
+
+SLACK = 1.25
+"""How much more than its share of all requests a machine may have and still be preferred."""
+
+GRACE = 2.0
+"""Requests beyond that, so that among idle machines a single request moves nobody."""
+
+_UNIT = 2.0**-64
+
+
+def slots_of(candidate: Candidate) -> int:
+    """Return how many requests a candidate takes at one time, 0 when that is not known."""
+    if candidate.worker is not None:
+        return candidate.worker.capacity
+    return candidate.report.load.slots if candidate.report else 0
+
+
+def weights(candidates: Sequence[Candidate]) -> Sequence[int]:
+    """Return each candidate's part of the load: its slots, or 1 for all when somebody's are not known."""
+    found = [slots_of(candidate) for candidate in candidates]
+    return found if all(found) else [1] * len(found)
+
+
+def draw(weights: Sequence[int], random: Callable[[], float]) -> int:
+    """Draw a place, each as often as its weight says."""
+    at = random() * sum(weights)
+    for place, weight in enumerate(weights):
+        at -= weight
+        if at < 0:
+            return place
+    return len(weights) - 1
+
+
+def rendezvous(key: bytes, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Order candidates by key: every node alike, each first as often as its weight says, and whoever goes moves its own only."""
+    salt = blake2b(key, digest_size=32).digest()
+
+    def rank(weighted: tuple[Candidate, int]) -> float:
+        candidate, weight = weighted
+        service = candidate.service
+        place = f"{candidate.node}\0{service.project}\0{service.model}\0{service.cid}"
+        drawn = int.from_bytes(blake2b(place.encode(), key=salt, digest_size=8).digest(), "big")
+        return math.log((drawn + 1) * _UNIT) / weight
+
+    ranked = sorted(zip(candidates, weights(candidates), strict=True), key=rank, reverse=True)
+    return [candidate for candidate, _ in ranked]
+
+
+def with_room_first(preferred: Sequence[Candidate]) -> list[Candidate]:
+    """Move those with far more than their share of all requests behind the others; else the order stays."""
+    parts = weights(preferred)
+    share = SLACK * sum(c.expected for c in preferred) / (sum(parts) or 1)
+    placed = zip(preferred, parts, strict=True)
+    return [c for c, _ in sorted(placed, key=lambda p: p[0].expected >= share * p[1] + GRACE)]
