@@ -128,6 +128,7 @@ class Place:
         self._strangers = Introductions(
             Strangers(plan.identity.peer, only_loopback(plan.listen)),
             speaks=lambda peer: peer in self._members(),
+            callers=self._watch.callers,
             disconnect=self.disconnect,
             changed=self._aim,
         )

@@ -1,4 +1,4 @@
-"""Do the strangers that we dialled speak our topic? Those that do stay; the others are let go and left alone."""
+"""Do strangers speak our topic? Those that do stay; the others are let go, and left alone if it was us who dialled."""
 
 from collections.abc import Awaitable, Callable
 
@@ -14,6 +14,9 @@ STRANGE = frozenset({Origin.MDNS, Origin.RENDEZVOUS})
 PROOF_SECONDS = 10.0
 """Seconds after a dial within which a stranger must have subscribed to our topic."""
 
+CALLER_SECONDS = 30.0
+"""Seconds that who dialled us may stay without subscribing: enough for whatever else it wants to ask."""
+
 _POLL = 0.25
 _RECONSIDER_SECONDS = 15.0
 
@@ -26,11 +29,14 @@ class Introductions:
         strangers: Strangers,
         *,
         speaks: Callable[[PeerId], bool],
+        callers: Callable[[], set[PeerId]],
         disconnect: Callable[[PeerId], Awaitable[None]],
         changed: Callable[[], None],
     ) -> None:
         self._strangers = strangers
         self._speaks = speaks
+        self._callers = callers
+        self._came: dict[PeerId, float] = {}
         self._disconnect = disconnect
         self._changed = changed
 
@@ -64,7 +70,18 @@ class Introductions:
             await self._disconnect(peer)
 
     async def reconsider_forever(self) -> None:
-        """Let those be dialled again whose time of being left alone has passed."""
+        """Let those be dialled again whose time of being left alone has passed, and close what is of no use."""
         while True:
             await trio.sleep(_RECONSIDER_SECONDS)
             self._changed()
+            await self._part_with_callers()
+
+    async def _part_with_callers(self) -> None:
+        """Close connections that others opened and that never spoke our topic: held, they would count as company."""
+        now = trio.current_time()
+        self._came = {
+            peer: self._came.get(peer, now) for peer in self._callers() if not self._speaks(peer)
+        }
+        for peer, came in self._came.items():
+            if now - came >= CALLER_SECONDS:
+                await self._disconnect(peer)

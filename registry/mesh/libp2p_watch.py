@@ -67,6 +67,18 @@ class Watch(INotifee):
             if is_relayed(conn.muxed_conn)
         ]
 
+    def callers(self) -> set[PeerId]:
+        """Return the peers whose every connection was opened by them, without a relay."""
+        return {
+            PeerId(str(peer))
+            for peer, conns in self._live().items()
+            if all(
+                conn.direction is Opened.INBOUND
+                and conn.get_connection_type() != ConnectionType.RELAYED
+                for conn in conns
+            )
+        }
+
     async def ping_forever(self) -> None:
         """Ping each connection soon, and every `ping` seconds from then on; close those that do not answer."""
         # Each on its own: one frozen peer must not delay the discovery of the next.

@@ -28,6 +28,9 @@ MAX_QUESTIONS = 8
 AGAIN = 30.0
 """Seconds between looks at whether our addresses changed or the network came back."""
 
+GATHER = 0.2
+"""Seconds in which what is heard is gathered before it is told."""
+
 _QUESTION_MILLISECONDS = 3_000
 _STOP_SECONDS = 3.0
 _KEY = b"dnsaddr="
@@ -85,6 +88,7 @@ class Neighbours:
         # A name of chance, as libp2p has it: who we are stands in the text.
         self._name = f"{secrets.token_hex(16)}.{service}"
         self._seen: dict[str, tuple[str, ...]] = {}
+        self._telling: asyncio.TimerHandle | None = None
         self._crew = Crew()
 
     async def run(self) -> None:
@@ -130,6 +134,9 @@ class Neighbours:
         except (OSError, ZeroconfError, TimeoutError) as error:
             log.debug("multicast did not end as it should: %s", error)
         self._seen.clear()
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
 
     def _announcement(self, own: tuple[str, ...], hosts: tuple[str, ...]) -> AsyncServiceInfo:
         port = int(own[0].split("/")[4])
@@ -152,14 +159,16 @@ class Neighbours:
                 self._tell()
             return
         info = AsyncServiceInfo(service_type, name)
-        if info.load_from_cache(zeroconf):
+        # Whether a port and an address came along says nothing: libp2p needs the text alone.
+        info.load_from_cache(zeroconf)
+        if info.text:
             self._note(info)
         elif len(self._crew) < MAX_QUESTIONS:
             self._crew.spawn(self._ask(zeroconf, info))
 
     async def _ask(self, zeroconf: Zeroconf, info: AsyncServiceInfo) -> None:
-        if await info.async_request(zeroconf, _QUESTION_MILLISECONDS):
-            self._note(info)
+        await info.async_request(zeroconf, _QUESTION_MILLISECONDS)
+        self._note(info)
 
     def _note(self, info: AsyncServiceInfo) -> None:
         addresses = addresses_in(info.text or b"")
@@ -172,6 +181,12 @@ class Neighbours:
         self._tell()
 
     def _tell(self) -> None:
+        # A flood of announcements makes one call of ours, not as many.
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(GATHER, self._tell_now)
+
+    def _tell_now(self) -> None:
+        self._telling = None
         self._found(tuple(address for every in self._seen.values() for address in every))
 
 

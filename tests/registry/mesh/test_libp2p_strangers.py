@@ -6,7 +6,7 @@ import trio
 from trio.testing import MockClock
 
 from registry.mesh import Origin
-from registry.mesh.libp2p_strangers import PROOF_SECONDS, Introductions
+from registry.mesh.libp2p_strangers import CALLER_SECONDS, PROOF_SECONDS, Introductions
 from registry.mesh.strangers import Strangers
 from registry.records import PeerId
 from tests.registry.mesh.worlds import identity
@@ -22,9 +22,11 @@ class Room:
         self.speaks_at = speaks_at
         self.dismissed: list[PeerId] = []
         self.changes = 0
+        self.callers: set[PeerId] = set()
         self.introductions = Introductions(
             Strangers(identity("own").peer, loopback=False, rng=random.Random(1)),
             speaks=lambda peer: trio.current_time() >= self.speaks_at,
+            callers=lambda: self.callers,
             disconnect=self._disconnect,
             changed=self._changed,
         )
@@ -77,5 +79,33 @@ def test_a_stranger_that_does_not_answer_is_left_alone_for_a_while() -> None:
         assert room.introductions.addresses() == ()
         await trio.sleep(60)
         assert room.introductions.addresses() == (ADDRESS,)
+
+    on_a_clock(main)
+
+
+def test_who_dialled_us_and_never_speaks_our_topic_is_let_go_after_a_while() -> None:
+    async def main() -> None:
+        room = Room(speaks_at=float("inf"))
+        room.callers = {PEER}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(room.introductions.reconsider_forever)
+            await trio.sleep(CALLER_SECONDS)
+            assert room.dismissed == []
+            await trio.sleep(CALLER_SECONDS)
+            assert room.dismissed[0] == PEER
+            nursery.cancel_scope.cancel()
+
+    on_a_clock(main)
+
+
+def test_who_dialled_us_and_speaks_our_topic_stays() -> None:
+    async def main() -> None:
+        room = Room(speaks_at=trio.current_time() + 20.0)
+        room.callers = {PEER}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(room.introductions.reconsider_forever)
+            await trio.sleep(10 * CALLER_SECONDS)
+            nursery.cancel_scope.cancel()
+        assert room.dismissed == []
 
     on_a_clock(main)

@@ -4,11 +4,13 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from zeroconf import DNSOutgoing, DNSPointer, DNSText, const
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 from registry.mesh import Origin
@@ -19,6 +21,14 @@ from tests.registry.mesh.worlds import Seat, echo, identity, return_everything, 
 
 ADDRESS = f"/ip4/192.0.2.7/tcp/6101/p2p/{identity('a').peer}"
 NETWORK = ("224.0.0.251", 5353)
+
+
+@contextmanager
+def speaking() -> Iterator[socket.socket]:
+    """Open a socket that speaks to every multicast listener of this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as spoken:
+        spoken.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+        yield spoken
 
 
 def line(text: bytes) -> bytes:
@@ -104,6 +114,32 @@ async def test_two_nodes_that_know_nobody_find_each_other(seat: Seating) -> None
     assert Origin.MDNS in origins
 
 
+async def test_a_node_that_says_no_more_than_libp2p_asks_for_is_found(
+    seat: Seating, swarm_key: str
+) -> None:
+    """Other implementations answer with a name and a text alone."""
+    silent = LibP2PMesh(identity("silent"), settings(), swarm_key=swarm_key)
+    await silent.start(echo, return_everything)
+    first = await seat("first")
+    service = service_of(swarm_key)
+    name, text = f"silent.{service}", text_of(silent.addresses())
+    answer = DNSOutgoing(const._FLAGS_QR_RESPONSE | const._FLAGS_AA)
+    for record in (
+        DNSPointer(service, const._TYPE_PTR, const._CLASS_IN, 120, name),
+        DNSText(name, const._TYPE_TXT, const._CLASS_IN, 120, text),
+    ):
+        answer.add_answer_at_time(record, 0)
+    with speaking() as network:
+
+        def said() -> bool:
+            for packet in answer.packets():
+                network.sendto(packet, NETWORK)
+            return silent.peer in first.peers()
+
+        await until(said)
+    await silent.stop()
+
+
 async def test_lies_on_the_network_do_not_keep_nodes_apart(seat: Seating, swarm_key: str) -> None:
     first = await seat("first")
     service = service_of(swarm_key)
@@ -121,8 +157,7 @@ async def test_lies_on_the_network_do_not_keep_nodes_apart(seat: Seating, swarm_
             service, name, port=9, properties=text, parsed_addresses=["127.0.0.1"]
         )
         await (await liar.async_register_service(info))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as noise:
-        noise.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("127.0.0.1"))
+    with speaking() as noise:
         for length in range(1, 400):
             noise.sendto(os.urandom(length), NETWORK)
             noise.sendto(b"\0\0\x84\0" + os.urandom(length), NETWORK)
