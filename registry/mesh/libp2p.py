@@ -129,13 +129,13 @@ class LibP2PMesh:
         """Replace the bootstrap addresses, which are dialled until they answer."""
         self._plan = replace(self._plan, bootstrap=addresses)
         if self._place is not None:
-            self._thread.post(self._place.pin, addresses)
+            self._thread.post(self._place.company.pin, addresses)
 
     def keep(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are dialled until `degree` peers are connected."""
         self._plan = replace(self._plan, kept=addresses)
         if self._place is not None:
-            self._thread.post(self._place.keep, addresses)
+            self._thread.post(self._place.company.keep, addresses)
 
     def addresses(self) -> tuple[str, ...]:
         """Our own dialable multiaddrs; empty while the mesh is down."""
@@ -226,7 +226,7 @@ class LibP2PMesh:
     def _neighbours(self, addresses: tuple[str, ...]) -> None:
         self._plan = replace(self._plan, neighbours=addresses)
         if self._place is not None:
-            self._thread.post(self._place.claim, Origin.MDNS, addresses)
+            self._thread.post(self._place.company.claim, Origin.MDNS, addresses)
 
     def _up_place(self) -> Place:
         if self._place is None:

@@ -15,18 +15,18 @@ from libp2p.tools.anyio_service import background_trio_service
 from libp2p.utils.address_validation import expand_wildcard_address
 from multiaddr import Multiaddr
 
-from registry.errors import LimitReached, PeerUnreachable
+from registry.errors import LimitReached
 from registry.mesh import MAX_FRAME_BYTES, Arrived, Connection, Origin
 from registry.mesh.byte_queue import ByteQueue
-from registry.mesh.dialing import Dialer, Target, peer_in
+from registry.mesh.dialing import peer_in
 from registry.mesh.hardening import indifferent, unreachable
 from registry.mesh.libp2p_ask import ASK, Asking, Questions
+from registry.mesh.libp2p_company import Company, Origins
 from registry.mesh.libp2p_dial import Dials
 from registry.mesh.libp2p_host import make_host
 from registry.mesh.libp2p_nat import Nat
 from registry.mesh.libp2p_pipes import WINDOW, PipeEnd
 from registry.mesh.libp2p_rendezvous import RENDEZVOUS, Calls, Point, Visitor
-from registry.mesh.libp2p_strangers import STRANGE, Introductions
 from registry.mesh.libp2p_watch import Watch
 from registry.mesh.rendezvous import name_of
 from registry.mesh.strangers import Strangers, only_loopback
@@ -44,9 +44,6 @@ FLUSH_SECONDS = 0.5
 """Seconds that writing what gossip still holds may take at the end."""
 
 _FLUSH_POLL = 0.02
-
-DIAL_TICK = 0.25
-"""Seconds between looks at whom to dial."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +99,7 @@ class Place:
         )
         self._host = self._made.host
         self._asking = Asking(self._host)
-        self._origins: dict[PeerId, Origin] = {}
+        self._origins: Origins = {}
         self._watch = Watch(
             self._host,
             plan.settings,
@@ -122,17 +119,19 @@ class Place:
         )
         self._told: tuple[str, ...] = ()
         self._dials = Dials(self._host, self._watch, self._nat.circuits)
-        self._dialer = Dialer(plan.identity.peer, plan.settings.degree, plan.settings.redial)
         self._pipes: set[PipeEnd] = set()
-        self._bootstrap, self._kept = plan.bootstrap, plan.kept
-        self._strangers = Introductions(
+        self.company = Company(
             Strangers(plan.identity.peer, only_loopback(plan.listen)),
-            speaks=lambda peer: peer in self._members(),
-            callers=self._watch.callers,
+            plan.settings,
+            watch=self._watch,
+            origins=self._origins,
+            members=self._members,
+            dial=lambda addresses: self._dials.first_of(addresses, plan.settings.dial_timeout),
             disconnect=self.disconnect,
-            changed=self._aim,
         )
-        self.claim(Origin.MDNS, plan.neighbours)
+        self.company.pin(plan.bootstrap)
+        self.company.keep(plan.kept)
+        self.company.claim(Origin.MDNS, plan.neighbours)
 
     async def run(self, ready: Callable[["Place"], object]) -> None:
         """Listen, call `ready`, dial and ping until cancelled."""
@@ -157,8 +156,7 @@ class Place:
             self._nursery = await stack.enter_async_context(trio.open_nursery())
             self._nursery.start_soon(self._watch.ping_forever)
             self._nursery.start_soon(self._asking.tidy_forever)
-            self._nursery.start_soon(self._dial_forever)
-            self._nursery.start_soon(self._strangers.reconsider_forever)
+            self._nursery.start_soon(self.company.run)
             self._nursery.start_soon(self._visitor().visit_forever)
             self._nursery.start_soon(self._nat.run)
             ready(self)
@@ -209,20 +207,6 @@ class Place:
                 with suppress(OSError):
                     one.socket.shutdown(socket.SHUT_RDWR)
 
-    def pin(self, addresses: tuple[str, ...]) -> None:
-        """Replace the bootstrap addresses."""
-        self._bootstrap = addresses
-        self._aim()
-
-    def keep(self, addresses: tuple[str, ...]) -> None:
-        """Replace the addresses that are dialled besides the bootstrap peers."""
-        self._kept = addresses
-        self._aim()
-
-    def claim(self, origin: Origin, addresses: tuple[str, ...]) -> None:
-        """Replace the addresses of strangers that one source claims to be of our mesh."""
-        self._strangers.claim(origin, addresses)
-
     async def publish(self, frame: bytes) -> None:
         """Hand a frame to gossipsub."""
         await self._made.pubsub.publish(self._plan.topic, frame)
@@ -262,9 +246,6 @@ class Place:
         with indifferent():
             await self._host.disconnect(ID.from_string(peer))
 
-    def _aim(self) -> None:
-        self._dialer.aim(self._bootstrap, (*self._kept, *self._strangers.addresses()))
-
     def _members(self) -> set[PeerId]:
         """Return the connected peers that speak our topic."""
         subscribed = self._made.pubsub.peer_topics.get(self._plan.topic, ())
@@ -280,46 +261,10 @@ class Place:
             disconnect=self.disconnect,
             members=self._members,
             addresses=self.addresses,
-            found=lambda addresses: self.claim(Origin.RENDEZVOUS, addresses),
+            found=lambda addresses: self.company.claim(Origin.RENDEZVOUS, addresses),
         )
         name = name_of(self._plan.settings.name, self._plan.swarm_key)
         return Visitor(self._host, self._plan.settings.rendezvous, name, calls)
-
-    async def _dial_forever(self) -> None:
-        dialling: set[PeerId] = set()
-        connected: set[PeerId] = set()
-        while True:
-            before, connected, now = connected, self._watch.peers(), trio.current_time()
-            for peer in before - connected:
-                self._dialer.lost(peer, now)
-                self._origins.pop(peer, None)
-            for target in self._dialer.due(connected | dialling, now):
-                dialling.add(target.peer)
-                self._nursery.start_soon(self._dial_target, target, dialling)
-            with trio.move_on_after(DIAL_TICK):
-                await self._watch.changed.wait()
-
-    async def _dial_target(self, target: Target, dialling: set[PeerId]) -> None:
-        origin = self._origin_of(target)
-        # Noted before: a connection is told of sooner than its dial returns.
-        self._origins[target.peer] = origin
-        try:
-            await self._dials.first_of(target.addresses, self._plan.settings.dial_timeout)
-            self._dialer.succeeded(target.peer)
-            if origin in STRANGE:
-                self._nursery.start_soon(self._strangers.prove, target.peer)
-        except PeerUnreachable:
-            self._dialer.failed(target.peer, trio.current_time())
-            if origin in STRANGE:
-                self._strangers.failed(target.peer)
-        finally:
-            dialling.discard(target.peer)
-
-    def _origin_of(self, target: Target) -> Origin:
-        if target.bootstrap:
-            return Origin.BOOTSTRAP
-        vouched = any(peer_in(address) == target.peer for address in self._kept)
-        return (not vouched and self._strangers.origin(target.peer)) or Origin.RECORD
 
     async def _take_pipe(self, stream: INetStream) -> None:
         if self._pipes_are_full():
