@@ -85,7 +85,7 @@ def plan_of(options: argparse.Namespace, nodes: int) -> Plan:
         for name in ("heartbeat", "lease", "probe", "suspicion", "sync", "reannounce")
         if (value := vars(options)[name]) is not None
     }
-    settings = RegistrySettings(max_nodes=min(20_000, max(10_000, nodes + 100)), **given)
+    settings = RegistrySettings(max_nodes=min(20_000, max(10_000, nodes * 4 // 3 + 100)), **given)
     full = options.full or _default_full(nodes)
     return Plan(
         nodes=nodes,

@@ -33,6 +33,7 @@ class Comparing:
         now: Callable[[], float],
         random: Callable[[], float],
         perform: Callable[[Sequence[Effect]], Awaitable[None]],
+        offended: Callable[[PeerId], Awaitable[None]],
         counters: Counter[str],
     ) -> None:
         self._replica = replica
@@ -41,6 +42,7 @@ class Comparing:
         self._now = now
         self._random = random
         self._perform = perform
+        self._offended = offended
         self._counters = counters
         self._wanted: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
         self._waiting: set[PeerId] = set()
@@ -82,14 +84,18 @@ class Comparing:
             self._waiting.discard(peer)
             try:
                 await self._compare(peer)
-            except (MeshError, InvalidFrame) as error:
+            except InvalidFrame as error:
+                self._counters["syncs_failed"] += 1
+                log.debug("what %s answered makes no sense: %s", peer, error)
+                await self._offended(peer)
+            except MeshError as error:
                 self._counters["syncs_failed"] += 1
                 log.debug("comparing with %s failed: %s", peer, error)
             else:
                 self._counters["syncs"] += 1
 
     async def _compare(self, peer: PeerId) -> None:
-        exchange = sync.compare(self._replica, self._now)
+        exchange = sync.compare(self._replica, self._now, peer)
         step = next(exchange)
         while True:
             await self._perform(step.effects)

@@ -59,6 +59,14 @@ class Remember:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """Words were not taken in, because a bound is reached; `why` is that of the first."""
+
+    count: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Find out whether this node lives and whether we reach it: go through `Membership.round`, and tell its end."""
 
@@ -73,4 +81,6 @@ class Loaded:
     loads: Mapping[Service, Load]
 
 
-Effect = Persist | Forget | Publish | Fetch | Changed | Contested | Remember | Probe | Loaded
+Effect = (
+    Persist | Forget | Publish | Fetch | Changed | Contested | Remember | Probe | Loaded | Refused
+)

@@ -1,7 +1,8 @@
 """What can go wrong while keeping the registry.
 
 RegistryError
-├── InvalidFrame          bytes that are no frame of ours: too long, unknown version, wrong shape
+├── InvalidFrame          bytes that are no frame of ours: too long, wrong shape
+│   ├── UnknownKind       what a newer version may have meant: passed over, and nobody's fault
 │   └── InvalidSignature  a frame whose signature does not belong to the node it speaks for
 ├── LimitReached          a named limit is full; the newcomer is refused, nothing grows
 ├── StoreUnavailable      the store did not take or give what was asked; say so, serve on
@@ -17,6 +18,10 @@ class RegistryError(Exception):
 
 class InvalidFrame(RegistryError):
     """These bytes are no frame that this version understands."""
+
+
+class UnknownKind(InvalidFrame):
+    """A frame or question of a version or kind that is not known here."""
 
 
 class InvalidSignature(InvalidFrame):

@@ -12,12 +12,20 @@ class Pace:
         self._burst = burst
         self._buckets: dict[str, tuple[float, float]] = {}
 
-    def allows(self, name: str, now: float) -> bool:
-        """Take one token of `name`; return whether there was one."""
-        tokens, last = self._buckets.pop(name, (self._burst, now))
-        tokens = min(self._burst, tokens + (now - last) * self._rate)
-        allowed = tokens >= 1.0
+    def allows(self, name: str, now: float, *, cost: float = 1.0) -> bool:
+        """Take `cost` tokens of `name`; return whether there were as many."""
+        tokens = self._tokens(name, now)
+        allowed = tokens >= cost
+        self._buckets.pop(name, None)
         if len(self._buckets) >= MAX_BUCKETS:
             del self._buckets[next(iter(self._buckets))]
-        self._buckets[name] = (tokens - 1.0 if allowed else tokens, now)
+        self._buckets[name] = (tokens - cost if allowed else tokens, now)
         return allowed
+
+    def left(self, name: str, now: float) -> int:
+        """Return how many whole tokens `name` has."""
+        return int(self._tokens(name, now))
+
+    def _tokens(self, name: str, now: float) -> float:
+        tokens, last = self._buckets.get(name, (self._burst, now))
+        return min(self._burst, tokens + (now - last) * self._rate)

@@ -26,6 +26,7 @@ from registry.guests import guests
 from registry.liveness import Contact, Evidence, Presence, Pulse, presence
 from registry.load import loads_in
 from registry.membership import Membership
+from registry.newcomers import Newcomers
 from registry.pace import Pace
 from registry.records import (
     Doubt,
@@ -86,6 +87,9 @@ class Replica:
         self.members = Membership(settings, jitter)
         self._jitter = jitter
         self._guests = guests(identity.peer, allow=settings.allow, deny=settings.deny)
+        self._newcomers = Newcomers(
+            places=settings.max_nodes, per_second=settings.strangers_per_second
+        )
         self._hearsays = _HEARSAYS
         rate = settings.frames_per_second
         self._authors = Pace(rate=rate, burst=max(rate * 10, 1.0))
@@ -120,9 +124,10 @@ class Replica:
                 bad += 1
             elif word.record.node == self.peer:
                 self._voice.step_past(word.record.version)
-            elif self._guests.admits(word.record.node) and self._has_room(word.record.node):
+            elif self._takes_back(word.record.node):
                 node = word.record.node
                 self.catalog = self.catalog.merge([word])
+                self._newcomers.held(node)
                 self.members.restore(node, now, beat=beats.get(node))
         return bad
 
@@ -186,8 +191,8 @@ class Replica:
 
     # What we hear.
 
-    def receive(self, frame: bytes, now: float) -> list[Effect]:
-        """Take in a frame of anyone's; raise `InvalidFrame` or `LimitReached`."""
+    def receive(self, frame: bytes, now: float, *, via: PeerId | None = None) -> list[Effect]:
+        """Take in a frame of anyone's, which `via` handed over; raise `InvalidFrame` or `LimitReached`."""
         # Before the signature is checked: whoever is kept out shall not cost us that.
         self._guests.require(wire.author_of(frame))
         word = wire.decode(frame)
@@ -200,20 +205,27 @@ class Replica:
         # What is no news costs its author nothing: else whoever repeats old frames of another silences it.
         if self._is_news(word):
             self._spend(word.record.node, now)
-        return self.learn(word, heard=now, now=now)
+        return self.learn(word, heard=now, now=now, via=via)
 
-    def learn(self, word: Signed, *, heard: float, now: float) -> list[Effect]:
-        """Take in a word that was last confirmed at `heard`; raise `LimitReached` when there is no room."""
+    def learn(
+        self, word: Signed, *, heard: float, now: float, via: PeerId | None = None
+    ) -> list[Effect]:
+        """Take in a word that was last confirmed at `heard`; raise `LimitReached` when there is no room.
+
+        `via` is the neighbour that handed it over; nobody when it is our own store.
+        """
         node = word.record.node
         if node == self.peer:
             return self._refute(word, now)
         self._guests.require(node)
         effects: list[Effect] = []
-        if not self._has_room(node):
-            # The dead make room for the living only; else two full registries swap their dead for ever.
-            if heard + self.members.lease <= now:
-                raise LimitReached(f"no room for {node}, which has been silent")
-            effects += self._make_room()
+        if node not in self.catalog.held:
+            fresh = heard + self.members.lease > now
+            self._newcomers.admit(node, via, now)
+            gone = self._newcomers.place(
+                node, held=len(self.catalog.held), fresh=fresh, lost=self.members.lost
+            )
+            effects = [] if gone is None else self._forget(gone)
         merged = self.catalog.merge([word])
         if merged is self.catalog:
             return effects
@@ -223,6 +235,16 @@ class Replica:
         self.members.follow(node, heard=heard, now=now, left=left)
         self._greet(node, before, now)
         return [*effects, Persist(word), Changed(frozenset({node}))]
+
+    def meet(self, peer: PeerId, now: float, *, chosen: bool) -> list[Effect]:
+        """Take in that a connection to a peer stands, and whether we dialled it."""
+        self._newcomers.meet(peer, chosen=chosen)
+        return self.observe(peer, Evidence.LINKED, now)
+
+    def part(self, peer: PeerId, now: float) -> list[Effect]:
+        """Take in that the last connection to a peer is gone."""
+        self._newcomers.part(peer, held=peer in self.catalog.held)
+        return self.observe(peer, Evidence.PARTED, now)
 
     def observe(self, node: PeerId, evidence: Evidence, now: float) -> list[Effect]:
         """Take in evidence about a node's life; strangers are not followed."""
@@ -250,10 +272,10 @@ class Replica:
         """Return the pulse of every other node that we know."""
         return self.members.pulses
 
-    def room(self) -> int:
-        """Return how many strangers could be taken in, the places of the lost included."""
-        free = max(self._settings.max_nodes - len(self.catalog.held), 0)
-        return free + len(self.members.lost())
+    def room(self, via: PeerId | None, now: float) -> int:
+        """Return how many strangers a neighbour could bring in, the places of the lost included."""
+        free = max(self._settings.max_nodes - len(self.catalog.held), 0) + len(self.members.lost())
+        return free if via is None else min(free, self._newcomers.allowance(via, now))
 
     def heard(self, node: PeerId, now: float) -> float:
         """Return when a node last gave a sign of life; `now` for ourselves."""
@@ -285,6 +307,11 @@ class Replica:
         return self._voice.quiet
 
     # How.
+
+    def _takes_back(self, node: PeerId) -> bool:
+        held = self.catalog.held
+        room = node in held or self._newcomers.has_room(node, len(held))
+        return room and self._guests.admits(node)
 
     def _greet(self, node: PeerId, before: Pulse | None, now: float) -> None:
         # Whom we lost and hear again has lost us as well, and so have all on its side of a cut that has healed.
@@ -360,17 +387,8 @@ class Replica:
         if not self._authors.allows(author, now):
             raise LimitReached(f"{author} speaks too often")
 
-    def _has_room(self, node: PeerId) -> bool:
-        held = self.catalog.held
-        return node in held or len(held) < self._settings.max_nodes
-
-    def _make_room(self) -> list[Effect]:
-        gone = self.members.lost()
-        if not gone:
-            raise LimitReached(
-                f"the registry holds {self._settings.max_nodes:,} live nodes already"
-            )
-        oldest = gone[0]
-        self.catalog = self.catalog.without(oldest)
-        self.members.forget(oldest)
-        return [Forget(oldest), Changed(frozenset({oldest}))]
+    def _forget(self, node: PeerId) -> list[Effect]:
+        self.catalog = self.catalog.without(node)
+        self.members.forget(node)
+        self._newcomers.forget(node)
+        return [Forget(node), Changed(frozenset({node}))]

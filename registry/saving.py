@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from registry.catalog import Catalog
 from registry.effects import Forget, Persist, Remember
 from registry.errors import RegistryError, StoreUnavailable
+from registry.liveness import Pulse
 from registry.records import PeerId, Version
 from registry.store import Change, Delete, Put, Space, Store
 
@@ -135,6 +137,12 @@ class Saving:
         if not self._failure:
             log.error("the store does not work, serving goes on: %s", error)
         self._failure = str(error)
+
+
+def rows_of(catalog: Catalog, pulses: Mapping[PeerId, Pulse]) -> Iterable[Change]:
+    """Write down what we know of all nodes."""
+    yield from (Put(Space.RECORDS, node, signed.frame) for node, signed in catalog.held.items())
+    yield from (beat_row(node, p.version, p.beat) for node, p in pulses.items() if p.beat >= 0)
 
 
 def beat_row(node: PeerId, version: Version, beat: int) -> Put:

@@ -3,12 +3,12 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from types import MappingProxyType
 
-from registry import claims, sync
+from registry import sync
+from registry.admission import Admission
 from registry.catalog import Catalog
 from registry.comparing import Comparing
 from registry.effects import (
@@ -21,38 +21,47 @@ from registry.effects import (
     Persist,
     Probe,
     Publish,
+    Refused,
     Remember,
 )
-from registry.errors import InvalidFrame, LimitReached, MeshError, StoreUnavailable
+from registry.errors import InvalidFrame, LimitReached, MeshError, StoreUnavailable, UnknownKind
+from registry.gate import Gate
+from registry.guests import guests
+from registry.keeping import Keeping
 from registry.liveness import Evidence, Presence, Pulse
 from registry.loading import Loading
-from registry.mesh import Arrived, Joined, Mesh, Parted, Pipe, PipeHandler, Restarted
-from registry.pace import Pace
+from registry.mesh import (
+    Arrived,
+    Direction,
+    Joined,
+    Mesh,
+    Offended,
+    Parted,
+    Pipe,
+    PipeHandler,
+    Restarted,
+)
 from registry.probing import PROVE, VOUCH, Probing
 from registry.records import PeerId, Reach, Record, Service, Standing
 from registry.replica import Replica
-from registry.saving import Saving, Source, beat_row, beats_in
+from registry.saving import Saving, Source, beats_in, rows_of
 from registry.settings import RegistrySettings
 from registry.shortcuts import Shortcuts
 from registry.signing import Identity
-from registry.store import Change, Put, Space, Store
+from registry.store import Put, Space, Store
 
 log = logging.getLogger("modelvine.registry")
 
 EPOCH_KEY = "epoch"
 
-# One neighbour forwards what many authors say, so it may send more than any of them.
-_FORWARDED_PER_SECOND = 2_000.0
-# The longest exchange that makes sense is about 70 questions; an answer may take a pass over the whole registry.
-_QUESTIONS_PER_SECOND = 20.0
-_QUESTIONS_AT_ONCE = 100.0
 # A loop that wakes later than this was stopped, or has too much to do.
 _STALL = 1.0
 _CONTEST_SECONDS = 300.0
 # Lapses are noticed at this grain; finer wakes an idle node for nothing.
 _GRAIN = 0.25
-_KEPT_NODES = 64
-
+# A tick may take this share of the loop's time, and no more: it takes a pass over the whole registry.
+_TICK_SHARE = 0.1
+_LONG_TICK = 0.005
 
 _CONTESTED = (
     "another machine speaks with this node's key: stop one of the two, and give it a key of its own"
@@ -92,8 +101,12 @@ class Registry:
         self.load = Loading(self._replica, now=now, counters=self.counters)
         self._now = now
         self._saving = Saving(store, Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
-        self._saving.also(self._records)
-        self._saving.also(self._beats)
+        self._saving.also(lambda: rows_of(self.catalog, self._replica.pulses()))
+        lists = guests(identity.peer, allow=settings.allow, deny=settings.deny)
+        self._gate = Gate(settings, lists, knows=lambda node: node in self.catalog.held, now=now)
+        self._admission = Admission(
+            lists, now=now, counters=self.counters, disconnect=mesh.disconnect
+        )
         self._comparing = Comparing(
             self._replica,
             mesh,
@@ -101,6 +114,7 @@ class Registry:
             now=now,
             random=random,
             perform=self._perform,
+            offended=self._admission.offence,
             counters=self.counters,
         )
         self._probing = Probing(
@@ -116,9 +130,7 @@ class Registry:
             mesh, own=lambda: self.own.reach, held=lambda: self.catalog.held, now=now
         )
         self._contested = float("-inf")
-        self._neighbours = Pace(rate=_FORWARDED_PER_SECOND, burst=_FORWARDED_PER_SECOND * 2)
-        self._askers = Pace(rate=_QUESTIONS_PER_SECOND, burst=_QUESTIONS_AT_ONCE)
-        self._kept: tuple[str, ...] = ()
+        self._keeping = Keeping()
         self._wake = asyncio.Event()
         self._listeners: list[Callable[[frozenset[PeerId]], None]] = []
 
@@ -152,6 +164,11 @@ class Registry:
         if self._now() - self._contested < _CONTEST_SECONDS or self._replica.quiet:
             parts["identity"] = _CONTESTED
         return MappingProxyType(parts)
+
+    def counted(self) -> Mapping[str, int]:
+        """Return what was counted since the start."""
+        lost = {"frames_lost_in_queue": self.mesh.dropped()}
+        return self.counters + self._gate.counters + Counter(lost)
 
     def admits(self, peer: PeerId) -> bool:
         """Say whether a peer may take part here, as `allow` and `deny` have it."""
@@ -221,10 +238,10 @@ class Registry:
         """Join the mesh; raise `MeshDown` when it cannot be had at all, a port in use for example."""
 
         async def serve(pipe: Pipe) -> None:
-            if self._admitted(pipe.peer):
+            if self._admission.admits(pipe.peer):
                 await serve_pipe(pipe)
 
-        await self.mesh.start(self._answer, serve)
+        await self.mesh.start(self._answer, serve, self._gate.judge)
 
     async def run(self) -> None:
         """Keep the registry true until cancelled."""
@@ -244,41 +261,37 @@ class Registry:
 
     # How.
 
-    def _records(self) -> Iterable[Change]:
-        return [
-            Put(Space.RECORDS, node, signed.frame) for node, signed in self.catalog.held.items()
-        ]
-
-    def _beats(self) -> Iterable[Change]:
-        pulses = self._replica.pulses().items()
-        return [beat_row(node, p.version, p.beat) for node, p in pulses if p.beat >= 0]
-
     async def _listen(self) -> None:
         async for event in self.mesh.events():
             match event:
                 case Arrived(frame, via):
                     await self._receive(frame, via)
-                case Joined(peer) if not self._admitted(peer):
+                case Joined(peer) if not self._admission.admits(peer):
                     with suppress(MeshError):
                         await self.mesh.disconnect(peer)
                 case Joined(peer):
-                    await self._perform(self._replica.observe(peer, Evidence.LINKED, self._now()))
+                    chosen = any(
+                        c.peer == peer and c.direction is Direction.OUTBOUND
+                        for c in self.mesh.connections()
+                    )
+                    await self._perform(self._replica.meet(peer, self._now(), chosen=chosen))
                     self._comparing.want(peer)
                     if len(self.mesh.connections()) == 1:
                         # What we said while nobody listened is said again.
                         await self._hurry()
                 case Parted(peer):
-                    await self._perform(self._replica.observe(peer, Evidence.PARTED, self._now()))
+                    await self._perform(self._replica.part(peer, self._now()))
+                case Offended(peer):
+                    await self._admission.offence(peer)
                 case Restarted():
                     await self._hurry()
 
     async def _receive(self, frame: bytes, via: PeerId) -> None:
         self.counters["frames_in"] += 1
-        if not (self._admitted(via) and self._neighbours.allows(via, self._now())):
-            self.counters["frames_dropped"] += 1
+        if not self._admission.admits(via):
             return
         try:
-            effects = self._replica.receive(frame, self._now())
+            effects = self._replica.receive(frame, self._now(), via=via)
         except LimitReached as error:
             self.counters["refused"] += 1
             log.warning("refused a record: %s", error)
@@ -289,15 +302,17 @@ class Registry:
             await self._perform(effects)
 
     async def _answer(self, peer: PeerId, question: bytes) -> bytes:
-        if not self._admitted(peer):
-            raise LimitReached(f"{peer} is not let in here")
-        if not self._askers.allows(peer, self._now()):
-            self.counters["questions_refused"] += 1
-            raise LimitReached(f"{peer} asks too often")
+        self._admission.require(peer)
         await self._perform(self._replica.observe(peer, Evidence.ASKED, self._now()))
         if question[:1] in (PROVE, VOUCH):
             return await self._probing.answer(question)
-        reply, effects = sync.answer(self._replica, question, self._now())
+        try:
+            reply, effects = sync.answer(self._replica, question, self._now(), asker=peer)
+        except UnknownKind:
+            raise
+        except InvalidFrame:
+            await self._admission.offence(peer)
+            raise
         await self._perform(effects)
         return reply
 
@@ -307,8 +322,13 @@ class Registry:
 
     async def _tick(self) -> None:
         while True:
-            await self._perform([*self._replica.tick(self._now()), *self.load.say()])
+            began = self._now()
+            await self._perform([*self._replica.tick(began), *self.load.say()])
+            if self._keeping.stale:
+                self._keep()
             wait = min(max(self._replica.due() - self._now(), 0.005), _GRAIN)
+            if (took := self._now() - began) > _LONG_TICK:
+                await asyncio.sleep(took / _TICK_SHARE)
             self._wake.clear()
             before = self._now()
             await _within(self._wake.wait(), wait)
@@ -338,25 +358,12 @@ class Registry:
                     self._saving.keep(effect)
                 case Loaded():
                     self.load.hear(effect)
-                case Changed():
+                case Changed() | Refused():
                     continue
 
     def _keep(self) -> None:
-        together = claims.among_ourselves(self.own.reach)
-        # A connection through a relay is made when a request needs it: whoever has to be relayed dials others itself.
-        known = [
-            address
-            for node, signed in self.catalog.held.items()
-            if node != self.peer
-            and self.admits(node)
-            and signed.record.standing is not Standing.LEFT
-            for address in claims.direct_addresses(signed.record.reach, node, together=together)[:1]
-        ]
-        # Everybody has an order of their own, the same each time: else all would dial the same few.
-        known.sort(key=lambda address: sha256((self.peer + address).encode()).digest())
-        kept = tuple(known[:_KEPT_NODES])
-        if kept != self._kept:
-            self._kept = kept
+        kept = self._keeping.choose(self.own, self.catalog, self.admits, self._now())
+        if kept is not None:
             self.mesh.keep(kept)
 
     def _contest(self) -> None:
@@ -364,11 +371,6 @@ class Registry:
         if now - self._contested >= _CONTEST_SECONDS:
             log.error(_CONTESTED)
         self._contested = now
-
-    def _admitted(self, peer: PeerId) -> bool:
-        admitted = self.admits(peer)
-        self.counters["kept_out"] += not admitted
-        return admitted
 
     async def _publish(self, frame: bytes) -> None:
         try:
@@ -384,6 +386,9 @@ class Registry:
             if isinstance(effect, Changed):
                 for listener in self._listeners:
                     listener(effect.nodes)
+            elif isinstance(effect, Refused):
+                self.counters["refused"] += effect.count
+                log.warning("refused %d records: %s", effect.count, effect.why)
 
 
 async def _within(wait: Awaitable[object], seconds: float) -> None:

@@ -78,6 +78,12 @@ class RegistrySettings(BaseModel):
         gt=0,
         description="Frames per author and second that are read; more are dropped and counted. Bursts of ten times as many pass.",
     )
+    strangers_per_second: float = Field(
+        2.0,
+        gt=0,
+        description="Nodes per second that a neighbour may bring in besides itself, 100 at once, 2,000 when we dialled it; "
+        "more are refused. Higher lets a large mesh grow faster, and a hostile neighbour too.",
+    )
     allow: tuple[str, ...] = Field(
         (),
         description="Peer ids that are let in; none means everybody who is not in `deny`.",

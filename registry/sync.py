@@ -14,12 +14,12 @@ Pulls and pushes repeat until nothing is left or the exchange has been long enou
 
 import math
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from registry import messages, wire
 from registry.catalog import BUCKETS, Catalog, Signed
-from registry.errors import InvalidFrame, LimitReached
+from registry.effects import Refused
+from registry.errors import InvalidFrame, LimitReached, UnknownKind
 from registry.liveness import Presence
 from registry.messages import (
     FRAME_HEAD,
@@ -37,6 +37,7 @@ __all__ = [
     "MAX_AGE",
     "MAX_BATCHES",
     "MAX_BATCH_BYTES",
+    "MAX_CHECKED",
     "MAX_LISTED",
     "MAX_LISTING_BYTES",
     "Clock",
@@ -49,6 +50,9 @@ __all__ = [
 
 MAX_BATCHES = 32
 """Pulls, and pushes, of one exchange; the rest waits for the next."""
+
+MAX_CHECKED = 128
+"""Frames of one batch that are packed, and checked; checking as many keeps the event loop for some 30 ms."""
 
 MAX_AGE = 30 * 86_400.0
 """Seconds; longer than any lease. This age and any above it says: not lately, or never."""
@@ -79,8 +83,11 @@ def digest_question(replica: Replica) -> bytes:
     return _COMPARE + bytes.fromhex(replica.catalog.digest)
 
 
-def compare(replica: Replica, clock: Clock) -> Exchange:
-    """Make our registry and a peer's equal, as far as one exchange goes; raise `InvalidFrame` for nonsense."""
+def compare(replica: Replica, clock: Clock, peer: PeerId | None = None) -> Exchange:
+    """Make our registry and a peer's equal, as far as one exchange goes; raise `InvalidFrame` for nonsense.
+
+    A `peer` brings in no more strangers than a neighbour may; nobody's name stands for one that is trusted, in a simulation.
+    """
     answer = yield Step(digest_question(replica))
     if answer == EQUAL:
         return (yield from _ask_whom_it_heard(replica, clock, []))
@@ -90,14 +97,14 @@ def compare(replica: Replica, clock: Clock) -> Exchange:
     ours = _held(replica.catalog, unlike)
     wanted = sorted(node for node in theirs if _is_ahead(theirs, ours, node))
     owed = sorted(node for node in ours if _is_ahead(ours, theirs, node))
-    effects = yield from _pull(replica, _with_room(replica, wanted), clock)
+    chosen = _with_room(replica, wanted, replica.room(peer, clock()))
+    effects = yield from _pull(replica, chosen, clock, peer)
     effects = yield from _push(replica, owed, clock, effects)
     return (yield from _ask_whom_it_heard(replica, clock, effects))
 
 
-def _with_room(replica: Replica, wanted: Iterable[PeerId]) -> list[PeerId]:
-    # A full registry would be sent the same strangers at every comparison, only to refuse them.
-    room = replica.room()
+def _with_room(replica: Replica, wanted: Iterable[PeerId], room: int) -> list[PeerId]:
+    # Else the same strangers would be sent at every comparison, only to be refused.
     held = replica.catalog.held
     strangers = 0
     chosen: list[PeerId] = []
@@ -108,15 +115,13 @@ def _with_room(replica: Replica, wanted: Iterable[PeerId]) -> list[PeerId]:
     return chosen
 
 
-def _pull(replica: Replica, wanted: list[PeerId], clock: Clock) -> Exchange:
+def _pull(replica: Replica, wanted: list[PeerId], clock: Clock, peer: PeerId | None) -> Exchange:
     effects: list[Effect] = []
     for _ in range(MAX_BATCHES):
         if not wanted:
             break
         batch = yield Step(_PULL + messages.write_wanted(wanted), effects)
-        words = _read_batch(batch)
-        effects = _learn(replica, words, clock())
-        came = {word.record.node for _, word in words}
+        came, effects = _take(replica, batch, clock(), via=peer)
         if came.isdisjoint(wanted):
             break
         wanted = [node for node in wanted if node not in came]
@@ -144,8 +149,10 @@ def _ask_whom_it_heard(replica: Replica, clock: Clock, effects: list[Effect]) ->
     return [e for node, age in heard for e in replica.told(node, _heard(age, now), now)]
 
 
-def answer(replica: Replica, question: bytes, now: float) -> tuple[bytes, list[Effect]]:
-    """Answer a peer's question; raise `InvalidFrame` for nonsense."""
+def answer(
+    replica: Replica, question: bytes, now: float, *, asker: PeerId | None = None
+) -> tuple[bytes, list[Effect]]:
+    """Answer a peer's question; raise `InvalidFrame` for nonsense. What an `asker` pushes is its to answer for."""
     kind, body = question[:1], question[1:]
     catalog = replica.catalog
     if kind == _COMPARE:
@@ -159,10 +166,10 @@ def answer(replica: Replica, question: bytes, now: float) -> tuple[bytes, list[E
     if question == _HEARD:
         return messages.write_heard(_whom_we_heard(replica, now)), []
     if kind == _PUSH:
-        effects = _learn(replica, _read_batch(body), now)
+        _, effects = _take(replica, body, now, via=asker)
         news = sum(isinstance(effect, Persist) for effect in effects)
         return str(news).encode(), effects
-    raise InvalidFrame("a question of an unknown kind")
+    raise UnknownKind("a question of an unknown kind")
 
 
 def _buckets(catalog: Catalog) -> list[bytes]:
@@ -201,24 +208,48 @@ def _pack(replica: Replica, nodes: Sequence[PeerId], now: float) -> tuple[bytes,
         if signed is None:
             continue
         size += FRAME_HEAD.size + len(signed.frame)
-        if size > MAX_BATCH_BYTES:
+        if size > MAX_BATCH_BYTES or len(parts) >= 2 * MAX_CHECKED:
             return b"".join(parts), [*nodes[place:]]
         age = _age(replica, node, now)
         parts += (FRAME_HEAD.pack(age, len(signed.frame)), signed.frame)
     return b"".join(parts), []
 
 
-def _read_batch(batch: bytes) -> list[tuple[float, Signed]]:
-    """Read ages and words. All are checked before the first is learned, so that nonsense changes nothing."""
-    return [(age, _record(frame)) for age, frame in messages.unpack(batch)]
-
-
-def _learn(replica: Replica, words: Iterable[tuple[float, Signed]], now: float) -> list[Effect]:
+def _take(
+    replica: Replica, batch: bytes, now: float, *, via: PeerId | None
+) -> tuple[set[PeerId], list[Effect]]:
+    """Learn a batch; return whose words were read, and what came of it. Nonsense changes nothing, as all is checked first."""
+    words, left_out = _read_batch(replica, batch, now, via=via)
     effects: list[Effect] = []
+    refused = [f"{via} brings more strangers than one neighbour may"] * left_out
     for age, word in words:
-        with suppress(LimitReached):
-            effects += replica.learn(word, heard=_heard(age, now), now=now)
-    return effects
+        try:
+            effects += replica.learn(word, heard=_heard(age, now), now=now, via=via)
+        except LimitReached as error:
+            refused.append(str(error))
+    if refused:
+        effects.append(Refused(len(refused), refused[-1]))
+    return {word.record.node for _, word in words}, effects
+
+
+def _read_batch(
+    replica: Replica, batch: bytes, now: float, *, via: PeerId | None
+) -> tuple[list[tuple[float, Signed]], int]:
+    """Return ages and words, and how many strangers were left out.
+
+    What is held already, and strangers beyond those that a neighbour may bring in, are not worth a look at their signature.
+    """
+    words: list[tuple[float, Signed]] = []
+    room = replica.room(via, now)
+    left_out = 0
+    for age, frame in messages.unpack(batch):
+        held = replica.catalog.held.get(wire.author_of(frame))
+        room -= held is None
+        if held is None and room < 0:
+            left_out += 1
+        elif (held is None or held.frame != frame) and len(words) < MAX_CHECKED:
+            words.append((age, _record(frame)))
+    return words, left_out
 
 
 def _record(frame: bytes) -> Signed:

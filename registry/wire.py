@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from registry import signing
 from registry.catalog import Signed
-from registry.errors import InvalidFrame, LimitReached
+from registry.errors import InvalidFrame, LimitReached, UnknownKind
 from registry.mesh import MAX_FRAME_BYTES
 from registry.records import (
     Doubt,
@@ -171,9 +171,9 @@ def decode(frame: bytes) -> Signed | Heartbeat | Doubt | LoadNote:
         )
     version, kind = frame[0], frame[1]
     if version != VERSION:
-        raise InvalidFrame(f"frames of version {version} are not known here")
+        raise UnknownKind(f"frames of version {version} are not known here")
     if kind not in _READERS:
-        raise InvalidFrame(f"frames of kind {kind} are not known here")
+        raise UnknownKind(f"frames of kind {kind} are not known here")
     public = frame[2 : 2 + signing.KEY_BYTES]
     signature = frame[2 + signing.KEY_BYTES : HEADER_BYTES]
     body = frame[HEADER_BYTES:]

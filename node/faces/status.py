@@ -89,7 +89,7 @@ def _sizes(context: Context) -> Sizes:
         services=sum(len(signed.record.services) for signed in held.values()),
         workers=len(context.agent.workers),
         up={part: part not in degraded for part in _PARTS},
-        frames={**registry.counters, "frames_lost_in_queue": registry.mesh.dropped()},
+        frames=registry.counted(),
         connections=len(registry.mesh.connections()),
         relaying={what: count for what, count in relay.items() if what in _NOW},
         relayed={what: count for what, count in relay.items() if what not in _NOW},

@@ -45,7 +45,25 @@ class Restarted:
     """The mesh came back after a failure: announce and compare again."""
 
 
-MeshEvent = Arrived | Joined | Parted | Restarted
+@dataclass(frozen=True, slots=True)
+class Offended:
+    """A peer sent by gossip what no honest peer sends."""
+
+    peer: PeerId
+
+
+MeshEvent = Arrived | Joined | Parted | Restarted | Offended
+
+
+class Verdict(StrEnum):
+    """What to do with a frame that a neighbour hands over."""
+
+    TAKE = "take"
+    """Take it in, and pass it on."""
+    DROP = "drop"
+    """Do neither."""
+    OFFENCE = "offence"
+    """Do neither, and blame the neighbour."""
 
 
 class Direction(StrEnum):
@@ -108,6 +126,15 @@ It is not cancelled when the pipe is cut: its reads and writes raise `PeerUnreac
 """
 
 
+Judge = Callable[[PeerId, PeerId, bytes], Verdict]
+"""Judges a frame by the neighbour that hands it over, its publisher, and itself. Called in the mesh's own thread."""
+
+
+def trust(via: PeerId, author: PeerId, frame: bytes) -> Verdict:  # noqa: ARG001 (a judge's signature)
+    """Judge nothing: for meshes that carry other frames than ours."""
+    return Verdict.TAKE
+
+
 class Mesh(Protocol):
     """One node's place in the mesh. Methods may be called once `start` has returned."""
 
@@ -115,7 +142,7 @@ class Mesh(Protocol):
     def peer(self) -> PeerId:
         """Our own id."""
 
-    async def start(self, answer: Answerer, serve_pipe: PipeHandler) -> None:
+    async def start(self, answer: Answerer, serve_pipe: PipeHandler, judge: Judge = trust) -> None:
         """Listen, dial the bootstrap peers in the background, and keep both up until `stop`."""
 
     async def stop(self) -> None:

@@ -9,7 +9,6 @@ import logging
 import math
 import struct
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -19,11 +18,7 @@ import libp2p.pubsub.pubsub as pubsub_module
 import libp2p.stream_muxer.muxer_multistream as muxer_module
 import trio
 from libp2p.abc import IHost, INetConn, INetStream
-from libp2p.exceptions import ParseError
-from libp2p.network.stream.exceptions import StreamError
-from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import GossipSub
-from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.rpc_queue import RpcQueue
 from libp2p.stream_muxer.yamux.yamux import (
     FLAG_SYN,
@@ -43,70 +38,6 @@ QUEUE = 1024
 
 WINDOW_BATCH = 16 * 1024
 """Bytes read before a window update is sent; libp2p sends one for each read, even of one byte."""
-
-Deliver = Callable[[ID, rpc_pb2.Message], None]
-
-
-class HardPubsub(pubsub_module.Pubsub):
-    """Pubsub that survives what peers send, and says who handed a message on."""
-
-    def __init__(self, *positional: Any, deliver: Deliver, **named: Any) -> None:
-        super().__init__(*positional, **named)
-        self._deliver = deliver
-        self._forwarders: dict[int, ID] = {}
-        # The library counts from whole seconds: after a quick restart its messages look like old ones.
-        self.counter = time.time_ns()
-
-    def retire(self) -> None:
-        """End the thread of the cache of seen messages, which outlives every other part of the library."""
-        self.seen_messages.stop()
-
-    async def stream_handler(self, stream: INetStream) -> None:
-        """Read a peer's messages; whoever sends what is no message is cut off by the guard around this."""
-        try:
-            await self.continuously_read_stream(stream)
-        except StreamError:
-            await stream.reset()
-            self._handle_dead_peer(stream.muxed_conn.peer_id)
-        # The library gives up on some garbage without a word, and leaves a peer connected but unheard.
-        wire: Any = stream
-        if not wire.muxed_stream.recv_closed:
-            raise ParseError("the reader gave up")
-
-    def reopen(self, peer_id: ID) -> None:
-        """Open the stream to a peer anew: one of its connections ended, maybe the one that carried the stream."""
-        self._handle_dead_peer(peer_id)
-
-    def _handle_dead_peer(self, peer_id: ID) -> None:
-        # While a peer is connected it is no deader than one stream, and does not say again what it is subscribed to.
-        connected = self._peer_is_connected(peer_id)
-        topics = [topic for topic, peers in self.peer_topics.items() if peer_id in peers]
-        super()._handle_dead_peer(peer_id)
-        if connected and topics:
-            for topic in topics:
-                self.peer_topics.setdefault(topic, set()).add(peer_id)
-            self._peer_subscription_count[peer_id] = len(topics)
-
-    async def push_msg(self, msg_forwarder: ID, msg: rpc_pb2.Message) -> None:
-        """Take a message in; an undecodable key or a raising validator costs the sender its connection."""
-        self._forwarders[id(msg)] = msg_forwarder
-        try:
-            await super().push_msg(msg_forwarder, msg)
-        except Exception as error:  # noqa: BLE001 (it would end the node)
-            _log.warning("cut off %s for a bad message: %s", msg_forwarder, type(error).__name__)
-            with suppress(Exception):
-                await self.host.get_network().close_peer(msg_forwarder)
-        finally:
-            del self._forwarders[id(msg)]
-
-    async def write_msg(self, stream: INetStream, rpc_msg: rpc_pb2.RPC) -> bool:
-        """Write to a peer without our signed addresses: the library adds their 300 bytes to whatever it says."""
-        rpc_msg.ClearField("senderRecord")
-        return await super().write_msg(stream, rpc_msg)
-
-    def notify_subscriptions(self, publish_message: rpc_pb2.Message) -> None:
-        """Hand a message over at once: the library's channel drops silently, and forgets the forwarder."""
-        self._deliver(self._forwarders[id(publish_message)], publish_message)
 
 
 class HardGossipSub(GossipSub):
@@ -129,10 +60,11 @@ class HardGossipSub(GossipSub):
 
 def harden() -> None:
     """Patch the library once for the whole process; call it before any host is made."""
-    _require(pubsub_module, "SUBSCRIPTION_CHANNEL_SIZE", "RpcQueue", "signature_validator")
+    _require(pubsub_module, "SUBSCRIPTION_CHANNEL_SIZE", "RpcQueue")
     _require(pubsub_module.Pubsub, "push_msg", "notify_subscriptions", "stream_handler")
     _require(pubsub_module.Pubsub, "continuously_read_stream", "_handle_dead_peer", "write_msg")
     _require(pubsub_module.Pubsub, "_peer_is_connected", "_schedule_peer_stream_retry")
+    _require(pubsub_module.Pubsub, "_is_msg_seen", "_is_subscribed_to_msg", "handle_subscription")
     _require(GossipSub, "_get_in_topic_gossipsub_peers_from_minus", "_handle_topic_heartbeat")
     _require(muxer_module, "Yamux")
     _require(Yamux, "_measure_rtt_loop", "_write_frame")

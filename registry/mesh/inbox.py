@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
-from registry.mesh import Arrived, MeshEvent, Restarted
+from registry.mesh import Arrived, MeshEvent, Offended, Restarted
 
 
 class Inbox:
@@ -22,10 +22,10 @@ class Inbox:
         self.dropped = 0
 
     def put(self, event: MeshEvent) -> None:
-        """Queue an event; drop a frame when `limit` events wait already."""
+        """Queue an event; drop a frame, or an offence, when `limit` events wait already."""
         if self._closed:
             return
-        if isinstance(event, Arrived) and len(self._waiting) >= self._limit:
+        if isinstance(event, Arrived | Offended) and len(self._waiting) >= self._limit:
             self.dropped += 1
             return
         # Connections that flap while nobody reads must not grow the queue without end either.

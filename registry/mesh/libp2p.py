@@ -16,12 +16,15 @@ from registry.mesh import (
     Arrived,
     Connection,
     Joined,
+    Judge,
     MeshEvent,
+    Offended,
     Origin,
     Parted,
     Pipe,
     PipeHandler,
     Restarted,
+    trust,
 )
 from registry.mesh.byte_queue import ByteQueue
 from registry.mesh.crew import Crew
@@ -75,8 +78,9 @@ class LibP2PMesh:
         """Our own id."""
         return self._plan.identity.peer
 
-    async def start(self, answer: Answerer, serve_pipe: PipeHandler) -> None:
+    async def start(self, answer: Answerer, serve_pipe: PipeHandler, judge: Judge = trust) -> None:
         """Listen and begin to dial; raise `MeshDown` when an address cannot be listened on."""
+        self._judge = judge
         self._answer = answer
         self._serve_pipe = serve_pipe
         await self._thread.start(timeout=START_SECONDS)
@@ -161,7 +165,9 @@ class LibP2PMesh:
         thread = self._thread
         doors = Doors(
             tell=thread.tell,
+            judge=self._judge,
             arrived=self._arrived,
+            offended=self._arrived,
             connected=self._see,
             addressed=self._addressed,
             answer=lambda asker, question: thread.visit(self._answered, asker, question),
@@ -175,7 +181,7 @@ class LibP2PMesh:
     async def _served(self, peer: PeerId, end: PipeEnd, incoming: ByteQueue) -> None:
         await self._serve_pipe(StreamPipe(peer, end, incoming, self._thread))
 
-    def _arrived(self, arrived: Arrived) -> None:
+    def _arrived(self, arrived: Arrived | Offended) -> None:
         # In trio. What waits to cross is bounded too: a busy event loop must not become a heap of callbacks.
         if self._sent - self._landed >= self._plan.settings.queue:
             self._refused += 1
@@ -183,7 +189,7 @@ class LibP2PMesh:
         self._sent += 1
         self._thread.tell(self._land, arrived)
 
-    def _land(self, arrived: Arrived) -> None:
+    def _land(self, arrived: Arrived | Offended) -> None:
         self._landed += 1
         self._inbox.put(arrived)
 

@@ -16,9 +16,10 @@ from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 
-from registry.mesh import MAX_FRAME_BYTES
-from registry.mesh.hardening import Deliver, HardGossipSub, HardPubsub, guard, harden
+from registry.mesh import MAX_FRAME_BYTES, Judge
+from registry.mesh.hardening import HardGossipSub, guard, harden
 from registry.mesh.libp2p_logs import route_logs
+from registry.mesh.libp2p_pubsub import Deliver, HardPubsub, Offended
 from registry.settings import MeshSettings
 from registry.signing import Identity
 
@@ -47,7 +48,9 @@ def make_host(
     *,
     swarm_key: str | None,
     topic: str,
+    judge: Judge,
     deliver: Deliver,
+    offended: Offended,
 ) -> Host:
     """Make a guarded host. Call it in the trio thread."""
     harden()
@@ -71,7 +74,9 @@ def make_host(
     pubsub = HardPubsub(
         host,
         gossip,
+        judge=judge,
         deliver=deliver,
+        offended=offended,
         strict_signing=True,
         allowed_topics={topic},
         max_inbound_rpc_size=_RPC_BYTES,

@@ -16,7 +16,7 @@ from libp2p.utils.address_validation import expand_wildcard_address
 from multiaddr import Multiaddr
 
 from registry.errors import LimitReached
-from registry.mesh import MAX_FRAME_BYTES, Arrived, Connection, Origin
+from registry.mesh import MAX_FRAME_BYTES, Arrived, Connection, Judge, Offended, Origin
 from registry.mesh.byte_queue import ByteQueue
 from registry.mesh.dialing import peer_in
 from registry.mesh.hardening import indifferent, unreachable
@@ -51,7 +51,9 @@ class Doors:
     """The ways back to the asyncio side."""
 
     tell: Callable[..., object]
+    judge: Judge
     arrived: Callable[[Arrived], None]
+    offended: Callable[[Offended], None]
     connected: Callable[[tuple[Connection, ...]], None]
     addressed: Callable[[tuple[str, ...]], None]
     answer: Callable[[PeerId, bytes], Awaitable[bytes]]
@@ -95,7 +97,9 @@ class Place:
             plan.settings,
             swarm_key=plan.swarm_key,
             topic=plan.topic,
+            judge=doors.judge,
             deliver=self._deliver,
+            offended=self._tell_offence,
         )
         self._host = self._made.host
         self._asking = Asking(self._host)
@@ -289,6 +293,9 @@ class Place:
     def _deliver(self, forwarder: ID, message: rpc_pb2.Message) -> None:
         if forwarder != self._host.get_id() and len(message.data) <= MAX_FRAME_BYTES:
             self._doors.arrived(Arrived(bytes(message.data), PeerId(str(forwarder))))
+
+    def _tell_offence(self, peer: ID) -> None:
+        self._doors.offended(Offended(PeerId(str(peer))))
 
     def _tell_connections(self, connections: tuple[Connection, ...]) -> None:
         self._doors.tell(self._doors.connected, connections)

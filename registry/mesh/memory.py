@@ -13,11 +13,13 @@ from registry.mesh import (
     Answerer,
     Connection,
     Direction,
+    Judge,
     MeshEvent,
     Origin,
     Pipe,
     PipeHandler,
     Restarted,
+    trust,
 )
 from registry.mesh.crew import Crew
 from registry.mesh.inbox import Inbox
@@ -53,7 +55,12 @@ class MemoryMesh:
         """Our own id."""
         return self._peer
 
-    async def start(self, answer: Answerer, serve_pipe: PipeHandler) -> None:
+    async def start(
+        self,
+        answer: Answerer,
+        serve_pipe: PipeHandler,
+        judge: Judge = trust,  # noqa: ARG002 (nobody passes on what it heard, so nobody is to blame for it)
+    ) -> None:
         """Take a place on the switchboard; peers that wait for this node are connected at once."""
         self._answer = answer
         self._serve_pipe = serve_pipe

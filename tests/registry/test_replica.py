@@ -556,12 +556,12 @@ def test_however_slow_the_pace_a_first_word_is_heard(rate: float) -> None:
 def test_room_counts_free_places_and_those_of_the_lost() -> None:
     one = replica(A, settings=RegistrySettings(max_nodes=3))
     one.announce(0.0, services=[])
-    rooms = [one.room()]
+    rooms = [one.room(None, 0.0)]
     for owner, now in zip((B, C), count(), strict=False):
         one.receive(word(owner), float(now))
-        rooms.append(one.room())
+        rooms.append(one.room(None, float(now)))
     one.tick(LEASE + 1.0)
-    assert [*rooms, one.room()] == [2, 1, 0, 2]
+    assert [*rooms, one.room(None, LEASE + 1.0)] == [2, 1, 0, 2]
 
 
 # Doubts.
@@ -838,6 +838,6 @@ def test_a_flood_of_identities_is_held_up_to_the_limit_and_refused_beyond() -> N
     beyond = tracemalloc.get_traced_memory()[0] - full
     tracemalloc.stop()
     assert refused == 2_500
-    assert len(one.catalog.held) == 500
+    assert len(one.catalog.held) == 1 + 375  # the last quarter is kept for nodes that were met
     assert beyond < 1024 * 1024
     assert offered(A, one) == {LLAMA}

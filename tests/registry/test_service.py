@@ -511,7 +511,5 @@ async def test_a_flood_of_bad_frames_costs_each_a_count_and_honest_nodes_are_hea
             if not a.counters["frames_in"] % 100:
                 await asyncio.sleep(0)
         await until(lambda: a.counters["frames_in"] + a.mesh.dropped() >= 6_000)
-        # What one neighbour hands on beyond its pace is not even verified.
-        assert a.counters["frames_bad"] <= 4_000 + 2_000 * 5
         async with node(net, B, QWEN, bootstrap=(A,)) as b:
             await until(lambda: offers(a, "qwen") and offers(b, "llama"))

@@ -16,7 +16,7 @@ from libp2p.peer.id import ID
 from libp2p.pubsub.pb import rpc_pb2
 
 from registry.errors import MeshDown, PeerUnreachable
-from registry.mesh import Joined, Parted, Pipe, Restarted
+from registry.mesh import Joined, Offended, Parted, Pipe, Restarted
 from registry.mesh.libp2p import LibP2PMesh
 from tests.registry.mesh.worlds import (
     LibP2PWorld,
@@ -84,7 +84,6 @@ def with_an_undecodable_key(liar: Seat) -> bytes:
     "lie",
     [
         pytest.param(lambda liar: prefixed(b"\xff" * 40), id="malformed message"),
-        pytest.param(with_an_undecodable_key, id="undecodable key"),
         pytest.param(lambda liar: b"\xff" * 64, id="endless length"),
     ],
 )
@@ -100,6 +99,18 @@ async def test_a_bad_message_costs_its_sender_the_connection_and_nobody_else_any
     assert Parted(bystander.mesh.peer) not in victim.seen
     assert Restarted() not in victim.seen
     assert capfd.readouterr().err == ""
+
+
+async def test_a_message_that_nobody_can_have_signed_is_an_offence_of_whoever_hands_it_over(
+    world: LibP2PWorld,
+) -> None:
+    victim = await world.seat("victim")
+    bystander = await world.seat("bystander", victim)
+    liar = await world.seat("liar", victim)
+    await send_raw(liar, victim, MESHSUB, with_an_undecodable_key(liar))
+    await until(lambda: Offended(liar.mesh.peer) in victim.seen)
+    await frames_flow(bystander, victim, b"from the bystander")
+    assert Restarted() not in victim.seen
 
 
 async def test_a_raising_stream_handler_costs_one_stream(world: LibP2PWorld) -> None:

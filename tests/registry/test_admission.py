@@ -1,0 +1,65 @@
+"""Whom a node hears and answers: not everybody, not always, and it says so."""
+
+import logging
+from collections import Counter
+
+import pytest
+
+from registry.admission import QUESTIONS_AT_ONCE, Admission
+from registry.blame import BARRED_SECONDS, OFFENCES
+from registry.errors import LimitReached, PeerUnreachable
+from registry.guests import guests
+from registry.records import PeerId
+
+LIAR, FRIEND, KEPT_OUT = map(PeerId, ("liar", "friend", "kept out"))
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.counters: Counter[str] = Counter()
+        self.cut: list[PeerId] = []
+        self.admission = Admission(
+            guests(PeerId("own"), allow=(), deny=(KEPT_OUT,)),
+            now=lambda: self.now,
+            counters=self.counters,
+            disconnect=self.disconnect,
+        )
+
+    async def disconnect(self, peer: PeerId) -> None:
+        self.cut.append(peer)
+        raise PeerUnreachable("it has gone by itself")
+
+
+def test_who_is_kept_out_may_ask_nothing() -> None:
+    scene = Scene()
+    with pytest.raises(LimitReached):
+        scene.admission.require(KEPT_OUT)
+    assert scene.counters["kept_out"] == 1
+
+
+def test_a_peer_asks_so_much_and_the_others_as_much(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    for _ in range(int(QUESTIONS_AT_ONCE)):
+        scene.admission.require(LIAR)
+    with caplog.at_level(logging.WARNING), pytest.raises(LimitReached):
+        scene.admission.require(LIAR)
+    scene.admission.require(FRIEND)
+    assert scene.counters["questions_refused"] == 1
+    assert "asks too often" in caplog.text
+
+
+async def test_who_offends_again_and_again_is_cut_off_for_a_while(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene = Scene()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(OFFENCES + 50):
+            await scene.admission.offence(LIAR)
+    assert scene.cut == [LIAR]
+    assert (scene.counters["offences"], scene.counters["barred"]) == (OFFENCES + 50, 1)
+    assert caplog.text.count("cut off") == 1
+    assert not scene.admission.admits(LIAR)
+    assert scene.admission.admits(FRIEND)
+    scene.now = BARRED_SECONDS
+    assert scene.admission.admits(LIAR)
