@@ -167,8 +167,9 @@ class Registry:
 
     def counted(self) -> Mapping[str, int]:
         """Return what was counted since the start."""
-        lost = {"frames_lost_in_queue": self.mesh.dropped()}
-        return self.counters + self._gate.counters + Counter(lost)
+        lost, refused = self.mesh.dropped(), self.mesh.refused()
+        mesh = Counter(frames_lost_in_queue=lost, connections_refused=refused)
+        return self.counters + self._gate.counters + mesh
 
     def admits(self, peer: PeerId) -> bool:
         """Say whether a peer may take part here, as `allow` and `deny` have it."""
@@ -308,10 +309,9 @@ class Registry:
             return await self._probing.answer(question)
         try:
             reply, effects = sync.answer(self._replica, question, self._now(), asker=peer)
-        except UnknownKind:
-            raise
-        except InvalidFrame:
-            await self._admission.offence(peer)
+        except InvalidFrame as error:
+            if not isinstance(error, UnknownKind):
+                await self._admission.offence(peer)
             raise
         await self._perform(effects)
         return reply

@@ -144,6 +144,11 @@ class MeshSettings(BaseModel):
     max_connections: int = Field(
         256, ge=2, description="Connections held at most; more are refused."
     )
+    max_connections_per_address: int = Field(
+        64,
+        ge=1,
+        description="Connections from one IP address, handshakes included; more are refused. A site behind NAT shares one.",
+    )
     dial_timeout: float = Field(
         5.0, gt=0, le=60, description="Seconds for a dial with its handshake."
     )

@@ -29,6 +29,7 @@ from libp2p.stream_muxer.yamux.yamux import (
 )
 
 from registry.errors import MeshError, PeerUnreachable
+from registry.mesh.callers import Callers
 from registry.mesh.libp2p_muxer import GuardedYamux
 
 _log = logging.getLogger("modelvine.mesh")
@@ -88,8 +89,8 @@ def harden() -> None:
         patched._auto_tune_and_send_window_update = _batching(original)  # noqa: SLF001
 
 
-def guard(host: IHost) -> None:
-    """Guard one host, between its making and its running."""
+def guard(host: IHost, callers: Callers, refused: Callable[[], object]) -> None:
+    """Guard one host, between its making and its running; `refused` is called for each caller that is turned away."""
     network: Any = host.get_network()
     _require(network, "common_stream_handler", "_inbound_limiter", "upgrade_inbound_raw_conn")
     _require(network, "unblock_peer", "close_peer", "auto_connector")
@@ -100,7 +101,8 @@ def guard(host: IHost) -> None:
     network._inbound_limiter = trio.CapacityLimiter(math.inf)  # noqa: SLF001
     # It dials whoever it has heard of until half of `max_connections` stand, whatever its watermarks say.
     network.auto_connector.maybe_connect = _nothing
-    network.upgrade_inbound_raw_conn = _ending_with_its_connection(network.upgrade_inbound_raw_conn)
+    upgrade = _ending_with_its_connection(network.upgrade_inbound_raw_conn)
+    network.upgrade_inbound_raw_conn = _counting(upgrade, callers, refused)
 
 
 async def ping(connection: INetConn, timeout: float) -> bool:
@@ -167,6 +169,25 @@ def _ending_with_its_connection(
         raise ConnectionResetError("the connection has ended")
 
     return upgrade_and_wait
+
+
+def _counting(
+    upgrade: Callable[..., Awaitable[Any]], callers: Callers, refused: Callable[[], object]
+) -> Callable[..., Awaitable[Any]]:
+    async def count_and_upgrade(raw: Any, *positional: Any) -> Any:
+        # Before the handshake: the library looks at its limits when that is paid for, and at addresses never.
+        address, *_ = raw.get_remote_address() or ("",)
+        if why := callers.enter(address, trio.current_time()):
+            refused()
+            _log.warning("refused a connection: %s", why)
+            await raw.close()
+            raise ConnectionResetError(why)
+        try:
+            return await upgrade(raw, *positional)
+        finally:
+            callers.leave(address)
+
+    return count_and_upgrade
 
 
 async def _nothing(*_: object) -> None:

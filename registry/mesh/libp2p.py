@@ -68,6 +68,7 @@ class LibP2PMesh:
         self._sent = 0
         self._landed = 0
         self._refused = 0
+        self._callers_refused = 0
         # Where our own interfaces are, which `announce` may leave out.
         self._interfaces: tuple[str, ...] = ()
         self._crew = Crew()
@@ -157,6 +158,10 @@ class LibP2PMesh:
         """What this node did for others as a relay since the mesh came up."""
         return {} if self._place is None else dict(self._place.relaying)
 
+    def refused(self) -> int:
+        """How many connections of others were refused because a limit was reached."""
+        return self._callers_refused
+
     def running(self) -> bool:
         """Whether the trio run lives."""
         return self._place is not None
@@ -168,6 +173,7 @@ class LibP2PMesh:
             judge=self._judge,
             arrived=self._arrived,
             offended=self._arrived,
+            refused=self._turned_away,
             connected=self._see,
             addressed=self._addressed,
             answer=lambda asker, question: thread.visit(self._answered, asker, question),
@@ -188,6 +194,9 @@ class LibP2PMesh:
             return
         self._sent += 1
         self._thread.tell(self._land, arrived)
+
+    def _turned_away(self) -> None:
+        self._callers_refused += 1
 
     def _land(self, arrived: Arrived | Offended) -> None:
         self._landed += 1

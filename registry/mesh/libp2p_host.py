@@ -1,5 +1,6 @@
 """Which libp2p host do we run? Noise and yamux over TCP, a private net where a key is given, gossipsub 1.1."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.pubsub.score import ScoreParams
 from libp2p.rcmgr import ResourceManager
 from libp2p.rcmgr.manager import ResourceLimits
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
@@ -17,6 +19,7 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.stream_muxer.yamux.yamux import Yamux
 
 from registry.mesh import MAX_FRAME_BYTES, Judge
+from registry.mesh.callers import Callers
 from registry.mesh.hardening import HardGossipSub, guard, harden
 from registry.mesh.libp2p_logs import route_logs
 from registry.mesh.libp2p_pubsub import Deliver, HardPubsub, Offended
@@ -31,6 +34,10 @@ STREAMS = 4096
 
 _RPC_BYTES = 2 * MAX_FRAME_BYTES
 _NEGOTIATION = 5.0
+# There is one topic; a newer version may subscribe to a few more.
+_SUBSCRIPTIONS = 8
+# Longer than any message is on its way; each of those remembered takes some 200 bytes.
+_SEEN_SECONDS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ def make_host(
     judge: Judge,
     deliver: Deliver,
     offended: Offended,
+    refused: Callable[[], object],
 ) -> Host:
     """Make a guarded host. Call it in the trio thread."""
     harden()
@@ -66,7 +74,8 @@ def make_host(
         psk=swarm_key,
         disable_identify_address_discovery=True,
     )
-    guard(host)
+    most, per_address = settings.max_connections, settings.max_connections_per_address
+    guard(host, Callers(most=most, per_address=per_address), refused)
     # Each retry costs the redial loop time that it spends better itself.
     network: Any = host.get_network()
     network.retry_config = RetryConfig(max_retries=0)
@@ -80,6 +89,9 @@ def make_host(
         strict_signing=True,
         allowed_topics={topic},
         max_inbound_rpc_size=_RPC_BYTES,
+        max_subscriptions_per_rpc=_SUBSCRIPTIONS,
+        max_subscriptions_per_peer=_SUBSCRIPTIONS,
+        seen_ttl=_SEEN_SECONDS,
     )
     return Host(host, pubsub, gossip)
 
@@ -90,17 +102,29 @@ def _gossip() -> HardGossipSub:
         degree=6,
         degree_low=4,
         degree_high=12,
+        gossip_window=3,  # heartbeats whose messages are offered to those outside of the mesh
+        gossip_history=5,  # heartbeats for which messages are kept, and may be asked for
         heartbeat_initial_delay=0.1,
         heartbeat_interval=HEARTBEAT,
+        prune_back_off=60,
+        unsubscribe_back_off=10,
+        direct_peers=None,  # nobody is above the limits
+        do_px=False,  # addresses come from signed records, not from whoever prunes us
+        # Scores are off: the library decays them wrongly, and counts what is invalid for whoever relayed it. Our own gate
+        # judges each message before it is passed on, and cuts off whoever hands over what nobody may believe.
+        score_params=ScoreParams(),
         adaptive_gossip_enabled=False,  # it slows the heartbeat to half a minute in a quiet mesh
         spam_protection_enabled=False,  # it stops forwarding at 10 messages per second
         eclipse_protection_enabled=False,  # it counts addresses, and a site has one
+        max_pending_messages_per_peer=100,  # for a peer that has not said yet what it subscribes to
+        pending_messages_ttl=30.0,
     )
 
 
 def _connections(settings: MeshSettings) -> ConnectionConfig:
     return ConnectionConfig(
         max_connections=settings.max_connections,
+        max_connections_per_peer=3,  # two that dial each other at once, and one that is on its way out
         min_connections=0,
         low_watermark=0,
         high_watermark=settings.max_connections,

@@ -54,6 +54,7 @@ class Doors:
     judge: Judge
     arrived: Callable[[Arrived], None]
     offended: Callable[[Offended], None]
+    refused: Callable[[], None]
     connected: Callable[[tuple[Connection, ...]], None]
     addressed: Callable[[tuple[str, ...]], None]
     answer: Callable[[PeerId, bytes], Awaitable[bytes]]
@@ -100,6 +101,7 @@ class Place:
             judge=doors.judge,
             deliver=self._deliver,
             offended=self._tell_offence,
+            refused=doors.refused,
         )
         self._host = self._made.host
         self._asking = Asking(self._host)

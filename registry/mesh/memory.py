@@ -192,6 +192,10 @@ class MemoryMesh:
         """Nothing: everybody reaches everybody here, or nobody does."""
         return {}
 
+    def refused(self) -> int:
+        """How many connections were refused: none, as nothing here is ever full."""
+        return 0
+
     def running(self) -> bool:
         """Whether this node is on the switchboard."""
         return self._running
