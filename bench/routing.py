@@ -234,19 +234,18 @@ def as_table(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
 
 
 def plot(folder: Path, *, requests: int, seed: int) -> None:
-    """Draw p99 against the oracle's, over the load."""
+    """Draw by how much p99 is above the oracle's, over the load. Nobody here has workers of their own to stay at."""
     loads = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
-    ratios: dict[str, list[float]] = {name: [] for name in policies.NAMES}
+    above: dict[str, list[float]] = {n: [] for n in policies.NAMES if n != "local_first"}
     for load in loads:
         found = compare("unequal", load=load, requests=requests, seed=seed)
         best = percentile(found["oracle"], 0.99)
-        for name, row in ratios.items():
-            row.append(percentile(found[name], 0.99) / best)
-    title = "Slowest hundredth of answers, against an oracle; machines of 2 to 16 slots"
-    lines = [Line(name, row) for name, row in ratios.items()]
-    drawn = draw(
-        title, [100 * load for load in loads], lines, "load in % of all slots", "p99 ÷ oracle's p99"
-    )
+        for name, row in above.items():
+            row.append(100 * (percentile(found[name], 0.99) / best - 1))
+    title = "Slowest hundredth of answers: how far above an oracle, machines of 2 to 16 slots"
+    lines = [Line(name, row) for name, row in above.items()]
+    places = [100 * load for load in loads]
+    drawn = draw(title, places, lines, "load in % of all slots", "% above the oracle")
     (folder / "routing.svg").write_text(drawn)
 
 
