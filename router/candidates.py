@@ -1,7 +1,7 @@
 """Who could answer this request, and who could not, with the reason. Pure: values in, values out."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from registry.catalog import Catalog
@@ -16,7 +16,8 @@ from router.workers import Worker, Workers
 class Candidate:
     """One replica that could answer. `worker` is set for this machine's own; `in_flight` counts requests from here.
 
-    Whether the node of a `suspect` one answers is in doubt; if it is `unreachable` as well, it lives, but not for us.
+    Whether the node of a `suspect` one answers is in doubt; if it is `unreachable` as well, it lives, but not for us. An
+    `ejected` one failed lately, time and again: it is a last resort rather than nobody.
     `report` is what its node said of it last, `None` when that is unknown; it is never set for this machine's own, whose
     requests all pass here.
     """
@@ -27,6 +28,7 @@ class Candidate:
     in_flight: int = 0
     suspect: bool = False
     unreachable: bool = False
+    ejected: bool = False
     report: Reported | None = None
 
     @property
@@ -35,9 +37,21 @@ class Candidate:
         return self.in_flight + self.report.others if self.report else self.in_flight
 
     @property
+    def rank(self) -> int:
+        """After whom it comes, whatever the load: 0 is trusted, 1 in doubt, 2 ejected, 3 out of reach."""
+        return 3 if self.unreachable else 2 if self.ejected else int(self.suspect)
+
+    @property
     def key(self) -> tuple[PeerId, Service]:
         """What in-flight counts and outcomes are kept by."""
         return self.node, self.service
+
+    @property
+    def address(self) -> str:
+        """What its circuit is kept by: the worker's URL, or the replica at its node."""
+        if self.worker is not None:
+            return self.worker.api
+        return f"{self.node}/{self.service.project}/{self.service.model}/{self.service.cid}"
 
     @property
     def dialect(self) -> str:
@@ -72,6 +86,15 @@ class Field:
     excluded: tuple[Excluded, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What this node knows of replicas: its requests there, what their nodes report, whether their circuits let one pass."""
+
+    in_flight: Mapping[tuple[PeerId, Service], int]
+    reported: Callable[[PeerId, Service], Reported | None]
+    admits: Callable[[Candidate], bool]
+
+
 def candidates(
     request: Request,
     *,
@@ -79,8 +102,7 @@ def candidates(
     catalog: Catalog,
     workers: Workers,
     presence: Callable[[PeerId], Presence],
-    in_flight: Mapping[tuple[PeerId, Service], int],
-    reported: Callable[[PeerId, Service], Reported | None],
+    known: Known,
     draining: bool = False,
 ) -> Field:
     """Sort everybody who offers `request.model` into eligible and excluded."""
@@ -95,7 +117,7 @@ def candidates(
 
     for worker in workers.by_name.get(request.model, ()):
         key = own, worker.service
-        ours = Candidate(own, worker.service, worker, in_flight.get(key, 0))
+        ours = Candidate(own, worker.service, worker, known.in_flight.get(key, 0))
         full = bool(worker.capacity) and ours.in_flight >= worker.capacity
         reason = _unwanted(request, ours)
         # A peer may still have us in its catalog while we drain; what it sends on is told to go elsewhere.
@@ -109,14 +131,15 @@ def candidates(
         theirs = Candidate(
             offer.node,
             offer.service,
-            in_flight=in_flight.get((offer.node, offer.service), 0),
+            in_flight=known.in_flight.get((offer.node, offer.service), 0),
             suspect=seen in _DOUBTED,
             unreachable=seen is Presence.UNREACHABLE,
-            report=reported(offer.node, offer.service),
+            report=known.reported(offer.node, offer.service),
         )
         reason = Reason.HOP if request.own_only else _unwanted(request, theirs)
         sort(theirs, reason or _ABSENT.get(seen))
-    return Field(tuple(eligible), tuple(excluded))
+    judged = (c if known.admits(c) else replace(c, ejected=True) for c in eligible)
+    return Field(tuple(judged), tuple(excluded))
 
 
 _DOUBTED = frozenset({Presence.SUSPECT, Presence.UNREACHABLE})

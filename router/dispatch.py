@@ -12,16 +12,19 @@ from registry.catalog import Catalog
 from registry.liveness import Presence
 from registry.records import Load, PeerId, Service
 from router.attempts import Failure, attempts
-from router.candidates import Candidate, Excluded, Field, Reason, candidates
+from router.candidates import Candidate, Excluded, Field, Known, Reason, candidates
 from router.dialects import Answer, Dialect
 from router.errors import (
     NobodyServes,
     NoCapacity,
     RouterError,
     UnknownModel,
+    WorkerBusy,
     WorkerError,
     WorkerFailed,
+    WorkerRejected,
 )
+from router.health import Condition, Health, Sign
 from router.meter import Meter, Tally
 from router.policies import Policy, in_order
 from router.reports import Report, Reports
@@ -102,6 +105,7 @@ class Router:
         self.in_flight: Counter[tuple[PeerId, Service]] = Counter()
         self.reports = Reports()
         self._meter = Meter()
+        self._health = Health(random)
         self._waits = Waits(look=look, silent=silent, trusted=self._trusted)
 
     @asynccontextmanager
@@ -124,12 +128,14 @@ class Router:
             answer: Answer | None = None
             error: WorkerError | None = None
             self._count(candidate, 1)
+            self._health.began(candidate.address, started)
             left.remove(candidate)
             others = left if tried < self._settings.attempts else ()
             try:
                 entering = self._dialect(candidate).answer(request, candidate)
                 async with self._waits.watch(candidate, others, entering) as answer:
                     tally = self._note(candidate, answer, self._now() - started)
+                    self._health.show(candidate.address, Sign.BEGUN, self._now())
                     self._policy.answered(request, candidate)
                     yield Routed(answer, candidate, tried, tally)
             except WorkerError as failed:
@@ -142,6 +148,7 @@ class Router:
                 return
             finally:
                 self._count(candidate, -1)
+                self._judge(candidate, answer, error)
                 # A caller who left before the first byte has shown nothing about the worker.
                 if answer is not None or error is not None:
                     broken = error if answer is None else answer.broken
@@ -175,6 +182,25 @@ class Router:
         for service, load in loads.items():
             ours = self.in_flight.get((node, service), 0)
             self.reports.hear(node, service, Report(load, ours, now))
+
+    def condition(self, candidate: Candidate) -> Condition:
+        """Describe the circuit of a candidate."""
+        return self._health.condition(candidate.address, self._now())
+
+    def _judge(
+        self, candidate: Candidate, answer: Answer | None, error: WorkerError | None
+    ) -> None:
+        """Take in what the end of an attempt shows about its address."""
+        match error if answer is None else answer.broken:
+            case None:
+                sign = Sign.NOTHING if answer is None else Sign.ANSWERED
+            case WorkerBusy() | WorkerRejected():
+                sign = Sign.ANSWERED
+            case WorkerError(blames_worker=True):
+                sign = Sign.FAILED
+            case _:
+                sign = Sign.NOTHING
+        self._health.show(candidate.address, sign, self._now())
 
     def _note(self, candidate: Candidate, answer: Answer, seconds: float) -> Tally | None:
         """Take in what the beginning of an answer tells about its worker's load."""
@@ -210,14 +236,19 @@ class Router:
         return in_order(self._policy, request, field.eligible, self._random)
 
     def _field(self, request: Request) -> Field:
+        now = self._now()
+        known = Known(
+            self.in_flight,
+            partial(self.reports.of, now=now),
+            lambda candidate: self._health.admits(candidate.address, now),
+        )
         return candidates(
             request,
             own=self._own,
             catalog=self._catalog(),
             workers=self._workers(),
             presence=self._presence,
-            in_flight=self.in_flight,
-            reported=partial(self.reports.of, now=self._now()),
+            known=known,
             draining=self._draining(),
         )
 

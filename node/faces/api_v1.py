@@ -195,5 +195,8 @@ def _why(context: Context, request: Request, candidate: Candidate, place: int) -
         return "its node lives but is not reached from here, so it comes last"
     if candidate.suspect:
         return "its node is in doubt, so it comes after all others"
+    if candidate.ejected:
+        found = context.router.condition(candidate)
+        return f"its last {found.failures} requests failed; it is tried again in {found.retry_in:.1f} s"
     why = context.router.why(request, candidate)
     return f"tried when {place} before it failed; {why}" if place else why

@@ -1,7 +1,7 @@
 """In which order are candidates tried? One file per policy, found by its module name.
 
 A policy module's docstring is what users read of it; it defines `create() -> Policy`. A policy knows nothing of dialling, and
-leaves to `in_order` what holds for all of them: whoever is in doubt comes after all others, whoever is out of reach last.
+leaves to `in_order` what holds for all of them: the trusted come before those in doubt.
 """
 
 import pkgutil
@@ -52,13 +52,11 @@ def summary(name: str) -> str:
 def in_order(
     policy: Policy, request: Request, candidates: Sequence[Candidate], random: Chance
 ) -> Sequence[Candidate]:
-    """Order candidates by a policy: those in doubt after all others, those that we do not reach last."""
+    """Order candidates by a policy, and before all by how far they can be trusted, see `Candidate.rank`."""
     if len(candidates) < 2:
         return candidates
-    trusted = [c for c in candidates if not (c.suspect or c.unreachable)]
-    if len(trusted) == len(candidates):
+    ranks = sorted({candidate.rank for candidate in candidates})
+    if len(ranks) == 1:
         return policy.order(request, candidates, random)
-    doubted = [c for c in candidates if c.suspect and not c.unreachable]
-    beyond = [c for c in candidates if c.unreachable]
-    groups = (policy.order(request, group, random) for group in (trusted, doubted, beyond) if group)
-    return [candidate for group in groups for candidate in group]
+    groups = ([c for c in candidates if c.rank == rank] for rank in ranks)
+    return [c for group in groups for c in policy.order(request, group, random)]

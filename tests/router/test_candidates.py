@@ -5,7 +5,7 @@ import pytest
 from registry.catalog import Catalog, Signed
 from registry.liveness import Presence
 from registry.records import Load, PeerId, Record, Service, Version
-from router.candidates import Candidate, Field, Reason, candidates
+from router.candidates import Candidate, Field, Known, Reason, candidates
 from router.reports import Reported
 from router.requests import ANYWHERE, Kind, Pin, Request
 from router.workers import Worker, Workers
@@ -31,6 +31,7 @@ def find(
     presence: dict[PeerId, Presence] | None = None,
     in_flight: dict[tuple[PeerId, Service], int] | None = None,
     reported: dict[tuple[PeerId, Service], Reported] | None = None,
+    ejected: tuple[PeerId, ...] = (),
     draining: bool = False,
 ) -> Field:
     return candidates(
@@ -39,8 +40,11 @@ def find(
         catalog=catalog(*offers),
         workers=Workers.of(own),
         presence=lambda node: (presence or {}).get(node, Presence.ALIVE),
-        in_flight=in_flight or {},
-        reported=lambda node, service: (reported or {}).get((node, service)),
+        known=Known(
+            in_flight or {},
+            lambda node, service: (reported or {}).get((node, service)),
+            lambda candidate: candidate.node not in ejected,
+        ),
         draining=draining,
     )
 
@@ -141,3 +145,16 @@ def test_a_draining_node_sends_requests_elsewhere() -> None:
     field = find((FAR, SERVICE), own=(Worker(SERVICE, "http://w"),), draining=True)
     assert [candidate.node for candidate in field.eligible] == [FAR]
     assert [excluded.reason for excluded in field.excluded] == [Reason.DRAINING]
+
+
+def test_who_failed_time_and_again_is_a_last_resort_but_one() -> None:
+    found = find((FAR, SERVICE), (OTHER, SERVICE), ejected=(FAR,))
+    assert {c.node: c.rank for c in found.eligible} == {FAR: 2, OTHER: 0}
+    beyond = find((FAR, SERVICE), ejected=(FAR,), presence={FAR: Presence.UNREACHABLE})
+    assert beyond.eligible[0].rank == 3
+
+
+def test_a_circuit_is_that_of_the_workers_url_or_of_the_replica_at_its_node() -> None:
+    ours = Worker(SERVICE, "http://127.0.0.1:1")
+    addresses = {c.address for c in find((FAR, SERVICE), own=(ours,)).eligible}
+    assert addresses == {"http://127.0.0.1:1", "far/p/m/"}

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -17,11 +17,13 @@ from router.errors import (
     AnswerBroken,
     NobodyServes,
     NoCapacity,
+    RouterError,
     UnknownModel,
     WorkerFailed,
     WorkerRejected,
     WorkerUnreachable,
 )
+from router.health import FIRST_PAUSE, TRIP, Circuit
 from router.links import Links
 from router.policies import Chance, Policy
 from router.reports import HALF_LIFE, Reported
@@ -281,3 +283,41 @@ async def test_an_explanation_tells_whom_and_whom_not_and_sends_nothing(world: W
         assert [candidate.node for candidate in explained.ordered] == [OWN.peer]
         assert [(e.candidate.node, e.reason) for e in explained.excluded] == [(FAR, Reason.LOST)]
         assert worker.received == []
+
+
+async def test_an_address_that_fails_time_and_again_is_asked_last_and_tried_again_later(
+    world: World,
+) -> None:
+    async with several(2) as (bad, good):
+        bad.fail(status=500)
+        world.serve(own(bad.url, cid="1"), own(good.url, cid="2"))
+        attempts = [(await world.ask(chat()))[1] for _ in range(TRIP + 3)]
+        assert attempts == [2] * TRIP + [1] * 3
+        ejected = world.router.explain(chat()).ordered[-1]
+        assert world.router.condition(ejected).circuit is Circuit.OPEN
+        world.now += 2 * FIRST_PAUSE
+        bad.fail()
+        assert (await world.ask(chat()))[1] == 1
+        assert world.router.condition(ejected).circuit is Circuit.CLOSED
+
+
+async def test_what_a_caller_did_wrong_and_a_full_worker_open_no_circuit(world: World) -> None:
+    async with running() as worker:
+        world.serve(own(worker.url))
+        for status in (400, 413, 422, 429):
+            worker.fail(status=status)
+            for _ in range(2 * TRIP):
+                with suppress(RouterError):
+                    await world.ask(chat())
+        assert not world.router.explain(chat()).ordered[0].ejected
+
+
+async def test_when_everybody_failed_the_request_is_tried_all_the_same(world: World) -> None:
+    async with running() as worker:
+        worker.fail(status=500)
+        world.serve(own(worker.url))
+        for _ in range(2 * TRIP):
+            with pytest.raises(WorkerFailed):
+                await world.ask(chat())
+        worker.fail()
+        assert (await world.ask(chat()))[1] == 1

@@ -140,7 +140,6 @@ async def test_a_request_on_its_way_to_a_node_that_falls_silent_is_answered_by_a
         far = node.identity.peer
         world.offer(far, Service("p", MODEL, "1"))
         world.serve(own(quick.url, cid="2"))
-        world.presence[far] = Presence.SUSPECT
         clock = asyncio.get_running_loop().time
         began = clock()
         asking = asyncio.ensure_future(world.ask(chat()))
@@ -149,6 +148,7 @@ async def test_a_request_on_its_way_to_a_node_that_falls_silent_is_answered_by_a
         await until(lambda: far in world.looked)
         assert len(quick.received) == 0
         world.silent.add(far)
+        world.presence[far] = Presence.SUSPECT
         body, attempts = await asking
         assert b'"llama"' in body
         assert attempts == 2

@@ -32,7 +32,7 @@ async def candidate(node, of):
 
 
 async def test_another_node_shows_how_busy_a_replica_is_and_since_when(mesh, worker):
-    worker.fail(delay_between=60)
+    worker.fail(delay_first=0.01, delay_between=60)
     await mesh.one.register(worker, capacity=8)
     await mesh.knows(mesh.two, "tiny")
     assert (await candidate(mesh.two, mesh.one))["load"] is None

@@ -23,6 +23,7 @@ candidates = st.lists(
         in_flight=st.integers(0, 50),
         suspect=st.booleans(),
         unreachable=st.booleans(),
+        ejected=st.booleans(),
         report=st.none() | st.builds(Reported, loads, st.integers(0, 50), st.floats(0, 1e6)),
     ),
     max_size=12,
@@ -69,12 +70,12 @@ def test_the_same_chance_gives_the_same_order(
 
 @pytest.mark.parametrize("name", policies.NAMES)
 @given(request=requests, found=candidates, seed=seeds)
-def test_the_suspect_come_late_and_those_out_of_reach_last(
+def test_the_trusted_come_before_those_in_doubt(
     name: str, request: Request, found: list[Candidate], seed: int
 ) -> None:
     ordered = in_order(policies.load(name), request, found, Random(seed).random)
-    places = [(c.suspect or c.unreachable, c.unreachable) for c in ordered]
-    assert places == sorted(places)
+    ranks = [candidate.rank for candidate in ordered]
+    assert ranks == sorted(ranks)
 
 
 @pytest.mark.parametrize("name", policies.NAMES)

@@ -1,0 +1,132 @@
+"""Is it worth asking this address? A circuit for each, moved by what requests met there; time is an argument.
+
+Failures in a row open a circuit: then nobody is sent there for a while, and one request at a time tries again, ever more
+rarely. What a caller did wrong, a worker that is full, and a catalog that was behind say nothing about health.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+TRIP = 3
+"""Failures in a row that open a circuit."""
+
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 8.0
+"""Seconds that an open circuit keeps requests away: doubled by each trial that fails, up to this."""
+
+MAX_ADDRESSES = 20_000
+"""Circuits remembered; beyond that the one that was used longest ago is forgotten, and counts as closed."""
+
+
+class Circuit(StrEnum):
+    """Whether requests go to an address."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    TRYING = "trying"
+
+
+class Sign(StrEnum):
+    """What a request can show about an address."""
+
+    BEGUN = "begun"
+    """Its first byte came. An address whose answers begin and then break is no good either, so failures still count."""
+    ANSWERED = "answered"
+    FAILED = "failed"
+    NOTHING = "nothing"
+
+
+TABLE: dict[Circuit, dict[Sign, Circuit]] = {
+    # A failure opens a closed circuit only when it is the last of `TRIP` in a row.
+    Circuit.CLOSED: {Sign.FAILED: Circuit.OPEN},
+    # Of a request that was under way when it opened.
+    Circuit.OPEN: {Sign.BEGUN: Circuit.CLOSED, Sign.ANSWERED: Circuit.CLOSED},
+    # A caller who left before anything was seen leaves the trial to the next.
+    Circuit.TRYING: {
+        Sign.BEGUN: Circuit.CLOSED,
+        Sign.ANSWERED: Circuit.CLOSED,
+        Sign.FAILED: Circuit.OPEN,
+        Sign.NOTHING: Circuit.OPEN,
+    },
+}
+"""What each sign does to a circuit; what is not listed changes nothing."""
+
+
+@dataclass(slots=True)
+class _Address:
+    circuit: Circuit = Circuit.CLOSED
+    failures: int = 0
+    pause: float = FIRST_PAUSE
+    until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """An address as people see it: its circuit, seconds until it is tried again, failures in a row."""
+
+    circuit: Circuit
+    retry_in: float
+    failures: int
+
+
+class Health:
+    """The circuits of all addresses that failed. `jitter` returns a float in [0, 1)."""
+
+    def __init__(self, jitter: Callable[[], float]) -> None:
+        self._jitter = jitter
+        self._addresses: dict[str, _Address] = {}
+
+    def began(self, address: str, now: float) -> None:
+        """A request goes to an address; it is the trial when the circuit's pause is over."""
+        one = self._addresses.get(address)
+        if one is not None and one.circuit is Circuit.OPEN and now >= one.until:
+            one.circuit = Circuit.TRYING
+
+    def show(self, address: str, sign: Sign, now: float) -> None:
+        """Take in what a request has shown."""
+        one = self._addresses.get(address)
+        if one is None:
+            if sign is not Sign.FAILED:
+                return
+            one = self._remember(address)
+        if sign is Sign.FAILED:
+            one.failures += 1
+            if one.circuit is Circuit.CLOSED and one.failures < TRIP:
+                return
+        if sign is Sign.ANSWERED:
+            # Nothing is remembered of the well.
+            del self._addresses[address]
+            return
+        after = TABLE[one.circuit].get(sign, one.circuit)
+        if after is Circuit.OPEN and after is not one.circuit:
+            self._open(one, sign, now)
+        else:
+            one.circuit = after
+
+    def admits(self, address: str, now: float) -> bool:
+        """Say whether a request may go to an address: its circuit is closed, or this one may be the trial."""
+        one = self._addresses.get(address)
+        if one is None or one.circuit is Circuit.CLOSED:
+            return True
+        return one.circuit is Circuit.OPEN and now >= one.until
+
+    def condition(self, address: str, now: float) -> Condition:
+        """Describe an address for people."""
+        one = self._addresses.get(address, _Address())
+        left = one.until - now if one.circuit is Circuit.OPEN else 0.0
+        return Condition(one.circuit, max(0.0, left), one.failures)
+
+    def _open(self, one: _Address, sign: Sign, now: float) -> None:
+        failed = sign is Sign.FAILED
+        if failed and one.circuit is Circuit.TRYING:
+            one.pause = min(2 * one.pause, LONGEST_PAUSE)
+        # Between 0.75 and 1.25 of the pause, so that nodes do not all try at the same moment.
+        one.until = now + (one.pause * (0.75 + 0.5 * self._jitter()) if failed else 0.0)
+        one.circuit = Circuit.OPEN
+
+    def _remember(self, address: str) -> _Address:
+        if len(self._addresses) >= MAX_ADDRESSES:
+            del self._addresses[next(iter(self._addresses))]
+        one = self._addresses[address] = _Address()
+        return one
