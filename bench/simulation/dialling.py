@@ -151,6 +151,7 @@ class Dialling:
                     return
                 world.link(number, other, now)
             self._done(number, world.peer(other))
+            self._done(other, world.peer(number))
             stands(now)
 
         world.timeline.after(wait, done)

@@ -84,7 +84,7 @@ class Dialer:
         return [
             target
             for peer, target in self._targets.items()
-            if peer not in connected and (target.bootstrap or self._is_missed(peer))
+            if peer not in connected and (target.bootstrap or self._is_missed(target))
         ]
 
     def failed(self, peer: PeerId, now: float) -> None:
@@ -98,16 +98,22 @@ class Dialer:
         self._pauses[peer] = _Pause(now, self._stretch(), had=True)
 
     def succeeded(self, peer: PeerId) -> None:
-        """Note that a peer is connected."""
-        self._pauses.pop(peer, None)
+        """Note that a peer is connected; if it was missed, the others may be there again as well."""
+        pause = self._pauses.pop(peer, None)
+        if pause and pause.had and pause.failures:
+            for other in self._pauses.values():
+                other.failures = 0 if other.had else other.failures
 
     def _is_ready(self, target: Target, longest: float, now: float) -> bool:
         pause = self._pauses.get(target.peer)
         return pause is None or pause.ends(self.redial, longest) <= now
 
-    def _is_missed(self, peer: PeerId) -> bool:
-        pause = self._pauses.get(peer)
-        return pause is not None and pause.had and pause.failures < GIVEN_UP
+    def _is_missed(self, target: Target) -> bool:
+        pause = self._pauses.get(target.peer)
+        if pause is None or not pause.had or pause.failures >= GIVEN_UP:
+            return False
+        # Through a relay only whoever lacks peers goes: an idle circuit is closed on purpose.
+        return not all("/p2p-circuit/" in address for address in target.addresses)
 
     def _stretch(self) -> float:
         # Two nodes that dial each other, or many that lost one, must not stay in step.

@@ -72,6 +72,8 @@ class Company:
                 for peer in before - connected:
                     self._dialer.lost(peer, now)
                     self._origins.pop(peer, None)
+                for peer in connected - before:
+                    self._dialer.succeeded(peer)
                 for target in self._dialer.due(connected | dialling, now):
                     dialling.add(target.peer)
                     self._nursery.start_soon(self._meet, target, dialling)

@@ -70,6 +70,25 @@ def test_a_lost_peer_is_looked_for_though_there_are_enough_and_given_up_in_the_e
     assert any(60 < at < 100 for at in times)
 
 
+def test_where_one_missed_peer_is_back_the_others_are_tried_at_once() -> None:
+    made = dialer(kept=("a", "b", "c"))
+    for peer in (PeerId("a"), PeerId("b")):
+        made.lost(peer, 0.0)
+        for _ in range(8):
+            made.failed(peer, 0.0)
+    assert made.due(ENOUGH, 20.0) == []
+    made.succeeded(PeerId("a"))
+    assert peers(made.due((*ENOUGH, PeerId("a")), 20.0)) == {"b"}
+
+
+def test_nobody_is_missed_whose_only_way_leads_through_a_relay() -> None:
+    made = dialer()
+    made.aim([], ["/ip4/192.0.2.1/tcp/1/p2p/relay/p2p-circuit/p2p/a"])
+    made.lost(PeerId("a"), 0.0)
+    assert made.due(ENOUGH, 60.0) == []
+    assert peers(made.due((), 60.0)) == {"a"}
+
+
 def test_whoever_lacks_peers_tries_those_that_failed_sooner() -> None:
     made = dialer(bootstrap=("a",))
     for _ in range(12):
