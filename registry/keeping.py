@@ -1,7 +1,9 @@
 """Whom do we keep connected? A choice of our own among the nodes that can be dialled."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from hashlib import sha256
+from itertools import islice
 
 from registry import claims
 from registry.catalog import Catalog
@@ -40,13 +42,19 @@ def worth_keeping(
 ) -> tuple[str, ...]:
     """Choose addresses to keep connected: one of each node, in an order of our own."""
     together = claims.among_ourselves(own.reach)
-    # A connection through a relay is made when a request needs it: whoever has to be relayed dials others itself.
-    known = [
-        address
-        for node, signed in catalog.held.items()
-        if node != own.node and admits(node) and signed.record.standing is not Standing.LEFT
-        for address in claims.direct_addresses(signed.record.reach, node, together=together)[:1]
-    ]
     # Everybody has an order of their own, the same each time: else all would dial the same few.
-    known.sort(key=lambda address: sha256((own.node + address).encode()).digest())
-    return tuple(known[:KEPT_NODES])
+    ranked = sorted(catalog.held, key=lambda node: _rank(own.node, node))
+    # A connection through a relay is made when a request needs it: whoever has to be relayed dials others itself.
+    worth = (
+        address
+        for node in ranked
+        if node != own.node and admits(node)
+        if (record := catalog.held[node].record).standing is not Standing.LEFT
+        for address in claims.direct_addresses(record.reach, node, together=together)[:1]
+    )
+    return tuple(islice(worth, KEPT_NODES))
+
+
+@lru_cache(maxsize=32_768)
+def _rank(own: PeerId, node: PeerId) -> bytes:
+    return sha256((own + node).encode()).digest()

@@ -65,6 +65,9 @@ _LOADS_AT_ONCE = 5.0
 # A peer that restarted too may know no more than we do, so a few are asked whom they have heard.
 _HEARSAYS = 8
 
+# Times `probe` within which all say that they live after a cut: many at once are a flood, but nobody waits for hours.
+_GREETING = 60.0
+
 _LIVING = frozenset({Contact.ALIVE, Contact.UNREACHABLE})
 
 
@@ -319,7 +322,8 @@ class Replica:
             before is not None and before.contact is Contact.LOST and before.heard > float("-inf")
         )
         if lost and self.members.pulses[node].contact is Contact.ALIVE:
-            wait = self._settings.probe * self._jitter() * self.members.rarity
+            rarity = min(self.members.rarity, _GREETING)
+            wait = self._settings.probe * self._jitter() * rarity
             self._voice.reassure(now, at=now + wait)
 
     def _speak(self, draft: Record, now: float) -> list[Effect]:
