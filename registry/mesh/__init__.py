@@ -14,8 +14,11 @@ from registry.records import PeerId
 MAX_FRAME_BYTES = 256 * 1024
 """The largest frame that is published or accepted; a larger one is an error for its sender."""
 
+MAX_QUESTION_BYTES = 2 * 1024 * 1024
+"""The largest question of `ask`: the names of as many nodes as there may be, with room to spare."""
+
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
-"""The largest question or answer of `ask`."""
+"""The largest answer of `ask`."""
 
 
 @dataclass(frozen=True, slots=True)

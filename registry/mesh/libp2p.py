@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from registry.errors import InvalidFrame, LimitReached, MeshDown
 from registry.mesh import (
-    MAX_ANSWER_BYTES,
     MAX_FRAME_BYTES,
+    MAX_QUESTION_BYTES,
     Answerer,
     Arrived,
     Connection,
@@ -112,8 +112,8 @@ class LibP2PMesh:
 
     async def ask(self, peer: PeerId, question: bytes, *, timeout: float) -> bytes:
         """Put a question to one peer; raise `PeerUnreachable`, `MeshDown`, or `LimitReached` for its size."""
-        if len(question) > MAX_ANSWER_BYTES:
-            raise LimitReached(f"a question has at most {MAX_ANSWER_BYTES} bytes")
+        if len(question) > MAX_QUESTION_BYTES:
+            raise LimitReached(f"a question has at most {MAX_QUESTION_BYTES} bytes")
         return await self._thread.call(self._up_place().ask, peer, bytes(question), timeout)
 
     async def open_pipe(self, peer: PeerId, *, timeout: float) -> Pipe:

@@ -18,7 +18,7 @@ from libp2p.network.stream.exceptions import StreamClosed, StreamEOF
 from libp2p.peer.id import ID
 
 from registry.errors import PeerUnreachable
-from registry.mesh import MAX_ANSWER_BYTES
+from registry.mesh import MAX_ANSWER_BYTES, MAX_QUESTION_BYTES
 from registry.mesh.hardening import indifferent, unreachable
 from registry.mesh.trio_thread import VisitFailed
 from registry.records import PeerId
@@ -133,7 +133,7 @@ class Questions:
     async def _serve(self, peer: PeerId, stream: INetStream) -> None:
         size: int | None
         with trio.fail_after(MESSAGE_SECONDS):
-            size = await _receive_size(stream)
+            size = await _receive_size(stream, MAX_QUESTION_BYTES)
         while size is not None:
             await self._serve_one(peer, stream, size)
             size = await self._await_next(peer, stream)
@@ -172,7 +172,7 @@ class Questions:
             suppress(StreamEOF),
             trio.move_on_after(STANDING_SECONDS),
         ):
-            return await _receive_size(stream)
+            return await _receive_size(stream, MAX_QUESTION_BYTES)
         return None
 
 
@@ -188,13 +188,13 @@ async def read_exactly(stream: INetStream, size: int) -> bytes:
 
 
 async def _receive(stream: INetStream) -> bytes:
-    return await read_exactly(stream, await _receive_size(stream))
+    return await read_exactly(stream, await _receive_size(stream, MAX_ANSWER_BYTES))
 
 
-async def _receive_size(stream: INetStream) -> int:
+async def _receive_size(stream: INetStream, most: int) -> int:
     size: int
     (size,) = _LENGTH.unpack(await read_exactly(stream, _LENGTH.size))
-    if size > MAX_ANSWER_BYTES:
+    if size > most:
         raise PeerUnreachable(f"the peer announced {size} bytes")
     return size
 

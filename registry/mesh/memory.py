@@ -10,6 +10,7 @@ from registry.errors import InvalidFrame, LimitReached, MeshDown, PeerUnreachabl
 from registry.mesh import (
     MAX_ANSWER_BYTES,
     MAX_FRAME_BYTES,
+    MAX_QUESTION_BYTES,
     Answerer,
     Connection,
     Direction,
@@ -119,8 +120,8 @@ class MemoryMesh:
 
     async def ask(self, peer: PeerId, question: bytes, *, timeout: float) -> bytes:
         """Put a question to one peer; raise `PeerUnreachable` or `MeshDown`."""
-        if len(question) > MAX_ANSWER_BYTES:
-            raise LimitReached(f"a question has at most {MAX_ANSWER_BYTES} bytes")
+        if len(question) > MAX_QUESTION_BYTES:
+            raise LimitReached(f"a question has at most {MAX_QUESTION_BYTES} bytes")
         link = self._reach(peer)
         work = self._net.at(peer).take_question(self._peer, bytes(question))
         link.questions.add(work)

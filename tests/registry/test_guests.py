@@ -2,7 +2,7 @@
 
 import pytest
 
-from registry import wire
+from registry import sync, wire
 from registry.errors import LimitReached
 from registry.guests import guests
 from registry.records import Record, Version
@@ -37,3 +37,29 @@ def test_no_word_of_who_is_kept_out_is_held_by_whatever_way_it_comes() -> None:
         one.learn(word, heard=0.0, now=0.0)
     one.restore([word.frame], 0.0)
     assert not one.catalog.held
+
+
+def test_nobody_who_is_kept_out_comes_in_by_a_comparison_with_a_third() -> None:
+    closed = Replica(A, RegistrySettings(deny=(B.peer,)), epoch=1, jitter=lambda: 0.5)
+    other = Replica(C, RegistrySettings(), epoch=1, jitter=lambda: 0.5)
+    other.learn(wire.encode_record(Record(B.peer, Version(1, 1)), B), heard=0.0, now=0.0)
+    other.announce(0.0, services=[])
+    exchange = sync.compare(closed, lambda: 0.0, C.peer)
+    step = next(exchange)
+    while True:
+        reply, _ = sync.answer(other, step.question, 0.0, asker=A.peer)
+        try:
+            step = exchange.send(reply)
+        except StopIteration:
+            break
+    assert set(closed.catalog.held) == {C.peer}
+    # Nor does it by a push of somebody who is let in.
+    push = sync.compare(other, lambda: 0.0, A.peer)
+    step = next(push)
+    while True:
+        reply, _ = sync.answer(closed, step.question, 0.0, asker=C.peer)
+        try:
+            step = push.send(reply)
+        except StopIteration:
+            break
+    assert set(closed.catalog.held) == {C.peer}

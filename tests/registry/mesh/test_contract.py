@@ -11,6 +11,7 @@ from registry.errors import InvalidFrame, LimitReached, MeshDown, PeerUnreachabl
 from registry.mesh import (
     MAX_ANSWER_BYTES,
     MAX_FRAME_BYTES,
+    MAX_QUESTION_BYTES,
     Arrived,
     Direction,
     Joined,
@@ -241,11 +242,13 @@ async def test_an_asker_that_leaves_ends_the_work_for_its_answer(world: World) -
 
 async def test_large_questions_and_answers_pass_up_to_the_limit(world: World) -> None:
     async def answer(asker: str, question: bytes) -> bytes:
-        return bytes(MAX_ANSWER_BYTES + 1) if question == b"too much" else question
+        lengths = {b"much": MAX_ANSWER_BYTES, b"too much": MAX_ANSWER_BYTES + 1}
+        return bytes(lengths[question]) if question in lengths else question
 
     first = await world.seat("first", answer=answer)
     second = await world.seat("second", first)
-    largest = bytes(MAX_ANSWER_BYTES)
+    largest = bytes(MAX_QUESTION_BYTES)
+    assert len(await second.mesh.ask(first.mesh.peer, b"much", timeout=10)) == MAX_ANSWER_BYTES
     assert await second.mesh.ask(first.mesh.peer, largest, timeout=10) == largest
     with pytest.raises(LimitReached):
         await second.mesh.ask(first.mesh.peer, largest + b"!", timeout=10)
