@@ -149,9 +149,9 @@ class Membership:
         return True
 
     def silent(self, node: PeerId) -> bool:
-        """Say whether a node left our own probe unanswered; of nobody while we mistrust ourselves."""
+        """Say whether a node left our own probe unanswered, and has not answered since."""
         pulse = self._pulses.get(node)
-        return pulse is not None and pulse.shut in _OF_ROUNDS and self._factor == 1.0
+        return pulse is not None and pulse.shut in _OF_ROUNDS
 
     def beat(self, node: PeerId, version: Version, beat: int) -> None:
         """Remember the newest heartbeat of a node."""

@@ -228,7 +228,7 @@ class Registry:
             self._wake.set()
 
     def silent(self, node: PeerId) -> bool:
-        """Say whether a node did not answer our own probe, and that is not for us to blame."""
+        """Say whether a node left our own probe unanswered, and has not answered since."""
         return self._replica.members.silent(node)
 
     def also_save(self, source: Source) -> None:

@@ -1,6 +1,7 @@
 """List the nodes that the local node knows.
 
 STATE is what this node believes, SINCE for how long, WHY on which evidence; STANDING is what the other says of itself.
+`unreachable` lives, as others prove, but does not answer this node; `suspect` may be dead; `lost` counts as dead.
 HEARD is the time since its last sign of life. CONNECTION also says how it came about: `bootstrap` and `record` were dialled
 at an address that was configured or that a node said of itself, `mdns` was found on this network, `rendezvous` at a point
 where strangers meet, `asked` was dialled for a caller or a request; `inbound` dialled us.

@@ -13,6 +13,9 @@ from tests.swarm.waiting import percentile, show
 SLOW = 1.0
 """Seconds."""
 
+UNTIL_GIVEN_UP = 31.0
+"""Seconds."""
+
 UNANSWERED = 0
 """What stands for the status of a request that the client gave up after 30 s."""
 
@@ -55,8 +58,10 @@ class Asking:
             seen = Seen(UNANSWERED, {}, b"", time.monotonic() - began)
         self.asked.append(Asked(began, seen))
 
-    def check(self, what: str, *, since: float, lost: int = 0) -> float:
-        """Check that all but so many requests were answered; show figures, and return when the last slow one was sent."""
+    def check(
+        self, what: str, *, since: float, lost: int = 0, within: float = UNTIL_GIVEN_UP
+    ) -> float:
+        """Check that all but so many requests were answered in time; show figures, and return when the last slow one was sent."""
         failed = [asked for asked in self.asked if asked.seen.status != 200]
         seconds = [asked.seen.seconds for asked in self.asked]
         slow = [asked.at - since for asked in self.asked if asked.seen.seconds > SLOW]
@@ -71,6 +76,7 @@ class Asking:
         )
         assert len(seconds) > 5
         assert len(failed) <= lost, (failed[0].at - since, failed[0].seen)
+        assert max(seconds) <= within
         return max(slow, default=0.0)
 
 

@@ -132,7 +132,8 @@ async def test_silence_on_slow_links_that_lose_packets_is_routed_round_and_leave
         gone = await _out_of_view(client, others, silent)
         for one in asking:
             one.end()
-    round_it = [one.check(f"{silence}, 50 ms, 2 % loss", since=began) for one in asking]
+    what = f"{silence}, 50 ms, 2 % loss"
+    round_it = [one.check(what, since=began, within=4.0) for one in asking]
     network.heal()
     lab.thaw(silent)
     back = await client.met(five, within=30)
@@ -143,7 +144,7 @@ async def test_silence_on_slow_links_that_lose_packets_is_routed_round_and_leave
         back_after=back,
     )
     # A lost packet alone may make a later one slow.
-    assert max(round_it) < 5
+    assert max(round_it) <= 3
     assert gone <= 15
     await client.agreed(five, within=15)
     for node in (1, 2):

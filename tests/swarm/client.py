@@ -73,6 +73,11 @@ class Client:
         """Return the state of every node in a node's live view, by peer id."""
         return {n["node"]: n["state"] for n in (await self.get(node, "/api/v1/catalog"))["nodes"]}
 
+    async def told(self, node: Node) -> dict[str, dict[str, Any]]:
+        """Return all that a node tells an operator of the others, by peer id."""
+        nodes = (await self.get(node, "/api/v1/nodes"))["nodes"]
+        return {seen["node"]: seen for seen in nodes if not seen["self"]}
+
     async def register(self, node: Node, project: str, models: Iterable[str], api: str) -> None:
         """Register a project with models that one worker serves."""
         rows = [{"model": model, "api": api, "type": 0} for model in models]
