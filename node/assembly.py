@@ -101,9 +101,6 @@ def _links(given: Given, registry: Registry, closing: AsyncExitStack) -> Links:
         held = registry.catalog.held.get(peer)
         return held.record.reach if held else None
 
-    def relayed(peer: PeerId) -> bool:
-        return any(c.relayed for c in registry.mesh.connections() if c.peer == peer)
-
     reaching = Reaching(
         registry.mesh,
         reach=reach,
@@ -115,7 +112,7 @@ def _links(given: Given, registry: Registry, closing: AsyncExitStack) -> Links:
         identity=given.identity,
         reach=reach,
         open_pipe=reaching.open_pipe,
-        relayed=relayed,
+        relayed=reaching.relayed,
         settings=given.settings.router,
     )
 

@@ -5,13 +5,18 @@ from collections.abc import Iterable
 from node.addresses import HostPort
 from registry.records import Reach
 
-_EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104  (compared with, never bound)
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (compared with, never bound)
 
 
 def host_of(multiaddr: str) -> str:
     """Return the host part of a multiaddr such as `/ip4/10.0.0.1/tcp/6101`."""
     parts = multiaddr.split("/")
     return parts[2] if len(parts) > 2 else ""
+
+
+def within_reach(listener: HostPort) -> HostPort:
+    """Say where a listener of ours is reached from this very machine."""
+    return HostPort(_EVERYWHERE.get(listener.host, listener.host), listener.port)
 
 
 def reach_of(mesh: Iterable[str], *, link: HostPort, certificate: bytes) -> Reach:

@@ -25,7 +25,7 @@ from node.faces.serving import runner
 from node.host import Host
 from node.identity import control_token
 from node.invitation import invitation
-from node.reach import host_of, reach_of
+from node.reach import host_of, reach_of, within_reach
 from node.settings import Settings
 from node.tasks import supervise
 from registry.errors import InvalidSignature, RegistryError
@@ -78,7 +78,8 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         await _open_link(context, given.identity, link, closing)
         # Before anything is dialled: a configured address may have been removed.
         await parts.bootstrap.restore()
-        await registry.start(partial(serve_pipe, port=_name(link).port))
+        own = within_reach(_name(link))
+        await registry.start(partial(serve_pipe, host=own.host, port=own.port))
         closing.push_async_callback(registry.stop)
         reach = partial(_reach, registry, certificate_of(given.identity), _name(link))
         await registry.introduce(

@@ -36,6 +36,7 @@ class Place:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
         self.closed = False
+        self._retired = False
 
     @property
     def unused(self) -> bool:
@@ -68,10 +69,20 @@ class Place:
         while self._waiting:
             self._next()
 
+    def retire(self) -> None:
+        """Keep no connection any more: cut the idle ones, and each other one after its request."""
+        self._retired = True
+        for connection, _ in self._idle:
+            connection.abort()
+        self._idle.clear()
+
     # What connections tell.
 
     def free(self, connection: Connection) -> None:
         """Keep a connection for the next request."""
+        if self._retired:
+            connection.abort()
+            return
         now = asyncio.get_running_loop().time()
         self._idle.append((connection, now))
         if self._sweep is None:

@@ -44,7 +44,7 @@ class Links:
         identity: Identity,
         reach: Callable[[PeerId], Reach | None],
         open_pipe: Callable[[PeerId], Awaitable[Pipe]],
-        relayed: Callable[[PeerId], bool],
+        relayed: Callable[[PeerId], Awaitable[bool]],
         settings: RouterSettings,
     ) -> None:
         self.settings = settings

@@ -47,10 +47,10 @@ def over_pipes(
     return dial
 
 
-async def serve_pipe(pipe: Pipe, *, port: int) -> None:
-    """Carry an incoming pipe to this node's own HTTPS listener on loopback until either side ends."""
+async def serve_pipe(pipe: Pipe, *, port: int, host: str = "127.0.0.1") -> None:
+    """Carry an incoming pipe to this node's own HTTPS listener until either side ends."""
     async with asyncio.timeout(_CONNECT_SECONDS):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=_CHUNK_BYTES)
+        reader, writer = await asyncio.open_connection(host, port, limit=_CHUNK_BYTES)
     await _couple(pipe, reader, writer, pipe.finish)
 
 

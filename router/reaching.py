@@ -5,6 +5,7 @@ What did not answer is left alone, longer each time, and is never waited for aga
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from registry import claims
 from registry.backoff import Backoff
@@ -47,6 +48,14 @@ class Reaching:
         if not self._connected(peer):
             await self._meet(peer)
         return await self._mesh.open_pipe(peer, timeout=self._timeout)
+
+    async def relayed(self, peer: PeerId) -> bool:
+        """Connect to a peer unless it is connected, and say whether that is through a relay; never raise."""
+        if not self._connected(peer):
+            with suppress(MeshError, TimeoutError):
+                async with asyncio.timeout(self._timeout):
+                    await self._meet(peer)
+        return any(c.relayed for c in self._mesh.connections() if c.peer == peer)
 
     def forgive(self, peer: PeerId) -> None:
         """A peer that was lost lives: its addresses may be waited for again."""

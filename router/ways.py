@@ -84,7 +84,7 @@ class Way:
         context: ssl.SSLContext,
         *,
         open_pipe: Callable[[], Awaitable[Pipe]],
-        relayed: Callable[[], bool],
+        relayed: Callable[[], Awaitable[bool]],
         crew: Crew,
         settings: RouterSettings,
     ) -> None:
@@ -99,7 +99,8 @@ class Way:
         self._direct: Direct = Untried()
         self._trying = asyncio.Lock()
         self._places: dict[URL, Place] = {}
-        self._pipes = Place(over_pipes(open_pipe, context=context, crew=crew), settings)
+        self._pipe = over_pipes(open_pipe, context=context, crew=crew)
+        self._pipes: dict[Route, Place] = {}
 
     def learn(self, reach: Reach) -> None:
         """Take in a newer word on the peer's addresses."""
@@ -117,13 +118,13 @@ class Way:
 
     def close(self) -> None:
         """Close the connections."""
-        for place in (self._pipes, *self._places.values()):
+        for place in (*self._pipes.values(), *self._places.values()):
             place.close()
 
     async def link(self, addresses: list[URL]) -> Link:
         """Choose between the ways. All callers wait for addresses that were never tried, nobody for those that failed."""
         if not addresses:
-            return self._piped()
+            return await self._piped()
         if isinstance(self._direct, Proven) and self._direct.base not in addresses:
             self._direct = Untried()
         if self._never_tried(addresses):
@@ -134,7 +135,7 @@ class Way:
             self._retry(self._direct, addresses)
         if isinstance(self._direct, Proven):
             return Link(self._direct.place, self._direct.base, Route.DIRECT, self.deadlines)
-        return self._piped()
+        return await self._piped()
 
     def _never_tried(self, addresses: list[URL]) -> list[URL]:
         match self._direct:
@@ -193,6 +194,11 @@ class Way:
             return None
         return Proven(address, place)
 
-    def _piped(self) -> Link:
-        route = Route.RELAY if self._relayed() else Route.DIRECT
-        return Link(self._pipes, _PIPED, route, self.deadlines)
+    async def _piped(self) -> Link:
+        route = Route.RELAY if await self._relayed() else Route.DIRECT
+        # Pipes through a relay are not for requests that can go straight: the relay is let go of once they are closed.
+        for other in [r for r in self._pipes if r is not route]:
+            self._pipes.pop(other).retire()
+        if route not in self._pipes:
+            self._pipes[route] = Place(self._pipe, self._settings)
+        return Link(self._pipes[route], _PIPED, route, self.deadlines)

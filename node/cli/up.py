@@ -9,6 +9,7 @@ Examples:
   modelvine up --http 127.0.0.1:0 --listen /ip4/127.0.0.1/tcp/0 --data-dir /tmp/second \\
                --bootstrap /ip4/127.0.0.1/tcp/6101/p2p/12D3KooW...
   modelvine up --profile lan --swarm-key swarm.key
+  modelvine up --profile wan --relay
   modelvine up --profile wan --rendezvous /ip4/192.0.2.7/tcp/6101/p2p/12D3KooW...
 """
 

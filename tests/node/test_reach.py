@@ -1,7 +1,7 @@
 """Laws of the addresses that a node gives to others."""
 
 from node.addresses import HostPort
-from node.reach import reach_of
+from node.reach import reach_of, within_reach
 
 
 def test_a_listener_on_one_address_is_found_there() -> None:
@@ -29,3 +29,9 @@ def test_a_relays_host_is_not_ours() -> None:
     reach = reach_of(mesh, link=HostPort("0.0.0.0", 7000), certificate=b"")
     assert reach.links == ("10.0.0.1:7000",)
     assert reach.mesh == tuple(mesh)
+
+
+def test_our_own_listener_is_reached_where_it_listens() -> None:
+    assert str(within_reach(HostPort("10.0.0.1", 7000))) == "10.0.0.1:7000"
+    assert str(within_reach(HostPort("0.0.0.0", 7000))) == "127.0.0.1:7000"
+    assert str(within_reach(HostPort("::", 7000))) == "[::1]:7000"

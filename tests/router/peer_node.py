@@ -35,7 +35,7 @@ from router.policies.p2c import TwoChoices
 from router.requests import Kind, Pin, Request
 from router.settings import RouterSettings
 from router.workers import Workers
-from tests.router.world import OWN, QUICK, no_pipe, own
+from tests.router.world import OWN, QUICK, no_pipe, no_relay, own
 
 THERE = Identity(bytes([7]) * 32)
 STATUSES: Mapping[type[RouterError], int] = {
@@ -116,7 +116,7 @@ async def peer_node(
         identity=identity,
         reach=lambda _: None,
         open_pipe=no_pipe,
-        relayed=lambda _: False,
+        relayed=no_relay,
         settings=settings,
     )
     workers = Workers.of([c.worker for c in candidates if c.worker is not None])
@@ -173,6 +173,9 @@ async def way_to(
     async def refuse(pipe: Pipe) -> None:
         await pipe.reset()
 
+    async def is_relayed(_: PeerId) -> bool:
+        return relayed
+
     net = MemoryNet()
     here, there = MemoryMesh(OWN.peer, net), MemoryMesh(node.identity.peer, net)
     await here.start(answer, refuse)
@@ -185,7 +188,7 @@ async def way_to(
         identity=OWN,
         reach=known.get,
         open_pipe=lambda peer: here.open_pipe(peer, timeout=1),
-        relayed=lambda _: relayed,
+        relayed=is_relayed,
         settings=settings,
     )
     try:

@@ -13,7 +13,7 @@ from router.dialects.peer import create
 from router.errors import WorkerError, WorkerFailed, WorkerUnreachable
 from router.links import Links
 from tests.router.peer_node import PeerNode, at, peer_node, way_to
-from tests.router.world import OWN, QUICK, chat, own, until, whole
+from tests.router.world import OWN, QUICK, chat, no_relay, own, until, whole
 from tests.workers.openai_worker import running
 
 EVE = Identity(bytes([9]) * 32)
@@ -94,7 +94,7 @@ async def test_a_caller_whom_the_node_does_not_trust_is_refused() -> None:
             identity=EVE,
             reach={EVE.peer: TOGETHER, node.identity.peer: node.reach}.get,
             open_pipe=lambda _: asyncio.sleep(0, None),  # type: ignore[arg-type]
-            relayed=lambda _: False,
+            relayed=no_relay,
             settings=QUICK,
         )
         with pytest.raises(WorkerFailed):
@@ -136,7 +136,7 @@ async def test_a_node_that_moved_is_found_at_its_new_address() -> None:
                 identity=OWN,
                 reach=reaches.get,
                 open_pipe=piped._open_pipe,
-                relayed=lambda _: True,
+                relayed=no_relay,
                 settings=QUICK,
             )
             reaches[before.identity.peer] = before.reach
@@ -177,7 +177,7 @@ async def test_a_peer_that_vanished_from_the_registry_is_let_go_of() -> None:
             identity=OWN,
             reach=reaches.get,
             open_pipe=piped._open_pipe,
-            relayed=lambda _: False,
+            relayed=no_relay,
             settings=QUICK,
         )
         reaches[node.identity.peer] = node.reach

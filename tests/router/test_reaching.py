@@ -117,3 +117,13 @@ async def test_a_node_of_which_nothing_is_known_is_not_reached(world: World) -> 
     with pytest.raises(PeerUnreachable):
         await world.reaching.open_pipe(RELAY)
     assert world.mesh.dialled == []
+
+
+async def test_asking_whether_a_peer_is_relayed_connects_to_it_and_never_raises(
+    world: World,
+) -> None:
+    assert await world.reaching.relayed(THERE) is False
+    await world.other.start(no_answer, no_pipes)
+    world.reaching.forgive(THERE)
+    assert await world.reaching.relayed(THERE) is False
+    assert [connection.peer for connection in world.mesh.connections()] == [THERE]

@@ -20,11 +20,15 @@ NOBODY = URL("https://127.0.0.1:1")
 @asynccontextmanager
 async def way_to(node: PeerNode) -> AsyncIterator[Way]:
     crew = Crew()
+
+    async def relayed() -> bool:
+        return RELAYED[0]
+
     way = Way(
         node.reach,
         client_context(OWN, certificate_of(THERE)),
         open_pipe=lambda: no_pipe(THERE.peer),
-        relayed=lambda: True,
+        relayed=relayed,
         crew=crew,
         settings=QUICK,
     )
@@ -49,6 +53,15 @@ async def test_without_an_address_the_way_is_a_pipe(node: PeerNode) -> None:
     async with way_to(node) as way:
         assert (await way.link([])).route is Route.RELAY
         assert way._direct == Untried()
+
+
+RELAYED = [True]
+"""Whether the peer is connected through a relay now."""
+
+
+@pytest.fixture(autouse=True)
+def through_a_relay() -> None:
+    RELAYED[0] = True
 
 
 async def tried_again(way: Way, *addresses: URL) -> Route:
@@ -129,3 +142,16 @@ async def test_addresses_of_a_peer_that_came_back_are_waited_for_once_more(node:
         way._direct = Shut(asyncio.get_running_loop().time() + 60, 5.0, frozenset({address(node)}))
         way.forgive()
         assert (await way.link([address(node)])).route is Route.DIRECT
+
+
+async def test_pipes_through_a_relay_are_not_used_again_once_there_is_a_straight_way(
+    node: PeerNode,
+) -> None:
+    async with way_to(node) as way:
+        relayed = await way.link([])
+        assert (await way.link([])).place is relayed.place
+        RELAYED[0] = False
+        straight = await way.link([])
+        assert (relayed.route, straight.route) == (Route.RELAY, Route.DIRECT)
+        assert straight.place is not relayed.place
+        assert list(way._pipes) == [Route.DIRECT]

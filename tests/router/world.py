@@ -50,6 +50,11 @@ async def no_pipe(peer: PeerId) -> Pipe:
     raise PeerUnreachable(f"no way to {peer}")
 
 
+async def no_relay(_: PeerId) -> bool:
+    """Be a mesh that needs no relays."""
+    return False
+
+
 @asynccontextmanager
 async def links(settings: RouterSettings = QUICK) -> AsyncIterator[Links]:
     """Have a node that knows no other."""
@@ -57,7 +62,7 @@ async def links(settings: RouterSettings = QUICK) -> AsyncIterator[Links]:
         identity=OWN,
         reach=lambda _: Reach(),
         open_pipe=no_pipe,
-        relayed=lambda _: False,
+        relayed=no_relay,
         settings=settings,
     )
     try:

@@ -100,6 +100,19 @@ def _add_meeting(parser: argparse.ArgumentParser) -> None:
         help="a node to join; repeatable",
     )
     add(
+        "--nat",
+        dest="mesh.nat",
+        metavar="ANSWER",
+        help="whether others cannot dial this node: auto, yes or no",
+    )
+    add(
+        "--relay",
+        dest="mesh.relay",
+        action="store_true",
+        default=None,
+        help="hand on to nodes that others cannot dial",
+    )
+    add(
         "--rendezvous",
         dest="mesh.rendezvous",
         metavar="MULTIADDR",
