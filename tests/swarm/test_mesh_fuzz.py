@@ -1,0 +1,153 @@
+"""What does a node survive that any stranger on its mesh may send? All of it: the same process, and nobody else notices.
+
+The attacker is a process of its own, with an unguarded libp2p; every kind of attack is a test. Around each, requests go
+through the victim to an honest node, and news of that node arrives.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.swarm.attacks.kinds import FLOODS, KINDS, MALFORMED
+from tests.swarm.client import Client
+from tests.swarm.nodes import Node, Start, Swarm
+from tests.swarm.waiting import percentile, show
+
+pytestmark = [pytest.mark.swarm, pytest.mark.timeout(120)]
+
+SEED = "1"
+MAX_GROWTH = {"malformed": 16.0, "floods": 64.0}
+"""MiB that the victim may grow by, under each part."""
+
+MAX_COMPLAINTS = 40
+"""Warnings that one attack may leave in the log: five of each in ten seconds, of a few different ones."""
+
+NEWS_WITHIN = 5.0
+NOWHERE = "http://127.0.0.1:9/v1"
+
+# All callers here have one address, the honest ones included.
+_ROOMY = {"mesh": {"max_connections": 1_024, "max_connections_per_address": 1_024}}
+
+
+class Attacker:
+    """The process that sends it."""
+
+    def __init__(self, victim: Node, log: Path) -> None:
+        command = [sys.executable, "-m", "tests.swarm.attacks", victim.p2p, SEED]
+        pipe = subprocess.PIPE
+        with log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=errors, text=True
+            )
+        self._next()
+
+    def do(self, kind: str) -> dict[str, object]:
+        """Attack, and return what stopped it, and how long it took."""
+        assert self.process.stdin
+        self.process.stdin.write(f"{kind}\n")
+        self.process.stdin.flush()
+        said: dict[str, object] = self._next()
+        return said
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=10)
+
+    def _next(self) -> dict[str, object]:
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line, "the attacker has ended"
+        return json.loads(line)  # type: ignore[no-any-return]
+
+
+@dataclass
+class Scene:
+    """A victim, an honest node with a model, and who attacks; what was seen in the course."""
+
+    victim: Node
+    honest: Node
+    worker: str
+    attacker: Attacker
+    resident: dict[str, float] = field(default_factory=dict)
+    grown: dict[str, float] = field(default_factory=lambda: {"malformed": 0.0, "floods": 0.0})
+    waits: dict[str, list[float]] = field(default_factory=lambda: {"malformed": [], "floods": []})
+    news: dict[str, list[float]] = field(default_factory=lambda: {"malformed": [], "floods": []})
+
+
+@pytest.fixture(scope="module")
+def scene(swarm: Swarm) -> Iterator[Scene]:
+    victim, honest = swarm.start_all(Start("victim", _ROOMY), "honest")
+    worker = swarm.start_worker("worker")
+    attacker = Attacker(victim, swarm.folder / "attacker.log")
+    yield Scene(victim, honest, worker.fields["url"], attacker)
+    attacker.end()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_nobody_else_notices(kind: str, scene: Scene, client: Client) -> None:
+    part = "floods" if kind in FLOODS else "malformed"
+    if part not in scene.resident:
+        await _warm_up(scene, client)
+        scene.resident[part] = _resident(scene.victim)
+    before = _complaints(scene.victim)
+    async with asyncio.TaskGroup() as group:
+        attack = group.create_task(asyncio.to_thread(scene.attacker.do, kind))
+        while not attack.done():
+            began = time.monotonic()
+            seen = await client.chat(scene.victim, "honest")
+            assert (seen.status, seen.node) == (200, scene.honest.peer), seen
+            scene.waits[part].append(time.monotonic() - began)
+            await asyncio.sleep(0.02)
+    name = f"news-{[*KINDS].index(kind)}"
+    await client.register(scene.honest, "news", [name], NOWHERE)
+    scene.news[part].append(await client.listed([scene.victim], name, within=NEWS_WITHIN))
+    assert scene.victim.running
+    log = scene.victim.log
+    assert "Traceback" not in log
+    assert " ERROR " not in log
+    assert _complaints(scene.victim) - before <= MAX_COMPLAINTS
+    scene.grown[part] = max(scene.grown[part], _resident(scene.victim) - scene.resident[part])
+    show(kind, stopped=str(attack.result()["stopped"]), took=str(attack.result()["seconds"])[:5])
+
+
+@pytest.mark.parametrize("part", ["malformed", "floods"])
+def test_memory_stays_within_bounds(part: str, scene: Scene) -> None:
+    growth = scene.grown[part]
+    waits, news = sorted(scene.waits[part]), scene.news[part]
+    show(
+        part,
+        kinds=str(len(MALFORMED if part == "malformed" else FLOODS)),
+        grown_by_mib=f"{growth:.1f}",
+        requests=str(len(waits)),
+        p50=percentile(waits, 0.5),
+        p99=percentile(waits, 0.99),
+        longest=waits[-1],
+        news_visible_max=max(news),
+    )
+    assert growth <= MAX_GROWTH[part]
+
+
+async def _warm_up(scene: Scene, client: Client) -> None:
+    await client.register(scene.honest, "honest", ["honest"], scene.worker)
+    await client.listed([scene.victim, scene.honest], "honest")
+    for _ in range(50):
+        assert (await client.chat(scene.victim, "honest")).status == 200
+
+
+def _complaints(node: Node) -> int:
+    """Count the lines that are no mere account of a request."""
+    return sum(" INFO " not in line for line in node.log.splitlines())
+
+
+def _resident(node: Node) -> float:
+    """Return the memory that a process holds, in MiB."""
+    status = Path(f"/proc/{node.actor.process.pid}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) / 1024
