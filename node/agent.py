@@ -29,7 +29,7 @@ class Agent:
         self._store = store
         self._changing = asyncio.Lock()
         self.workers = Workers()
-        registry.also_save(lambda: _difference(Workers(), self.workers))
+        registry.saving.also(lambda: _difference(Workers(), self.workers))
 
     async def restore(self) -> None:
         """Load the workers of the last run; raise `StoreUnavailable`."""
@@ -67,7 +67,7 @@ class Agent:
             if changes:
                 services = after.services()
                 self._registry.fits(services)
-                await self._store.write(*changes)
+                await self._registry.saving.write(changes, undo=_difference(after, before))
                 self.workers = after
                 await self._registry.announce(services)
             return len(before.by_key.keys() - after.by_key.keys())

@@ -76,7 +76,7 @@ async def assemble(given: Given, closing: AsyncExitStack) -> Parts:
     )
     exchange_load(registry, router)
     bootstrap = Bootstrap(store, configured=settings.mesh.bootstrap, keep=registry.pin)
-    registry.also_save(bootstrap.changes)
+    registry.saving.also(bootstrap.changes)
     return Parts(registry, agent, bootstrap, links, router, metrics)
 
 

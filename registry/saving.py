@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -11,7 +11,7 @@ from registry.effects import Forget, Persist, Remember
 from registry.errors import RegistryError, StoreUnavailable
 from registry.liveness import Pulse
 from registry.records import PeerId, Version
-from registry.store import Change, Delete, Put, Space, Store
+from registry.store import Change, Delete, Put, Space, Store, limits
 
 log = logging.getLogger("modelvine.registry")
 
@@ -62,6 +62,26 @@ class Saving:
     def note(self, change: Change) -> None:
         """Have a change written soon."""
         self._unsaved[change.space, change.key] = change
+
+    async def write(self, changes: Sequence[Change], *, undo: Iterable[Change]) -> None:
+        """Make changes now or never; raise `StoreUnavailable`, or `LimitReached` for what is too long.
+
+        A write whose answer was lost may have happened, or may happen yet: `undo` is written when the store is back.
+        """
+        limits.check(changes)
+        if self._failure:
+            # A store that has just answered is written to, no other: so what is to be undone cannot pile up.
+            await self._check()
+        for change in changes:
+            self.note(change)
+        written = False
+        try:
+            await self.save()
+            written = True
+        finally:
+            if not written:
+                for change in undo:
+                    self.note(change)
 
     def keep(self, effect: Persist | Forget | Remember) -> None:
         """Have the store remember what an effect says."""

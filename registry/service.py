@@ -44,7 +44,7 @@ from registry.mesh import (
 from registry.probing import PROVE, VOUCH, Probing
 from registry.records import PeerId, Reach, Record, Service, Standing
 from registry.replica import Replica
-from registry.saving import Saving, Source, beats_in, rows_of
+from registry.saving import Saving, beats_in, rows_of
 from registry.settings import RegistrySettings
 from registry.shortcuts import Shortcuts
 from registry.signing import Identity
@@ -100,8 +100,8 @@ class Registry:
         self._replica = Replica(identity, settings, epoch=epoch, jitter=random)
         self.load = Loading(self._replica, now=now, counters=self.counters)
         self._now = now
-        self._saving = Saving(store, Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
-        self._saving.also(lambda: rows_of(self.catalog, self._replica.pulses()))
+        self.saving = Saving(store, Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
+        self.saving.also(lambda: rows_of(self.catalog, self._replica.pulses()))
         lists = guests(identity.peer, allow=settings.allow, deny=settings.deny)
         self._gate = Gate(settings, lists, knows=lambda node: node in self.catalog.held, now=now)
         self._admission = Admission(
@@ -157,8 +157,8 @@ class Registry:
     def degraded(self) -> Mapping[str, str]:
         """Return the parts that do not work now, each with a sentence."""
         parts: dict[str, str] = {}
-        if self._saving.failure:
-            parts["store"] = self._saving.failure
+        if self.saving.failure:
+            parts["store"] = self.saving.failure
         if not self.mesh.running():
             parts["mesh"] = "the mesh is being restarted; other nodes do not hear this one"
         if self._now() - self._contested < _CONTEST_SECONDS or self._replica.quiet:
@@ -183,8 +183,8 @@ class Registry:
 
     async def restore(self) -> None:
         """Load what the store kept of others. Serving does not depend on it."""
-        frames = (await self._saving.read(Space.RECORDS)).values()
-        beats = beats_in(await self._saving.read(Space.SELF))
+        frames = (await self.saving.read(Space.RECORDS)).values()
+        beats = beats_in(await self.saving.read(Space.SELF))
         bad = self._replica.restore(frames, self._now(), beats=beats)
         if bad:
             log.warning("ignored %d unreadable records in the store", bad)
@@ -231,10 +231,6 @@ class Registry:
         """Say whether a node left our own probe unanswered, and has not answered since."""
         return self._replica.members.silent(node)
 
-    def also_save(self, source: Source) -> None:
-        """Have what `source` yields written anew when the store was emptied."""
-        self._saving.also(source)
-
     async def start(self, serve_pipe: PipeHandler) -> None:
         """Join the mesh; raise `MeshDown` when it cannot be had at all, a port in use for example."""
 
@@ -252,13 +248,13 @@ class Registry:
             group.create_task(self._comparing.run())
             group.create_task(self._probing.run())
             group.create_task(self._shortcuts.run())
-            group.create_task(self._saving.run())
+            group.create_task(self.saving.run())
 
     async def stop(self) -> None:
         """Leave the mesh, and save what is unsaved."""
         await self.mesh.stop()
         with suppress(StoreUnavailable):
-            await self._saving.save()
+            await self.saving.save()
 
     # How.
 
@@ -355,7 +351,7 @@ class Registry:
                 case Probe(node):
                     self._probing.want(node)
                 case Persist() | Forget() | Remember():
-                    self._saving.keep(effect)
+                    self.saving.keep(effect)
                 case Loaded():
                     self.load.hear(effect)
                 case Changed() | Refused():

@@ -16,11 +16,11 @@ from tests.swarm.client import Client
 from tests.swarm.nodes import Node
 from tests.swarm.waiting import show, until
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
-
 LONG = bool(os.environ.get("LAB_LONG"))
-PARTITIONS = (20.0, 90.0) if LONG else (20.0,)
+PARTITIONS = (20.0, 90.0, 600.0) if LONG else (20.0,)
 """Seconds."""
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(300 + max(PARTITIONS))]
 
 NOWHERE = "http://127.0.0.1:9/v1"
 ROUTED_ROUND = 3.0

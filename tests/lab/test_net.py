@@ -82,35 +82,50 @@ def test_packets_are_on_their_way_for_as_long_as_they_are_told_to(network: Netwo
     assert 0.149 < slower < 0.2
 
 
-_OWNER = """
-import subprocess, time
-from tests.lab.net import Network
-with Network(hosts=2) as network:
-    inside = subprocess.Popen(["ip", "netns", "exec", network.namespace(1), "sleep", "600"])
-    time.sleep(0.2)
-    print(inside.pid, flush=True)
-    time.sleep(600)
-"""
-
-
 @pytest.fixture
-def owner(possible: None) -> Iterator[subprocess.Popen[bytes]]:
-    """Somebody else with a network, and a process in it whose number it prints."""
-    with subprocess.Popen([sys.executable, "-c", _OWNER], stdout=subprocess.PIPE) as owner:
-        yield owner
-        owner.kill()
+def another_run(possible: None) -> Iterator[subprocess.Popen[bytes]]:
+    """A run of the lab by another pytest: five nodes on slow links."""
+    command = [sys.executable, "-m", "pytest", "-q", "tests/lab/test_links.py", "-k", "visible"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as run:
+        yield run
+        run.kill()
 
 
-async def test_nothing_is_left_when_the_owner_is_killed(owner: subprocess.Popen[bytes]) -> None:
-    assert owner.stdout
-    inside = int(owner.stdout.readline())
-    assert _runs(inside)
-    owner.kill()
+async def test_nothing_is_left_of_a_run_that_is_killed(
+    another_run: subprocess.Popen[bytes],
+) -> None:
+    interfaces = _interfaces()
+    hosts = [f"{PREFIX}-{another_run.pid}-{host}" for host in ("core", *range(1, 6))]
+    inside: set[int] = set()
+
+    def at_work() -> bool:
+        pids = [_inside(host) for host in hosts]
+        inside.update(*pids)
+        return all(pids)
+
+    # A node on each host, and on the bridge's the process that keeps packets waiting.
+    await until(at_work, within=60, otherwise="the other run does not run")
+    another_run.kill()
 
     def undone() -> bool:
-        return not list(NAMED.glob(f"{PREFIX}-{owner.pid}-*")) and not _runs(inside)
+        left = list(NAMED.glob(f"{PREFIX}-{another_run.pid}-*"))
+        return not left and not any(map(_runs, inside))
 
-    show("owner killed", undone_after=await until(undone, within=10, otherwise="something is left"))
+    took = await until(undone, within=15, otherwise="something is left")
+    show("run killed", processes=str(len(inside)), undone_after=took)
+    assert _interfaces() == interfaces
+
+
+def _inside(namespace: str) -> set[int]:
+    """Return the processes in a namespace, none where there is no such thing."""
+    command = ["ip", "netns", "pids", namespace]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    return set(map(int, found.stdout.split()))
+
+
+def _interfaces() -> set[str]:
+    """Return the network interfaces of this machine itself."""
+    return {path.name for path in Path("/sys/class/net").iterdir()}
 
 
 def _runs(process: int) -> bool:

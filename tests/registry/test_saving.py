@@ -7,7 +7,7 @@ import pytest
 from registry.errors import StoreUnavailable
 from registry.records import Version
 from registry.saving import BEAT_KEY, Pauses, Saving, beat_row, beats_in
-from registry.store import Change, Put, Space
+from registry.store import Change, Delete, Put, Space
 from registry.store.memory import MemoryStore
 from tests.strategies import IDENTITIES
 
@@ -19,11 +19,17 @@ class Faulty(MemoryStore):
     """A store that can be away, or lose everything."""
 
     away = False
+    mute = False
+    writes = 0
 
     async def write(self, *changes: Change) -> None:
         if self.away:
             raise StoreUnavailable("the store is away")
+        self.writes += 1
         await super().write(*changes)
+        if self.mute:
+            self.away = True
+            raise StoreUnavailable("the answer was lost")
 
     async def read(self, space: Space):
         if self.away:
@@ -93,6 +99,34 @@ async def test_what_could_not_be_written_is_written_when_the_store_is_back(runni
     await asyncio.sleep(0.02)
     store.away = False
     await until(lambda: holds_record(store))
+
+
+async def test_a_write_whose_answer_was_lost_is_undone_when_the_store_is_back(running):
+    store, kept = running
+    store.mute = True
+    with pytest.raises(StoreUnavailable, match="the answer was lost"):
+        await kept.write([RECORD], undo=[Delete(Space.RECORDS, "node")])
+    store.mute = store.away = False
+    assert await holds_record(store)
+
+    async def undone() -> bool:
+        return not await store.read(Space.RECORDS)
+
+    await until(undone)
+
+
+async def test_a_store_that_is_known_to_be_away_is_not_written_to(running):
+    store, kept = running
+    store.away = True
+    with pytest.raises(StoreUnavailable):
+        await kept.write([RECORD], undo=[Delete(Space.RECORDS, "node")])
+    before = store.writes
+    with pytest.raises(StoreUnavailable):
+        await kept.write([RECORD], undo=[Delete(Space.RECORDS, "node")])
+    assert store.writes == before
+    store.away = False
+    await kept.write([RECORD], undo=[Delete(Space.RECORDS, "node")])
+    assert await holds_record(store)
 
 
 def test_heartbeats_that_were_written_down_are_read_back_and_other_rows_passed_over():
