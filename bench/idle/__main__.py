@@ -5,7 +5,9 @@
     python -m bench.idle --nodes 20 --kinds
 
 Each node runs in a network namespace of its own (Linux, root, `ip` and `nft`). What is reported are the bytes that left its
-interface, every header and every acknowledgement included. `--kinds` tells what libp2p's streams carried as well.
+interface, every header and every acknowledgement included. `--kinds` tells what libp2p's streams carried as well. Heartbeats
+and repeated records come as after hours, from any point of their interval on; with `--fresh` as after a start, which is not
+at all for minutes.
 """
 
 import argparse
@@ -91,10 +93,11 @@ class Field:
             "--profile=lan",
             *(f"--bootstrap={address}" for address in known if address != own),
         )
-        module = (
-            ("bench.idle.counted", str(self._counts(name))) if self._options.kinds else ("node",)
-        )
-        inside = (self._network.namespace(host), *module, "up", *place)
+        module: tuple[str, ...] = ("node",)
+        if self._options.kinds:
+            module = ("bench.idle.counted", str(self._counts(name)))
+        seasoned = () if self._options.fresh else ("bench.idle.seasoned",)
+        inside = (self._network.namespace(host), *seasoned, *module, "up", *place)
         return stage.start(name, "tests.lab.inside", *inside)
 
     def _counts(self, name: str) -> Path:
@@ -181,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--bootstraps", type=int, default=1, help="how many of them everybody is told of (1)")
     add("--settle", type=float, default=60.0, help="seconds to wait after the last start (60)")
     add("--seconds", type=float, default=60.0, help="seconds to count for (60)")
+    add("--fresh", action="store_true", help="start all intervals together, as a real start does")
     add("--kinds", action="store_true", help="tell what libp2p's streams carried")
     return parser
 

@@ -6,6 +6,7 @@ import struct
 from libp2p.stream_muxer.yamux.yamux import YAMUX_HEADER_FORMAT
 
 from bench.idle.counted import Counts
+from bench.idle.seasoned import season
 
 DATA, PING = 0, 2
 
@@ -39,3 +40,29 @@ def test_frames_are_counted_by_what_their_stream_turns_out_to_be_for() -> None:
         "stream without a protocol": [1, 13],
         "yamux ping": [1, 12],
     }
+
+
+class Turn:
+    """As much of a voice's turn as is seasoned."""
+
+    def __init__(self, last: float) -> None:
+        self.last, self.spread = last, 1.0
+
+    def taken(self, now: float, jitter: float) -> None:
+        self.last, self.spread = now, 0.75 + 0.5 * jitter
+
+
+def test_only_the_first_wait_of_a_seasoned_node_ends_anywhere_in_its_interval() -> None:
+    class Seasoned(Turn):
+        pass
+
+    season(Seasoned)
+    firsts = []
+    for _ in range(200):
+        turn = Seasoned(float("-inf"))
+        turn.taken(1.0, 0.5)
+        firsts.append(turn.spread)
+        turn.taken(2.0, 0.5)
+        assert turn.spread == 1.0
+    assert min(firsts) < 0.1
+    assert max(firsts) > 0.9
