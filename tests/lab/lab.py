@@ -83,9 +83,9 @@ class Lab:
         with ThreadPoolExecutor(max_workers=2) as pool:
             return list(pool.map(self.start, hosts))
 
-    def worker(self, host: int) -> str:
+    def worker(self, host: int, *arguments: str) -> str:
         """Run a worker on a host, and return where that host's node reaches it."""
-        command = self.command(host, "tests.swarm.worker_process")
+        command = self.command(host, "tests.swarm.worker_process", *arguments)
         return self._run(f"worker{host}", *command).fields["url"]
 
     def command(self, host: int, module: str, *arguments: str) -> tuple[str, ...]:

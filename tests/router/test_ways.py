@@ -18,11 +18,12 @@ NOBODY = URL("https://127.0.0.1:1")
 
 
 @asynccontextmanager
-async def way_to(node: PeerNode) -> AsyncIterator[Way]:
+async def way_to(node: PeerNode, *, straight: asyncio.Event | None = None) -> AsyncIterator[Way]:
+    """Know a way to a node whose pipes run through a relay, until there is a straight one."""
     crew = Crew()
 
     async def relayed() -> bool:
-        return RELAYED[0]
+        return straight is None or not straight.is_set()
 
     way = Way(
         node.reach,
@@ -53,15 +54,6 @@ async def test_without_an_address_the_way_is_a_pipe(node: PeerNode) -> None:
     async with way_to(node) as way:
         assert (await way.link([])).route is Route.RELAY
         assert way._direct == Untried()
-
-
-RELAYED = [True]
-"""Whether the peer is connected through a relay now."""
-
-
-@pytest.fixture(autouse=True)
-def through_a_relay() -> None:
-    RELAYED[0] = True
 
 
 async def tried_again(way: Way, *addresses: URL) -> Route:
@@ -147,11 +139,12 @@ async def test_addresses_of_a_peer_that_came_back_are_waited_for_once_more(node:
 async def test_pipes_through_a_relay_are_not_used_again_once_there_is_a_straight_way(
     node: PeerNode,
 ) -> None:
-    async with way_to(node) as way:
-        relayed = await way.link([])
-        assert (await way.link([])).place is relayed.place
-        RELAYED[0] = False
-        straight = await way.link([])
-        assert (relayed.route, straight.route) == (Route.RELAY, Route.DIRECT)
-        assert straight.place is not relayed.place
+    straight = asyncio.Event()
+    async with way_to(node, straight=straight) as way:
+        before = await way.link([])
+        assert (await way.link([])).place is before.place
+        straight.set()
+        after = await way.link([])
+        assert (before.route, after.route) == (Route.RELAY, Route.DIRECT)
+        assert after.place is not before.place
         assert list(way._pipes) == [Route.DIRECT]
