@@ -97,3 +97,11 @@ async def test_whoever_asks_all_the_time_is_refused(world: LibP2PWorld) -> None:
     claim = f"/ip4/127.0.0.1/tcp/{port_of(asker)}"
     found = [await verdict(asker, other, claim) for _ in range(4)]
     assert found == [Message.OK, Message.OK, Message.E_DIAL_REFUSED, Message.E_DIAL_REFUSED]
+
+
+async def test_in_a_private_swarm_the_key_is_needed_for_it_and_suffices(world: LibP2PWorld) -> None:
+    world.swarm_key = "ab" * 32
+    other = await world.seat("other")
+    asker = await world.seat("asker", other)
+    claim = f"/ip4/127.0.0.1/tcp/{port_of(asker)}"
+    assert await verdict(asker, other, claim) == Message.OK

@@ -6,9 +6,15 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerInMessage
+from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
 
 from registry.errors import PeerUnreachable
-from registry.mesh import Joined, Parted, Pipe
+from registry.mesh import Joined, Parted, Pipe, Restarted
+from registry.mesh.libp2p_relay import HOP
+from tests.registry.mesh.test_libp2p_faults import inside
 from tests.registry.mesh.worlds import LibP2PWorld, Seat, echo, joined, until, world_of
 
 pytestmark = pytest.mark.timeout(60)
@@ -228,3 +234,49 @@ async def test_relays_work_in_a_private_swarm_too(world: RelayWorld) -> None:
     await asker.mesh.connect(circuits(hidden)[0], timeout=5)
     await joined(asker, hidden)
     assert await echoed(asker, hidden)
+
+
+async def hop(liar: Seat, relay: Seat, message: HopMessage, then: bytes = b"") -> int:
+    """Say something to a relay, and what else after its answer; return the status."""
+    host, thread = inside(liar)
+
+    async def say() -> int:
+        stream = await host.new_stream(ID.from_string(relay.mesh.peer), [HOP])
+        await write_delimited_msg(stream, message)
+        status = int((await read_delimited_msg(stream, HopMessage)).status)
+        if then:
+            await stream.write(then)
+        return status
+
+    return await thread.call(say)
+
+
+def target(seat: Seat) -> PeerInMessage:
+    return PeerInMessage(id=ID.from_string(seat.mesh.peer).to_bytes())
+
+
+async def test_nobody_takes_a_place_in_the_name_of_another(world: RelayWorld) -> None:
+    relay = await world.seat("relay", relay=True)
+    other = await world.seat("other", relay)
+    liar = await world.seat("liar", relay)
+    message = HopMessage(type=HopMessage.RESERVE, peer=target(other))
+    assert await hop(liar, relay, message) == Status.OK
+    asked = HopMessage(type=HopMessage.CONNECT, peer=target(other))
+    assert await hop(liar, relay, asked) == Status.NO_RESERVATION
+
+
+@pytest.mark.parametrize("garbage", [b"\xff" * 1000, b"\x13/multistream/1.0.0\n" + b"\x00" * 500])
+async def test_garbage_through_a_circuit_costs_that_circuit(
+    world: RelayWorld, garbage: bytes
+) -> None:
+    relay = await world.seat("relay", relay=True)
+    hidden = await world.hidden(relay)
+    liar, asker = await world.seat("liar", relay), await world.seat("asker", relay)
+    asked = HopMessage(type=HopMessage.CONNECT, peer=target(hidden))
+    assert await hop(liar, relay, asked, then=garbage) == Status.OK
+    await asker.mesh.connect(circuits(hidden)[0], timeout=5)
+    assert await echoed(asker, hidden)
+    assert liar.mesh.peer not in hidden.peers()
+    assert not any(isinstance(event, Restarted) for event in (*hidden.seen, *relay.seen))
+    # A handshake that never comes is not waited for much longer than a dial.
+    await until(lambda: relay.mesh.relaying()["circuits"] == 1, within=15)
