@@ -12,18 +12,23 @@ from typing import Any
 
 from registry import voice
 
+_STARTING = 30.0
+"""Seconds in which a node says what it says first, and again when the first connection stands."""
+
 
 def season(turn: Any) -> None:
-    """Let the first wait of each turn end anywhere in its interval."""
+    """Let what was said last in a node's first seconds be said again after any part of its interval."""
     taken: Callable[[Any, float, float], None] = turn.taken
+    began: list[float] = []
 
-    def taken_first(self: Any, now: float, jitter: float) -> None:
-        first = abs(self.last) == float("inf")
+    def taken_seasoned(self: Any, now: float, jitter: float) -> None:
         taken(self, now, jitter)
-        if first:
+        began.append(now)
+        del began[1:]
+        if now - began[0] < _STARTING:
             self.spread = random.random()
 
-    turn.taken = taken_first
+    turn.taken = taken_seasoned
 
 
 if __name__ == "__main__":
