@@ -196,10 +196,9 @@ class Router:
                 sign = Sign.NOTHING if answer is None else Sign.ANSWERED
             case WorkerBusy() | WorkerRejected():
                 sign = Sign.ANSWERED
-            case WorkerError(blames_worker=True):
-                sign = Sign.FAILED
             case _:
-                sign = Sign.NOTHING
+                # Whoever does not serve the model any more fails too, until our catalog knows it.
+                sign = Sign.FAILED
         self._health.show(candidate.address, sign, self._now())
 
     def _note(self, candidate: Candidate, answer: Answer, seconds: float) -> Tally | None:

@@ -1,7 +1,7 @@
 """Is it worth asking this address? A circuit for each, moved by what requests met there; time is an argument.
 
 Failures in a row open a circuit: then nobody is sent there for a while, and one request at a time tries again, ever more
-rarely. What a caller did wrong, a worker that is full, and a catalog that was behind say nothing about health.
+rarely. What a caller did wrong, and a worker that is full, say nothing bad about health.
 """
 
 from collections.abc import Callable
