@@ -55,9 +55,11 @@ class Gate:
             self.counters["frames_unknown"] += 1
             return Verdict.DROP
         except InvalidFrame:
+            word = None
+        if word is None:
             self.counters["frames_bad"] += 1
             return Verdict.OFFENCE
-        return Verdict.OFFENCE if word is None else Verdict.TAKE
+        return Verdict.TAKE
 
     def _reason_to_drop(self, via: PeerId, author: PeerId, frame: bytes) -> str | None:
         if not (self._guests.admits(via) and self._guests.admits(author)):

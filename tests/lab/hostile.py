@@ -1,10 +1,12 @@
-"""A peer that means no good: it takes part in the mesh with our own library, and says what it must not.
+"""Peers that mean no good: they take part in the mesh with our own library, and say what they must not.
 
-It reads one command a line and answers each with one line of JSON: `python -m tests.lab.hostile LISTEN BOOTSTRAP`.
+One hears everything and does no harm. What is said is said by others that come for it, a few offences each: a node cuts off
+whoever goes on and on, and then nothing arrives any more. It reads one command a line and answers each with one line of
+JSON: `python -m tests.lab.hostile LISTEN NODE...`.
 
     forge PEER     records in the name of a node, with another key, another body, a later version
     bad NUMBER     records with signatures that nobody made
-    replay         every frame that was ever heard, again
+    replay         every frame that was heard until it was asked for the first time, again
     flood NUMBER   records of as many identities, each properly signed
 """
 
@@ -14,7 +16,9 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from registry import wire
@@ -22,32 +26,47 @@ from registry.catalog import Signed
 from registry.errors import PeerUnreachable
 from registry.mesh import Arrived, Pipe
 from registry.mesh.libp2p import LibP2PMesh
+from registry.newcomers import AT_ONCE
 from registry.records import Record, Service, Version
 from registry.settings import MeshSettings
 from registry.signing import SIGNATURE_BYTES, Identity
+from registry.sync import EQUAL
 
-_BATCH_BYTES = 256 * 1024
+_EACH = 8
+"""Bad frames that one identity gossips and pushes: sixteen offences at each node, of the twenty that are forgiven."""
+
+_AT_ONCE = 4
+"""Identities that take part at one time."""
+
+_SETTLE = 1.0
+"""Seconds after which gossip to those that were dialled flows: a heartbeat of gossipsub."""
+
+_MOST_REPLAYED = 160
+"""An address may begin some hundred connections in a minute, and each identity needs one."""
+
 _FRAME = struct.Struct(">fI")
 _KEY = slice(2, 34)
 _SIGNATURE = slice(34, wire.HEADER_BYTES)
 
 
 class Hostile:
-    """Hears everything and remembers it; says anything, by gossip and in comparisons alike."""
+    """Hears everything and remembers it; has others say anything, by gossip and in comparisons alike."""
 
-    def __init__(self, listen: str, bootstrap: str) -> None:
+    def __init__(self, listen: str, *nodes: str) -> None:
+        self._elsewhere = listen.rpartition("/")[0] + "/0"
+        self._nodes = nodes
         self._identity = Identity(os.urandom(32))
-        self._bootstrap = bootstrap
-        settings = MeshSettings(listen=(listen,), bootstrap=(bootstrap,))
-        self._mesh = LibP2PMesh(self._identity, settings)
+        self._listen_at = listen
         self._heard: list[bytes] = []
+        self._captured: list[bytes] = []
 
     async def run(self) -> None:
         """Join, then do what standard input says until it ends."""
-        await self._mesh.start(_say_nothing, _serve_nothing)
-        await self._mesh.connect(self._bootstrap, timeout=10)
-        async with asyncio.TaskGroup() as group:
-            listening = group.create_task(self._listen())
+        async with (
+            self._taking_part(self._identity, self._listen_at) as mesh,
+            asyncio.TaskGroup() as group,
+        ):
+            listening = group.create_task(self._listen(mesh))
             print(json.dumps({"peer": self._identity.peer}), flush=True)
             while line := await asyncio.to_thread(sys.stdin.readline):
                 verb, *rest = line.split()
@@ -55,20 +74,21 @@ class Hostile:
                 said = await self._do(verb, *rest)
                 print(json.dumps({**said, "seconds": time.monotonic() - began}), flush=True)
             listening.cancel()
-        await self._mesh.stop()
 
-    async def _do(self, verb: str, argument: str = "") -> dict[str, object]:
+    async def _do(self, verb: str, argument: str = "") -> dict[str, int]:
         if verb == "heard":
             return {"frames": len(self._heard)}
+        if verb == "flood":
+            return await self._flood(int(argument))
         if verb == "forge":
             frames = list(self._forgeries(argument))
         elif verb == "bad":
             frames = [_broken(_record(Identity(os.urandom(32)))) for _ in range(int(argument))]
-        elif verb == "replay":
-            frames = list(self._heard)
         else:
-            frames = [_record(Identity(os.urandom(32))) for _ in range(int(argument))]
-        return {"frames": len(frames), **await self._say(frames)}
+            # The oldest, since what they say was withdrawn after.
+            self._captured = self._captured or self._heard[:_MOST_REPLAYED]
+            frames = self._captured
+        return await self._each([frames[at : at + _EACH] for at in range(0, len(frames), _EACH)])
 
     def _forgeries(self, victim: str) -> Iterable[bytes]:
         """Yield frames that say the victim's next twenty words, each with three wrong signatures."""
@@ -84,21 +104,59 @@ class Hostile:
             for wrong in (ours[_SIGNATURE], signature, bytes(SIGNATURE_BYTES)):
                 yield ours[:2] + key + wrong + body
 
-    async def _say(self, frames: list[bytes]) -> dict[str, object]:
-        """Publish frames, and push them into every neighbour's registry; return what came of it."""
-        refused = 0
-        for frame in frames:
-            await self._mesh.publish(frame)
-        for connection in self._mesh.connections():
-            for batch in _batches(frames):
-                try:
-                    await self._mesh.ask(connection.peer, b"P" + batch, timeout=5)
-                except PeerUnreachable:
-                    refused += 1
-        return {"pushes_refused": refused}
+    async def _flood(self, identities: int) -> dict[str, int]:
+        """Push records by as many peers as it takes for all to be let in."""
+        frames = [_record(Identity(os.urandom(32))) for _ in range(identities)]
+        parts = [frames[at : at + AT_ONCE] for at in range(0, len(frames), AT_ONCE)]
+        return await self._each(parts, together=True)
 
-    async def _listen(self) -> None:
-        async for event in self._mesh.events():
+    async def _each(
+        self, parts: Sequence[list[bytes]], *, together: bool = False
+    ) -> dict[str, int]:
+        """Have each part said by a peer of its own; return what was said and what came of it."""
+        said: Counter[str] = Counter(identities=len(parts), frames=sum(map(len, parts)))
+        rest = iter(parts)
+
+        async def go_on() -> None:
+            for part in rest:
+                async with self._taking_part(Identity(os.urandom(32)), self._elsewhere) as mesh:
+                    said.update(await self._say(mesh, part, together=together))
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_AT_ONCE):
+                group.create_task(go_on())
+        return dict(said)
+
+    async def _say(self, mesh: LibP2PMesh, frames: list[bytes], *, together: bool) -> Counter[str]:
+        """Push frames into every neighbour's registry, all together or publish them and push each alone."""
+        said: Counter[str] = Counter(pushes_taken=0, pushes_refused=0)
+        if not together:
+            await asyncio.sleep(_SETTLE)
+            for frame in frames:
+                await mesh.publish(frame)
+        for connection in mesh.connections():
+            for batch in [frames] if together else [[frame] for frame in frames]:
+                question = b"P" + b"".join(_FRAME.pack(0.0, len(f)) + f for f in batch)
+                try:
+                    await mesh.ask(connection.peer, question, timeout=5)
+                except PeerUnreachable:
+                    said["pushes_refused"] += 1
+                else:
+                    said["pushes_taken"] += 1
+        return said
+
+    @asynccontextmanager
+    async def _taking_part(self, identity: Identity, listen: str) -> AsyncIterator[LibP2PMesh]:
+        mesh = LibP2PMesh(identity, MeshSettings(listen=(listen,)))
+        await mesh.start(_agree, _serve_nothing)
+        try:
+            await asyncio.gather(*(mesh.connect(node, timeout=10) for node in self._nodes))
+            yield mesh
+        finally:
+            await mesh.stop()
+
+    async def _listen(self, mesh: LibP2PMesh) -> None:
+        async for event in mesh.events():
             if isinstance(event, Arrived) and len(self._heard) < 20_000:
                 self._heard.append(event.frame)
 
@@ -113,20 +171,9 @@ def _broken(frame: bytes) -> bytes:
     return frame[:34] + os.urandom(SIGNATURE_BYTES) + frame[wire.HEADER_BYTES :]
 
 
-def _batches(frames: list[bytes]) -> Iterable[bytes]:
-    """Yield each frame alone while they are few, as one bad frame spoils its batch; else as many as fit."""
-    batch = b""
-    for frame in frames:
-        batch += _FRAME.pack(0.0, len(frame)) + frame
-        if len(frames) <= 100 or len(batch) > _BATCH_BYTES:
-            yield batch
-            batch = b""
-    if batch:
-        yield batch
-
-
-async def _say_nothing(_peer: str, _question: bytes) -> bytes:
-    return b""
+async def _agree(_peer: str, question: bytes) -> bytes:
+    """Hold the same as whoever compares; nonsense would be an offence, and nothing a reason to be doubted."""
+    return EQUAL if question.startswith(b"c") else b""
 
 
 async def _serve_nothing(pipe: Pipe) -> None:

@@ -47,6 +47,7 @@ def test_what_nobody_may_believe_is_an_offence(frame: bytes) -> None:
     one = gate(B, C)
     expected = Verdict.DROP if frame[1:2] == bytes([wire.PROOF]) else Verdict.OFFENCE
     assert one.judge(C.peer, B.peer, frame) is expected
+    assert one.counters["frames_bad"] == (expected is Verdict.OFFENCE)
 
 
 @pytest.mark.parametrize("head", [b"\x02\x01", b"\x01\x63"], ids=["version", "kind"])

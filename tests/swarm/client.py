@@ -2,7 +2,9 @@
 
 import asyncio
 import io
+import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +17,9 @@ from tests.swarm.nodes import Node
 from tests.swarm.waiting import until
 
 PROMPT: tuple[Mapping[str, str], ...] = ({"role": "user", "content": "Hello!"},)
+
+
+_EVENTS = re.compile(r'^modelvine_registry_events_total\{event="(\w+)"\} (\S+)$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,16 @@ class Client:
         """Return all that a node tells an operator of the others, by peer id."""
         nodes = (await self.get(node, "/api/v1/nodes"))["nodes"]
         return {seen["node"]: seen for seen in nodes if not seen["self"]}
+
+    async def metrics(self, node: Node) -> str:
+        """Return a node's metrics as a scraper reads them."""
+        async with self.session.get(f"{node.http}/metrics") as response:
+            return await response.text()
+
+    async def events(self, node: Node) -> Counter[str]:
+        """Return how often each event of a node's registry happened, by its metrics."""
+        found = _EVENTS.findall(await self.metrics(node))
+        return Counter({event: int(float(times)) for event, times in found})
 
     async def register(self, node: Node, project: str, models: Iterable[str], api: str) -> None:
         """Register a project with models that one worker serves."""

@@ -15,16 +15,33 @@ from pathlib import Path
 
 import pytest
 
+from tests.swarm.attacks.gossip import BAD_SIGNATURES, FORGERIES
 from tests.swarm.attacks.kinds import FLOODS, KINDS, MALFORMED
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Start, Swarm
-from tests.swarm.waiting import percentile, show
+from tests.swarm.waiting import percentile, show, until
 
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(120)]
 
 SEED = "1"
-MAX_GROWTH = {"malformed": 16.0, "floods": 64.0}
+MAX_GROWTH = {"malformed": 16.0, "floods": 16.0}
 """MiB that the victim may grow by, under each part."""
+
+JUDGED = {"200 forgeries": FORGERIES, "2,000 bad signatures": BAD_SIGNATURES}
+"""How many frames of an attack the victim must have judged, and found bad: else it tests closed connections."""
+
+REFUSED = 10_000
+"""How much of everything the victim must have refused by name, at its door or after a look."""
+
+_REFUSALS = (
+    "connections_refused",
+    "frames_bad",
+    "frames_dropped",
+    "kept_out",
+    "questions_refused",
+    "refused",
+    "strangers_refused",
+)
 
 MAX_COMPLAINTS = 40
 """Warnings that one attack may leave in the log: five of each in ten seconds, of a few different ones."""
@@ -97,6 +114,7 @@ async def test_nobody_else_notices(kind: str, scene: Scene, client: Client) -> N
         await _warm_up(scene, client)
         scene.resident[part] = _resident(scene.victim)
     before = _complaints(scene.victim)
+    bad = (await client.events(scene.victim))["frames_bad"]
     async with asyncio.TaskGroup() as group:
         attack = group.create_task(asyncio.to_thread(scene.attacker.do, kind))
         while not attack.done():
@@ -105,6 +123,11 @@ async def test_nobody_else_notices(kind: str, scene: Scene, client: Client) -> N
             assert (seen.status, seen.node) == (200, scene.honest.peer), seen
             scene.waits[part].append(time.monotonic() - began)
             await asyncio.sleep(0.02)
+
+    async def judged() -> bool:
+        return (await client.events(scene.victim))["frames_bad"] - bad >= JUDGED.get(kind, 0)
+
+    await until(judged, within=5, otherwise="most of it met a closed connection")
     name = f"news-{[*KINDS].index(kind)}"
     await client.register(scene.honest, "news", [name], NOWHERE)
     scene.news[part].append(await client.listed([scene.victim], name, within=NEWS_WITHIN))
@@ -132,6 +155,14 @@ def test_memory_stays_within_bounds(part: str, scene: Scene) -> None:
         news_visible_max=max(news),
     )
     assert growth <= MAX_GROWTH[part]
+
+
+async def test_the_attacks_have_arrived(scene: Scene, client: Client) -> None:
+    seen = await client.events(scene.victim)
+    refused = {event: seen[event] for event in _REFUSALS}
+    show("refused", **{event: str(times) for event, times in refused.items()})
+    show("offences", counted=str(seen["offences"]), barred=str(seen["barred"]))
+    assert sum(refused.values()) >= REFUSED
 
 
 async def _warm_up(scene: Scene, client: Client) -> None:
