@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain, islice
@@ -16,7 +16,6 @@ from router.candidates import Candidate, Excluded, Field, Known, Reason, candida
 from router.dialects import Answer, Dialect
 from router.errors import (
     NobodyServes,
-    NoCapacity,
     RouterError,
     UnknownModel,
     WorkerBusy,
@@ -30,6 +29,7 @@ from router.policies import Policy, in_order
 from router.reports import Report, Reports
 from router.requests import Request
 from router.settings import RouterSettings
+from router.waiting import Waiting
 from router.waits import Waits
 from router.workers import Worker, Workers
 
@@ -106,6 +106,7 @@ class Router:
         self.reports = Reports()
         self._meter = Meter()
         self._health = Health(random)
+        self._waiting = Waiting(settings, release=self._free)
         self._waits = Waits(look=look, silent=silent, trusted=self._trusted)
 
     @asynccontextmanager
@@ -115,7 +116,7 @@ class Router:
         Leaving early cancels the request at its worker. Reading `answer.rest` may raise `AnswerBroken`.
         """
         began, tried = self._now(), 0
-        left = list(self._ordered(request))
+        left, held = await self._ordered(request)
         tries = attempts(
             left,
             at_most=self._settings.attempts,
@@ -127,12 +128,17 @@ class Router:
             started = self._now()
             answer: Answer | None = None
             error: WorkerError | None = None
-            self._count(candidate, 1)
+            # Whoever waited for a slot holds it already.
+            self._count(candidate.key, 0 if held else 1)
+            held = False
             self._health.began(candidate.address, started)
             left.remove(candidate)
             others = left if tried < self._settings.attempts else ()
             try:
-                entering = self._dialect(candidate).answer(request, candidate)
+                asked = (
+                    replace(request, waits=False) if others and not candidate.worker else request
+                )
+                entering = self._dialect(candidate).answer(asked, candidate)
                 async with self._waits.watch(candidate, others, entering) as answer:
                     tally = self._note(candidate, answer, self._now() - started)
                     self._health.show(candidate.address, Sign.BEGUN, self._now())
@@ -147,7 +153,7 @@ class Router:
             else:
                 return
             finally:
-                self._count(candidate, -1)
+                self._leave(candidate, self._now() - started)
                 self._judge(candidate, answer, error)
                 # A caller who left before the first byte has shown nothing about the worker.
                 if answer is not None or error is not None:
@@ -168,13 +174,16 @@ class Router:
     def busy(self) -> dict[Service, Load]:
         """Say how busy the workers of this machine are that have requests, whoever sent them."""
         ours = {service: n for (node, service), n in self.in_flight.items() if node == self._own}
-        return self._meter.loads(self._workers(), ours, self._now()) if ours else {}
+        if not ours:
+            return {}
+        return self._meter.loads(self._workers(), ours, self._waiting.lengths(), self._now())
 
     def load_of(self, worker: Worker) -> Load:
         """Say how busy one worker of this machine is."""
         service = worker.service
         count = self.in_flight.get((self._own, service), 0)
-        return self._meter.load(service, in_flight=count, slots=worker.capacity)
+        queued = self._waiting.lengths().get(service, 0)
+        return self._meter.load(service, in_flight=count, queued=queued, slots=worker.capacity)
 
     def hear(self, node: PeerId, loads: Mapping[Service, Load]) -> None:
         """Take in how busy another node says that its replicas are."""
@@ -211,8 +220,7 @@ class Router:
         tally.first = seconds
         return tally
 
-    def _count(self, candidate: Candidate, change: int) -> None:
-        key = candidate.key
+    def _count(self, key: tuple[PeerId, Service], change: int) -> None:
         left = self.in_flight[key] + change
         if left:
             self.in_flight[key] = left
@@ -228,11 +236,34 @@ class Router:
             raise WorkerFailed(f"this node speaks no dialect called {candidate.dialect!r}")
         return dialect
 
-    def _ordered(self, request: Request) -> Sequence[Candidate]:
+    async def _ordered(self, request: Request) -> tuple[list[Candidate], bool]:
+        """Return whom to try, and whether a slot of the first is taken already: it had to be waited for."""
         field = self._field(request)
-        if not field.eligible:
+        if field.eligible:
+            return list(in_order(self._policy, request, field.eligible, self._random)), False
+        full = [e.candidate for e in field.excluded if e.reason is Reason.FULL]
+        if not full:
             raise self._nobody(request, field.excluded)
-        return in_order(self._policy, request, field.eligible, self._random)
+        service = await self._waiting.turn(request, full)
+        worker = self._workers().by_key.get((service.project, service.model, service.cid))
+        if worker is None or worker.service != service:
+            self._free(service)
+            raise NobodyServes(
+                f"{request.model!r} was unregistered while this request waited for it"
+            )
+        return [Candidate(self._own, service, worker)], True
+
+    def _leave(self, candidate: Candidate, seconds: float) -> None:
+        if candidate.worker is None:
+            self._count(candidate.key, -1)
+        else:
+            self._waiting.took(candidate.service.model, seconds)
+            self._free(candidate.service)
+
+    def _free(self, service: Service) -> None:
+        """Hand a slot of our own to whoever is next, or give it back."""
+        if not self._waiting.hand_over(service):
+            self._count((self._own, service), -1)
 
     def _field(self, request: Request) -> Field:
         now = self._now()
@@ -256,8 +287,6 @@ class Router:
         reasons = Counter(e.reason for e in excluded if e.reason not in _NOT_MEANT)
         if not reasons:
             return UnknownModel(request.model, () if request.own_only else self._nearest(request))
-        if reasons[Reason.FULL]:
-            return NoCapacity(f"everybody who serves {request.model!r} is full")
         why = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
         return NobodyServes(f"{request.model!r} is known, but nobody serves it now: {why}")
 

@@ -60,16 +60,20 @@ class Meter:
             found = self._tallies[service] = Tally()
         return found
 
-    def load(self, service: Service, *, in_flight: int, slots: int) -> Load:
-        """Say how busy one worker is. There is no queue: who is full is not asked."""
+    def load(self, service: Service, *, in_flight: int, queued: int, slots: int) -> Load:
+        """Say how busy one worker is."""
         tally = self._tallies.get(service)
         if tally is None:
-            return Load(in_flight, slots=slots)
+            return Load(in_flight, queued, slots=slots)
         rate = tally.rate if in_flight else 0.0
-        return Load(in_flight, slots=slots, rate=rate, first=tally.first)
+        return Load(in_flight, queued, slots=slots, rate=rate, first=tally.first)
 
     def loads(
-        self, workers: Workers, in_flight: Mapping[Service, int], now: float
+        self,
+        workers: Workers,
+        in_flight: Mapping[Service, int],
+        queued: Mapping[Service, int],
+        now: float,
     ) -> dict[Service, Load]:
         """Say how busy the workers are that have requests, and take their rates anew."""
         slots = {worker.service: worker.capacity for worker in workers}
@@ -79,6 +83,8 @@ class Meter:
         for service in busy:
             self.of(service).sample(now)
         return {
-            service: self.load(service, in_flight=count, slots=slots[service])
+            service: self.load(
+                service, in_flight=count, queued=queued.get(service, 0), slots=slots[service]
+            )
             for service, count in busy.items()
         }

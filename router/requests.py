@@ -41,7 +41,8 @@ class Request:
 
     `own_only` is set for requests that another node sent on: only this node's workers may answer, so there is no
     second hop. `session` is what the caller calls the conversation that it belongs to. `passed` are the headers that travel
-    with the request (trace context), lower-case names.
+    with the request (trace context), lower-case names. `caller` tells whom it is for, so that all get their turn, and `waits`
+    says that it may queue: not when it has others to go to.
     """
 
     id: str
@@ -53,4 +54,6 @@ class Request:
     pin: Pin = ANYWHERE
     own_only: bool = False
     session: str = ""
+    caller: str = ""
+    waits: bool = True
     passed: Mapping[str, str] = field(default_factory=lambda: NOTHING_PASSED)

@@ -17,6 +17,18 @@ class RouterSettings(BaseModel):
         le=10,
         description="Workers tried at most for one request, before its first byte. More hide more failures and cost time.",
     )
+    queue: int = Field(
+        100,
+        ge=0,
+        le=100_000,
+        description="Requests that may wait for a slot of this machine's workers, for each model; more get 429.",
+    )
+    queue_timeout: float = Field(
+        30.0,
+        gt=0,
+        le=3600,
+        description="Seconds that a request may wait for a slot; then 429.",
+    )
     connect_timeout: float = Field(
         2.0,
         gt=0,

@@ -19,6 +19,7 @@ from registry.records import PeerId
 from registry.signing import public_of
 from registry.wire import is_name
 from router import bodies
+from router.dialects.peer import WAIT_HEADER
 from router.requests import ANYWHERE, Kind, Pin, Request
 
 PREFIXES = ("/v1", "/v1/openai/v1")
@@ -73,8 +74,16 @@ async def _read(context: Context, http: web.Request, kind: Kind, *, own_only: bo
         # A hop header on the public side forbids a second hop as well: it is how loops end.
         own_only=own_only or HOP in http.headers,
         session=http.headers.get(SESSION, "")[:_LONGEST_SESSION],
+        caller=_caller(http),
+        waits=HOP not in http.headers or WAIT_HEADER in http.headers,
         passed=passed(http),
     )
+
+
+def _caller(http: web.Request) -> str:
+    """Tell callers apart: by node, by key (its hash differs from run to run and says nothing of it), or by address."""
+    said = http.headers.get(HOP) or http.headers.get(hdrs.AUTHORIZATION)
+    return str(hash(said)) if said else http.remote or ""
 
 
 def content_type_of(http: web.Request, body: bytes) -> str:

@@ -26,6 +26,8 @@ from router.requests import Request
 HOP_HEADER = "x-modelvine-hop"
 PROJECT_HEADER = "x-modelvine-project"
 CID_HEADER = "x-modelvine-cid"
+WAIT_HEADER = "x-modelvine-wait"
+"""Says that the asker knows nobody else to ask, so the request may queue; without it a full node refuses at once."""
 
 
 class Peer:
@@ -41,6 +43,8 @@ class Peer:
         headers[HOP_HEADER] = self._links.identity.peer
         headers[PROJECT_HEADER] = candidate.service.project
         headers[CID_HEADER] = candidate.service.cid
+        if request.waits:
+            headers[WAIT_HEADER] = "1"
         async with self._links.to(candidate.node) as link:
             start = start_of(link.base.with_path(f"/v1/{request.kind.value}"))
             call = Call(link.place, start, headers, request.body)

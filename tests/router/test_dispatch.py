@@ -71,7 +71,7 @@ class World:
             draining=lambda: self.draining,
             dialects={name: dialects.load(name)(self.links) for name in dialects.NAMES},
             policy=AsListed(),
-            settings=QUICK,
+            settings=self.links.settings,
             now=lambda: self.now,
             random=lambda: 0.5,
             observe=self.outcomes.append,
@@ -252,7 +252,7 @@ async def test_a_full_worker_is_no_capacity(world: World) -> None:
         world.serve(own(worker.url, capacity=1))
         async with world.router.answer(chat()):
             with pytest.raises(NoCapacity):
-                await world.ask(chat())
+                await world.ask(replace(chat(), waits=False))
         await world.ask(chat())
 
 

@@ -14,12 +14,12 @@ WORKERS = Workers.of([Worker(LLAMA, "http://w", capacity=8), Worker(QWEN, "http:
 def test_nothing_is_said_of_workers_without_requests() -> None:
     meter = Meter()
     meter.of(LLAMA).first = 0.5
-    assert meter.loads(WORKERS, {}, 1.0) == {}
+    assert meter.loads(WORKERS, {}, {}, 1.0) == {}
 
 
 def test_a_worker_that_has_not_answered_yet_has_no_latency() -> None:
     expected = {LLAMA: Load(2, slots=8), QWEN: Load(1)}
-    assert Meter().loads(WORKERS, {LLAMA: 2, QWEN: 1}, 1.0) == expected
+    assert Meter().loads(WORKERS, {LLAMA: 2, QWEN: 1}, {}, 1.0) == expected
 
 
 def test_the_rate_is_that_of_the_window() -> None:
@@ -76,8 +76,8 @@ def test_an_idle_worker_streams_nothing_and_keeps_its_latency() -> None:
     meter = Meter()
     tally = meter.of(LLAMA)
     tally.first, tally.rate = 0.5, 40.0
-    assert meter.load(LLAMA, in_flight=1, slots=8) == Load(1, 0, 8, 40.0, 0.5)
-    assert meter.load(LLAMA, in_flight=0, slots=8) == Load(0, 0, 8, 0.0, 0.5)
+    assert meter.load(LLAMA, in_flight=1, queued=0, slots=8) == Load(1, 0, 8, 40.0, 0.5)
+    assert meter.load(LLAMA, in_flight=0, queued=0, slots=8) == Load(0, 0, 8, 0.0, 0.5)
 
 
 def test_workers_that_are_gone_are_forgotten() -> None:
@@ -86,5 +86,7 @@ def test_workers_that_are_gone_are_forgotten() -> None:
         meter.of(Service("p", f"gone-{number}")).first = 1.0
     meter.of(LLAMA).first = 0.5
     gone = Service("p", "gone-1")
-    assert meter.loads(WORKERS, {gone: 3, LLAMA: 1}, 1.0) == {LLAMA: Load(1, slots=8, first=0.5)}
-    assert meter.load(gone, in_flight=0, slots=0).first is None
+    assert meter.loads(WORKERS, {gone: 3, LLAMA: 1}, {}, 1.0) == {
+        LLAMA: Load(1, slots=8, first=0.5)
+    }
+    assert meter.load(gone, in_flight=0, queued=0, slots=0).first is None
