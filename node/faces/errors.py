@@ -132,6 +132,7 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         router_errors.AnswerBroken: Row(502, 1018, _BROKEN, "answer_broken"),
         registry_errors.RegistryError: Row(500, 5000, _BROKEN, "registry_error"),
         registry_errors.InvalidFrame: Row(500, 5000, _BROKEN, "invalid_frame"),
+        registry_errors.UnknownKind: Row(500, 5000, _BROKEN, "unknown_kind"),
         registry_errors.InvalidSignature: Row(400, 1001, _BAD, "invalid_peer_id"),
         registry_errors.LimitReached: Row(400, 1001, _BAD, "limit_reached"),
         # api-v0 has a code for databases (1016), but its registration table wants 5000 for "cannot be saved".

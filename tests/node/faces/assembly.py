@@ -38,6 +38,7 @@ from router.dispatch import Outcome, Router
 from router.errors import WorkerUnreachable
 from router.links import Links, serve_pipe
 from router.settings import RouterSettings
+from tests.router.world import no_relay
 
 TOKEN = "the-control-token-of-this-test-node"
 
@@ -128,7 +129,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         identity=identity,
         reach=lambda peer: held.record.reach if (held := registry.catalog.held.get(peer)) else None,
         open_pipe=lambda peer: registry.mesh.open_pipe(peer, timeout=1),
-        relayed=lambda _: False,
+        relayed=no_relay,
         settings=settings.router,
     )
 
