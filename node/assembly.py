@@ -75,7 +75,9 @@ async def assemble(given: Given, closing: AsyncExitStack) -> Parts:
         silent=registry.silent,
     )
     exchange_load(registry, router)
-    bootstrap = Bootstrap(store, configured=settings.mesh.bootstrap, keep=registry.pin)
+    bootstrap = Bootstrap(
+        store, registry.saving, configured=settings.mesh.bootstrap, keep=registry.pin
+    )
     registry.saving.also(bootstrap.changes)
     return Parts(registry, agent, bootstrap, links, router, metrics)
 

@@ -11,6 +11,7 @@ from multiaddr.exceptions import Error as MultiaddrError
 
 from registry.errors import InvalidSignature, LimitReached
 from registry.records import PeerId
+from registry.saving import Saving
 from registry.signing import public_of
 from registry.store import Change, Delete, Put, Space, Store
 
@@ -41,9 +42,15 @@ class Bootstrap:
     """The addresses that the redial loop keeps connected."""
 
     def __init__(
-        self, store: Store, *, configured: Iterable[str], keep: Callable[[tuple[str, ...]], None]
+        self,
+        store: Store,
+        saving: Saving,
+        *,
+        configured: Iterable[str],
+        keep: Callable[[tuple[str, ...]], None],
     ) -> None:
         self._store = store
+        self._saving = saving
         self._configured = tuple(configured)
         self._keep = keep
         self._choices: dict[str, bytes] = {}
@@ -78,14 +85,18 @@ class Bootstrap:
         async with self._changing:
             if address not in self.addresses:
                 return False
-            if address in self._configured:
-                await self._choose(address, _REMOVED)
-            else:
-                await self._store.write(Delete(Space.PEERS, address))
-                del self._choices[address]
+            await self._choose(address, _REMOVED if address in self._configured else None)
             self._keep(self.addresses)
             return True
 
-    async def _choose(self, address: str, choice: bytes) -> None:
-        await self._store.write(Put(Space.PEERS, address, choice))
-        self._choices[address] = choice
+    async def _choose(self, address: str, choice: bytes | None) -> None:
+        change = _choice(address, choice)
+        await self._saving.write([change], undo=[_choice(address, self._choices.get(address))])
+        if choice is None:
+            del self._choices[address]
+        else:
+            self._choices[address] = choice
+
+
+def _choice(address: str, choice: bytes | None) -> Change:
+    return Delete(Space.PEERS, address) if choice is None else Put(Space.PEERS, address, choice)

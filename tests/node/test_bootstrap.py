@@ -4,7 +4,9 @@ import pytest
 
 from node.bootstrap import MAX_ADDRESSES, Bootstrap, peer_at
 from registry.errors import LimitReached, StoreUnavailable
+from registry.saving import Saving
 from registry.signing import Identity
+from registry.store import Put, Space
 from registry.store.memory import MemoryStore
 
 PEER = Identity(bytes(32)).peer
@@ -28,7 +30,8 @@ def store():
 
 
 async def restarted(store, kept):
-    bootstrap = Bootstrap(store, configured=[CONFIGURED], keep=kept)
+    saving = Saving(store, Put(Space.SELF, "epoch", b"1"))
+    bootstrap = Bootstrap(store, saving, configured=[CONFIGURED], keep=kept)
     await bootstrap.restore()
     return bootstrap
 

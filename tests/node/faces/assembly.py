@@ -163,7 +163,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         access=Access(token=TOKEN),
         metrics=metrics,
         links=links,
-        bootstrap=Bootstrap(store, configured=(), keep=registry.pin),
+        bootstrap=Bootstrap(store, registry.saving, configured=(), keep=registry.pin),
         host=Host(),
         listening=Listening(http=_name(public), link=_name(link)),
         started=time.monotonic(),
