@@ -42,6 +42,8 @@ class Sizes:
     """The registry's counters since the start."""
     connections: int
     """Peers connected to the mesh."""
+    loop_lag: float
+    """Seconds by which the event loop woke too late at worst."""
     relaying: Mapping[str, int]
     """What others have at this node as a relay now."""
     relayed: Mapping[str, int]
@@ -187,6 +189,11 @@ class _Momentary(Collector):
         yield GaugeMetricFamily("modelvine_workers", "Workers of this machine.", sizes.workers)
         yield GaugeMetricFamily(
             "modelvine_mesh_connections", "Peers connected to the mesh.", sizes.connections
+        )
+        yield GaugeMetricFamily(
+            "modelvine_loop_lag_seconds",
+            "Seconds by which the event loop woke too late, the worst of the last minute.",
+            sizes.loop_lag,
         )
         yield _labelled(
             GaugeMetricFamily("modelvine_up", "Whether a part works (1) or not.", labels=("part",)),

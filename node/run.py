@@ -6,7 +6,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,9 @@ from node.faces.serving import runner
 from node.host import Host
 from node.identity import control_token
 from node.invitation import invitation
+from node.lateness import Lateness
 from node.reach import host_of, reach_of, within_reach
+from node.refusals import Refusals
 from node.settings import Settings
 from node.tasks import supervise
 from registry.errors import InvalidSignature, RegistryError
@@ -88,10 +90,10 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         closing.push_async_callback(registry.stand, Standing.LEFT)
         await _serve(public_app(context), public, closing)
         async with asyncio.TaskGroup() as group:
-            work = (
-                group.create_task(supervise("registry", registry.run)),
-                group.create_task(supervise("addresses", partial(_follow, registry, reach))),
-            )
+            work = [
+                group.create_task(supervise(name, run))
+                for name, run in _background(context, reach).items()
+            ]
             _settle()
             ready(f"ready http=http://{listening.http} p2p={registry.mesh.addresses()[0]}")
             log.info("%s", _surfaces(settings, listening, registry.mesh.addresses()))
@@ -102,6 +104,19 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
             await _drain(parts, signals.second, settings.node.drain_timeout)
             for task in work:
                 task.cancel()
+
+
+def _background(
+    context: Context, reach: Callable[[], Reach]
+) -> Mapping[str, Callable[[], Awaitable[None]]]:
+    """Return what runs beside the requests, by name."""
+    registry = context.registry
+    return {
+        "registry": registry.run,
+        "addresses": partial(_follow, registry, reach),
+        "lateness": partial(context.lateness.watch, time.monotonic),
+        "refusals": partial(Refusals().watch, registry.counted, time.monotonic),
+    }
 
 
 def _surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> str:
@@ -176,6 +191,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
             names=map(host_of, given.settings.mesh.announce),
         ),
         metrics=parts.metrics,
+        lateness=Lateness(),
         links=parts.links,
         bootstrap=parts.bootstrap,
         host=Host(),

@@ -83,6 +83,7 @@ class Probing:
 
     async def _vouch(self, about: PeerId, challenge: bytes) -> bytes:
         if self._vouching >= VOUCHING:
+            self._counters["questions_refused"] += 1
             raise LimitReached(f"{VOUCHING} challenges are being passed on already")
         self._vouching += 1
         try:

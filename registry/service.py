@@ -25,6 +25,7 @@ from registry.effects import (
     Remember,
 )
 from registry.errors import InvalidFrame, LimitReached, MeshError, StoreUnavailable, UnknownKind
+from registry.events import counted
 from registry.gate import Gate
 from registry.guests import guests
 from registry.keeping import Keeping
@@ -167,9 +168,8 @@ class Registry:
 
     def counted(self) -> Mapping[str, int]:
         """Return what was counted since the start."""
-        lost, refused = self.mesh.dropped(), self.mesh.refused()
-        mesh = Counter(frames_lost_in_queue=lost, connections_refused=refused)
-        return self.counters + self._gate.counters + mesh
+        lost = {"frames_lost_in_queue": self.mesh.dropped()}
+        return counted(self.counters, self._gate.counters, self.mesh.refused(), lost)
 
     def admits(self, peer: PeerId) -> bool:
         """Say whether a peer may take part here, as `allow` and `deny` have it."""

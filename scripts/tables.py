@@ -1,4 +1,4 @@
-"""Write the tables of docs/ that the code already knows: settings, policies, errors, metrics.
+"""Write the tables of docs/ that the code already knows: settings, policies, errors, metrics, events.
 
 usage: .venv/bin/python scripts/tables.py [--write]
 
@@ -18,6 +18,8 @@ from node import config
 from node.faces import errors
 from node.metrics import Metrics, Sizes
 from node.profiles import PROFILES
+from node.refusals import LINES
+from registry.events import EVENTS
 from registry.liveness import OPENS, REASONS, SHUTS, TABLE, Contact, Presence
 from router import policies
 from router.errors import (
@@ -30,6 +32,19 @@ from router.errors import (
 )
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+SIZES = Sizes(
+    nodes={presence.value: 0 for presence in Presence},
+    services=0,
+    workers=0,
+    up={"mesh": True, "store": True},
+    frames={"frames_in": 0},
+    connections=0,
+    loop_lag=0.0,
+    relaying={"circuits": 1},
+    relayed={"bytes": 1},
+)
+"""A node of which everything is measured once."""
 
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[\w.]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _WAITS = (NobodyServes, NoCapacity, WorkerBusy, WorkerStale, WorkerUnreachable)
@@ -81,23 +96,21 @@ def errors_table() -> Iterable[str]:
 
 def metrics_table() -> Iterable[str]:
     """List every series."""
-    sizes = Sizes(
-        nodes={presence.value: 0 for presence in Presence},
-        services=0,
-        workers=0,
-        up={"mesh": True, "store": True},
-        frames={"frames_in": 0},
-        connections=0,
-        relaying={"circuits": 1},
-        relayed={"bytes": 1},
-    )
-    text = Metrics().text(sizes).decode()
+    text = Metrics().text(SIZES).decode()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     yield "| series | kind | what it counts |"
     yield "|---|---|---|"
     for name, words in re.findall(r"^# HELP (modelvine_\S+) (.*)$", text, re.MULTILINE):
         if not name.endswith("_created"):
             yield f"| `{name}` | {kinds[name]} | {words} |"
+
+
+def events_table() -> Iterable[str]:
+    """List what the registry counts."""
+    yield "| `event` | what it counts | in the log |"
+    yield "|---|---|---|"
+    for event, words in EVENTS.items():
+        yield f"| `{event}` | {words} | {'once a minute' if event in LINES else ''} |"
 
 
 def liveness_table() -> Iterable[str]:
@@ -117,6 +130,7 @@ TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
     "policies": policies_table,
     "errors": errors_table,
     "metrics": metrics_table,
+    "events": events_table,
     "liveness": liveness_table,
 }
 

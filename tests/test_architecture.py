@@ -25,9 +25,9 @@ MAX_FUNCTION_LINES = 60
 
 CORE = {
     "registry": {
-        "backoff", "blame", "catalog", "claims", "doubts", "effects", "errors", "gate", "guests", "keeping", "liveness", "load",
-        "membership", "messages", "newcomers", "pace", "parted", "patience", "pulses", "records", "replica", "rounds", "settings",
-        "signing", "sync", "turns", "voice", "wire",
+        "backoff", "blame", "catalog", "claims", "doubts", "effects", "errors", "events", "gate", "guests", "keeping", "liveness",
+        "load", "membership", "messages", "newcomers", "pace", "parted", "patience", "pulses", "records", "replica", "rounds",
+        "settings", "signing", "sync", "turns", "voice", "wire",
     },
     "router": {
         "attempts", "bodies", "candidates", "errors", "meter", "multipart", "policies", "reports", "requests", "settings", "sse",

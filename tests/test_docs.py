@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -9,8 +10,11 @@ import pytest
 
 from node import cli, config
 from node.faces.errors import TABLE
+from node.metrics import Metrics
 from registry import wire
 from registry.catalog import Catalog, Signed
+from registry.events import counted
+from registry.mesh.libp2p_nat import RELAY_COUNTS
 from registry.records import Heartbeat, Load, LoadNote
 from registry.signing import Identity
 from scripts import tables
@@ -99,6 +103,19 @@ def test_every_room_exists_and_every_module_has_a_room():
 def test_every_file_that_the_architecture_names_exists():
     named = re.findall(r"`((?:node|registry|router|tests|bench|scripts)/[\w/.]*)`", house())
     assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_every_limit_names_the_counter_that_metrics_shows():
+    rows = [row.split(" | ") for row in section(PROTOCOL, "limits").splitlines()[2:]]
+    uncounted = {what for what, _, counters in rows if "`" not in counters}
+    assert uncounted == {"| streams of one connection", "| unread bytes of one connection"}
+    sizes = replace(tables.SIZES, frames=counted(), relayed=dict.fromkeys(RELAY_COUNTS, 0))
+    shown = Metrics().text(sizes).decode()
+    for what, _, counters in rows:
+        for name in re.findall(r"`([\w: ]+)`", counters):
+            kind, _, event = name.rpartition(": ")
+            series = f"modelvine_{kind or 'registry_events'}_total"
+            assert f'{series}{{event="{event}"}}' in shown, what
 
 
 def house() -> str:

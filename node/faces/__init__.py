@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from node.agent import Agent
     from node.bootstrap import Bootstrap
     from node.host import Host
+    from node.lateness import Lateness
     from node.metrics import Metrics
     from registry.service import Registry
     from router.dispatch import Router
@@ -46,6 +47,7 @@ class Context:
     agent: "Agent"
     access: "Access"
     metrics: "Metrics"
+    lateness: "Lateness"
     links: "Links"
     bootstrap: "Bootstrap"
     host: "Host"

@@ -91,6 +91,7 @@ def _sizes(context: Context) -> Sizes:
         up={part: part not in degraded for part in _PARTS},
         frames=registry.counted(),
         connections=len(registry.mesh.connections()),
+        loop_lag=context.lateness.worst(time.monotonic()),
         relaying={what: count for what, count in relay.items() if what in _NOW},
         relayed={what: count for what, count in relay.items() if what not in _NOW},
     )

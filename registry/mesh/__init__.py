@@ -193,8 +193,8 @@ class Mesh(Protocol):
     def relaying(self) -> Mapping[str, int]:
         """What this node did for others as a relay since the mesh came up, by name; empty where there are none."""
 
-    def refused(self) -> int:
-        """How many connections of others were refused because a limit was reached, since the start."""
+    def refused(self) -> Mapping[str, int]:
+        """What of others was refused because a limit was reached, since the start: how often, by `registry.events`' names."""
 
     def running(self) -> bool:
         """Whether the mesh is up at this moment."""

@@ -30,7 +30,13 @@ from registry.mesh.byte_queue import ByteQueue
 from registry.mesh.crew import Crew
 from registry.mesh.inbox import Inbox
 from registry.mesh.libp2p_pipes import WINDOW, PipeEnd, StreamPipe
-from registry.mesh.libp2p_place import Doors, Place, Plan
+from registry.mesh.libp2p_place import (
+    CONNECTIONS_REFUSED,
+    STREAMS_REFUSED,
+    Doors,
+    Place,
+    Plan,
+)
 from registry.mesh.mdns import Neighbours, service_of
 from registry.mesh.strangers import claim_in, only_loopback
 from registry.mesh.trio_thread import TrioThread
@@ -68,7 +74,7 @@ class LibP2PMesh:
         self._sent = 0
         self._landed = 0
         self._refused = 0
-        self._callers_refused = 0
+        self._turned_away = {CONNECTIONS_REFUSED: 0, STREAMS_REFUSED: 0}
         # Where our own interfaces are, which `announce` may leave out.
         self._interfaces: tuple[str, ...] = ()
         self._crew = Crew()
@@ -158,9 +164,9 @@ class LibP2PMesh:
         """What this node did for others as a relay since the mesh came up."""
         return {} if self._place is None else dict(self._place.relaying)
 
-    def refused(self) -> int:
-        """How many connections of others were refused because a limit was reached."""
-        return self._callers_refused
+    def refused(self) -> Mapping[str, int]:
+        """What of others was refused because a limit was reached: how often, by event."""
+        return dict(self._turned_away)
 
     def running(self) -> bool:
         """Whether the trio run lives."""
@@ -173,7 +179,7 @@ class LibP2PMesh:
             judge=self._judge,
             arrived=self._arrived,
             offended=self._arrived,
-            refused=self._turned_away,
+            refused=self._turn_away,
             connected=self._see,
             addressed=self._addressed,
             answer=lambda asker, question: thread.visit(self._answered, asker, question),
@@ -195,8 +201,8 @@ class LibP2PMesh:
         self._sent += 1
         self._thread.tell(self._land, arrived)
 
-    def _turned_away(self) -> None:
-        self._callers_refused += 1
+    def _turn_away(self, event: str) -> None:
+        self._turned_away[event] += 1
 
     def _land(self, arrived: Arrived | Offended) -> None:
         self._landed += 1

@@ -109,11 +109,23 @@ class Asking:
         return answer
 
 
-class Questions:
-    """Answers what peers ask. `answer` is awaited in trio and raises `VisitFailed` for no answer."""
+class _BeyondLimit(PeerUnreachable):
+    """A peer wants more than one may."""
 
-    def __init__(self, answer: Callable[[PeerId, bytes], Awaitable[bytes]]) -> None:
+
+class Questions:
+    """Answers what peers ask. `answer` is awaited in trio and raises `VisitFailed` for no answer.
+
+    `refused` is called for each stream that is reset because its peer, or all of them together, want too much.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[PeerId, bytes], Awaitable[bytes]],
+        refused: Callable[[], object],
+    ) -> None:
         self._answer = answer
+        self._refused = refused
         self._answering = 0
         self._open: Counter[PeerId] = Counter()
         self._idle: Counter[PeerId] = Counter()
@@ -127,7 +139,9 @@ class Questions:
                 _counted(self._open, peer, STREAMS_PER_PEER),
             ):
                 await self._serve(peer, stream)
-        except PeerUnreachable:
+        except PeerUnreachable as error:
+            if isinstance(error, _BeyondLimit):
+                self._refused()
             await _reset(stream)
 
     async def _serve(self, peer: PeerId, stream: INetStream) -> None:
@@ -141,7 +155,7 @@ class Questions:
 
     async def _serve_one(self, peer: PeerId, stream: INetStream, size: int) -> None:
         if self._answering >= QUESTIONS:
-            raise PeerUnreachable("too many questions at one time")
+            raise _BeyondLimit("too many questions at one time")
         self._answering += 1
         try:
             with trio.fail_after(MESSAGE_SECONDS):
@@ -195,7 +209,7 @@ async def _receive_size(stream: INetStream, most: int) -> int:
     size: int
     (size,) = _LENGTH.unpack(await read_exactly(stream, _LENGTH.size))
     if size > most:
-        raise PeerUnreachable(f"the peer announced {size} bytes")
+        raise _BeyondLimit(f"the peer announced {size} bytes")
     return size
 
 
@@ -228,7 +242,7 @@ def _is_over(stream: INetStream) -> bool:
 @contextmanager
 def _counted(counts: Counter[PeerId], peer: PeerId, most: int) -> Iterator[None]:
     if counts[peer] >= most:
-        raise PeerUnreachable(f"{most} streams of this peer are open")
+        raise _BeyondLimit(f"{most} streams of this peer are open")
     counts[peer] += 1
     try:
         yield

@@ -4,6 +4,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import trio
@@ -43,6 +44,9 @@ CLOSE_SECONDS = 3.0
 FLUSH_SECONDS = 0.5
 """Seconds that writing what gossip still holds may take at the end."""
 
+CONNECTIONS_REFUSED, STREAMS_REFUSED = "connections_refused", "streams_refused"
+"""Events that the mesh counts."""
+
 _FLUSH_POLL = 0.02
 
 
@@ -54,7 +58,7 @@ class Doors:
     judge: Judge
     arrived: Callable[[Arrived], None]
     offended: Callable[[Offended], None]
-    refused: Callable[[], None]
+    refused: Callable[[str], None]
     connected: Callable[[tuple[Connection, ...]], None]
     addressed: Callable[[tuple[str, ...]], None]
     answer: Callable[[PeerId, bytes], Awaitable[bytes]]
@@ -101,7 +105,7 @@ class Place:
             judge=doors.judge,
             deliver=self._deliver,
             offended=self._tell_offence,
-            refused=doors.refused,
+            refused=partial(doors.refused, CONNECTIONS_REFUSED),
         )
         self._host = self._made.host
         self._asking = Asking(self._host)
@@ -141,7 +145,8 @@ class Place:
 
     async def run(self, ready: Callable[["Place"], object]) -> None:
         """Listen, call `ready`, dial and ping until cancelled."""
-        self._host.set_stream_handler(ASK, Questions(self._doors.answer).handle)
+        questions = Questions(self._doors.answer, partial(self._doors.refused, STREAMS_REFUSED))
+        self._host.set_stream_handler(ASK, questions.handle)
         self._host.set_stream_handler(PIPE, self._take_pipe)
         if self._plan.settings.rendezvous_point:
             self._host.set_stream_handler(RENDEZVOUS, Point().handle)
@@ -274,6 +279,7 @@ class Place:
 
     async def _take_pipe(self, stream: INetStream) -> None:
         if self._pipes_are_full():
+            self._doors.refused(STREAMS_REFUSED)
             await stream.reset()
             return
         incoming = ByteQueue(WINDOW)

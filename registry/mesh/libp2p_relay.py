@@ -69,6 +69,7 @@ class Relay:
     async def handle(self, stream: INetStream) -> None:
         """Serve one stream: one request, and for a circuit all that follows."""
         if self._asking >= ASKING:
+            self._counted["refused"] += 1
             await _reset(stream)
             return
         self._asking += 1

@@ -193,9 +193,9 @@ class MemoryMesh:
         """Nothing: everybody reaches everybody here, or nobody does."""
         return {}
 
-    def refused(self) -> int:
-        """How many connections were refused: none, as nothing here is ever full."""
-        return 0
+    def refused(self) -> Mapping[str, int]:
+        """What was refused: nothing, as nothing here is ever full."""
+        return {}
 
     def running(self) -> bool:
         """Whether this node is on the switchboard."""

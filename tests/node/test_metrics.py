@@ -15,6 +15,7 @@ SIZES = Sizes(
     up={"store": True, "mesh": False},
     frames={"frames_in": 12},
     connections=2,
+    loop_lag=0.25,
     relaying={"circuits": 1},
     relayed={"bytes": 1},
 )
@@ -74,6 +75,7 @@ def test_what_is_counted_elsewhere_is_shown_as_it_stands():
     assert seen["modelvine_up", "mesh"] == 0
     assert seen["modelvine_registry_events_total", "frames_in"] == 12
     assert seen["modelvine_mesh_connections",] == 2
+    assert seen["modelvine_loop_lag_seconds",] == 0.25
 
 
 def test_the_process_itself_is_measured():

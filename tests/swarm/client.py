@@ -93,6 +93,14 @@ class Client:
         found = _EVENTS.findall(await self.metrics(node))
         return Counter({event: int(float(times)) for event, times in found})
 
+    async def loop_lag(self, node: Node) -> float:
+        """Return by how many seconds a node's event loop woke too late at worst in the last minute."""
+        found = re.search(
+            r"^modelvine_loop_lag_seconds (\S+)$", await self.metrics(node), re.MULTILINE
+        )
+        assert found
+        return float(found[1])
+
     async def register(self, node: Node, project: str, models: Iterable[str], api: str) -> None:
         """Register a project with models that one worker serves."""
         rows = [{"model": model, "api": api, "type": 0} for model in models]

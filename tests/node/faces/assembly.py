@@ -22,6 +22,7 @@ from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
 from node.faces.serving import runner
 from node.host import Host
+from node.lateness import Lateness
 from node.metrics import Metrics
 from node.settings import Settings
 from registry.liveness import Evidence
@@ -162,6 +163,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         agent=agent,
         access=Access(token=TOKEN),
         metrics=metrics,
+        lateness=Lateness(),
         links=links,
         bootstrap=Bootstrap(store, registry.saving, configured=(), keep=registry.pin),
         host=Host(),

@@ -48,7 +48,7 @@ async def test_a_node_refuses_what_one_address_holds_too_many_of_and_counts_it(
         assert await try_to_connect(guest, host)
     await until(lambda: len(host.peers()) == 2)
     await try_to_connect(guests[2], host)
-    await until(lambda: host.mesh.refused() > 0)
+    await until(lambda: host.mesh.refused()["connections_refused"] > 0)
     assert guests[2].mesh.peer not in host.peers()
     await guests[0].mesh.disconnect(host.mesh.peer)
     await until(lambda: len(host.peers()) == 1)
@@ -63,5 +63,5 @@ async def test_a_node_holds_no_more_connections_than_it_is_told_to(
     guests = [await world.seat(f"guest {n}") for n in range(5)]
     for guest in guests:
         await try_to_connect(guest, host)
-    await until(lambda: host.mesh.refused() >= 2)
+    await until(lambda: host.mesh.refused()["connections_refused"] >= 2)
     assert len(host.peers()) == 3

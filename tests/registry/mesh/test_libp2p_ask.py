@@ -159,6 +159,7 @@ async def test_whoever_opens_streams_and_asks_nothing_is_refused_more_and_hinder
         await open_stream(second, first)
     await until(lambda: len(streams(first)) == STREAMS_PER_PEER)
     assert await is_refused(second, await open_stream(second, first))
+    assert first.mesh.refused()["streams_refused"] == 1
     assert await third.mesh.ask(first.mesh.peer, b"?", timeout=5)
     assert STREAMS_PER_PEER < QUESTIONS
 

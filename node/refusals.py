@@ -1,0 +1,48 @@
+"""Which refusals happen too often for a line each? They are counted, and the log tells once a minute how many there were."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+log = logging.getLogger("modelvine.registry")
+
+LINES: Mapping[str, str] = {
+    "strangers_refused": "refused %d frames of unknown nodes: a neighbour brings in more than registry.strangers_per_second",
+    "frames_dropped": "dropped %d frames: a neighbour hands over more than one may",
+    "frames_bad": "refused %d frames that are malformed, forged or not their publisher's own",
+    "frames_lost_in_queue": "lost %d frames: this node is too busy to read them, or mesh.queue is too small",
+}
+"""What is said of each event, with how often it happened."""
+
+PERIOD = 5.0
+"""Seconds between two looks at the counters."""
+
+QUIET = 60.0
+"""Seconds between two lines about one event, at least."""
+
+
+class Refusals:
+    """What was told of each event, and when; time is an argument."""
+
+    def __init__(self) -> None:
+        self._told: Counter[str] = Counter()
+        self._last: dict[str, float] = {}
+
+    def due(self, counts: Mapping[str, int], now: float) -> Iterable[tuple[str, int]]:
+        """Yield the lines to be written now, each with how often its event happened since the last one."""
+        for event, line in LINES.items():
+            since = counts.get(event, 0) - self._told[event]
+            if since > 0 and now - self._last.get(event, float("-inf")) >= QUIET:
+                self._told[event] += since
+                self._last[event] = now
+                yield line, since
+
+    async def watch(
+        self, counted: Callable[[], Mapping[str, int]], now: Callable[[], float]
+    ) -> None:
+        """Write what is due until cancelled."""
+        while True:
+            await asyncio.sleep(PERIOD)
+            for line, since in self.due(counted(), now()):
+                log.warning(line, since)

@@ -1,0 +1,30 @@
+"""What is counted has a name that /metrics shows before it has happened."""
+
+import re
+from pathlib import Path
+
+from registry.events import EVENTS, counted
+from registry.mesh.libp2p_place import CONNECTIONS_REFUSED, STREAMS_REFUSED
+
+ROOT = Path(__file__).parent.parent.parent
+COUNTED = re.compile(r'counters\["(\w+)"\]')
+"""Where an event's name stands as it is counted; the gate returns it as a reason instead."""
+REASON = re.compile(r'return "(\w+)"')
+
+
+def test_what_has_not_happened_is_counted_no_times() -> None:
+    assert counted() == dict.fromkeys(EVENTS, 0)
+
+
+def test_counts_of_different_places_are_added_up() -> None:
+    seen = counted({"refused": 2}, {"refused": 3, "syncs": 1})
+    assert (seen["refused"], seen["syncs"], seen["barred"]) == (5, 1, 0)
+
+
+def test_every_event_that_the_registry_counts_has_a_name_here() -> None:
+    pages = [path.read_text() for path in (ROOT / "registry").glob("*.py")]
+    named = {event for page in pages for event in COUNTED.findall(page)}
+    named |= {*REASON.findall((ROOT / "registry" / "gate.py").read_text())}
+    named |= {CONNECTIONS_REFUSED, STREAMS_REFUSED}
+    assert {"frames_bad", "strangers_refused", "offences", "loads_in"} <= named
+    assert not named - set(EVENTS)
