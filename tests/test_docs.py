@@ -1,12 +1,14 @@
 """The documentation tells the truth: what can be checked against the code is."""
 
+import ast
 import hashlib
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import orjson
 import pytest
+from libp2p.pubsub.score import ScoreParams
 
 from node import cli, config
 from node.faces.errors import TABLE
@@ -14,6 +16,7 @@ from node.metrics import Metrics
 from registry import wire
 from registry.catalog import Catalog, Signed
 from registry.events import counted
+from registry.mesh import libp2p_host
 from registry.mesh.libp2p_nat import RELAY_COUNTS
 from registry.records import Heartbeat, Load, LoadNote
 from registry.signing import Identity
@@ -103,6 +106,36 @@ def test_every_room_exists_and_every_module_has_a_room():
 def test_every_file_that_the_architecture_names_exists():
     named = re.findall(r"`((?:node|registry|router|tests|bench|scripts)/[\w/.]*)`", house())
     assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_gossip_is_set_as_the_protocol_says():
+    rows = [row.split(" | ") for row in section(PROTOCOL, "gossip").splitlines()[2:]]
+    told = {
+        name: value
+        for names, values, _ in rows
+        for name, value in zip(re.findall(r"`(\w+)`", names), values.split(", "), strict=True)
+    }
+    source = ast.parse(Path(libp2p_host.__file__).read_text())
+    (call,) = (
+        n for n in ast.walk(source) if isinstance(n, ast.Call) and named(n.func, "HardGossipSub")
+    )
+    given = {word.arg: ast.unparse(word.value) for word in call.keywords if word.arg}
+    given["heartbeat_interval"] = str(libp2p_host.HEARTBEAT)
+    # This one stands in a sentence of its own.
+    assert "/meshsub/1.1.0" in given.pop("protocols")
+    assert told == given
+
+
+def test_scores_are_off_where_no_weight_is_given():
+    told = asdict(ScoreParams())
+    weights = [w for name, w in told.items() if name.endswith("_weight")]
+    weights += [part["weight"] for part in told.values() if isinstance(part, dict)]
+    assert len(weights) == 7
+    assert not any(weights)
+
+
+def named(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def test_every_limit_names_the_counter_that_metrics_shows():
