@@ -73,6 +73,7 @@ async def assemble(given: Given, closing: AsyncExitStack) -> Parts:
         observe=_observer(registry, metrics),
         look=registry.look,
         silent=registry.silent,
+        spawn=links.crew.spawn,
     )
     exchange_load(registry, router)
     bootstrap = Bootstrap(

@@ -1,12 +1,13 @@
 """Sends a request to the first candidate that answers."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain, islice
+from typing import Any
 
 from registry.catalog import Catalog
 from registry.liveness import Presence
@@ -29,6 +30,8 @@ from router.policies import Policy, in_order
 from router.reports import Report, Reports
 from router.requests import Request
 from router.settings import RouterSettings
+from router.silence import Silence
+from router.vigil import Vigil
 from router.waiting import Waiting
 from router.waits import Waits
 from router.workers import Worker, Workers
@@ -90,6 +93,7 @@ class Router:
         observe: Callable[[Outcome], None],
         look: Callable[[PeerId], None],
         silent: Callable[[PeerId], bool],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._own = own
         self._catalog = catalog
@@ -107,7 +111,13 @@ class Router:
         self._meter = Meter()
         self._health = Health(random)
         self._waiting = Waiting(settings, release=self._free)
-        self._waits = Waits(look=look, silent=silent, trusted=self._trusted)
+        self._silence = Silence()
+        vigil = Vigil(self._silence, self._alive, now, spawn)
+        self._waits = Waits(
+            look=lambda c: vigil.look(c) if c.worker else look(c.node),
+            silent=lambda c: self.stopped(c) if c.worker else silent(c.node),
+            trusted=self._trusted,
+        )
 
     @asynccontextmanager
     async def answer(self, request: Request) -> AsyncIterator[Routed]:
@@ -132,6 +142,8 @@ class Router:
             self._count(candidate.key, 0 if held else 1)
             held = False
             self._health.began(candidate.address, started)
+            if candidate.worker:
+                self._silence.began(candidate.worker.api, started)
             left.remove(candidate)
             others = left if tried < self._settings.attempts else ()
             try:
@@ -139,7 +151,8 @@ class Router:
                     replace(request, waits=False) if others and not candidate.worker else request
                 )
                 entering = self._dialect(candidate).answer(asked, candidate)
-                async with self._waits.watch(candidate, others, entering) as answer:
+                watched = self._waits.watch(candidate, others, entering, elsewhere=request.own_only)
+                async with watched as answer:
                     tally = self._note(candidate, answer, self._now() - started)
                     self._health.show(candidate.address, Sign.BEGUN, self._now())
                     self._policy.answered(request, candidate)
@@ -154,6 +167,8 @@ class Router:
                 return
             finally:
                 self._leave(candidate, self._now() - started)
+                if candidate.worker and answer is None:
+                    self._silence.ended(candidate.worker.api, self._now(), first_byte=None)
                 self._judge(candidate, answer, error)
                 # A caller who left before the first byte has shown nothing about the worker.
                 if answer is not None or error is not None:
@@ -193,7 +208,7 @@ class Router:
             self.reports.hear(node, service, Report(load, ours, now))
 
     def condition(self, candidate: Candidate) -> Condition:
-        """Describe the circuit of a candidate."""
+        """Describe the circuit of a candidate; a worker that has stopped has none that would say so, see `stopped`."""
         return self._health.condition(candidate.address, self._now())
 
     def _judge(
@@ -216,6 +231,7 @@ class Router:
             if answer.load is not None:
                 self.hear(candidate.node, {candidate.service: answer.load})
             return None
+        self._silence.ended(candidate.worker.api, self._now(), first_byte=seconds)
         tally = self._meter.of(candidate.service)
         tally.first = seconds
         return tally
@@ -228,7 +244,20 @@ class Router:
             del self.in_flight[key]
 
     def _trusted(self, candidate: Candidate) -> bool:
-        return candidate.worker is not None or self._presence(candidate.node) is Presence.ALIVE
+        if candidate.worker is not None:
+            return not self.stopped(candidate)
+        return self._presence(candidate.node) is Presence.ALIVE
+
+    def stopped(self, candidate: Candidate) -> bool:
+        """Say whether a candidate is a worker of this machine that answers nothing any more."""
+        return candidate.worker is not None and self._silence.silent(candidate.worker.api)
+
+    async def _alive(self, worker: Worker) -> bool:
+        dialect = self._dialects.get(worker.dialect)
+        return dialect is not None and await dialect.alive(worker)
+
+    def _admits(self, candidate: Candidate, now: float) -> bool:
+        return self._health.admits(candidate.address, now) and not self.stopped(candidate)
 
     def _dialect(self, candidate: Candidate) -> Dialect:
         dialect = self._dialects.get(candidate.dialect)
@@ -270,7 +299,7 @@ class Router:
         known = Known(
             self.in_flight,
             partial(self.reports.of, now=now),
-            lambda candidate: self._health.admits(candidate.address, now),
+            partial(self._admits, now=now),
         )
         return candidates(
             request,

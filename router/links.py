@@ -55,7 +55,7 @@ class Links:
         self._open_pipe = open_pipe
         self._relayed = relayed
         self._ways: dict[PeerId, Way] = {}
-        self._crew = Crew()
+        self.crew = Crew()
 
     async def close(self) -> None:
         """Close every connection and end every pump."""
@@ -63,7 +63,7 @@ class Links:
         for way in ways.values():
             way.close()
         self.workers.close()
-        await self._crew.dismiss()
+        await self.crew.dismiss()
 
     def give_up(self, peer: PeerId) -> None:
         """End every wait for the first byte of a peer's answer: it is lost. Answers that have begun go on."""
@@ -113,7 +113,7 @@ class Links:
             context,
             open_pipe=lambda: self._open_pipe(peer),
             relayed=lambda: self._relayed(peer),
-            crew=self._crew,
+            crew=self.crew,
             settings=self.settings,
         )
         _close(gone)

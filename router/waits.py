@@ -1,7 +1,7 @@
-"""For how long do we wait for a peer's first byte? A wait makes us look; silence ends it, where somebody else may answer.
+"""For how long do we wait for a first byte? A wait makes us look; silence ends it, where somebody else may answer.
 
-A worker may compute for minutes before its first byte, but its node answers probes meanwhile. Only a node that does not is given
-up, and only before the first byte, so nothing is done twice that a caller has seen.
+A worker may compute for minutes before its first byte, but its node answers probes meanwhile. Only a node that does not, or
+a worker of ours that has stopped, is given up, and only before the first byte, so nothing is done twice that a caller has seen.
 """
 
 import asyncio
@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
-from registry.records import PeerId
 from router.candidates import Candidate
 from router.dialects import Answer
 from router.errors import WorkerUnreachable
@@ -22,21 +21,21 @@ GRAIN = 0.25
 
 
 class Waits:
-    """The waits for first bytes of peers, on one event loop."""
+    """The waits for first bytes, on one event loop."""
 
     def __init__(
         self,
         *,
-        look: Callable[[PeerId], None],
-        silent: Callable[[PeerId], bool],
+        look: Callable[[Candidate], None],
+        silent: Callable[[Candidate], bool],
         trusted: Callable[[Candidate], bool],
     ) -> None:
-        """`look` probes a peer, as often as it thinks fit; `silent` says that one did not answer."""
+        """`look` has a peer or worker asked, as often as it thinks fit; `silent` says that it did not answer."""
         self._look = look
         self._silent = silent
         self._trusted = trusted
-        self._waiting: dict[PeerId, dict[_Watched, None]] = {}
-        self._suspected: set[PeerId] = set()
+        self._waiting: dict[str, dict[_Watched, None]] = {}
+        self._suspected: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(
@@ -44,34 +43,40 @@ class Waits:
         candidate: Candidate,
         others: Sequence[Candidate],
         answer: AbstractAsyncContextManager[Answer],
+        *,
+        elsewhere: bool = False,
     ) -> AbstractAsyncContextManager[Answer]:
-        """Return `answer`, whose entry raises `WorkerUnreachable` when its node falls silent and another is trusted."""
-        return answer if candidate.worker else _Watched(self, candidate.node, others, answer)
+        """Return `answer`, whose entry raises `WorkerUnreachable` when it falls silent and another is trusted.
+
+        `elsewhere` says that whoever sent the request may have others to ask, though we have not.
+        """
+        return _Watched(self, candidate, others, answer, elsewhere=elsewhere)
 
     def look_through(self, now: float) -> None:
-        """Look for the nodes that are waited for, and give up those that were silent the last time as well."""
+        """Look for those that are waited for, and give up those that were silent the last time as well."""
         before, self._suspected = self._suspected, set()
-        for node, waits in self._waiting.items():
+        for place, waits in self._waiting.items():
             # The first waits longest.
-            if next(iter(waits)).since + LOOK_AFTER > now:
+            first = next(iter(waits))
+            if first.since + LOOK_AFTER > now:
                 continue
-            if self._silent(node):
-                self._suspected.add(node)
-                for wait in waits if node in before else ():
-                    if any(map(self._trusted, wait.others)):
+            if self._silent(first.candidate):
+                self._suspected.add(place)
+                for wait in waits if place in before else ():
+                    if wait.elsewhere or any(map(self._trusted, wait.others)):
                         wait.give_up()
-            self._look(node)
+            self._look(first.candidate)
 
     def _add(self, wait: "_Watched") -> None:
-        self._waiting.setdefault(wait.node, {})[wait] = None
+        self._waiting.setdefault(wait.place, {})[wait] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GRAIN, self._tick)
 
     def _remove(self, wait: "_Watched") -> None:
-        waits = self._waiting[wait.node]
+        waits = self._waiting[wait.place]
         del waits[wait]
         if not waits:
-            del self._waiting[wait.node]
+            del self._waiting[wait.place]
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
@@ -83,16 +88,29 @@ class Waits:
 class _Watched:
     """An answer whose entry may be given up."""
 
-    __slots__ = ("_answer", "_scope", "_waits", "node", "others", "since")
+    __slots__ = (
+        "_answer",
+        "_scope",
+        "_waits",
+        "candidate",
+        "elsewhere",
+        "others",
+        "place",
+        "since",
+    )
 
     def __init__(
         self,
         waits: Waits,
-        node: PeerId,
+        candidate: Candidate,
         others: Sequence[Candidate],
         answer: AbstractAsyncContextManager[Answer],
+        *,
+        elsewhere: bool,
     ) -> None:
-        self.node = node
+        self.candidate = candidate
+        self.place = candidate.worker.api if candidate.worker else candidate.node
+        self.elsewhere = elsewhere
         self.others = others
         self.since = asyncio.get_running_loop().time()
         self._waits = waits
@@ -107,7 +125,7 @@ class _Watched:
         except TimeoutError as error:
             if not self._scope.expired():
                 raise
-            raise WorkerUnreachable("the node that was asked fell silent") from error
+            raise WorkerUnreachable("whoever was asked fell silent") from error
         finally:
             self._waits._remove(self)  # noqa: SLF001
 

@@ -195,6 +195,8 @@ def _why(context: Context, request: Request, candidate: Candidate, place: int) -
         return "its node lives but is not reached from here, so it comes last"
     if candidate.suspect:
         return "its node is in doubt, so it comes after all others"
+    if context.router.stopped(candidate):
+        return "it answers nothing any more; it is asked now and then whether it lives"
     if candidate.ejected:
         found = context.router.condition(candidate)
         return f"its last {found.failures} requests failed; it is tried again in {found.retry_in:.1f} s"

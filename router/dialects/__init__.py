@@ -16,6 +16,7 @@ from registry.records import Load
 from router.candidates import Candidate
 from router.errors import AnswerBroken
 from router.requests import Request
+from router.workers import Worker
 
 if TYPE_CHECKING:
     from router.links import Links
@@ -54,11 +55,18 @@ class Answer:
         return self.content_type.startswith("text/event-stream")
 
 
+ALIVE_SECONDS = 1.0
+"""Seconds that a worker may take to show that it lives."""
+
+
 class Dialect(Protocol):
     """Speaks one worker protocol."""
 
     def answer(self, request: Request, candidate: Candidate) -> AbstractAsyncContextManager[Answer]:
         """Send the request and enter once the first byte is there. Leaving early cancels it at the worker."""
+
+    async def alive(self, worker: Worker) -> bool:
+        """Ask a worker something small, and say whether it answered anything at all within `ALIVE_SECONDS`."""
 
 
 NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))

@@ -5,6 +5,7 @@ another on the worker's, and whether a status of 200 hides a failure. JSON answe
 looked at: they pass through under whatever name the worker gives them.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -16,7 +17,7 @@ from yarl import URL
 from router.bodies import splice_model, with_model
 from router.candidates import Candidate
 from router.connections import start_of
-from router.dialects import Answer, Route
+from router.dialects import ALIVE_SECONDS, Answer, Route
 from router.errors import WorkerError, WorkerFailed, WorkerStale
 from router.exchange import (
     MAX_REFUSAL_BYTES,
@@ -29,9 +30,11 @@ from router.exchange import (
     read_plain,
     refusal,
 )
+from router.http1 import request_head
 from router.links import Links
 from router.requests import Kind, Request
 from router.sse import Event, EventTooLarge, Splitter, with_data
+from router.workers import Worker
 
 LOOKED_AT_BYTES = 4 * 1024 * 1024
 """The longest JSON answer that is held back to be looked at; failures and renamed answers are far shorter."""
@@ -69,6 +72,18 @@ class OpenAIHttp:
             return await read_plain(exchange, Route.LOCAL)
 
         return put(call, self._settings, self._deadlines, read)
+
+    async def alive(self, worker: Worker) -> bool:
+        """Ask for the list of models; whatever the status, a worker that answers lives."""
+        url = endpoint(worker.api, Kind.CHAT).with_path("/v1/models")
+        head = request_head(start_of(url, "GET"), {}, 0)
+        try:
+            async with asyncio.timeout(ALIVE_SECONDS):
+                reply = await self._places.of(url).ask(head, b"")
+        except OSError:
+            return False
+        reply.close()
+        return True
 
 
 def create(links: Links) -> OpenAIHttp:

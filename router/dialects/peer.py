@@ -22,6 +22,7 @@ from router.exchange import (
 )
 from router.links import Links
 from router.requests import Request
+from router.workers import Worker
 
 HOP_HEADER = "x-modelvine-hop"
 PROJECT_HEADER = "x-modelvine-project"
@@ -58,6 +59,10 @@ class Peer:
 
             async with put(call, self._links.settings, link.deadlines, read) as answer:
                 yield answer
+
+    async def alive(self, worker: Worker) -> bool:  # noqa: ARG002
+        """Whether nodes live, the registry's own probes find out."""
+        return True
 
 
 def create(links: Links) -> Peer:

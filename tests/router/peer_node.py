@@ -153,6 +153,7 @@ def router_of(links: Links, workers: object, identity: Identity) -> Router:
         observe=lambda _: None,
         look=lambda _: None,
         silent=lambda _: False,
+        spawn=links.crew.spawn,
     )
 
 

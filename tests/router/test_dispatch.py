@@ -31,6 +31,7 @@ from router.requests import Pin, Request
 from router.workers import Workers
 from tests.router.world import MODEL, OWN, QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running
+from tests.workers.raw import raw
 
 NOBODY = "http://127.0.0.1:1"
 FAR = PeerId("far")
@@ -77,6 +78,7 @@ class World:
             observe=self.outcomes.append,
             look=self.looked.append,
             silent=self.silent.__contains__,
+            spawn=self.links.crew.spawn,
         )
 
     def serve(self, *candidates: Candidate) -> None:
@@ -321,3 +323,37 @@ async def test_when_everybody_failed_the_request_is_tried_all_the_same(world: Wo
                 await world.ask(chat())
         worker.fail()
         assert (await world.ask(chat()))[1] == 1
+
+
+async def test_a_worker_that_froze_is_left_and_asked_nothing_until_it_lives(world: World) -> None:
+    thawed = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                asked.append(head.split(b" ")[0])
+                await thawed.wait()
+                writer.write(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n")
+
+    asked: list[bytes] = []
+    clock = asyncio.get_running_loop().time
+    world.now = clock()
+    began = clock()
+    async with raw(serve) as url, running() as good:
+        world.serve(own(url, cid="1"), own(good.url, cid="2"))
+        asking = asyncio.ensure_future(world.ask(chat()))
+        while not asking.done():
+            world.now = clock()
+            await asyncio.sleep(0.02)
+        assert (await asking)[1] == 2
+        assert clock() - began < 10
+        last = world.router.explain(chat()).ordered[-1]
+        assert world.router.stopped(last)
+        assert last.rank == 2
+        assert (await world.ask(chat()))[1] == 1
+        thawed.set()
+        while world.router.stopped(last):
+            world.now = clock()
+            await asyncio.sleep(0.02)
+        # All the while nobody's request was put to it but the first; the rest were questions whether it lives.
+        assert asked.count(b"POST") == 1

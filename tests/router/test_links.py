@@ -196,8 +196,8 @@ async def test_when_the_links_close_nothing_runs_on() -> None:
         before = len(asyncio.all_tasks())
         async with way_to(node, direct=False) as links:
             assert await answered(links, node)
-            assert len(links._crew) == 1
-        assert len(links._crew) == 0
+            assert len(links.crew) == 1
+        assert len(links.crew) == 0
         await until(lambda: len(asyncio.all_tasks()) <= before + 2)
 
 

@@ -27,8 +27,8 @@ class Party:
 
     def __init__(self) -> None:
         self.answered = asyncio.Event()
-        self.looked: list[PeerId] = []
-        self.silent: set[PeerId] = set()
+        self.looked: list[Candidate] = []
+        self.silent: set[Candidate] = set()
         self.trusted = {OTHER}
         self.waits = Waits(
             look=self.looked.append,
@@ -36,13 +36,16 @@ class Party:
             trusted=self.trusted.__contains__,
         )
 
-    async def wait(self, *others: Candidate, candidate: Candidate = FAR) -> Answer:
+    async def wait(
+        self, *others: Candidate, candidate: Candidate = FAR, elsewhere: bool = False
+    ) -> Answer:
         @asynccontextmanager
         async def answering() -> AsyncIterator[Answer]:
             await self.answered.wait()
             yield ANSWER
 
-        async with self.waits.watch(candidate, others, answering()) as answer:
+        watched = self.waits.watch(candidate, others, answering(), elsewhere=elsewhere)
+        async with watched as answer:
             return answer
 
     def look(self, *, times: int = 2) -> None:
@@ -68,7 +71,7 @@ async def test_who_waits_for_some_time_has_us_look_and_who_does_not_wait_does_no
     party.waits.look_through(asyncio.get_running_loop().time())
     assert party.looked == []
     party.look(times=1)
-    assert party.looked == [FAR.node]
+    assert party.looked == [FAR]
     party.answered.set()
     assert await waiting is ANSWER
     party.look()
@@ -79,7 +82,7 @@ async def test_who_is_silent_at_two_looks_is_not_waited_for_where_another_is_tru
     party: Party,
 ) -> None:
     waiting = await begun(asyncio.ensure_future(party.wait(OTHER)))
-    party.silent.add(FAR.node)
+    party.silent.add(FAR)
     party.look(times=1)
     await begun(waiting)
     party.look(times=1)
@@ -92,7 +95,7 @@ async def test_where_nobody_else_is_trusted_we_wait_on(
     party: Party, others: tuple[Candidate, ...]
 ) -> None:
     waiting = await begun(asyncio.ensure_future(party.wait(*others)))
-    party.silent.add(FAR.node)
+    party.silent.add(FAR)
     party.look(times=5)
     await begun(waiting)
     party.answered.set()
@@ -102,7 +105,7 @@ async def test_where_nobody_else_is_trusted_we_wait_on(
 async def test_a_long_wait_for_a_node_that_answers_probes_is_not_hurt(party: Party) -> None:
     waiting = await begun(asyncio.ensure_future(party.wait(OTHER)))
     for lost in (True, False) * 20:
-        (party.silent.add if lost else party.silent.discard)(FAR.node)
+        (party.silent.add if lost else party.silent.discard)(FAR)
         party.look(times=1)
     await begun(waiting)
     party.answered.set()
@@ -114,16 +117,23 @@ async def test_a_caller_who_leaves_is_no_silence(party: Party) -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    party.silent.add(FAR.node)
+    party.silent.add(FAR)
     party.look()
 
 
-async def test_our_own_workers_are_not_watched(party: Party) -> None:
+async def test_a_worker_of_ours_that_has_stopped_is_given_up_for_whoever_may_be_asked_elsewhere(
+    party: Party,
+) -> None:
     mine = own("http://127.0.0.1:1")
-    waiting = await begun(asyncio.ensure_future(party.wait(OTHER, candidate=mine)))
-    party.silent.add(mine.node)
-    party.look(times=5)
-    assert party.looked == []
+    waiting = await begun(asyncio.ensure_future(party.wait(candidate=mine)))
+    party.silent.add(mine)
+    party.look(times=3)
+    await begun(waiting)
+    elsewhere = asyncio.ensure_future(party.wait(candidate=mine, elsewhere=True))
+    await asyncio.sleep(0)
+    party.look(times=2)
+    with pytest.raises(WorkerUnreachable):
+        await elsewhere
     party.answered.set()
     assert await waiting is ANSWER
 

@@ -153,6 +153,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         observe=observe,
         look=registry.look,
         silent=registry.silent,
+        spawn=links.crew.spawn,
     )
     exchange_load(registry, router)
     return Context(

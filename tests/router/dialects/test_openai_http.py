@@ -23,6 +23,7 @@ from router.requests import Kind, Request
 from router.settings import RouterSettings
 from tests.router.world import MODEL, QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running
+from tests.workers.raw import raw
 
 
 @pytest.fixture
@@ -354,3 +355,21 @@ async def test_leaving_in_mid_answer_takes_the_request_along(
         async for _ in answer.rest:
             break
     assert await until(lambda: worker.hung_up == 1) <= 0.5
+
+
+async def test_whatever_a_worker_answers_when_asked_whether_it_lives_it_lives() -> None:
+    async with running() as worker, links() as ours:
+        assert await create(ours).alive(own(worker.url).worker)
+        worker.fail(hang=True)
+        assert await create(ours).alive(own(f"{worker.url}/v1/chat/completions").worker)
+        assert worker.received == []
+
+
+async def test_a_worker_that_says_nothing_or_is_not_there_does_not_live() -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with raw(say_nothing) as url, links() as ours:
+        assert not await create(ours).alive(own(url).worker)
+        assert not await create(ours).alive(own("http://127.0.0.1:1").worker)
