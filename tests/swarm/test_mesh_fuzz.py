@@ -170,6 +170,7 @@ async def test_the_attacks_have_arrived(scene: Scene, client: Client) -> None:
     show("refused", **{event: str(times) for event, times in refused.items()})
     show("offences", counted=str(seen["offences"]), barred=str(seen["barred"]))
     assert sum(refused.values()) >= REFUSED
+    assert "frames that are malformed, forged or not their publisher's own" in scene.victim.log
 
 
 async def _warm_up(scene: Scene, client: Client) -> None:
