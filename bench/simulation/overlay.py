@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 # As `registry.mesh.libp2p_host` sets gossipsub up.
-EAGER, EAGER_LOW, EAGER_HIGH = 6, 4, 12
+EAGER, EAGER_LOW, EAGER_HIGH = 6, 4, 8
 NAMING_SECONDS = 1.0
 NAMING_WINDOW = 3
 NAMED_TO = 6

@@ -101,8 +101,8 @@ def _gossip() -> HardGossipSub:
         protocols=[TProtocol("/meshsub/1.1.0")],  # 1.2 announces every message and doubles the CPU
         degree=6,
         degree_low=4,
-        degree_high=12,
-        gossip_window=3,  # heartbeats whose messages are offered to those outside of the mesh
+        degree_high=8,
+        gossip_window=2,  # heartbeats whose messages are offered to those outside of the mesh
         gossip_history=5,  # heartbeats for which messages are kept, and may be asked for
         heartbeat_initial_delay=0.1,
         heartbeat_interval=HEARTBEAT,
