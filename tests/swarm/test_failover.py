@@ -1,6 +1,7 @@
 """What does a client notice when a machine fails? Nothing, as long as another one serves the model."""
 
 import asyncio
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -123,6 +124,34 @@ async def test_nobody_notices_that_a_worker_is_killed(scene: Scene) -> None:
     await scene.serve(nodes=2)
     victim = scene.workers[0]
     await _harm(scene, "worker killed", lambda: asyncio.to_thread(scene.swarm.kill, victim))
+
+
+async def test_a_worker_that_freezes_is_left_after_few_slow_requests_and_is_back_once_it_thaws(
+    scene: Scene,
+) -> None:
+    await scene.serve(nodes=2)
+    victim, frozen = scene.workers[0].process, scene.serving[0].peer
+    async with scene.under_load() as load:
+        await asyncio.sleep(2)
+        victim.send_signal(signal.SIGSTOP)
+        since = time.monotonic()
+        await asyncio.sleep(12)
+        victim.send_signal(signal.SIGCONT)
+        thawed = time.monotonic()
+        await asyncio.sleep(10)
+    report("worker frozen", load.shots, since=since)
+    slow = [s for s in load.shots if s.seen is not None and s.seen.seconds > 1]
+    assert all(shot.good for shot in load.shots)
+    back = [s.at - thawed for s in load.shots if s.at > thawed and s.seen and s.seen.node == frozen]
+    show(
+        "worker frozen",
+        slow=str(len(slow)),
+        slowest=max((s.seen.seconds for s in slow if s.seen), default=0.0),
+        last_slow_one_sent_after=max((s.at - since for s in slow), default=0.0),
+        back_after=min(back),
+    )
+    assert len(slow) <= 4
+    assert min(back) < 10
 
 
 async def test_nobody_notices_that_a_serving_node_is_told_to_stop(scene: Scene) -> None:
