@@ -1,6 +1,7 @@
 """How busy replicas are, as it is shown: measured where they are, heard everywhere, with its age."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
 import orjson
@@ -39,7 +40,9 @@ async def test_another_node_shows_how_busy_a_replica_is_and_since_when(mesh, wor
     one = mesh.one.context.peer
     reports = mesh.two.context.router.reports
     async with asking(mesh.one), asking(mesh.one):
-        await until(lambda: [r.load.in_flight for _, r in reports.of_node(one, 0.0)] == [2])
+        await until(
+            lambda: [r.load.in_flight for _, r in reports.of_node(one, time.monotonic())] == [2]
+        )
         found = await candidate(mesh.two, mesh.one)
         assert (found["load"]["in_flight"], found["load"]["slots"]) == (2, 8)
         assert found["load"]["first_byte"] > 0
@@ -51,7 +54,9 @@ async def test_another_node_shows_how_busy_a_replica_is_and_since_when(mesh, wor
         assert not any(rows.values())
         [row] = (await told(mesh.one, "/api/v1/status"))["load"]
         assert (row["in_flight"], row["age"]) == (2, 0.0)
-    await until(lambda: [r.load.in_flight for _, r in reports.of_node(one, 0.0)] == [0])
+    await until(
+        lambda: [r.load.in_flight for _, r in reports.of_node(one, time.monotonic())] == [0]
+    )
     assert (await told(mesh.one, "/api/v1/status"))["load"] == []
     text = await (await mesh.two.http.get("/metrics")).text()
     assert 'modelvine_registry_events_total{event="loads_in"}' in text
@@ -66,7 +71,7 @@ async def test_an_answer_of_a_peer_brings_its_load_along_and_the_caller_does_not
         assert response.status == 200
         assert "x-modelvine-load" not in response.headers
     router = mesh.two.context.router
-    [(_, said)] = router.reports.of_node(mesh.one.context.peer, 0.0)
+    [(_, said)] = router.reports.of_node(mesh.one.context.peer, time.monotonic())
     assert (said.load.in_flight, said.ours, said.others) == (1, 1, 0)
     assert said.load.first is not None
 
@@ -94,6 +99,6 @@ async def test_what_a_node_said_is_forgotten_when_it_leaves(mesh, worker):
     async with mesh.two.http.post(PATH, json=CHAT) as response:
         await response.read()
     router, one = mesh.two.context.router, mesh.one.context
-    assert [*router.reports.of_node(one.peer, 0.0)]
+    assert [*router.reports.of_node(one.peer, time.monotonic())]
     await one.registry.stand(Standing.LEFT)
-    await until(lambda: not [*router.reports.of_node(one.peer, 0.0)])
+    await until(lambda: not [*router.reports.of_node(one.peer, time.monotonic())])
