@@ -80,6 +80,9 @@ class Place:
 
     def free(self, connection: Connection) -> None:
         """Keep a connection for the next request."""
+        if self.closed:
+            connection.abort()
+            return
         if self._retired:
             connection.abort()
             return

@@ -166,7 +166,9 @@ class Router:
             else:
                 return
             finally:
-                self._leave(candidate, self._now() - started)
+                if answer is not None and candidate.worker:
+                    self._waiting.took(request.model, self._now() - started)
+                self._leave(candidate)
                 if candidate.worker and answer is None:
                     self._silence.ended(candidate.worker.api, self._now(), first_byte=None)
                 self._judge(candidate, answer, error)
@@ -282,17 +284,20 @@ class Router:
             )
         return [Candidate(self._own, service, worker)], True
 
-    def _leave(self, candidate: Candidate, seconds: float) -> None:
+    def _leave(self, candidate: Candidate) -> None:
         if candidate.worker is None:
             self._count(candidate.key, -1)
         else:
-            self._waiting.took(candidate.service.model, seconds)
             self._free(candidate.service)
 
     def _free(self, service: Service) -> None:
         """Hand a slot of our own to whoever is next, or give it back."""
-        if not self._waiting.hand_over(service):
-            self._count((self._own, service), -1)
+        key = self._own, service
+        worker = self._workers().by_key.get((service.project, service.model, service.cid))
+        # Second attempts may have come on top of what it takes at one time; theirs are no slots to hand on.
+        beyond = worker is not None and 0 < worker.capacity < self.in_flight[key]
+        if beyond or not self._waiting.hand_over(service):
+            self._count(key, -1)
 
     def _field(self, request: Request) -> Field:
         now = self._now()

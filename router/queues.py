@@ -13,6 +13,9 @@ from router.errors import NoCapacity
 MAX_CALLERS = 10_000
 """Callers whose place in the order is remembered."""
 
+MAX_MODELS = 4_096
+"""Models whose usual time is remembered; the one that was used longest ago makes room."""
+
 LONGEST_RETRY = 60.0
 """Seconds that a caller is asked to stay away at most, whatever the queue's length says."""
 
@@ -85,7 +88,9 @@ class Queues:
 
     def took(self, model: str, seconds: float) -> None:
         """Learn how long an answer of a model took, from its slot's taking to its freeing."""
-        usual = self._usual.get(model, seconds)
+        usual = self._usual.pop(model, seconds)
+        if len(self._usual) >= MAX_MODELS:
+            del self._usual[next(iter(self._usual))]
         self._usual[model] = usual + _WEIGHT * (seconds - usual)
 
     def refusal(self, model: str, *, slots: int) -> NoCapacity:

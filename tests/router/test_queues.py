@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from registry.records import Service
 from router.errors import NoCapacity
-from router.queues import LONGEST_RETRY, MAX_CALLERS, Queues, Ticket
+from router.queues import LONGEST_RETRY, MAX_CALLERS, MAX_MODELS, Queues, Ticket
 
 WORKER = Service("p", "llama")
 ONLY = frozenset({WORKER})
@@ -111,3 +111,10 @@ def test_callers_who_all_wait_are_served_alike(order: list[str]) -> None:
         assert ticket is not None
         served[ticket.caller] += 1
     assert not served or max(served.values()) - min(served.values()) <= 1
+
+
+def test_the_usual_times_of_models_that_come_and_go_are_bounded() -> None:
+    queue = queues()
+    for number in range(2 * MAX_MODELS):
+        queue.took(str(number), 1.0)
+    assert len(queue._usual) == MAX_MODELS

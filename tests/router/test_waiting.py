@@ -154,3 +154,43 @@ async def test_a_slot_of_any_worker_of_the_model_will_do(worker: OpenAIWorker) -
         with suppress(asyncio.CancelledError, RouterError):
             await asyncio.gather(*asking)
         assert not made.router.in_flight
+
+
+async def test_a_second_attempt_on_top_of_the_slots_does_not_raise_their_number_for_good() -> None:
+    async with running() as bad, running() as good, links() as ours:
+        made = World(ours)
+        made.serve(own(bad.url, cid="1"), own(good.url, cid="2", capacity=1))
+        bad.fail(status=500, delay_first=0.05)
+        good.fail(delay_first=0.15)
+        # Each is sent to the first and then, whatever goes on there, to the second.
+        crowd = [asyncio.ensure_future(made.ask(chat())) for _ in range(2)]
+        await until(lambda: len(good.received) == 2)
+        made.workers = Workers.of(w for w in made.workers if w.capacity)
+        late = [asyncio.ensure_future(made.ask(chat())) for _ in range(4)]
+        await asyncio.wait(crowd)
+        most = 0
+        while not all(one.done() for one in late):
+            most = max(most, taken(made))
+            await asyncio.sleep(0.005)
+        assert most == 1
+        assert all(one.result()[1] == 1 for one in late)
+        assert not made.router.in_flight
+
+
+async def test_the_time_to_come_again_is_learnt_from_answers_by_the_name_that_was_asked_for(
+    world: World, worker: OpenAIWorker
+) -> None:
+    for _ in range(3):
+        asking = asyncio.ensure_future(world.ask(chat(f"p/{MODEL}")))
+        async with world.router.answer(chat(f"p/{MODEL}")):
+            world.now += 20
+        await asking
+    worker.fail(hang=True)
+    busy = [asyncio.ensure_future(world.ask(chat())) for _ in range(SLOTS)]
+    await until(lambda: taken(world) == SLOTS)
+    with pytest.raises(NoCapacity) as refused:
+        await world.ask(replace(chat(f"p/{MODEL}"), waits=False))
+    assert refused.value.retry_after > 2
+    for one in busy:
+        one.cancel()
+    await asyncio.wait(busy)
