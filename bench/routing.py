@@ -156,6 +156,7 @@ class World:
             for m in self.machines
         ]
         chosen = in_order(entry.policy, job.request, found, self._random.random)[0]
+        entry.policy.begun(job.request)
         entry.policy.answered(job.request, chosen)
         return next(m for m in self.machines if m.node == chosen.node)
 

@@ -184,9 +184,12 @@ class Router:
         ordered = in_order(self._policy, request, field.eligible, self._random)
         return Explained(tuple(ordered), field.excluded)
 
-    def why(self, request: Request, candidate: Candidate) -> str:
-        """Say in a few words what speaks for a candidate."""
-        return self._policy.why(request, candidate)
+    def why(
+        self, request: Request, candidate: Candidate, among: Sequence[Candidate]
+    ) -> tuple[str, Mapping[str, float]]:
+        """Say in a few words what speaks for one of these candidates, and by which figures of the policy's own."""
+        policy, asked = self._policy, (request, candidate, among)
+        return policy.why(*asked), policy.figures(*asked)
 
     def busy(self) -> dict[Service, Load]:
         """Say how busy the workers of this machine are that have requests, whoever sent them."""
@@ -271,7 +274,9 @@ class Router:
         """Return whom to try, and whether a slot of the first is taken already: it had to be waited for."""
         field = self._field(request)
         if field.eligible:
-            return list(in_order(self._policy, request, field.eligible, self._random)), False
+            ordered = list(in_order(self._policy, request, field.eligible, self._random))
+            self._policy.begun(request)
+            return ordered, False
         full = [e.candidate for e in field.excluded if e.reason is Reason.FULL]
         if not full:
             raise self._nobody(request, field.excluded)

@@ -1,63 +1,131 @@
-"""Explain where a request for a model would go; send nothing.
+"""Explain where a request for a model would go; send nothing to any model.
 
-The first candidate would be asked first, the next ones if it fails before its first byte. IN FLIGHT counts requests from
-this node, LOAD is what the candidate's node said of everybody's, and how long ago; SCORE is what the policy made of both.
+The first candidate would be asked first, the next ones if it fails before its first byte. HERE counts requests from this
+node, THERE is how many are thought to be there now, LOAD what the candidate's node said of everybody's, and how long ago.
+With a message or a whole request, that very request is weighed: policies that look at conversations need one.
 
 Examples:
   modelvine route tiny
   modelvine route demo/tiny --json
-  modelvine route tiny --project demo
+  modelvine route tiny --message "Why is the sky blue?"
+  modelvine route tiny --chat request.json --session alice
 """
 
 import argparse
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from node.cli.console.options import add_json, add_node_options
+
+_Row = Mapping[str, Any]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("model", metavar="MODEL", help="MODEL or PROJECT/MODEL")
-    parser.add_argument("--project", metavar="P", default="", help="consider this project only")
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="MODEL or PROJECT/MODEL")
+    add("--project", metavar="P", default="", help="consider this project only")
+    said = parser.add_mutually_exclusive_group()
+    said.add_argument("--message", metavar="TEXT", default="", help="weigh a chat of one message")
+    said.add_argument(
+        "--chat",
+        metavar="FILE",
+        default="",
+        help="weigh this request, or this list of messages, in JSON; - is standard input",
+    )
+    add("--session", metavar="S", default="", help="the session that the request belongs to")
     add_node_options(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the explanation."""
-    from node.cli.console.locate import client  # noqa: PLC0415
-    from node.cli.console.text import load_of, plain, say_json, say_table  # noqa: PLC0415
+    from node.cli.console.text import say_json  # noqa: PLC0415
 
-    found = client(arguments).get("/api/v1/route", model=arguments.model, project=arguments.project)
+    found = _explained(arguments)
     if arguments.json:
         say_json(found)
-        return 0
+    else:
+        _say(found)
+    return 0
+
+
+def _explained(arguments: argparse.Namespace) -> dict[str, Any]:
+    from node.cli.console.locate import client  # noqa: PLC0415
+
+    node, path = client(arguments), "/api/v1/route"
+    headers = {"x-modelvine-session": arguments.session} if arguments.session else {}
+    body = _request(arguments)
+    if body is None and not headers:
+        return node.get(path, model=arguments.model, project=arguments.project)
+    if arguments.project:
+        headers["x-modelvine-project"] = arguments.project
+    return node.post(path, {**(body or {}), "model": arguments.model}, headers=headers)
+
+
+def _request(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    if arguments.message:
+        return {"messages": [{"role": "user", "content": arguments.message}]}
+    return _read(arguments.chat) if arguments.chat else None
+
+
+def _read(file: str) -> dict[str, Any]:
+    """Return the request in a file; raise `WrongUsage` for what is none."""
+    import json  # noqa: PLC0415
+    import sys  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
+
+    from node.errors import WrongUsage  # noqa: PLC0415
+
+    try:
+        said = json.loads(sys.stdin.read() if file == "-" else Path(file).read_bytes())
+    except OSError as error:
+        raise WrongUsage(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise WrongUsage(f"{file} holds no JSON: {error}") from error
+    if isinstance(said, list):
+        return {"messages": said}
+    if not isinstance(said, dict):
+        raise WrongUsage(f"{file} holds neither a request nor a list of messages")
+    return said
+
+
+def _say(found: _Row) -> None:
+    from node.cli.console.text import load_of, plain, say_table  # noqa: PLC0415
+
     print(plain(f"model {found['model']}, policy {found['policy']}"))
+    candidates = found["candidates"]
     say_table(
-        ("", "NODE", "ROUTE", "MODEL", "CID", "IN FLIGHT", "LOAD", "SCORE", "WHY"),
+        ("", "NODE", "ROUTE", "MODEL", "CID", "HERE", "THERE", "LOAD", "CIRCUIT"),
         (
             (
-                "*" if c["chosen"] else "",
+                place,
                 c["node"],
                 c["route"],
-                f"{c['project']}/{c['model']}",
-                c["cid"] or "-",
+                *_named(c),
                 c["in_flight"],
-                load_of([c["load"]] if c["load"] else []),
                 c["score"],
-                c["why"],
+                load_of([c["load"]] if c["load"] else []),
+                _circuit(c["circuit"]),
             )
-            for c in found["candidates"]
+            for place, c in enumerate(candidates, 1)
         ),
         none="nobody could answer now",
+        beneath=[c["why"] for c in candidates],
     )
     if found["excluded"]:
         print("\nleft out:")
-        say_table(
-            ("NODE", "MODEL", "CID", "REASON"),
-            (
-                (x["node"], f"{x['project']}/{x['model']}", x["cid"] or "-", x["reason"])
-                for x in found["excluded"]
-            ),
-            none="",
-        )
-    return 0
+        say_table(("NODE", "MODEL", "CID", "REASON"), _left_out(found["excluded"]), none="")
+
+
+def _left_out(rows: Iterable[_Row]) -> Iterable[tuple[str, ...]]:
+    return ((x["node"], *_named(x), x["reason"]) for x in rows)
+
+
+def _named(row: _Row) -> tuple[str, str]:
+    return f"{row['project']}/{row['model']}", row["cid"] or "-"
+
+
+def _circuit(circuit: _Row) -> str:
+    again = circuit["retry_in"]
+    return f"{circuit['state']}, {again:.1f} s" if again else str(circuit["state"])

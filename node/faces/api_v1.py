@@ -1,4 +1,4 @@
-"""`/api/v1`: how this node sees the network, why it would choose whom, and taking it out of service and back."""
+"""`/api/v1`: how this node sees the network, and taking it out of service and back."""
 
 import time
 from collections.abc import Mapping
@@ -6,18 +6,12 @@ from typing import Any
 
 from aiohttp import web
 
-from node.faces import REQUEST_ID, Context, loads
-from node.faces.errors import WrongParameter
-from node.faces.openai import pin
+from node.faces import Context, loads
 from node.faces.reading import done, json_answer
 from registry.catalog import Signed
 from registry.liveness import REASONS, Presence
 from registry.mesh import Connection
 from registry.records import PeerId, Standing
-from router.candidates import Candidate
-from router.dialects import Route
-from router.errors import UnknownModel
-from router.requests import Kind, Request
 
 _LIVE = frozenset({Presence.ALIVE, Presence.UNREACHABLE, Presence.SUSPECT, Presence.DRAINING})
 
@@ -31,13 +25,9 @@ def routes(context: Context) -> list[web.RouteDef]:
     async def nodes(_: web.Request) -> web.Response:
         return json_answer({"nodes": _nodes(context)})
 
-    async def route(request: web.Request) -> web.Response:
-        return json_answer(_explanation(context, request))
-
     return [
         web.get("/api/v1/catalog", catalog),
         web.get("/api/v1/nodes", nodes),
-        web.get("/api/v1/route", route),
         *_standing(context),
     ]
 
@@ -135,70 +125,3 @@ def _connection(context: Context, node: PeerId, connections: Mapping[PeerId, Con
     if node not in connections:
         return "none"
     return "relayed" if connections[node].relayed else "direct"
-
-
-def _explanation(context: Context, http: web.Request) -> dict[str, Any]:
-    """Say whom a request for a model would be put to, in order, and who is left out; sends nothing."""
-    model = http.query.get("model", "")
-    if not model:
-        raise WrongParameter("model can not be empty", param="model")
-    wanted = pin(http.query.get("project", ""), http.query.get("cid"), http.query.get("node", ""))
-    request = Request(http[REQUEST_ID], Kind.CHAT, model, b"{}", "application/json", pin=wanted)
-    explained = context.router.explain(request)
-    if not (explained.ordered or explained.excluded):
-        raise UnknownModel(model)
-    connections = {c.peer: c for c in context.registry.mesh.connections()}
-    return {
-        "model": model,
-        "policy": context.settings.router.policy,
-        "candidates": [
-            {
-                **_candidate(context, candidate, connections),
-                # What the policy weighs: the fewer requests are thought to be there now, the better.
-                "score": round(candidate.expected, 2),
-                "chosen": place == 0,
-                "why": _why(context, request, candidate, place),
-            }
-            for place, candidate in enumerate(explained.ordered)
-        ],
-        "excluded": [
-            {**_candidate(context, left.candidate, connections), "reason": left.reason}
-            for left in explained.excluded
-        ],
-    }
-
-
-def _candidate(
-    context: Context, candidate: Candidate, connections: Mapping[PeerId, Connection]
-) -> dict[str, Any]:
-    route = Route.DIRECT
-    if candidate.node == context.peer:
-        route = Route.LOCAL
-    elif candidate.node in connections and connections[candidate.node].relayed:
-        route = Route.RELAY
-    service = candidate.service
-    return {
-        "node": candidate.node,
-        "project": service.project,
-        "model": service.model,
-        "cid": service.cid,
-        "route": route,
-        "in_flight": candidate.in_flight,
-        "load": loads.of_candidate(context, candidate),
-    }
-
-
-def _why(context: Context, request: Request, candidate: Candidate, place: int) -> str:
-    if place >= context.settings.router.attempts:
-        return "after the last attempt"
-    if candidate.unreachable:
-        return "its node lives but is not reached from here, so it comes last"
-    if candidate.suspect:
-        return "its node is in doubt, so it comes after all others"
-    if context.router.stopped(candidate):
-        return "it answers nothing any more; it is asked now and then whether it lives"
-    if candidate.ejected:
-        found = context.router.condition(candidate)
-        return f"its last {found.failures} requests failed; it is tried again in {found.retry_in:.1f} s"
-    why = context.router.why(request, candidate)
-    return f"tried when {place} before it failed; {why}" if place else why

@@ -28,7 +28,7 @@ PREFIXES = ("/v1", "/v1/openai/v1")
 SESSION = "x-modelvine-session"
 """The header in which a caller names the conversation that a request belongs to."""
 
-_LONGEST_SESSION = 256
+LONGEST_SESSION = 256
 
 # What they accept and the W3C's trace context travel on; callers' keys and cookies never do.
 _PASSED = ("accept", "traceparent", "tracestate")
@@ -51,14 +51,17 @@ def link_routes(context: Context) -> list[web.RouteDef]:
 def _asking(context: Context, kind: Kind, *, own_only: bool) -> Handler:
     async def handle(http: web.Request) -> web.StreamResponse:
         async def ask() -> Request:
-            return await _read(context, http, kind, own_only=own_only)
+            return await read_request(context, http, kind, own_only=own_only)
 
         return await answer(context, http, kind, ask, to_peer=own_only)
 
     return handle
 
 
-async def _read(context: Context, http: web.Request, kind: Kind, *, own_only: bool) -> Request:
+async def read_request(
+    context: Context, http: web.Request, kind: Kind, *, own_only: bool
+) -> Request:
+    """Take in what a caller asks of a model; raise what `read_body` and `bodies.read` do."""
     settings = context.settings.router
     body = await read_body(http, limit=settings.max_body_bytes, idle=settings.idle_timeout)
     content_type = content_type_of(http, body)
@@ -73,7 +76,7 @@ async def _read(context: Context, http: web.Request, kind: Kind, *, own_only: bo
         pin=_pin(http.headers, asked.fields),
         # A hop header on the public side forbids a second hop as well: it is how loops end.
         own_only=own_only or HOP in http.headers,
-        session=http.headers.get(SESSION, "")[:_LONGEST_SESSION],
+        session=http.headers.get(SESSION, "")[:LONGEST_SESSION],
         caller=_caller(http),
         waits=HOP not in http.headers or WAIT_HEADER in http.headers,
         passed=passed(http),

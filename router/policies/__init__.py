@@ -1,11 +1,12 @@
 """In which order are candidates tried? One file per policy, found by its module name.
 
 A policy module's docstring is what users read of it; it defines `create() -> Policy`. A policy knows nothing of dialling, and
-leaves to `in_order` what holds for all of them: the trusted come before those in doubt.
+leaves to `in_order` what holds for all of them: the trusted come before those in doubt. To order is to say whom one would
+ask, and people ask that too: what a policy learns, it learns from `begun` and `answered`.
 """
 
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -24,8 +25,21 @@ class Policy(Protocol):
     ) -> Sequence[Candidate]:
         """Return all candidates, the first to be tried first."""
 
-    def why(self, request: Request, candidate: Candidate) -> str:
-        """Say in a few words what speaks for a candidate, for people."""
+    def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
+        """Say in a few words what speaks for or against one of these candidates, for people."""
+
+    def figures(
+        self,
+        request: Request,  # noqa: ARG002
+        candidate: Candidate,  # noqa: ARG002
+        among: Sequence[Candidate],  # noqa: ARG002
+    ) -> Mapping[str, float]:
+        """Return by name what `why` is made of besides load, for machines; by default there is nothing else."""
+        return {}
+
+    def begun(self, request: Request) -> None:  # noqa: ARG002
+        """Take in that the request is sent out in the order that was just returned; by default nothing is learnt from it."""
+        return
 
     def answered(self, request: Request, candidate: Candidate) -> None:  # noqa: ARG002
         """Take in that a candidate answers the request; by default nothing is learnt from it."""

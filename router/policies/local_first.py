@@ -25,11 +25,11 @@ class LocalFirst(Policy):
         others = [c for c in candidates if not c.worker]
         return [*own, *self._elsewhere.order(request, others, random)]
 
-    def why(self, request: Request, candidate: Candidate) -> str:
+    def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
         """Name the place, and the load."""
         if candidate.worker:
             return f"a worker of this machine: {load_of(candidate)}"
-        return self._elsewhere.why(request, candidate)
+        return self._elsewhere.why(request, candidate, among)
 
 
 def create() -> LocalFirst:

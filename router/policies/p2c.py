@@ -38,7 +38,7 @@ class TwoChoices(Policy):
             del parts[better], fullness[better]
         return ordered + left
 
-    def why(self, request: Request, candidate: Candidate) -> str:  # noqa: ARG002
+    def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:  # noqa: ARG002
         """Name the load."""
         return f"drawn by p2c: {load_of(candidate)}"
 

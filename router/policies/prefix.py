@@ -38,7 +38,7 @@ class Prefix(Policy):
         self, request: Request, candidates: Sequence[Candidate], random: Chance
     ) -> Sequence[Candidate]:
         """Return the candidates, whoever has the warm cache first unless it is too busy."""
-        links = self._kept(request)
+        links = _links(request)
         if not links:
             return self._otherwise.order(request, candidates, random)
         preferred = rendezvous(links[0], candidates)
@@ -46,14 +46,20 @@ class Prefix(Policy):
             preferred.sort(key=lambda c: c.key != warm)
         return with_room_first(preferred)
 
-    def why(self, request: Request, candidate: Candidate) -> str:
+    def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
         """Say whether its cache is warm."""
         links = _links(request)
         if not links:
-            return self._otherwise.why(request, candidate)
+            return self._otherwise.why(request, candidate, among)
         if self._warm(links) == candidate.key:
             return f"it has read this conversation's beginning: {load_of(candidate)}"
         return f"by the hash of the conversation's beginning: {load_of(candidate)}"
+
+    def begun(self, request: Request) -> None:
+        """Keep the conversation's chain until somebody answers."""
+        if len(self._undecided) >= MAX_UNDECIDED:
+            del self._undecided[next(iter(self._undecided))]
+        self._undecided[request.id] = _links(request)
 
     def answered(self, request: Request, candidate: Candidate) -> None:
         """Remember who has read this conversation."""
@@ -62,13 +68,6 @@ class Prefix(Policy):
             if len(self._read) >= MAX_BEGINNINGS:
                 del self._read[next(iter(self._read))]
             self._read[link] = candidate.key
-
-    def _kept(self, request: Request) -> tuple[bytes, ...]:
-        links = _links(request)
-        if len(self._undecided) >= MAX_UNDECIDED:
-            del self._undecided[next(iter(self._undecided))]
-        self._undecided[request.id] = links
-        return links
 
     def _warm(self, links: Sequence[bytes]) -> tuple[PeerId, Service] | None:
         return next((self._read[link] for link in reversed(links) if link in self._read), None)

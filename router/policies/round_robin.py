@@ -1,7 +1,6 @@
 """Everybody in turn, whatever their load: for workers that are alike and requests that are alike."""
 
 from collections.abc import Sequence
-from itertools import count
 
 from router.candidates import Candidate
 from router.policies import Chance, Policy
@@ -12,7 +11,7 @@ class RoundRobin(Policy):
     """Begins one further each time."""
 
     def __init__(self) -> None:
-        self._turn = count()
+        self._turn = 0
 
     def order(
         self,
@@ -22,10 +21,14 @@ class RoundRobin(Policy):
     ) -> Sequence[Candidate]:
         """Return the candidates in a fixed order, begun one further than the last time."""
         ring = sorted(candidates, key=lambda c: c.key)
-        start = next(self._turn) % len(ring) if ring else 0
+        start = self._turn % len(ring) if ring else 0
         return ring[start:] + ring[:start]
 
-    def why(self, request: Request, candidate: Candidate) -> str:  # noqa: ARG002
+    def begun(self, request: Request) -> None:  # noqa: ARG002
+        """Let the next request begin one further."""
+        self._turn += 1
+
+    def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:  # noqa: ARG002
         """Say that it was its turn."""
         return "its turn"
 

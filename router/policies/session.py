@@ -5,11 +5,11 @@ goes only its own sessions move. A machine with far more than its share is passe
 choices.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from router.candidates import Candidate
 from router.policies import Chance, Policy
-from router.policies.p2c import TwoChoices
+from router.policies.p2c import TwoChoices, load_of
 from router.requests import Request
 from router.weights import rendezvous, with_room_first
 
@@ -28,11 +28,25 @@ class Session(Policy):
             return self._without.order(request, candidates, random)
         return with_room_first(rendezvous(request.session.encode(), candidates))
 
-    def why(self, request: Request, candidate: Candidate) -> str:
-        """Say whether it was the session."""
-        return (
-            "its session lives there" if request.session else self._without.why(request, candidate)
-        )
+    def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
+        """Say whether the session lives there, and whether it may."""
+        if not request.session:
+            return self._without.why(request, candidate, among)
+        home = rendezvous(request.session.encode(), among)[0]
+        if candidate.key != home.key:
+            return f"comes after the session's home: {load_of(candidate)}"
+        if with_room_first([home, *(c for c in among if c.key != home.key)])[0] is not home:
+            return f"the session's home, but it has more than its share: {load_of(candidate)}"
+        return f"the session's home: {load_of(candidate)}"
+
+    def figures(
+        self, request: Request, candidate: Candidate, among: Sequence[Candidate]
+    ) -> Mapping[str, float]:
+        """Return its place in the order that the session gives, 0 for its home."""
+        if not request.session:
+            return {}
+        ring = [c.key for c in rendezvous(request.session.encode(), among)]
+        return {"place": ring.index(candidate.key)}
 
 
 def create() -> Session:

@@ -4,7 +4,7 @@ Slots are what a worker was registered with (`capacity`) or what its node report
 count alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from router.candidates import Candidate
 from router.policies import Chance, Policy
@@ -29,9 +29,20 @@ class Weighted(Policy):
             del parts[place]
         return ordered
 
-    def why(self, request: Request, candidate: Candidate) -> str:  # noqa: ARG002
+    def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:  # noqa: ARG002
         """Name the slots."""
         return f"drawn by its slots: {slots_of(candidate) or 'not known'}"
+
+    def figures(
+        self,
+        request: Request,  # noqa: ARG002
+        candidate: Candidate,
+        among: Sequence[Candidate],
+    ) -> Mapping[str, float]:
+        """Return its share of all draws."""
+        parts = weights(among)
+        of_it = sum(part for c, part in zip(among, parts, strict=True) if c.key == candidate.key)
+        return {"share": of_it / sum(parts)}
 
 
 def create() -> Weighted:

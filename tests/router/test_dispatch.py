@@ -45,7 +45,7 @@ class AsListed(Policy):
     ) -> Sequence[Candidate]:
         return sorted(candidates, key=lambda candidate: candidate.service.cid)
 
-    def why(self, request: Request, candidate: Candidate) -> str:
+    def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
         return "listed"
 
 

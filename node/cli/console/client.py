@@ -38,9 +38,15 @@ class Client:
         with self.request("GET", f"{path}?{urlencode(given)}" if given else path) as answer:
             return self._object(answer)
 
-    def post(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+    def post(
+        self,
+        path: str,
+        body: Mapping[str, object],
+        *,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> dict[str, Any]:
         """Send a JSON body and return the answer."""
-        with self.request("POST", path, body) as answer:
+        with self.request("POST", path, body, headers=headers) as answer:
             return self._object(answer)
 
     @contextmanager

@@ -7,6 +7,7 @@ import json
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 _GAP = "  "
@@ -20,16 +21,27 @@ def say_json(value: object) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def say_table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) -> None:
-    """Print aligned columns under their heads, or the sentence `none` when there are no rows."""
+def say_table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    none: str,
+    beneath: Sequence[str] = (),
+) -> None:
+    """Print aligned columns under their heads, or the sentence `none` when there are no rows.
+
+    What is `beneath` a row follows it on a line of its own.
+    """
     cells = [[plain(str(cell)) for cell in row] for row in rows]
     if not cells:
         print(none)
         return
     widths = [max(map(_width, column)) for column in zip(heads, *cells, strict=True)]
     print(_line(heads, widths))
-    for row in cells:
+    for row, more in zip_longest(cells, beneath, fillvalue=""):
         print(_line(row, widths))
+        if more:
+            print(f"{_GAP * 2}{plain(more)}")
 
 
 def say_fields(fields: Iterable[tuple[str, object]]) -> None:

@@ -232,7 +232,7 @@ def test_status_names_the_parts_that_do_not_work(modelvine: Modelvine, node: Sta
 def a_candidate(**more: object) -> dict[str, object]:
     return {
         "node": PEER, "project": "demo", "model": "tiny", "cid": "", "route": "direct", "in_flight": 1, "score": 1, "load": None,
-        "chosen": True, "why": "drawn by p2c",
+        "chosen": True, "why": "drawn by p2c", "figures": {}, "circuit": {"state": "closed", "failures": 0, "retry_in": 0.0},
     } | more  # fmt: skip
 
 
@@ -255,20 +255,46 @@ def test_route_explains_who_would_answer_and_who_would_not(
     server = node(**{ROUTE: Said(explained)})
     shown = modelvine("route", "tiny", "--project", "my demo").out.splitlines()
     assert server.heard[0].path == "/api/v1/route?model=tiny&project=my+demo"
-    assert shown[2].split() == [
-        "*",
-        PEER,
-        "direct",
-        "demo/tiny",
-        "-",
-        "1",
-        "-",
-        "1",
-        "drawn",
-        "by",
-        "p2c",
-    ]
+    assert shown[2].split() == ["1", PEER, "direct", "demo/tiny", "-", "1", "1", "-", "closed"]
+    assert shown[3] == "    drawn by p2c"
     assert shown[-1].split() == [OTHER, "demo/tiny", "b", "it", "is", "draining"]
+
+
+def test_route_weighs_a_message_or_a_request_of_a_session(
+    modelvine: Modelvine, node: Start, tmp_path: Path
+) -> None:
+    circuit = {"state": "open", "failures": 3, "retry_in": 1.25}
+    explained = {
+        "model": "tiny",
+        "policy": "prefix",
+        "candidates": [a_candidate(circuit=circuit)],
+        "excluded": [],
+    }
+    server = node(**{"POST_/api/v1/route": Said(explained)})
+    assert "open, 1.2 s" in modelvine("route", "tiny", "--message", "hi").out
+    hi = [{"role": "user", "content": "hi"}]
+    assert server.heard[-1].body == {"model": "tiny", "messages": hi}
+    (tmp_path / "said.json").write_text(json.dumps({"model": "x", "messages": hi, "tools": []}))
+    (tmp_path / "list.json").write_text(json.dumps(hi))
+    where = ("--session", "s", "--project", "demo")
+    for name, more in (("said.json", {"tools": []}), ("list.json", {})):
+        assert not modelvine("route", "tiny", "--chat", str(tmp_path / name), *where).err
+        assert server.heard[-1].body == {"model": "tiny", "messages": hi, **more}
+        assert server.heard[-1].headers["x-modelvine-session"] == "s"
+        assert server.heard[-1].headers["x-modelvine-project"] == "demo"
+
+
+@pytest.mark.parametrize("text", ["1", "no JSON", None])
+def test_route_says_what_is_wrong_with_a_file(
+    modelvine: Modelvine, node: Start, tmp_path: Path, text: str | None
+) -> None:
+    node()
+    file = tmp_path / "said.json"
+    if text is not None:
+        file.write_text(text)
+    ended = modelvine("route", "tiny", "--chat", str(file))
+    assert ended.code == 2
+    assert str(file) in ended.err
 
 
 def free_port() -> int:

@@ -57,53 +57,6 @@ async def test_nodes_are_listed_with_how_they_are_reached(mesh):
     assert (own["connection"], own["origin"]) == ("self", "")
 
 
-class TestARoute:
-    async def test_names_the_candidates_in_order_and_why(self, mesh, worker):
-        await mesh.one.register(worker)
-        await mesh.two.register(worker, project="q")
-        await mesh.knows(mesh.two, "p/tiny")
-        _, body = await told(mesh.two.http.get("/api/v1/route?model=tiny"))
-        assert (body["model"], body["policy"]) == ("tiny", "p2c")
-        assert [entry["chosen"] for entry in body["candidates"]] == [True, False]
-        routes = {entry["node"]: entry["route"] for entry in body["candidates"]}
-        assert routes == {mesh.two.context.peer: "local", mesh.one.context.peer: "direct"}
-        assert body["candidates"][0].keys() == {
-            "node",
-            "project",
-            "model",
-            "cid",
-            "route",
-            "in_flight",
-            "load",
-            "score",
-            "chosen",
-            "why",
-        }
-        assert worker.received == []
-
-    async def test_names_who_is_left_out_and_why(self, mesh, worker):
-        await mesh.one.register(worker)
-        await mesh.two.register(worker, project="q")
-        await mesh.knows(mesh.two, "p/tiny")
-        _, body = await told(mesh.two.http.get("/api/v1/route?model=tiny&project=q"))
-        assert [entry["project"] for entry in body["candidates"]] == ["q"]
-        (left,) = body["excluded"]
-        assert (left["project"], left["reason"]) == ("p", "the caller asked for another")
-
-    @pytest.mark.parametrize(
-        ("query", "status", "code"),
-        [
-            ("", 400, "invalid_parameter"),
-            ("?model=", 400, "invalid_parameter"),
-            ("?model=unknown", 404, "model_not_found"),
-            ("?model=m&node=x", 400, "invalid_parameter"),
-        ],
-    )
-    async def test_of_nothing_is_an_error(self, alone, query, status, code):
-        answered, body = await told(alone.http.get(f"/api/v1/route{query}"))
-        assert (answered, body["error"]["code"]) == (status, code)
-
-
 class TestDraining:
     async def test_travels_to_the_others_and_is_taken_back(self, mesh):
         presence = mesh.two.context.registry.presence

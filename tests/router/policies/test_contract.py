@@ -1,5 +1,6 @@
 """What every policy owes the router."""
 
+from math import isfinite
 from random import Random
 
 import pytest
@@ -85,8 +86,20 @@ def test_every_candidate_has_its_reason_and_may_answer(
 ) -> None:
     policy = policies.load(name)
     for candidate in in_order(policy, request, found, Random(seed).random):
-        assert policy.why(request, candidate)
+        assert policy.why(request, candidate, found)
+        assert all(map(isfinite, policy.figures(request, candidate, found).values()))
+        policy.begun(request)
         policy.answered(request, candidate)
+
+
+@pytest.mark.parametrize("name", policies.NAMES)
+@given(request=requests, found=candidates, seed=seeds)
+def test_to_ask_whom_it_would_ask_changes_nothing(
+    name: str, request: Request, found: list[Candidate], seed: int
+) -> None:
+    policy = policies.load(name)
+    asked = [in_order(policy, request, found, Random(seed).random) for _ in range(2)]
+    assert [*asked[0]] == [*asked[1]]
 
 
 @pytest.mark.parametrize("name", policies.NAMES)

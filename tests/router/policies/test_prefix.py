@@ -32,10 +32,12 @@ def test_a_conversation_goes_on_where_it_was_answered_also_after_a_detour() -> N
     first = turn("hi")
     policy.order(first, MACHINES, CHANCE)
     # It was not the first choice that answered: that one failed.
+    policy.begun(first)
     policy.answered(first, MACHINES[3])
     for later in (turn("hi", "hello", "how?"), turn("hi", "hello", "how?", "so", "and?")):
         assert policy.order(later, MACHINES, CHANCE)[0] == MACHINES[3]
-        assert "has read" in policy.why(later, MACHINES[3])
+        assert "has read" in policy.why(later, MACHINES[3], MACHINES)
+        policy.begun(later)
         policy.answered(later, MACHINES[3])
 
 
@@ -43,6 +45,7 @@ def test_the_longest_common_beginning_counts() -> None:
     policy = Prefix()
     for asked, machine in ((turn("hi"), 0), (turn("hi", "hello", "a"), 1)):
         policy.order(asked, MACHINES, CHANCE)
+        policy.begun(asked)
         policy.answered(asked, MACHINES[machine])
     assert policy.order(turn("hi", "hello", "a", "b", "c"), MACHINES, CHANCE)[0] == MACHINES[1]
     # Both have read this much of it; the one that read it last is the more likely to have it still.
@@ -64,6 +67,7 @@ def test_a_common_system_message_does_not_send_all_to_one_machine() -> None:
     for number in range(400):
         asked = turn(f"question {number}", ident=str(number), system="x" * 10_000)
         chosen = policy.order(asked, MACHINES, CHANCE)[0]
+        policy.begun(asked)
         policy.answered(asked, chosen)
         firsts[chosen.node] += 1
     assert len(firsts) == 4
@@ -74,6 +78,7 @@ def test_a_machine_with_far_more_than_its_share_is_passed_over_until_it_has_less
     policy = Prefix()
     first = turn("hi")
     policy.order(first, MACHINES, CHANCE)
+    policy.begun(first)
     policy.answered(first, MACHINES[2])
     later = turn("hi", "hello", "how?")
     assert policy.order(later, busy(MACHINES[2].node, 1), CHANCE)[0].node == MACHINES[2].node
@@ -95,6 +100,7 @@ def test_memory_is_bounded() -> None:
         asked = turn(str(number), ident=str(number))
         policy.order(asked, MACHINES, CHANCE)
         if number >= 2 * MAX_UNDECIDED:
+            policy.begun(asked)
             policy.answered(asked, MACHINES[0])
     assert len(policy._undecided) <= MAX_UNDECIDED
     assert len(policy._read) <= MAX_BEGINNINGS

@@ -27,12 +27,15 @@ def test_own_workers_come_first_however_busy_and_the_idler_of_them_before_the_ot
     idle = own("http://127.0.0.1:2", cid="2")
     ordered = LocalFirst().order(chat(), [MACHINES[0], busy, MACHINES[1], idle], CHANCE)
     assert list(ordered[:2]) == [idle, busy]
-    assert "this machine" in LocalFirst().why(chat(), idle)
+    assert "this machine" in LocalFirst().why(chat(), idle, [idle, busy])
 
 
 def test_everybody_has_a_turn_in_the_order_of_names_whatever_order_they_are_found_in() -> None:
     policy = RoundRobin()
-    firsts = [policy.order(chat(), MACHINES[::-1], CHANCE)[0] for _ in range(8)]
+    firsts = []
+    for _ in range(8):
+        firsts.append(policy.order(chat(), MACHINES[::-1], CHANCE)[0])
+        policy.begun(chat())
     assert firsts == [*MACHINES, *MACHINES]
     assert policy.order(chat(), [], CHANCE) == []
 
@@ -41,7 +44,7 @@ def test_a_machine_with_more_slots_gets_more_whatever_its_load() -> None:
     big, small = with_slots(MACHINES[0], 9, in_flight=20), with_slots(MACHINES[1], 1)
     firsts = Counter(Weighted().order(chat(), [big, small], CHANCE)[0].node for _ in range(1000))
     assert 850 < firsts[big.node] < 950
-    assert "9" in Weighted().why(chat(), big)
+    assert "9" in Weighted().why(chat(), big, [big, small])
 
 
 def test_where_somebodys_slots_are_not_known_all_are_drawn_alike() -> None:

@@ -1,0 +1,130 @@
+"""`/api/v1/route`: whom would this request be put to, in which order, and why not to others? Sends nothing.
+
+With a body it is the request itself, which is read as on `/v1`, weighed, and forgotten: it is neither logged nor kept.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from node.faces import REQUEST_ID, Context, loads
+from node.faces.errors import WrongParameter
+from node.faces.openai import LONGEST_SESSION, SESSION, pin, read_request
+from node.faces.reading import json_answer
+from registry.mesh import Connection
+from registry.records import PeerId
+from router.candidates import Candidate
+from router.dialects import Route
+from router.errors import UnknownModel
+from router.requests import Kind, Request
+
+_Connections = Mapping[PeerId, Connection]
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+
+    async def of_a_name(http: web.Request) -> web.Response:
+        return json_answer(_explanation(context, _named(http)))
+
+    async def of_a_request(http: web.Request) -> web.Response:
+        asked = await read_request(context, http, _kind(http), own_only=False)
+        return json_answer(_explanation(context, asked))
+
+    return [web.get("/api/v1/route", of_a_name), web.post("/api/v1/route", of_a_request)]
+
+
+def _kind(http: web.Request) -> Kind:
+    said = http.query.get("kind", Kind.CHAT.value)
+    try:
+        return Kind(said)
+    except ValueError as error:
+        known = ", ".join(kind.value for kind in Kind)
+        raise WrongParameter(f"kind must be one of: {known}", param="kind") from error
+
+
+def _named(http: web.Request) -> Request:
+    model = http.query.get("model", "")
+    if not model:
+        raise WrongParameter("model can not be empty", param="model")
+    wanted = pin(http.query.get("project", ""), http.query.get("cid"), http.query.get("node", ""))
+    session = http.headers.get(SESSION, "")[:LONGEST_SESSION]
+    return Request(
+        http[REQUEST_ID], _kind(http), model, b"{}", "application/json", pin=wanted, session=session
+    )
+
+
+def _explanation(context: Context, request: Request) -> dict[str, Any]:
+    explained = context.router.explain(request)
+    if not (explained.ordered or explained.excluded):
+        raise UnknownModel(request.model)
+    connections = {c.peer: c for c in context.registry.mesh.connections()}
+    return {
+        "model": request.model,
+        "policy": context.settings.router.policy,
+        "candidates": [
+            {
+                **_candidate(context, candidate, connections),
+                **_weighed(context, request, explained.ordered, place),
+            }
+            for place, candidate in enumerate(explained.ordered)
+        ],
+        "excluded": [
+            {**_candidate(context, left.candidate, connections), "reason": left.reason}
+            for left in explained.excluded
+        ],
+    }
+
+
+def _weighed(
+    context: Context, request: Request, ordered: Sequence[Candidate], place: int
+) -> dict[str, Any]:
+    candidate = ordered[place]
+    why, figures = context.router.why(request, candidate, ordered)
+    return {
+        # How many requests are thought to be there now; `figures` are the policy's own.
+        "score": round(candidate.expected, 2),
+        "figures": {name: round(figure, 3) for name, figure in figures.items()},
+        "chosen": place == 0,
+        "why": _why(context, candidate, place, why),
+    }
+
+
+def _candidate(context: Context, candidate: Candidate, connections: _Connections) -> dict[str, Any]:
+    route = Route.DIRECT
+    if candidate.node == context.peer:
+        route = Route.LOCAL
+    elif candidate.node in connections and connections[candidate.node].relayed:
+        route = Route.RELAY
+    service = candidate.service
+    found = context.router.condition(candidate)
+    return {
+        "node": candidate.node,
+        "project": service.project,
+        "model": service.model,
+        "cid": service.cid,
+        "route": route,
+        "in_flight": candidate.in_flight,
+        "load": loads.of_candidate(context, candidate),
+        "circuit": {
+            "state": found.circuit,
+            "failures": found.failures,
+            "retry_in": round(found.retry_in, 3),
+        },
+    }
+
+
+def _why(context: Context, candidate: Candidate, place: int, why: str) -> str:
+    if place >= context.settings.router.attempts:
+        return "after the last attempt"
+    if candidate.unreachable:
+        return "its node lives but is not reached from here, so it comes last"
+    if candidate.suspect:
+        return "its node is in doubt, so it comes after all others"
+    if context.router.stopped(candidate):
+        return "it answers nothing any more; it is asked now and then whether it lives"
+    if candidate.ejected:
+        found = context.router.condition(candidate)
+        return f"its last {found.failures} requests failed; it is tried again in {found.retry_in:.1f} s"
+    return f"tried when {place} before it failed; {why}" if place else why
