@@ -19,10 +19,11 @@ from registry.signing import Identity
 from registry.store import Store
 from registry.store.opening import open_store
 from router import dialects, policies
-from router.dispatch import Outcome, Router
+from router.dispatch import Router
 from router.errors import WorkerTimeout, WorkerUnreachable
 from router.links import Links
 from router.reaching import Reaching
+from router.trying import Outcome
 
 _GONE = frozenset({Presence.LOST, Presence.LEFT})
 

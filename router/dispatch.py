@@ -1,69 +1,29 @@
 """Sends a request to the first candidate that answers."""
 
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
-from functools import partial
-from itertools import chain, islice
+from itertools import chain
+from types import TracebackType
 from typing import Any
 
 from registry.catalog import Catalog
 from registry.liveness import Presence
 from registry.records import Load, PeerId, Service
 from router.attempts import Failure, attempts
-from router.candidates import Candidate, Excluded, Field, Known, Reason, candidates
+from router.candidates import Candidate, Excluded, Field, Reason, candidates
 from router.dialects import Answer, Dialect
-from router.errors import (
-    NobodyServes,
-    RouterError,
-    UnknownModel,
-    WorkerBusy,
-    WorkerError,
-    WorkerFailed,
-    WorkerRejected,
-)
-from router.health import Condition, Health, Sign
-from router.meter import Meter, Tally
+from router.errors import NobodyServes, WorkerError, WorkerFailed
+from router.health import Condition
+from router.ledger import Ledger
+from router.nobody import nobody
 from router.policies import Policy, in_order
-from router.reports import Report, Reports
 from router.requests import Request
 from router.settings import RouterSettings
-from router.silence import Silence
+from router.trying import Attempt, Desk, Outcome, Routed
 from router.vigil import Vigil
-from router.waiting import Waiting
 from router.waits import Waits
 from router.workers import Worker, Workers
-
-_NAMES_COMPARED = 500
-"""Names that are compared with one that nobody serves; comparing takes some 10 µs each, and anybody may ask."""
-
-_CHARACTERS_COMPARED = 64
-
-_NOT_MEANT = frozenset({Reason.PINNED, Reason.HOP})
-
-
-@dataclass(frozen=True, slots=True)
-class Routed:
-    """An answer that has begun, who gives it, and how many workers were tried for it.
-
-    Who passes on an event stream of this machine's worker counts its events in `tally`.
-    """
-
-    answer: Answer
-    candidate: Candidate
-    attempts: int
-    tally: Tally | None
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How one attempt went; `error` is `None` when it answered. `seconds` last from its start to its very end."""
-
-    candidate: Candidate
-    error: WorkerError | None
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,78 +65,23 @@ class Router:
         self._settings = settings
         self._now = now
         self._random = random
-        self._observe = observe
-        self.in_flight: Counter[tuple[PeerId, Service]] = Counter()
-        self.reports = Reports()
-        self._meter = Meter()
-        self._health = Health(random)
-        self._waiting = Waiting(settings, release=self._free)
-        self._silence = Silence()
-        vigil = Vigil(self._silence, self._alive, now, spawn)
+        self._ledger = Ledger(own=own, workers=workers, settings=settings, now=now, random=random)
+        self._desk = Desk(self._ledger, self._put, observe, now)
+        self.in_flight = self._ledger.in_flight
+        self.reports = self._ledger.reports
+        vigil = Vigil(self._ledger.silence, self._alive, now, spawn)
         self._waits = Waits(
             look=lambda c: vigil.look(c) if c.worker else look(c.node),
             silent=lambda c: self.stopped(c) if c.worker else silent(c.node),
             trusted=self._trusted,
         )
 
-    @asynccontextmanager
-    async def answer(self, request: Request) -> AsyncIterator[Routed]:
+    def answer(self, request: Request) -> AbstractAsyncContextManager[Routed]:
         """Enter with an answer whose first byte is there; raise a `RouterError` if nobody gives one.
 
         Leaving early cancels the request at its worker. Reading `answer.rest` may raise `AnswerBroken`.
         """
-        began, tried = self._now(), 0
-        left, held = await self._ordered(request)
-        tries = attempts(
-            left,
-            at_most=self._settings.attempts,
-            budget=self._settings.total_timeout,
-        )
-        candidate = next(tries)
-        while True:
-            tried += 1
-            started = self._now()
-            answer: Answer | None = None
-            error: WorkerError | None = None
-            # Whoever waited for a slot holds it already.
-            self._count(candidate.key, 0 if held else 1)
-            held = False
-            self._health.began(candidate.address, started)
-            if candidate.worker:
-                self._silence.began(candidate.worker.api, started)
-            left.remove(candidate)
-            others = left if tried < self._settings.attempts else ()
-            try:
-                asked = (
-                    replace(request, waits=False) if others and not candidate.worker else request
-                )
-                entering = self._dialect(candidate).answer(asked, candidate)
-                watched = self._waits.watch(candidate, others, entering, elsewhere=request.own_only)
-                async with watched as answer:
-                    tally = self._note(candidate, answer, self._now() - started)
-                    self._health.show(candidate.address, Sign.BEGUN, self._now())
-                    self._policy.answered(request, candidate)
-                    yield Routed(answer, candidate, tried, tally)
-            except WorkerError as failed:
-                error = failed
-                error.attempts = tried
-                if answer is not None:
-                    raise
-                failure = Failure(error, self._now() - began)
-            else:
-                return
-            finally:
-                if answer is not None and candidate.worker:
-                    self._waiting.took(request.model, self._now() - started)
-                self._leave(candidate)
-                if candidate.worker and answer is None:
-                    self._silence.ended(candidate.worker.api, self._now(), first_byte=None)
-                self._judge(candidate, answer, error)
-                # A caller who left before the first byte has shown nothing about the worker.
-                if answer is not None or error is not None:
-                    broken = error if answer is None else answer.broken
-                    self._observe(Outcome(candidate, broken, self._now() - started))
-            candidate = tries.send(failure)
+        return _Answering(self._begun, request)
 
     def explain(self, request: Request) -> Explained:
         """Say whom the request would be sent to now, and why not to others; sends nothing."""
@@ -193,82 +98,58 @@ class Router:
 
     def busy(self) -> dict[Service, Load]:
         """Say how busy the workers of this machine are that have requests, whoever sent them."""
-        ours = {service: n for (node, service), n in self.in_flight.items() if node == self._own}
-        if not ours:
-            return {}
-        return self._meter.loads(self._workers(), ours, self._waiting.lengths(), self._now())
+        return self._ledger.busy()
 
     def load_of(self, worker: Worker) -> Load:
         """Say how busy one worker of this machine is."""
-        service = worker.service
-        count = self.in_flight.get((self._own, service), 0)
-        queued = self._waiting.lengths().get(service, 0)
-        return self._meter.load(service, in_flight=count, queued=queued, slots=worker.capacity)
+        return self._ledger.load_of(worker)
 
     def hear(self, node: PeerId, loads: Mapping[Service, Load]) -> None:
         """Take in how busy another node says that its replicas are."""
-        now = self._now()
-        for service, load in loads.items():
-            ours = self.in_flight.get((node, service), 0)
-            self.reports.hear(node, service, Report(load, ours, now))
+        self._ledger.hear(node, loads)
 
     def condition(self, candidate: Candidate) -> Condition:
         """Describe the circuit of a candidate; a worker that has stopped has none that would say so, see `stopped`."""
-        return self._health.condition(candidate.address, self._now())
-
-    def _judge(
-        self, candidate: Candidate, answer: Answer | None, error: WorkerError | None
-    ) -> None:
-        """Take in what the end of an attempt shows about its address."""
-        match error if answer is None else answer.broken:
-            case None:
-                sign = Sign.NOTHING if answer is None else Sign.ANSWERED
-            case WorkerBusy() | WorkerRejected():
-                sign = Sign.ANSWERED
-            case _:
-                # Whoever does not serve the model any more fails too, until our catalog knows it.
-                sign = Sign.FAILED
-        self._health.show(candidate.address, sign, self._now())
-
-    def _note(self, candidate: Candidate, answer: Answer, seconds: float) -> Tally | None:
-        """Take in what the beginning of an answer tells about its worker's load."""
-        if candidate.worker is None:
-            if answer.load is not None:
-                self.hear(candidate.node, {candidate.service: answer.load})
-            return None
-        self._silence.ended(candidate.worker.api, self._now(), first_byte=seconds)
-        tally = self._meter.of(candidate.service)
-        tally.first = seconds
-        return tally
-
-    def _count(self, key: tuple[PeerId, Service], change: int) -> None:
-        left = self.in_flight[key] + change
-        if left:
-            self.in_flight[key] = left
-        else:
-            del self.in_flight[key]
-
-    def _trusted(self, candidate: Candidate) -> bool:
-        if candidate.worker is not None:
-            return not self.stopped(candidate)
-        return self._presence(candidate.node) is Presence.ALIVE
+        return self._ledger.condition(candidate)
 
     def stopped(self, candidate: Candidate) -> bool:
         """Say whether a candidate is a worker of this machine that answers nothing any more."""
-        return candidate.worker is not None and self._silence.silent(candidate.worker.api)
+        return self._ledger.stopped(candidate)
 
-    async def _alive(self, worker: Worker) -> bool:
-        dialect = self._dialects.get(worker.dialect)
-        return dialect is not None and await dialect.alive(worker)
+    async def _begun(self, request: Request) -> tuple[Attempt, Routed]:
+        """Return the first attempt that is answered, entered; whoever takes it has to leave it."""
+        began = self._now()
+        left, holds_slot = await self._ordered(request)
+        most = self._settings.attempts
+        tries = attempts(left, at_most=most, budget=self._settings.total_timeout)
+        candidate, tried = next(tries), 1
+        while True:
+            left.remove(candidate)
+            attempt = Attempt(
+                self._desk,
+                request,
+                candidate,
+                number=tried,
+                others=tuple(left) if tried < most else (),
+                holds_slot=holds_slot,
+            )
+            try:
+                routed = await attempt.__aenter__()
+            except WorkerError as error:
+                failure = Failure(error, self._now() - began)
+            else:
+                self._policy.answered(request, candidate)
+                return attempt, routed
+            candidate, tried, holds_slot = tries.send(failure), tried + 1, False
 
-    def _admits(self, candidate: Candidate, now: float) -> bool:
-        return self._health.admits(candidate.address, now) and not self.stopped(candidate)
-
-    def _dialect(self, candidate: Candidate) -> Dialect:
+    def _put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
+        request, candidate, others = attempt.request, attempt.candidate, attempt.others
         dialect = self._dialects.get(candidate.dialect)
         if dialect is None:
             raise WorkerFailed(f"this node speaks no dialect called {candidate.dialect!r}")
-        return dialect
+        asked = replace(request, waits=False) if others and not candidate.worker else request
+        answer = dialect.answer(asked, candidate)
+        return self._waits.watch(candidate, others, answer, elsewhere=request.own_only)
 
     async def _ordered(self, request: Request) -> tuple[list[Candidate], bool]:
         """Return whom to try, and whether a slot of the first is taken already: it had to be waited for."""
@@ -279,59 +160,60 @@ class Router:
             return ordered, False
         full = [e.candidate for e in field.excluded if e.reason is Reason.FULL]
         if not full:
-            raise self._nobody(request, field.excluded)
-        service = await self._waiting.turn(request, full)
+            names = chain(self._workers().by_name, self._catalog().offers)
+            raise nobody(request, field.excluded, names)
+        service = await self._ledger.waiting.turn(request, full)
         worker = self._workers().by_key.get((service.project, service.model, service.cid))
         if worker is None or worker.service != service:
-            self._free(service)
+            self._ledger.release(service)
             raise NobodyServes(
                 f"{request.model!r} was unregistered while this request waited for it"
             )
         return [Candidate(self._own, service, worker)], True
 
-    def _leave(self, candidate: Candidate) -> None:
-        if candidate.worker is None:
-            self._count(candidate.key, -1)
-        else:
-            self._free(candidate.service)
-
-    def _free(self, service: Service) -> None:
-        """Hand a slot of our own to whoever is next, or give it back."""
-        key = self._own, service
-        worker = self._workers().by_key.get((service.project, service.model, service.cid))
-        # Second attempts may have come on top of what it takes at one time; theirs are no slots to hand on.
-        beyond = worker is not None and 0 < worker.capacity < self.in_flight[key]
-        if beyond or not self._waiting.hand_over(service):
-            self._count(key, -1)
-
     def _field(self, request: Request) -> Field:
-        now = self._now()
-        known = Known(
-            self.in_flight,
-            partial(self.reports.of, now=now),
-            partial(self._admits, now=now),
-        )
         return candidates(
             request,
             own=self._own,
             catalog=self._catalog(),
             workers=self._workers(),
             presence=self._presence,
-            known=known,
+            known=self._ledger.known(),
             draining=self._draining(),
         )
 
-    def _nobody(self, request: Request, excluded: Sequence[Excluded]) -> RouterError:
-        # Whom the caller ruled out, and whom a second hop would reach, do not make a name known.
-        reasons = Counter(e.reason for e in excluded if e.reason not in _NOT_MEANT)
-        if not reasons:
-            return UnknownModel(request.model, () if request.own_only else self._nearest(request))
-        why = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
-        return NobodyServes(f"{request.model!r} is known, but nobody serves it now: {why}")
+    def _trusted(self, candidate: Candidate) -> bool:
+        if candidate.worker is not None:
+            return not self.stopped(candidate)
+        return self._presence(candidate.node) is Presence.ALIVE
 
-    def _nearest(self, request: Request) -> Sequence[str]:
-        asked = request.model[:_CHARACTERS_COMPARED]
-        names = dict.fromkeys(chain(self._workers().by_name, self._catalog().offers))
-        names.pop(request.model, None)
-        alike = (name for name in names if name[:1].lower() == asked[:1].lower())
-        return get_close_matches(asked, islice(alike, _NAMES_COMPARED), n=3)
+    async def _alive(self, worker: Worker) -> bool:
+        dialect = self._dialects.get(worker.dialect)
+        return dialect is not None and await dialect.alive(worker)
+
+
+class _Answering:
+    """A request that is being answered: left when its attempt is."""
+
+    __slots__ = ("_attempt", "_begun", "_request")
+
+    def __init__(
+        self,
+        begun: Callable[[Request], Coroutine[Any, Any, tuple[Attempt, Routed]]],
+        request: Request,
+    ) -> None:
+        self._begun = begun
+        self._request = request
+        self._attempt: Attempt | None = None
+
+    async def __aenter__(self) -> Routed:
+        self._attempt, routed = await self._begun(self._request)
+        return routed
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return await self._attempt.__aexit__(kind, error, trace) if self._attempt else None

@@ -15,10 +15,10 @@ from aiohttp import hdrs, web
 from node.faces import REQUEST_ID, Context
 from node.faces.errors import KNOWN, refusal
 from router.dialects import Answer
-from router.dispatch import Routed
 from router.errors import RouterError
 from router.reports import HEADER, written
 from router.requests import Kind, Request
+from router.trying import Routed
 
 log = logging.getLogger("modelvine.requests")
 

@@ -5,8 +5,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from node.metrics import Metrics, Sizes
 from registry.records import PeerId, Service
 from router.candidates import Candidate
-from router.dispatch import Outcome
 from router.errors import WorkerFailed
+from router.trying import Outcome
 
 SIZES = Sizes(
     nodes={"alive": 3, "lost": 1},

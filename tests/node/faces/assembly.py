@@ -35,10 +35,11 @@ from registry.signing import Identity
 from registry.store.memory import MemoryStore
 from router import dialects, policies
 from router.certificate import certificate_of, server_context, trust
-from router.dispatch import Outcome, Router
+from router.dispatch import Router
 from router.errors import WorkerUnreachable
 from router.links import Links, serve_pipe
 from router.settings import RouterSettings
+from router.trying import Outcome
 from tests.router.world import no_relay
 
 TOKEN = "the-control-token-of-this-test-node"

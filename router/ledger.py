@@ -1,0 +1,155 @@
+"""What do we know of everybody whom we ask: what is under way there, how busy and how well they are?
+
+Attempts write into it, the choice of whom to ask reads it. Slots of this machine's workers are taken and given back here.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from registry.records import Load, PeerId, Service
+from router.candidates import Candidate, Known
+from router.dialects import Answer
+from router.errors import WorkerBusy, WorkerError, WorkerRejected
+from router.health import Condition, Health, Sign
+from router.meter import Meter, Tally
+from router.reports import Report, Reports
+from router.requests import Request
+from router.settings import RouterSettings
+from router.silence import Silence
+from router.waiting import Waiting
+from router.workers import Worker, Workers
+
+
+class Ledger:
+    """The books of one router. What it says is as of the moment in which it is asked."""
+
+    def __init__(
+        self,
+        *,
+        own: PeerId,
+        workers: Callable[[], Workers],
+        settings: RouterSettings,
+        now: Callable[[], float],
+        random: Callable[[], float],
+    ) -> None:
+        self._own = own
+        self._workers = workers
+        self._now = now
+        self.in_flight: Counter[tuple[PeerId, Service]] = Counter()
+        self.reports = Reports()
+        self.silence = Silence()
+        self.waiting = Waiting(settings, release=self.release)
+        self._meter = Meter()
+        self._health = Health(random)
+
+    def known(self) -> Known:
+        """Return what the choice of candidates needs to know."""
+        now = self._now()
+        return Known(
+            self.in_flight,
+            partial(self.reports.of, now=now),
+            partial(self._admits, now=now),
+        )
+
+    def busy(self) -> dict[Service, Load]:
+        """Say how busy the workers of this machine are that have requests, whoever sent them."""
+        ours = {service: n for (node, service), n in self.in_flight.items() if node == self._own}
+        if not ours:
+            return {}
+        return self._meter.loads(self._workers(), ours, self.waiting.lengths(), self._now())
+
+    def load_of(self, worker: Worker) -> Load:
+        """Say how busy one worker of this machine is."""
+        service = worker.service
+        count = self.in_flight.get((self._own, service), 0)
+        queued = self.waiting.lengths().get(service, 0)
+        return self._meter.load(service, in_flight=count, queued=queued, slots=worker.capacity)
+
+    def hear(self, node: PeerId, loads: Mapping[Service, Load]) -> None:
+        """Take in how busy another node says that its replicas are."""
+        now = self._now()
+        for service, load in loads.items():
+            ours = self.in_flight.get((node, service), 0)
+            self.reports.hear(node, service, Report(load, ours, now))
+
+    def condition(self, candidate: Candidate) -> Condition:
+        """Describe the circuit of a candidate; a worker that has stopped has none that would say so, see `stopped`."""
+        return self._health.condition(candidate.address, self._now())
+
+    def stopped(self, candidate: Candidate) -> bool:
+        """Say whether a candidate is a worker of this machine that answers nothing any more."""
+        return candidate.worker is not None and self.silence.silent(candidate.worker.api)
+
+    def release(self, service: Service) -> None:
+        """Hand a slot of our own to whoever is next, or give it back."""
+        key = self._own, service
+        worker = self._workers().by_key.get((service.project, service.model, service.cid))
+        # Second attempts may have come on top of what it takes at one time; theirs are no slots to hand on.
+        beyond = worker is not None and 0 < worker.capacity < self.in_flight[key]
+        if beyond or not self.waiting.hand_over(service):
+            self._count(key, -1)
+
+    def began(self, candidate: Candidate, *, holds_slot: bool) -> None:
+        """An attempt begins; whoever waited for a slot holds it already."""
+        now = self._now()
+        self._count(candidate.key, 0 if holds_slot else 1)
+        self._health.began(candidate.address, now)
+        if candidate.worker:
+            self.silence.began(candidate.worker.api, now)
+
+    def begun(self, candidate: Candidate, answer: Answer, seconds: float) -> Tally | None:
+        """The first byte is there, after so many seconds; return what counts the events of a worker of ours."""
+        now = self._now()
+        self._health.show(candidate.address, Sign.BEGUN, now)
+        if candidate.worker is None:
+            if answer.load is not None:
+                self.hear(candidate.node, {candidate.service: answer.load})
+            return None
+        self.silence.ended(candidate.worker.api, now, first_byte=seconds)
+        tally = self._meter.of(candidate.service)
+        tally.first = seconds
+        return tally
+
+    def ended(
+        self,
+        request: Request,
+        candidate: Candidate,
+        answer: Answer | None,
+        error: WorkerError | None,
+        seconds: float,
+    ) -> None:
+        """An attempt is over, after so many seconds: with an answer that began, an error, or a caller who left."""
+        if candidate.worker is None:
+            self._count(candidate.key, -1)
+        else:
+            if answer is None:
+                self.silence.ended(candidate.worker.api, self._now(), first_byte=None)
+            else:
+                self.waiting.took(request.model, seconds)
+            self.release(candidate.service)
+        self._judge(candidate, answer, error)
+
+    def _judge(
+        self, candidate: Candidate, answer: Answer | None, error: WorkerError | None
+    ) -> None:
+        """Take in what the end of an attempt shows about its address."""
+        match error if answer is None else answer.broken:
+            case None:
+                sign = Sign.NOTHING if answer is None else Sign.ANSWERED
+            case WorkerBusy() | WorkerRejected():
+                sign = Sign.ANSWERED
+            case _:
+                # Whoever does not serve the model any more fails too, until our catalog knows it.
+                sign = Sign.FAILED
+        self._health.show(candidate.address, sign, self._now())
+
+    def _admits(self, candidate: Candidate, now: float) -> bool:
+        return self._health.admits(candidate.address, now) and not self.stopped(candidate)
+
+    def _count(self, key: tuple[PeerId, Service], change: int) -> None:
+        left = self.in_flight[key] + change
+        if left:
+            self.in_flight[key] = left
+        else:
+            del self.in_flight[key]

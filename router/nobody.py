@@ -1,0 +1,37 @@
+"""Nobody may answer a request: what do we say, and which names could have been meant?"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from itertools import islice
+
+from router.candidates import Excluded, Reason
+from router.errors import NobodyServes, RouterError, UnknownModel
+from router.requests import Request
+
+NAMES_COMPARED = 500
+"""Names that are compared with one that nobody serves; comparing takes some 10 µs each, and anybody may ask."""
+
+_CHARACTERS_COMPARED = 64
+
+_NOT_MEANT = frozenset({Reason.PINNED, Reason.HOP})
+
+
+def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str]) -> RouterError:
+    """Return the error for a request that all of these may not answer; `names` are those that are offered anywhere."""
+    # Whom the caller ruled out, and whom a second hop would reach, do not make a name known.
+    reasons = Counter(e.reason for e in excluded if e.reason not in _NOT_MEANT)
+    if not reasons:
+        return UnknownModel(
+            request.model, () if request.own_only else _nearest(request.model, names)
+        )
+    why = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
+    return NobodyServes(f"{request.model!r} is known, but nobody serves it now: {why}")
+
+
+def _nearest(model: str, names: Iterable[str]) -> Sequence[str]:
+    asked = model[:_CHARACTERS_COMPARED]
+    known = dict.fromkeys(names)
+    known.pop(model, None)
+    alike = (name for name in known if name[:1].lower() == asked[:1].lower())
+    return get_close_matches(asked, islice(alike, NAMES_COMPARED), n=3)

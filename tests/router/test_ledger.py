@@ -1,0 +1,84 @@
+"""Laws of the books: what is taken is given back, and signs reach whoever decides by them."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from registry.records import Load, PeerId, Service
+from router.candidates import Candidate
+from router.dialects import Answer, Route
+from router.errors import AnswerBroken, WorkerBusy, WorkerFailed
+from router.exchange import NOTHING
+from router.health import TRIP, Circuit
+from router.ledger import Ledger
+from router.workers import Workers
+from tests.router.world import MODEL, OWN, QUICK, chat, own
+
+OURS = own("http://127.0.0.1:1", capacity=2)
+THEIRS = Candidate(PeerId("far"), Service("p", MODEL))
+
+
+@pytest.fixture
+async def ledger() -> AsyncIterator[Ledger]:
+    made = Ledger(
+        own=OWN.peer,
+        workers=lambda: Workers.of([OURS.worker] if OURS.worker else []),
+        settings=QUICK,
+        now=lambda: 10.0,
+        random=lambda: 0.5,
+    )
+    yield made
+    assert not made.in_flight
+
+
+def begun(*, load: Load | None = None) -> Answer:
+    return Answer(200, "application/json", b"{}", NOTHING, Route.LOCAL, load=load)
+
+
+@pytest.mark.parametrize("candidate", [OURS, THEIRS])
+async def test_an_attempt_counts_from_its_start_to_its_end(
+    ledger: Ledger, candidate: Candidate
+) -> None:
+    ledger.began(candidate, holds_slot=False)
+    assert ledger.in_flight == {candidate.key: 1}
+    ledger.ended(chat(), candidate, None, None, 0.1)
+
+
+async def test_a_slot_that_was_waited_for_is_not_counted_twice(ledger: Ledger) -> None:
+    ledger.in_flight[OURS.key] = 1
+    ledger.began(OURS, holds_slot=True)
+    assert ledger.in_flight == {OURS.key: 1}
+    ledger.ended(chat(), OURS, None, None, 0.1)
+
+
+async def test_the_first_byte_of_our_own_is_measured_and_another_node_s_word_is_heard(
+    ledger: Ledger,
+) -> None:
+    ledger.began(OURS, holds_slot=False)
+    tally = ledger.begun(OURS, begun(), 0.25)
+    assert tally is not None
+    assert ledger.busy() == {OURS.service: Load(1, slots=2, first=0.25)}
+    ledger.ended(chat(), OURS, begun(), None, 0.5)
+    ledger.began(THEIRS, holds_slot=False)
+    assert ledger.begun(THEIRS, begun(load=Load(4)), 0.1) is None
+    heard = ledger.reports.of(*THEIRS.key, now=10.0)
+    assert heard is not None
+    assert (heard.load, heard.ours) == (Load(4), 1)
+    ledger.ended(chat(), THEIRS, begun(), None, 0.2)
+
+
+async def test_failures_in_a_row_open_a_circuit_and_a_full_worker_does_not(ledger: Ledger) -> None:
+    def attempt(error: WorkerFailed | WorkerBusy | AnswerBroken, answer: Answer | None) -> None:
+        ledger.began(THEIRS, holds_slot=False)
+        ledger.ended(chat(), THEIRS, answer, error, 0.1)
+
+    for _ in range(2 * TRIP):
+        attempt(WorkerBusy("full"), None)
+    assert ledger.condition(THEIRS).circuit is Circuit.CLOSED
+    broken = replace(begun(), broken=AnswerBroken("broke off"))
+    for _ in range(TRIP - 1):
+        attempt(WorkerFailed("no"), None)
+    attempt(AnswerBroken("broke off"), broken)
+    assert ledger.condition(THEIRS).circuit is Circuit.OPEN
+    assert not ledger.known().admits(THEIRS)

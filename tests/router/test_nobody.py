@@ -1,0 +1,38 @@
+"""Laws of what is said when nobody may answer."""
+
+import time
+from dataclasses import replace
+
+from router.candidates import Excluded, Reason
+from router.errors import NobodyServes, UnknownModel
+from router.nobody import nobody
+from tests.router.world import chat, own
+
+THEIRS = own("http://127.0.0.1:1")
+
+
+def test_a_name_that_nobody_offers_is_unknown_and_those_that_look_like_it_are_named() -> None:
+    error = nobody(chat("llamma"), (), ("llama", "llama-2", "qwen", "llamma"))
+    assert isinstance(error, UnknownModel)
+    assert set(error.nearest) == {"llama", "llama-2"}
+
+
+def test_a_node_that_was_asked_by_another_guesses_nothing() -> None:
+    error = nobody(replace(chat("llamma"), own_only=True), (), ("llama",))
+    assert isinstance(error, UnknownModel)
+    assert not error.nearest
+
+
+def test_whoever_was_ruled_out_by_the_caller_does_not_make_a_name_known() -> None:
+    ruled_out = [Excluded(THEIRS, Reason.PINNED), Excluded(THEIRS, Reason.HOP)]
+    assert isinstance(nobody(chat(), ruled_out, ()), UnknownModel)
+    error = nobody(chat(), [*ruled_out, Excluded(THEIRS, Reason.LOST)], ())
+    assert isinstance(error, NobodyServes)
+    assert "its node is lost (1)" in str(error)
+
+
+def test_a_name_of_any_length_is_compared_with_thousands_in_bounded_time() -> None:
+    names = [f"llama-{number}-{'x' * 200}" for number in range(5000)]
+    began = time.monotonic()
+    nobody(chat("l" * 512), (), names)
+    assert time.monotonic() - began < 0.5
