@@ -7,9 +7,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from node.access import is_own_address
 from node.agent import Agent
 from node.bootstrap import Bootstrap
+from node.faces import Listening
 from node.metrics import Metrics
+from node.reach import own_ports
 from node.settings import Settings
 from registry.liveness import Evidence, Presence
 from registry.mesh.libp2p import LibP2PMesh
@@ -22,6 +25,7 @@ from router import dialects, policies
 from router.dispatch import Router
 from router.errors import WorkerTimeout, WorkerUnreachable
 from router.links import Links
+from router.premises import Premises, networks_of
 from router.reaching import Reaching
 from router.trying import Outcome
 
@@ -50,7 +54,7 @@ class Parts:
     metrics: Metrics
 
 
-async def assemble(given: Given, closing: AsyncExitStack) -> Parts:
+async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) -> Parts:
     """Build the parts and load what the last run left; raise `StoreUnavailable`. `closing` lets go of them."""
     settings, identity = given.settings, given.identity
     store = open_store(settings.node.store, data_dir=given.data_dir, node=identity.peer)
@@ -58,7 +62,7 @@ async def assemble(given: Given, closing: AsyncExitStack) -> Parts:
     registry = await _registry(given, store)
     agent = Agent(registry, store)
     await agent.restore()
-    links = _links(given, registry, closing)
+    links = _links(given, registry, _premises(given, listening, registry), closing)
     metrics = Metrics()
     router = Router(
         own=identity.peer,
@@ -98,7 +102,16 @@ async def _registry(given: Given, store: Store) -> Registry:
     return registry
 
 
-def _links(given: Given, registry: Registry, closing: AsyncExitStack) -> Links:
+def _premises(given: Given, listening: Listening, registry: Registry) -> Premises:
+    # Asked anew each time: the mesh may not have started yet, and comes back at other ports.
+    def ports() -> frozenset[int]:
+        mesh = (*given.settings.mesh.listen, *registry.mesh.addresses())
+        return own_ports((listening.http, listening.link), mesh)
+
+    return Premises(is_own_address, ports, networks_of(given.settings.router.worker_networks))
+
+
+def _links(given: Given, registry: Registry, premises: Premises, closing: AsyncExitStack) -> Links:
     away: set[PeerId] = set()
 
     def reach(peer: PeerId) -> Reach | None:
@@ -118,6 +131,7 @@ def _links(given: Given, registry: Registry, closing: AsyncExitStack) -> Links:
         open_pipe=reaching.open_pipe,
         relayed=reaching.relayed,
         settings=given.settings.router,
+        premises=premises,
     )
 
     def changed(nodes: Iterable[PeerId]) -> None:

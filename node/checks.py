@@ -15,6 +15,7 @@ from registry.errors import InvalidSignature
 from registry.signing import public_of
 from registry.store import opening
 from router import policies
+from router.premises import networks_of
 
 _STORE_FORMS = (
     "must be memory, sqlite, sqlite:PATH, redis://HOST:PORT/N, rediss://… or unix://SOCKET"
@@ -145,6 +146,15 @@ def _check_policy(settings: Settings) -> None:
         raise ValueError(f"must be one of {', '.join(policies.NAMES)}")
 
 
+def _check_worker_networks(settings: Settings) -> None:
+    try:
+        networks_of(settings.router.worker_networks)
+    except ValueError as error:
+        raise ValueError(
+            f"must list networks, like 192.0.2.0/28 or 192.0.2.7/32: {error}"
+        ) from error
+
+
 def _endless(settings: Settings) -> Iterator[str]:
     for section, entries in settings.model_dump().items():
         for name, value in entries.items():
@@ -170,4 +180,5 @@ _CHECKS: Mapping[str, Callable[[Settings], None]] = {
     "registry.allow": _check_allow,
     "registry.deny": _check_deny,
     "router.policy": _check_policy,
+    "router.worker_networks": _check_worker_networks,
 }

@@ -19,6 +19,13 @@ def within_reach(listener: HostPort) -> HostPort:
     return HostPort(_EVERYWHERE.get(listener.host, listener.host), listener.port)
 
 
+def own_ports(listeners: Iterable[str], mesh: Iterable[str]) -> frozenset[int]:
+    """Return the ports on which this node itself listens, given as `host:port` and multiaddrs: a worker there would be a loop."""
+    ports = {listener.rpartition(":")[2] for listener in listeners}
+    ports |= {address.partition("/tcp/")[2].partition("/")[0] for address in mesh}
+    return frozenset(int(port) for port in ports if port.isdigit())
+
+
 def reach_of(mesh: Iterable[str], *, link: HostPort, certificate: bytes) -> Reach:
     """Say how to reach us. A link listener on every address is found at the hosts of our mesh addresses."""
     addresses = tuple(dict.fromkeys(mesh))

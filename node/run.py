@@ -74,7 +74,7 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         public = closing.enter_context(_bind(host_port(settings.node.http)))
         link = closing.enter_context(_bind(_link_address(settings)))
         listening = Listening(http=str(_name(public)), link=str(_name(link)))
-        parts = await assemble(given, closing)
+        parts = await assemble(given, listening, closing)
         registry = parts.registry
         context = _context(given, parts, listening)
         await _open_link(context, given.identity, link, closing)

@@ -2,18 +2,22 @@
 
 A connection that closes under a request that had waited in the pool is opened anew once: the worker had let go of it
 while it lay idle, and has seen nothing of the request. A request that is given up cuts its connection at once, so that
-whoever works on it notices.
+whoever works on it notices. Connections to workers go only to addresses at which workers may stand, looked at one by one
+when they are connected to; no redirect is followed anywhere.
 """
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
+from ipaddress import ip_address
 
 from yarl import URL
 
-from router.http1 import CannotConnect, Connection, ConnectTimeout, HungUp, Reply
+from router.http1 import CannotConnect, Connection, ConnectTimeout, HungUp, NotAdmitted, Reply
+from router.premises import Premises
 from router.settings import RouterSettings
 
 _IDLE_SECONDS = 15.0
@@ -128,6 +132,8 @@ class Place:
                 connection = await self._dial(lambda: Connection(self))
         except TimeoutError as error:
             raise ConnectTimeout("no connection in time") from error
+        except CannotConnect:
+            raise
         except OSError as error:
             raise CannotConnect(f"no connection: {type(error).__name__}") from error
         finally:
@@ -156,8 +162,9 @@ class Place:
 class Places:
     """The places that this machine's workers listen at, by URL."""
 
-    def __init__(self, settings: RouterSettings) -> None:
+    def __init__(self, settings: RouterSettings, premises: Premises) -> None:
         self._settings = settings
+        self._premises = premises
         self._places: dict[tuple[str, str, int], Place] = {}
 
     def of(self, url: URL) -> Place:
@@ -168,7 +175,8 @@ class Places:
             if len(self._places) >= _PLACES:
                 self._places = {o: p for o, p in self._places.items() if not p.unused}
             context = _public_context() if origin[0] == "https" else None
-            place = Place(tcp(origin[1], origin[2], context), self._settings)
+            dial = near(origin[1], origin[2], self._premises, context)
+            place = Place(dial, self._settings)
             self._places[origin] = place
         return place
 
@@ -190,6 +198,40 @@ def tcp(
         return connection
 
     return dial
+
+
+def near(host: str, port: int, premises: Premises, context: ssl.SSLContext | None = None) -> Dial:
+    """Return how to connect to a worker: to its addresses in turn, none but those at which it may stand."""
+
+    async def dial(make: Callable[[], Connection]) -> Connection:
+        connect = asyncio.get_running_loop().create_connection
+        name = host if context else None
+        failure = OSError("no address")
+        for address in await _addresses(host, port):
+            if objection := premises.objection(address, port):
+                failure = NotAdmitted(objection)
+                continue
+            try:
+                _, connection = await connect(
+                    make, address, port, ssl=context, server_hostname=name
+                )
+            except OSError as error:
+                failure = error
+            else:
+                return connection
+        raise failure
+
+    return dial
+
+
+async def _addresses(host: str, port: int) -> list[str]:
+    """Return the IP addresses that a host has now; raise `OSError`."""
+    try:
+        return [str(ip_address(host))]
+    except ValueError:
+        pass
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [*dict.fromkeys(str(address[0]) for *_, address in found)]
 
 
 @lru_cache(maxsize=4096)

@@ -23,7 +23,15 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnreachable,
 )
-from router.http1 import CannotConnect, ConnectTimeout, HttpError, HungUp, Reply, request_head
+from router.http1 import (
+    CannotConnect,
+    ConnectTimeout,
+    HttpError,
+    HungUp,
+    NotAdmitted,
+    Reply,
+    request_head,
+)
 from router.requests import Request
 from router.settings import RouterSettings
 
@@ -228,7 +236,8 @@ def _failure(error: OSError, settings: RouterSettings) -> WorkerError:
         case TimeoutError():
             return WorkerTimeout("first byte", settings.first_byte_timeout)
         case CannotConnect():
-            return WorkerUnreachable("whoever serves this model cannot be reached")
+            no = "whoever serves this model cannot be reached"
+            return WorkerUnreachable(f"{no}: {error}" if isinstance(error, NotAdmitted) else no)
         case HungUp():
             return WorkerFailed("the worker hung up before it answered")
         case _:

@@ -28,6 +28,10 @@ class CannotConnect(HttpError):
     """No connection could be made; nothing was sent."""
 
 
+class NotAdmitted(CannotConnect):
+    """Connections may not be made there; the message says why."""
+
+
 class ConnectTimeout(HttpError):
     """A connection was not made in time; nothing was sent."""
 

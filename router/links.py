@@ -23,6 +23,7 @@ from router.deadlines import Deadlines
 from router.errors import WorkerTimeout, WorkerUnreachable
 from router.http1 import HttpError
 from router.pipes import serve_pipe
+from router.premises import Premises
 from router.settings import RouterSettings
 from router.ways import Link, Way
 
@@ -46,10 +47,13 @@ class Links:
         open_pipe: Callable[[PeerId], Awaitable[Pipe]],
         relayed: Callable[[PeerId], Awaitable[bool]],
         settings: RouterSettings,
+        premises: Premises | None = None,
     ) -> None:
+        """Take what a way needs; workers may stand on loopback only unless `premises` says otherwise."""
         self.settings = settings
         self.identity = identity
-        self.workers = Places(settings)
+        self.premises = premises or Premises()
+        self.workers = Places(settings, self.premises)
         self.deadlines = Deadlines()
         self._reach = reach
         self._open_pipe = open_pipe

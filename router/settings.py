@@ -60,6 +60,10 @@ class RouterSettings(BaseModel):
         ge=1024,
         description="Largest single event of a stream whose model name must be rewritten.",
     )
+    worker_networks: tuple[str, ...] = Field(
+        (),
+        description="Networks besides this machine where workers may be, like 192.0.2.7/32, named by address. Closed by default.",
+    )
     connections_per_worker: int = Field(
         1024,
         ge=1,

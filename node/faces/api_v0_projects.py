@@ -5,14 +5,12 @@ from typing import Any
 
 from aiohttp import web
 
-from node.access import is_own_address
 from node.faces import Context
 from node.faces.errors import UnknownNode, WrongParameter
 from node.faces.models import live_offers
 from node.faces.openai import peer_id
 from node.faces.reading import count_in_query, done, read_object, text_of
 from node.faces.registration import (
-    Here,
     cid_of,
     model_of,
     project_of,
@@ -36,14 +34,11 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 def _registering(context: Context) -> list[web.RouteDef]:
     agent, idle = context.agent, context.settings.router.idle_timeout
-
-    def here() -> Here:
-        # Asked anew each time: the mesh may still be starting when the routes are made.
-        return Here(is_own_address, own_ports(context))
+    premises = context.links.premises
 
     async def register_project(request: web.Request) -> web.Response:
         context.access.change(request)
-        project, workers = read_project(await read_object(request, idle=idle), here())
+        project, workers = read_project(await read_object(request, idle=idle), premises)
         await agent.register_project(project, workers)
         return done()
 
@@ -56,7 +51,7 @@ def _registering(context: Context) -> list[web.RouteDef]:
     async def register_model(request: web.Request) -> web.Response:
         context.access.change(request)
         given = await read_object(request, idle=idle)
-        await agent.register_model(read_worker(project_of(given), given, here()))
+        await agent.register_model(read_worker(project_of(given), given, premises))
         return done()
 
     async def unregister_model(request: web.Request) -> web.Response:
@@ -105,16 +100,6 @@ def _asking(context: Context) -> list[web.RouteDef]:
         web.get("/api/v0/ai/projects/models", models),
         web.get("/api/v0/ai/projects/peers", peers),
     ]
-
-
-def own_ports(context: Context) -> frozenset[int]:
-    """Return the ports on which this node itself listens: a worker there would be a loop."""
-    listening = (context.listening.http, context.listening.link)
-    ports = {address.rpartition(":")[2] for address in listening}
-    for address in context.registry.mesh.addresses():
-        before, _, after = address.partition("/tcp/")
-        ports |= {after.partition("/")[0]} if before else set()
-    return frozenset(int(port) for port in ports if port.isdigit())
 
 
 def _asked(request: web.Request, name: str) -> str:

@@ -1,18 +1,20 @@
 """What does a registration ask for? Decoded JSON in, workers out; the sentences are api-v0's.
 
-Pure but for one question: whether a host is this machine.
+Pure but for what the premises ask: whether a host is this machine.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
+
+from yarl import URL
 
 from node.faces.errors import Unparseable, WrongParameter
 from node.faces.reading import lowered, number_of, text_of
 from registry.records import ModelType, Service
 from registry.wire import MAX_NAME_BYTES, is_name
 from router import dialects
+from router.premises import Premises
 from router.workers import Worker
 
 MAX_API_CHARACTERS = 2_048
@@ -35,21 +37,13 @@ _OFFERED = tuple(name for name in dialects.NAMES if name != "peer")
 _TYPES = {int(kind): kind for kind in ModelType}
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
-    """What a registration is checked against: which hosts are this machine, and which ports are the node's own."""
-
-    is_own_address: Callable[[str], bool]
-    own_ports: frozenset[int]
-
-
-def read_project(given: Mapping[str, Any], here: Here) -> tuple[str, Sequence[Worker]]:
+def read_project(given: Mapping[str, Any], premises: Premises) -> tuple[str, Sequence[Worker]]:
     """Read a project with its whole list of models; raise `Unparseable` or `WrongParameter`."""
     project = project_of(given)
     rows = given.get("models") or []
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise Unparseable("Parsing error")
-    workers = [read_worker(project, lowered(row), here) for row in rows]
+    workers = [read_worker(project, lowered(row), premises) for row in rows]
     seen: set[tuple[str, str, str]] = set()
     for worker in workers:
         if worker.key in seen:
@@ -61,7 +55,7 @@ def read_project(given: Mapping[str, Any], here: Here) -> tuple[str, Sequence[Wo
     return project, workers
 
 
-def read_worker(project: str, given: Mapping[str, Any], here: Here) -> Worker:
+def read_worker(project: str, given: Mapping[str, Any], premises: Premises) -> Worker:
     """Read one model of a project; raise `Unparseable` or `WrongParameter`."""
     model, api, cid = model_of(given), text_of(given, "api"), cid_of(given)
     kind = number_of(given, "type")
@@ -70,7 +64,7 @@ def read_worker(project: str, given: Mapping[str, Any], here: Here) -> Worker:
     if kind not in _TYPES:
         known = ", ".join(f"{int(t)} ({t.name.lower()})" for t in ModelType)
         raise WrongParameter(f"unknown model type {kind}; there are: {known}", param="type")
-    scheme, checked = _checked_api(api, here)
+    scheme, checked = _checked_api(api, premises)
     return Worker(
         service=Service(project, model, cid, _TYPES[kind]),
         api=checked,
@@ -119,7 +113,7 @@ def _capacity(given: Mapping[str, Any]) -> int:
     return capacity
 
 
-def _checked_api(api: str, here: Here) -> tuple[str, str]:
+def _checked_api(api: str, premises: Premises) -> tuple[str, str]:
     """Return the scheme, and the URL as the dialect wants it; raise `WrongParameter`."""
     if len(api) > MAX_API_CHARACTERS or not api.isprintable() or " " in api:
         raise WrongParameter(
@@ -135,27 +129,32 @@ def _checked_api(api: str, here: Here) -> tuple[str, str]:
         raise WrongParameter(
             f"the api is no URL with a known scheme; there are: {', '.join(_spoken())}", param="api"
         )
-    _check_place(url, port, here)
-    return url.scheme, url._replace(scheme=SCHEMES[url.scheme][1]).geturl()
+    if "@" in url.netloc:
+        raise WrongParameter("the api must not hold a user name or password", param="api")
+    if not url.hostname:
+        raise WrongParameter("the api is no URL: it names no host", param="api")
+    scheme = SCHEMES[url.scheme][1]
+    if port is None and scheme == "grpc":
+        raise WrongParameter("the api must name a port", param="api")
+    if port == 0:
+        raise WrongParameter("the api must not name port 0", param="api")
+    checked = url._replace(scheme=scheme).geturl()
+    _check_place(checked, port or {"https": 443}.get(scheme, 80), premises)
+    return url.scheme, checked
+
+
+def _check_place(api: str, port: int, premises: Premises) -> None:
+    # Read by the parser that will connect: where two read one text differently, a check is passed by.
+    try:
+        host = URL(api).host or ""
+    except ValueError as error:
+        raise WrongParameter(f"the api is no URL: {error}", param="api") from error
+    if objection := premises.objection(host, port):
+        raise WrongParameter(objection, param="api")
 
 
 def _spoken() -> list[str]:
     return [scheme for scheme, (dialect, _) in SCHEMES.items() if dialect in _OFFERED]
-
-
-def _check_place(url: SplitResult, port: int | None, here: Here) -> None:
-    if not url.hostname:
-        raise WrongParameter("the api is no URL: it names no host", param="api")
-    if "@" in url.netloc:
-        raise WrongParameter("the api must not hold a user name or password", param="api")
-    if not here.is_own_address(url.hostname):
-        raise WrongParameter("the url and the node are not on the same machine", param="api")
-    if port is None and SCHEMES[url.scheme][1] == "grpc":
-        raise WrongParameter("the api must name a port", param="api")
-    if port == 0:
-        raise WrongParameter("the api must not name port 0", param="api")
-    if (port or {"https": 443}.get(SCHEMES[url.scheme][1], 80)) in here.own_ports:
-        raise WrongParameter("the api is this node itself, not a worker", param="api")
 
 
 def _dialect(given: str, scheme: str) -> str:

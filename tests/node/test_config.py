@@ -253,3 +253,11 @@ def test_no_color_and_a_dumb_terminal_are_respected() -> None:
 def test_a_file_is_not_coloured(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w") as file:
         assert not wants_colour(file, {})
+
+
+def test_a_network_of_workers_that_is_none_is_refused_with_an_example(tmp_path: Path) -> None:
+    said = refused(tmp_path, '[router]\nworker_networks = ["box.lan"]')
+    assert "router.worker_networks" in said
+    assert "192.0.2.7/32" in said
+    listed = configured(tmp_path, '[router]\nworker_networks = ["192.0.2.0/28", "2001:db8::7"]')
+    assert listed.settings.router.worker_networks == ("192.0.2.0/28", "2001:db8::7")

@@ -1,7 +1,7 @@
 """Laws of the addresses that a node gives to others."""
 
 from node.addresses import HostPort
-from node.reach import reach_of, within_reach
+from node.reach import own_ports, reach_of, within_reach
 
 
 def test_a_listener_on_one_address_is_found_there() -> None:
@@ -35,3 +35,8 @@ def test_our_own_listener_is_reached_where_it_listens() -> None:
     assert str(within_reach(HostPort("10.0.0.1", 7000))) == "10.0.0.1:7000"
     assert str(within_reach(HostPort("0.0.0.0", 7000))) == "127.0.0.1:7000"
     assert str(within_reach(HostPort("::", 7000))) == "[::1]:7000"
+
+
+def test_a_node_knows_the_ports_that_are_its_own() -> None:
+    mesh = ["/ip4/10.0.0.1/tcp/6101/p2p/x", "/ip6/::1/tcp/6102", "/dns4/node/tcp/x", "nonsense"]
+    assert own_ports(["127.0.0.1:6100", "[::1]:6103", "?"], mesh) == {6100, 6101, 6102, 6103}

@@ -9,11 +9,12 @@ import pytest
 from router.candidates import Candidate
 from router.dialects import Answer, Dialect
 from router.dialects.openai_http import create
-from router.errors import WorkerFailed, WorkerTimeout
+from router.errors import WorkerFailed, WorkerTimeout, WorkerUnreachable
+from router.premises import Premises
 from router.requests import Request
 from tests.router.world import QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running
-from tests.workers.raw import raw, take
+from tests.workers.raw import Serve, raw, take
 
 OK = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 17\r\n\r\n"
@@ -129,3 +130,61 @@ async def test_what_is_no_answer_is_a_failed_worker(dialect: Dialect, said: byte
     async with raw(serve) as url:
         with pytest.raises(WorkerFailed):
             await ask(dialect, chat(), own(url))
+
+
+def counting(opened: list[int]) -> Serve:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(1)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await take(reader)
+            writer.write(OK)
+        writer.close()
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("premises", "why"),
+    [
+        (Premises(is_own=lambda host: host == "localhost"), "not on the same machine"),
+        (Premises(own_ports=lambda: range(1, 65_536)), "this node itself"),
+    ],
+    ids=["the name leads elsewhere by now", "the node listens there by now"],
+)
+async def test_the_very_address_is_looked_at_when_it_is_connected_to(
+    premises: Premises, why: str
+) -> None:
+    opened: list[int] = []
+    async with raw(counting(opened)) as url, links(premises=premises) as ours:
+        at = own(url.replace("127.0.0.1", "localhost"))
+        with pytest.raises(WorkerUnreachable, match=why):
+            await ask(create(ours), chat(), at)
+        assert at.worker is not None
+        assert not await create(ours).alive(at.worker)
+    assert opened == []
+
+
+async def test_a_name_of_this_machine_is_connected_to_by_an_address_that_is_allowed() -> None:
+    opened: list[int] = []
+    async with raw(counting(opened)) as url, links() as ours:
+        await ask(create(ours), chat(), own(url.replace("127.0.0.1", "localhost")))
+    assert opened == [1]
+
+
+@pytest.mark.parametrize("status", [b"301", b"302", b"303", b"307", b"308"])
+async def test_no_redirect_is_followed(dialect: Dialect, status: bytes) -> None:
+    opened: list[int] = []
+    async with raw(counting(opened)) as elsewhere:
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await take(reader)
+            head = (
+                b"HTTP/1.1 %b Go\r\nLocation: %b/v1/chat/completions\r\nContent-Length: 0\r\n\r\n"
+            )
+            writer.write(head % (status, elsewhere.encode()))
+            writer.close()
+
+        async with raw(serve) as url:
+            with pytest.raises(WorkerFailed, match=status.decode()):
+                await ask(dialect, chat(), own(url))
+    assert opened == []

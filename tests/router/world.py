@@ -11,6 +11,7 @@ from registry.signing import Identity
 from router.candidates import Candidate
 from router.dialects import Answer
 from router.links import Links
+from router.premises import Premises
 from router.requests import Kind, Request
 from router.settings import RouterSettings
 from router.workers import Worker
@@ -58,7 +59,9 @@ async def no_relay(_: PeerId) -> bool:
 
 
 @asynccontextmanager
-async def links(settings: RouterSettings = QUICK) -> AsyncIterator[Links]:
+async def links(
+    settings: RouterSettings = QUICK, premises: Premises | None = None
+) -> AsyncIterator[Links]:
     """Have a node that knows no other."""
     made = Links(
         identity=OWN,
@@ -66,6 +69,7 @@ async def links(settings: RouterSettings = QUICK) -> AsyncIterator[Links]:
         open_pipe=no_pipe,
         relayed=no_relay,
         settings=settings,
+        premises=premises,
     )
     try:
         yield made

@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from node import __version__
-from node.access import Access
+from node.access import Access, is_own_address
 from node.agent import Agent
 from node.assembly import exchange_load
 from node.bootstrap import Bootstrap
@@ -38,6 +38,7 @@ from router.certificate import certificate_of, server_context, trust
 from router.dispatch import Router
 from router.errors import WorkerUnreachable
 from router.links import Links, serve_pipe
+from router.premises import Premises
 from router.settings import RouterSettings
 from router.trying import Outcome
 from tests.router.world import no_relay
@@ -133,6 +134,10 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         open_pipe=lambda peer: registry.mesh.open_pipe(peer, timeout=1),
         relayed=no_relay,
         settings=settings.router,
+        premises=Premises(
+            own_ports=lambda: (int(s.getsockname()[1]) for s in (public, link)),
+            is_own=is_own_address,
+        ),
     )
 
     def observe(outcome: Outcome) -> None:

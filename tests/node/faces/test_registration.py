@@ -4,12 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.access import is_own_address
 from node.faces.errors import Unparseable, WrongParameter
-from node.faces.registration import SCHEMES, Here, read_project, read_worker
+from node.faces.registration import SCHEMES, read_project, read_worker
 from registry.records import ModelType
 from router import dialects
+from router.premises import Premises, networks_of
 
-HERE = Here(is_own_address=lambda host: host in ("localhost", "127.0.0.1"), own_ports={6100, 80})
+HERE = Premises(lambda host: host in ("localhost", "127.0.0.1"), lambda: {6100, 80})
 MODEL = {"model": "m", "api": "http://localhost:1042"}
 
 
@@ -51,6 +53,71 @@ def test_no_scheme_leads_to_another_node():
 def test_a_worker_does_not_stand_on_the_nodes_own_ports_named_or_implied(api):
     with pytest.raises(WrongParameter, match="this node itself"):
         read_worker("p", MODEL | {"api": api}, HERE)
+
+
+@pytest.mark.parametrize(
+    "api",
+    [
+        "http://0.0.0.0:1042",
+        "http://[::]:1042",
+        "http://2130706433:1042",
+        "http://0x7f000001:1042",
+        "http://0177.0.0.1:1042",
+        "http://127.1:1042",
+        "http://localhost.evil:1042",
+        "http://localhost@evil:1042",
+        "http://evil#@localhost:1042",
+        "http://evil?@localhost:1042",
+        "http://evil\\@localhost:1042",
+        "http://localhost\\.evil:1042",
+        "http://[::1].evil:1042",
+        "http://evil[::1]:1042",
+        "http://[::1]evil:1042",
+        "http://[::ffff:10.0.0.1]:1042",
+        "http://loc%61lhost:1042",
+        "http://127.0.0.1%00.evil:1042",
+        "http://:1042",
+        "http:///v1",
+        "http://user@localhost:1042",
+        "http://user:word@localhost:1042",
+        "http://localhost:0",
+        "http://localhost:70000",
+        "http://localhost:1042\n.evil",
+        "unix:///run/worker.sock",
+        "http+unix://%2Frun%2Fworker.sock/v1",
+        "file:///etc/passwd",
+        "//localhost:1042",
+        "localhost:1042",
+        "/run/worker.sock",
+    ],
+)
+def test_nothing_that_may_lead_away_from_this_machine_is_a_worker(api):
+    with pytest.raises(WrongParameter):
+        read_worker("p", MODEL | {"api": api}, Premises(is_own_address))
+
+
+@pytest.mark.parametrize(
+    "api",
+    [
+        "http://localhost:1042",
+        "http://LOCALHOST.:1042/v1",
+        "http://[::1]:1042",
+        "http://[0:0:0:0:0:0:0:1]:1042",
+        "http://[::ffff:127.0.0.1]:1042",
+        "https://127.0.0.2",
+    ],
+)
+def test_this_machine_may_be_spelt_in_any_way_that_machines_agree_on(api):
+    assert read_worker("p", MODEL | {"api": api}, Premises(is_own_address)).api == api
+
+
+def test_a_worker_in_a_network_that_the_operator_named_is_registered_by_its_address():
+    listed = Premises(is_own_address, networks=networks_of(["198.51.100.0/28"]))
+    for api in ("http://198.51.100.7:1042", "http://[::ffff:198.51.100.7]:1042"):
+        assert read_worker("p", MODEL | {"api": api}, listed).api == api
+    for api in ("http://198.51.100.16:1042", "http://box.lan:1042"):
+        with pytest.raises(WrongParameter, match="same machine"):
+            read_worker("p", MODEL | {"api": api}, listed)
 
 
 def test_a_url_keeps_its_path_and_query():

@@ -1,0 +1,55 @@
+"""Where may a worker stand? On this machine, never at a port of the node's own, or in a network that the operator named.
+
+Asked when a worker is registered, and again of the very address that is about to be connected to: what a name leads to may
+have changed since, and so may this machine's addresses and the node's own ports.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+ELSEWHERE = "the url and the node are not on the same machine"
+OURSELVES = "the api is this node itself, not a worker"
+
+Network = IPv4Network | IPv6Network
+
+
+def networks_of(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Read networks such as `192.0.2.0/28` or a single address; raise `ValueError`."""
+    return tuple(ip_network(text) for text in texts)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an IP literal is loopback, an IPv4 address in IPv6's clothes included."""
+    read = _address(address)
+    return read is not None and read.is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class Premises:
+    """What is allowed: `is_own` knows this machine's names and addresses, `own_ports` where this node listens now."""
+
+    is_own: Callable[[str], bool] = is_loopback
+    own_ports: Callable[[], Iterable[int]] = tuple
+    networks: tuple[Network, ...] = ()
+
+    def objection(self, host: str, port: int) -> str:
+        """Say why no worker may stand at a host and port, empty when one may; no name is looked up."""
+        if not self.is_own(host) and not self._listed(host):
+            return ELSEWHERE
+        # On any of its addresses: a listener may stand on all of them.
+        return OURSELVES if port in self.own_ports() else ""
+
+    def _listed(self, host: str) -> bool:
+        address = _address(host)
+        return address is not None and any(address in network for network in self.networks)
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, IPv6Address) and address.ipv4_mapped:
+        return address.ipv4_mapped
+    return address
