@@ -6,14 +6,12 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
-from ssl import SSLContext
 
 import uvloop
-from aiohttp import web
 
 from node import __version__
 from node.access import Access
@@ -21,30 +19,26 @@ from node.addresses import HostPort, host_port
 from node.assembly import Given, Parts, assemble
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
-from node.faces.serving import runner
 from node.host import Host
 from node.identity import control_token
 from node.invitation import invitation
 from node.lateness import Lateness
+from node.listening import TRUSTED_PER_NODE, bind, place_of, serve, welcome
 from node.reach import host_of, reach_of, within_reach
 from node.refusals import Refusals
 from node.settings import Settings
 from node.tasks import supervise
-from registry.errors import InvalidSignature, RegistryError
-from registry.records import PeerId, Reach, Standing
+from registry.errors import RegistryError
+from registry.records import Reach, Standing
 from registry.service import Registry
 from registry.signing import Identity
-from router.certificate import certificate_of, peer_of_certificate, server_context, trust
+from router.certificate import certificate_of, server_context
 from router.links import serve_pipe
 
 log = logging.getLogger("modelvine.node")
 
 _REACH_CHECK = 0.5
 _DRAIN_POLL = 0.05
-# Requests had their time in the drain; what is left after it is cut.
-_CLOSE_WITHIN = 1.0
-_BACKLOG = 1024
-_TRUSTED_PER_NODE = 2
 # A request makes some hundred objects that refer to each other; the default looks for garbage after 700.
 _YOUNG_OBJECTS = 10_000
 
@@ -71,24 +65,24 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
     signals = _Signals()
     settings = given.settings
     async with AsyncExitStack() as closing:
-        public = closing.enter_context(_bind(host_port(settings.node.http)))
-        link = closing.enter_context(_bind(_link_address(settings)))
-        listening = Listening(http=str(_name(public)), link=str(_name(link)))
+        public = closing.enter_context(bind(host_port(settings.node.http)))
+        link = closing.enter_context(bind(_link_address(settings)))
+        listening = Listening(http=str(place_of(public)), link=str(place_of(link)))
         parts = await assemble(given, listening, closing)
         registry = parts.registry
         context = _context(given, parts, listening)
         await _open_link(context, given.identity, link, closing)
         # Before anything is dialled: a configured address may have been removed.
         await parts.bootstrap.restore()
-        own = within_reach(_name(link))
+        own = within_reach(place_of(link))
         await registry.start(partial(serve_pipe, host=own.host, port=own.port))
         closing.push_async_callback(registry.stop)
-        reach = partial(_reach, registry, certificate_of(given.identity), _name(link))
+        reach = partial(_reach, registry, certificate_of(given.identity), place_of(link))
         await registry.introduce(
             services=parts.agent.workers.services(), reach=reach(), agent=f"modelvine/{__version__}"
         )
         closing.push_async_callback(registry.stand, Standing.LEFT)
-        await _serve(public_app(context), public, closing)
+        await serve(public_app(context), public, closing)
         async with asyncio.TaskGroup() as group:
             work = [
                 group.create_task(supervise(name, run))
@@ -156,18 +150,6 @@ class _Signals:
         self.first.set()
 
 
-def _bind(address: HostPort) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    try:
-        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        raise OSError(f"cannot listen on {address}: {error.strerror}") from error
-
-
-def _name(listener: socket.socket) -> HostPort:
-    return HostPort(*listener.getsockname()[:2])
-
-
 def _link_address(settings: Settings) -> HostPort:
     if settings.node.link:
         return host_port(settings.node.link)
@@ -205,48 +187,9 @@ async def _open_link(
 ) -> None:
     tls = server_context(identity)
     registry = context.registry
-    met: set[bytes] = set()
-    # A context cannot forget, so those that made room in the registry still count here.
-    most = _TRUSTED_PER_NODE * context.settings.registry.max_nodes
-
-    def meet(nodes: Iterable[PeerId]) -> None:
-        for node in nodes:
-            held = registry.catalog.held.get(node)
-            shown = held.record.reach.certificate if held else b""
-            if not shown or shown in met or not _belongs(shown, node):
-                continue
-            if len(met) >= most:
-                log.warning("%d certificates are trusted already; %s is not let in", most, node)
-                continue
-            met.add(shown)
-            trust(tls, shown)
-
-    meet(registry.catalog.held)
-    registry.on_change(meet)
-    await _serve(link_app(context), link, closing, tls=tls)
-
-
-def _belongs(certificate: bytes, node: PeerId) -> bool:
-    try:
-        belongs = peer_of_certificate(certificate) == node
-    except InvalidSignature:
-        belongs = False
-    if not belongs:
-        log.warning("%s shows a certificate that is not its own; it is not let in", node)
-    return belongs
-
-
-async def _serve(
-    app: web.Application,
-    listener: socket.socket,
-    closing: AsyncExitStack,
-    *,
-    tls: SSLContext | None = None,
-) -> None:
-    served = runner(app, shutdown_timeout=_CLOSE_WITHIN)
-    await served.setup()
-    closing.push_async_callback(served.cleanup)
-    await web.SockSite(served, listener, ssl_context=tls, backlog=_BACKLOG).start()
+    most = TRUSTED_PER_NODE * context.settings.registry.max_nodes
+    registry.on_change(welcome(tls, registry, at_most=most))
+    await serve(link_app(context, registry), link, closing, tls=tls)
 
 
 async def _follow(registry: Registry, reach: Callable[[], Reach]) -> None:

@@ -36,21 +36,27 @@ class Listening:
     link: str
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What a face may use that has models run."""
+
+    settings: Settings
+    router: "Router"
+    metrics: "Metrics"
+    host: "Host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context(Serving):
     """What a face may use. Built once, by `node.run`."""
 
     peer: PeerId
-    settings: Settings
     registry: "Registry"
-    router: "Router"
     agent: "Agent"
     access: "Access"
-    metrics: "Metrics"
     lateness: "Lateness"
     links: "Links"
     bootstrap: "Bootstrap"
-    host: "Host"
     listening: Listening
     started: float
     """When this process began, on the monotonic clock."""

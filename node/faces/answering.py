@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from aiohttp import hdrs, web
 
-from node.faces import REQUEST_ID, Context
+from node.faces import REQUEST_ID, Serving
 from node.faces.errors import KNOWN, refusal
 from router.dialects import Answer
 from router.errors import RouterError
@@ -50,7 +50,7 @@ class _Report:
 
 
 async def answer(
-    context: Context,
+    context: Serving,
     http: web.Request,
     kind: Kind,
     ask: Callable[[], Awaitable[Request]],
@@ -74,7 +74,7 @@ async def answer(
 
 
 async def _pass_on(
-    context: Context, http: web.Request, request: Request, report: _Report
+    context: Serving, http: web.Request, request: Request, report: _Report
 ) -> web.StreamResponse:
     patience = context.settings.router.idle_timeout
     response = web.StreamResponse()
@@ -217,7 +217,7 @@ def _refused(error: Exception, report: _Report) -> web.Response:
     return response
 
 
-def _conclude(context: Context, report: _Report) -> None:
+def _conclude(context: Serving, report: _Report) -> None:
     seconds = time.monotonic() - report.began
     context.metrics.ended(
         report.kind.value,

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from node.faces import REQUEST_ID, Context
+from node.faces import REQUEST_ID, Context, Serving
 from node.faces.errors import UnknownNode
 from node.faces.openai import peer_id
 from node.faces.peers import HOP
@@ -35,7 +35,7 @@ def routes(context: Context) -> list[web.RouteDef]:
     return [web.post(PATH, info)]
 
 
-def link_routes(context: Context) -> list[web.RouteDef]:
+def link_routes(context: Serving) -> list[web.RouteDef]:
     """Return what other nodes may ask; serial numbers stay here."""
 
     async def info(_: web.Request) -> web.Response:

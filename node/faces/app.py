@@ -17,9 +17,9 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from node import faces
-from node.faces import REQUEST_ID, Context
+from node.faces import REQUEST_ID, Context, Serving
 from node.faces.errors import KNOWN, of_http, refusal
-from node.faces.peers import peer_check
+from node.faces.peers import Known, peer_check
 from node.faces.serving import SERVER
 
 log = logging.getLogger("modelvine.http")
@@ -30,13 +30,13 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 def public_app(context: Context) -> web.Application:
     """Return the application for clients."""
     definitions = [route for face in _modules("routes") for route in face.routes(context)]
-    return _app(definitions, context.access.admit)
+    return application(definitions, context.access.admit)
 
 
-def link_app(context: Context) -> web.Application:
-    """Return the application for other nodes; it must be served over TLS with client certificates."""
+def link_app(context: Serving, known: Known) -> web.Application:
+    """Return the application for nodes that are known; it must be served over TLS with client certificates."""
     definitions = [route for face in _modules("link_routes") for route in face.link_routes(context)]
-    return _app(definitions, peer_check(context))
+    return application(definitions, peer_check(known))
 
 
 def _modules(function: str) -> Iterator[ModuleType]:
@@ -47,7 +47,10 @@ def _modules(function: str) -> Iterator[ModuleType]:
             yield module
 
 
-def _app(definitions: list[web.RouteDef], admit: Callable[[web.Request], None]) -> web.Application:
+def application(
+    definitions: list[web.RouteDef], admit: Callable[[web.Request], None]
+) -> web.Application:
+    """Return an application of these routes, for whom `admit` lets in."""
     app = web.Application(middlewares=[_outermost(admit)])
     app.on_response_prepare.append(_name_server)
     app.add_routes(definitions)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from node.faces import REQUEST_ID, Context
+from node.faces import REQUEST_ID, Serving
 from node.faces.answering import answer
 from node.faces.errors import WrongParameter
 from node.faces.peers import HOP
@@ -34,7 +34,7 @@ LONGEST_SESSION = 256
 _PASSED = ("accept", "traceparent", "tracestate")
 
 
-def routes(context: Context) -> list[web.RouteDef]:
+def routes(context: Serving) -> list[web.RouteDef]:
     """Return what clients may ask."""
     return [
         web.post(f"{prefix}/{kind.value}", _asking(context, kind, own_only=False))
@@ -43,12 +43,12 @@ def routes(context: Context) -> list[web.RouteDef]:
     ]
 
 
-def link_routes(context: Context) -> list[web.RouteDef]:
+def link_routes(context: Serving) -> list[web.RouteDef]:
     """Return what other nodes may ask: the same, of this node's own workers."""
     return [web.post(f"/v1/{kind.value}", _asking(context, kind, own_only=True)) for kind in Kind]
 
 
-def _asking(context: Context, kind: Kind, *, own_only: bool) -> Handler:
+def _asking(context: Serving, kind: Kind, *, own_only: bool) -> Handler:
     async def handle(http: web.Request) -> web.StreamResponse:
         async def ask() -> Request:
             return await read_request(context, http, kind, own_only=own_only)
@@ -59,7 +59,7 @@ def _asking(context: Context, kind: Kind, *, own_only: bool) -> Handler:
 
 
 async def read_request(
-    context: Context, http: web.Request, kind: Kind, *, own_only: bool
+    context: Serving, http: web.Request, kind: Kind, *, own_only: bool
 ) -> Request:
     """Take in what a caller asks of a model; raise what `read_body` and `bodies.read` do."""
     settings = context.settings.router

@@ -2,11 +2,12 @@
 
 import ssl
 from collections.abc import Callable
+from typing import Protocol
 
 from aiohttp import web
 
-from node.faces import Context
 from node.faces.errors import NotAllowed
+from registry.catalog import Catalog
 from registry.errors import RegistryError
 from registry.liveness import Presence
 from registry.records import PeerId
@@ -16,18 +17,32 @@ HOP = "x-modelvine-hop"
 """The header by which a node says who it is; it also forbids a second hop."""
 
 
-def peer_check(context: Context) -> Callable[[web.Request], None]:
+class Known(Protocol):
+    """What is known of other nodes."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The newest snapshot."""
+
+    def presence(self, node: PeerId) -> Presence:
+        """Say what a node is to us."""
+
+    def admits(self, peer: PeerId) -> bool:
+        """Say whether a peer may take part here."""
+
+
+def peer_check(known: Known) -> Callable[[web.Request], None]:
     """Return the check that only nodes which the registry knows, and which have not left, get through."""
 
     def check(request: web.Request) -> None:
         peer = asking_peer(request)
         if peer != request.headers.get(HOP):
             raise NotAllowed(f"{HOP} must name the peer whose certificate is shown")
-        if peer not in context.registry.catalog.held:
+        if peer not in known.catalog.held:
             raise NotAllowed(f"the registry here does not know {peer}")
-        if not context.registry.admits(peer):
+        if not known.admits(peer):
             raise NotAllowed(f"{peer} is not let in here")
-        if context.registry.presence(peer) is Presence.LEFT:
+        if known.presence(peer) is Presence.LEFT:
             raise NotAllowed(f"{peer} has left the network")
 
     return check

@@ -197,7 +197,7 @@ async def _open_link(context, identity, listener, closing) -> None:
                 trust(tls, shown)
 
     context.registry.on_change(meet)
-    await _serve(link_app(context), listener, closing, tls=tls)
+    await _serve(link_app(context, context.registry), listener, closing, tls=tls)
 
 
 async def _serve(app: web.Application, listener, closing, *, tls=None) -> None:
