@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
+from registry.records import PeerId, Service
 from router.candidates import Candidate
 
 SLACK = 1.25
@@ -58,8 +59,19 @@ def rendezvous(key: bytes, candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def with_room_first(preferred: Sequence[Candidate]) -> list[Candidate]:
-    """Move those with far more than their share of all requests behind the others; else the order stays."""
-    parts = weights(preferred)
-    share = SLACK * sum(c.expected for c in preferred) / (sum(parts) or 1)
-    placed = zip(preferred, parts, strict=True)
-    return [c for c, _ in sorted(placed, key=lambda p: p[0].expected >= share * p[1] + GRACE)]
+    """Move those that are crowded behind the others; else the order stays."""
+    full = crowded(preferred)
+    return sorted(preferred, key=lambda c: c.key in full) if full else list(preferred)
+
+
+def crowded(candidates: Sequence[Candidate]) -> set[tuple[PeerId, Service]]:
+    """Return who has far more than its share of all requests, or no free slot while somebody has one."""
+    parts = weights(candidates)
+    share = SLACK * sum(c.expected for c in candidates) / (sum(parts) or 1)
+    # Where slots are not known, only who has nothing to do is sure to have one.
+    free = any(c.expected < (slots_of(c) or 1) for c in candidates)
+    return {
+        c.key
+        for c, part in zip(candidates, parts, strict=True)
+        if c.expected >= share * part + GRACE or (free and 0 < slots_of(c) <= c.expected)
+    }

@@ -1,82 +1,126 @@
 """A conversation returns to the machine that has read its beginning, unless that machine is much busier than the others.
 
-Its cache still holds what was said before, so the answer begins sooner. Of all earlier requests the one with the longest common
-beginning counts; a new conversation goes where rendezvous hashing of its first two messages sends it, on every node alike.
-Bounded by load: a machine with far more than its share is passed over (`router.weights`).
+Its cache still holds what was said before, so the answer begins sooner. Whoever has read most of it comes first, of several
+the idler; tools and the system's words, which all chats of a service share, draw nobody. A new conversation goes where
+rendezvous hashing of its first words sends it, on every node alike. Bounded by load: a machine with far more than its
+share, or without a free slot while another has one, is passed over (`router.weights`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from registry.records import PeerId, Service
 from router.candidates import Candidate
 from router.policies import Chance, Policy
 from router.policies.p2c import TwoChoices, load_of
-from router.prefixes import chain
+from router.prefixes import NONE, Beginning, Conversation, conversation
 from router.requests import Request
-from router.weights import rendezvous, with_room_first
+from router.weights import crowded, rendezvous, with_room_first
 
 MAX_BEGINNINGS = 65_536
-"""Beginnings whose machine is remembered, about 200 bytes each; the one that was used longest ago makes room."""
+"""Beginnings whose readers are remembered, about 200 bytes each; the one that was used longest ago makes room."""
 
 MAX_UNDECIDED = 4_096
-"""Requests whose chain is kept until somebody answers them."""
+"""Requests whose beginnings are kept until somebody answers them."""
 
-_OPENING = (
-    2  # messages: mostly the system's, which many conversations share, and the first of the user
-)
+MAX_READERS = 4
+"""Machines remembered for one beginning: those that read it last."""
+
+_Key = tuple[PeerId, Service]
+_NOTHING = Beginning(b"", 0, 0)
 
 
 class Prefix(Policy):
     """Remembers who read which beginning."""
 
     def __init__(self) -> None:
-        self._read: dict[bytes, tuple[PeerId, Service]] = {}
-        self._undecided: dict[str, tuple[bytes, ...]] = {}
+        self._readers: dict[bytes, tuple[_Key, ...]] = {}
+        self._undecided: dict[str, tuple[Beginning, ...]] = {}
+        self._last: tuple[tuple[str, int], Conversation] = (("", 0), NONE)
         self._otherwise = TwoChoices()
 
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: Chance
     ) -> Sequence[Candidate]:
-        """Return the candidates, whoever has the warm cache first unless it is too busy."""
-        links = _links(request)
-        if not links:
+        """Return the candidates, whoever has read most of the conversation first unless it is too busy."""
+        talk = self._read(request)
+        if not talk.own:
             return self._otherwise.order(request, candidates, random)
-        preferred = rendezvous(links[0], candidates)
-        if (warm := self._warm(links)) is not None:
-            preferred.sort(key=lambda c: c.key != warm)
-        return with_room_first(preferred)
+        return with_room_first(self._preferred(talk, candidates))
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
-        """Say whether its cache is warm."""
-        links = _links(request)
-        if not links:
+        """Say how much of the conversation it has read, and whether it has room for it."""
+        talk = self._read(request)
+        if not talk.own:
             return self._otherwise.why(request, candidate, among)
-        if self._warm(links) == candidate.key:
-            return f"it has read this conversation's beginning: {load_of(candidate)}"
-        return f"by the hash of the conversation's beginning: {load_of(candidate)}"
+        read = self._read_by(talk).get(candidate.key)
+        said = "by the hash of the conversation's first words"
+        if read is not None:
+            said = (
+                f"it has read {read.messages} of this conversation's {talk.messages} messages, "
+                f"{read.size:,} of {talk.size:,} bytes"
+            )
+        if candidate.key in crowded(among):
+            said += ", but it has more than its share"
+        return f"{said}: {load_of(candidate)}"
+
+    def figures(
+        self,
+        request: Request,
+        candidate: Candidate,
+        among: Sequence[Candidate],  # noqa: ARG002
+    ) -> Mapping[str, float]:
+        """Return how much of the conversation it has read."""
+        talk = self._read(request)
+        read = self._read_by(talk).get(candidate.key, _NOTHING)
+        return {
+            "messages": talk.messages,
+            "messages_read": read.messages,
+            "bytes": talk.size,
+            "bytes_read": read.size,
+        }
 
     def begun(self, request: Request) -> None:
-        """Keep the conversation's chain until somebody answers."""
+        """Keep the conversation's beginnings until somebody answers."""
         if len(self._undecided) >= MAX_UNDECIDED:
             del self._undecided[next(iter(self._undecided))]
-        self._undecided[request.id] = _links(request)
+        self._undecided[request.id] = self._read(request).own
 
     def answered(self, request: Request, candidate: Candidate) -> None:
         """Remember who has read this conversation."""
-        for link in self._undecided.pop(request.id, ()):
-            self._read.pop(link, None)
-            if len(self._read) >= MAX_BEGINNINGS:
-                del self._read[next(iter(self._read))]
-            self._read[link] = candidate.key
+        for beginning in self._undecided.pop(request.id, ()):
+            before = self._readers.pop(beginning.link, ())
+            if len(self._readers) >= MAX_BEGINNINGS:
+                del self._readers[next(iter(self._readers))]
+            others = [key for key in before if key != candidate.key]
+            self._readers[beginning.link] = (candidate.key, *others[: MAX_READERS - 1])
 
-    def _warm(self, links: Sequence[bytes]) -> tuple[PeerId, Service] | None:
-        return next((self._read[link] for link in reversed(links) if link in self._read), None)
+    def _read(self, request: Request) -> Conversation:
+        """Read a conversation, once however often it is looked at in a row; what was said is not kept."""
+        mark = request.model, hash(request.body)
+        if self._last[0] != mark:
+            self._last = mark, conversation(request)
+        return self._last[1]
 
+    def _preferred(self, talk: Conversation, candidates: Sequence[Candidate]) -> list[Candidate]:
+        read = self._read_by(talk)
 
-def _links(request: Request) -> tuple[bytes, ...]:
-    # What many conversations share, mostly the system's message, would send them all to one machine.
-    links = chain(request)
-    return links[min(_OPENING, len(links)) - 1 :] if links else ()
+        def place(candidate: Candidate) -> tuple[int, float]:
+            # Of those that have read nothing the hash decides: it is all that other nodes know too.
+            found = read.get(candidate.key)
+            return (-found.size, candidate.expected) if found else (0, 0.0)
+
+        return sorted(rendezvous(talk.key, candidates), key=place)
+
+    def _read_by(self, talk: Conversation) -> Mapping[_Key, Beginning]:
+        """Return the longest beginning that each machine has read, as far as it is worth going there for it."""
+        found: dict[_Key, Beginning] = {}
+        for place, beginning in enumerate(talk.own):
+            # Less than half of one's first words is more likely a form that many fill in than a conversation.
+            if place < talk.opening and 2 * beginning.size < talk.size:
+                continue
+            for key in self._readers.get(beginning.link, ()):
+                found[key] = beginning
+        return found
 
 
 def create() -> Prefix:

@@ -11,7 +11,7 @@ from router.candidates import Candidate
 from router.policies import Chance, Policy
 from router.policies.p2c import TwoChoices, load_of
 from router.requests import Request
-from router.weights import rendezvous, with_room_first
+from router.weights import crowded, rendezvous, with_room_first
 
 
 class Session(Policy):
@@ -35,7 +35,7 @@ class Session(Policy):
         home = rendezvous(request.session.encode(), among)[0]
         if candidate.key != home.key:
             return f"comes after the session's home: {load_of(candidate)}"
-        if with_room_first([home, *(c for c in among if c.key != home.key)])[0] is not home:
+        if home.key in crowded(among):
             return f"the session's home, but it has more than its share: {load_of(candidate)}"
         return f"the session's home: {load_of(candidate)}"
 

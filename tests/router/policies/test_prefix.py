@@ -6,9 +6,10 @@ from random import Random
 
 import orjson
 
-from registry.records import PeerId, Service
+from registry.records import Load, PeerId, Service
 from router.candidates import Candidate
 from router.policies.prefix import MAX_BEGINNINGS, MAX_UNDECIDED, Prefix
+from router.reports import Reported
 from router.requests import Request
 from tests.router.world import chat
 
@@ -48,8 +49,66 @@ def test_the_longest_common_beginning_counts() -> None:
         policy.begun(asked)
         policy.answered(asked, MACHINES[machine])
     assert policy.order(turn("hi", "hello", "a", "b", "c"), MACHINES, CHANCE)[0] == MACHINES[1]
-    # Both have read this much of it; the one that read it last is the more likely to have it still.
-    assert policy.order(turn("hi", "other", "a"), MACHINES, CHANCE)[0] == MACHINES[1]
+    # Both have read this much of it: the idler one.
+    for busier, idler in ((0, 1), (1, 0)):
+        found = busy(MACHINES[busier].node, 1)
+        assert policy.order(turn("hi", "other", "a"), found, CHANCE)[0] == MACHINES[idler]
+
+
+def test_when_the_reader_of_most_is_gone_whoever_read_less_of_it_is_next() -> None:
+    policy = Prefix()
+    for asked, machine in ((turn("hi"), 0), (turn("hi", "hello", "a"), 1)):
+        policy.begun(asked)
+        policy.answered(asked, MACHINES[machine])
+    left = [MACHINES[0], *MACHINES[2:]]
+    assert policy.order(turn("hi", "hello", "a", "b", "c"), left, CHANCE)[0] == MACHINES[0]
+
+
+def test_questions_about_one_long_document_go_where_it_was_read() -> None:
+    policy = Prefix()
+    first = turn("fact. " * 5_000 + "Why?")
+    policy.begun(first)
+    policy.answered(first, MACHINES[2])
+    for number in range(20):
+        asked = turn("fact. " * 5_000 + f"Question {number}?")
+        assert policy.order(asked, MACHINES, CHANCE)[0] == MACHINES[2]
+
+
+def test_a_common_form_that_is_less_than_half_of_what_is_asked_draws_nobody() -> None:
+    policy, firsts = Prefix(), set()
+    for number in range(40):
+        asked = turn("Fill in this form. " * 300 + f"{number} data. " * 1_500, ident=str(number))
+        chosen = policy.order(asked, MACHINES, CHANCE)[0]
+        policy.begun(asked)
+        policy.answered(asked, chosen)
+        firsts.add(chosen.node)
+    assert len(firsts) == 4
+
+
+def test_nobody_waits_for_a_slot_of_a_warm_machine_while_another_has_one() -> None:
+    policy = Prefix()
+    first = turn("hi")
+    policy.begun(first)
+    policy.answered(first, MACHINES[2])
+    report = Reported(Load(1, slots=1), ours=1, age=0.0)
+    full = [replace(m, in_flight=1, report=report) for m in MACHINES]
+    free = [replace(full[0], in_flight=0), *full[1:]]
+    later = turn("hi", "hello", "how?")
+    assert policy.order(later, free, CHANCE)[0].node == MACHINES[0].node
+    assert "more than its share" in policy.why(later, free[2], free)
+    assert policy.order(later, full, CHANCE)[0].node == MACHINES[2].node
+
+
+def test_the_figures_say_how_much_has_been_read() -> None:
+    policy = Prefix()
+    first, later = turn("hi"), turn("hi", "hello", "how?")
+    policy.begun(first)
+    policy.answered(first, MACHINES[0])
+    warm, cold = (policy.figures(later, machine, MACHINES) for machine in MACHINES[:2])
+    assert (warm["messages_read"], warm["messages"]) == (2, 4)
+    assert 0 < warm["bytes_read"] < warm["bytes"]
+    assert cold["messages_read"] == cold["bytes_read"] == 0
+    assert "2 of this conversation's 4 messages" in policy.why(later, MACHINES[0], MACHINES)
 
 
 def test_nodes_that_never_spoke_to_each_other_choose_alike() -> None:
@@ -103,4 +162,4 @@ def test_memory_is_bounded() -> None:
             policy.begun(asked)
             policy.answered(asked, MACHINES[0])
     assert len(policy._undecided) <= MAX_UNDECIDED
-    assert len(policy._read) <= MAX_BEGINNINGS
+    assert len(policy._readers) <= MAX_BEGINNINGS
