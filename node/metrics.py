@@ -1,9 +1,9 @@
 """What does this node measure about itself? Numbers that cost a request nothing, as Prometheus series on demand."""
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,12 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from node.counts import SECONDS, Counts, Histogram, Spread, Times, summed
+
 if TYPE_CHECKING:
     from router.trying import Outcome
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-# From a cache hit on this machine to a long answer of a large model.
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +60,8 @@ class Metrics:
         ProcessCollector(registry=self._process)
         self._requests: Counter[tuple[str, str]] = Counter()
         self._attempts: Counter[tuple[str, str]] = Counter()
-        self._seconds: dict[str, _Spread] = defaultdict(_Spread)
-        self._first_byte: dict[str, _Spread] = defaultdict(_Spread)
+        self._seconds: dict[str, Histogram] = defaultdict(Histogram)
+        self._first_byte: dict[str, Histogram] = defaultdict(Histogram)
         self._in_flight = self._taken = self._sent = 0
 
     def begun(self) -> None:
@@ -86,61 +85,25 @@ class Metrics:
         ended = "ok" if outcome.error is None else type(outcome.error).__name__
         self._attempts[outcome.candidate.dialect, ended] += 1
 
-    def text(self, sizes: Sizes) -> bytes:
-        """Return everything in Prometheus' text format."""
+    def counts(self) -> Counts:
+        """Return what was counted until now."""
+        return Counts(
+            requests=tuple(Times(*key, count) for key, count in self._requests.items()),
+            attempts=tuple(Times(*key, count) for key, count in self._attempts.items()),
+            seconds=_spreads_of(self._seconds),
+            first_byte=_spreads_of(self._first_byte),
+            in_flight=self._in_flight,
+            taken=self._taken,
+            sent=self._sent,
+        )
+
+    def text(self, sizes: Sizes, others: Iterable[Counts] = ()) -> bytes:
+        """Return everything in Prometheus' text format; `others` are what other processes of this node have counted."""
         momentary = CollectorRegistry(auto_describe=False)
-        momentary.register(_Families(self._counted))
+        counts = summed((self.counts(), *others))
+        momentary.register(_Families(partial(_counted, counts)))
         momentary.register(_Momentary(sizes))
         return generate_latest(self._process) + generate_latest(momentary)
-
-    def _counted(self) -> Iterable[Metric]:
-        yield _counts(
-            "modelvine_requests",
-            "Requests answered, by kind and HTTP status (499: the caller hung up).",
-            ("kind", "status"),
-            self._requests,
-        )
-        yield _counts(
-            "modelvine_attempts",
-            "Workers and peers tried, by dialect and outcome: `ok` or the error's class.",
-            ("dialect", "outcome"),
-            self._attempts,
-        )
-        yield _spreads(
-            "modelvine_request_seconds",
-            "Seconds from a request's arrival to its last byte.",
-            self._seconds,
-        )
-        yield _spreads(
-            "modelvine_first_byte_seconds",
-            "Seconds from a request's arrival to the first byte of its answer.",
-            self._first_byte,
-        )
-        yield GaugeMetricFamily(
-            "modelvine_requests_in_flight",
-            "Requests that are being answered now.",
-            self._in_flight,
-        )
-        yield CounterMetricFamily(
-            "modelvine_request_bytes", "Bytes of request bodies.", self._taken
-        )
-        yield CounterMetricFamily("modelvine_answer_bytes", "Bytes of answers sent.", self._sent)
-
-
-@dataclass(slots=True)
-class _Spread:
-    """How often a time fell between two bounds."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(_SECONDS) + 1))
-    total: float = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(_SECONDS, seconds)] += 1
-        self.total += seconds
-
-    def buckets(self) -> list[tuple[str, float]]:
-        bounds = [*map(floatToGoString, _SECONDS), "+Inf"]
-        return list(zip(bounds, accumulate(self.counts), strict=True))
 
 
 class _Families(Collector):
@@ -153,20 +116,56 @@ class _Families(Collector):
         return self._families()
 
 
-def _counts(
-    name: str, text: str, labels: tuple[str, ...], counts: Mapping[tuple[str, str], int]
-) -> Metric:
+def _counted(counts: Counts) -> Iterable[Metric]:
+    yield _counts(
+        "modelvine_requests",
+        "Requests answered, by kind and HTTP status (499: the caller hung up).",
+        ("kind", "status"),
+        counts.requests,
+    )
+    yield _counts(
+        "modelvine_attempts",
+        "Workers and peers tried, by dialect and outcome: `ok` or the error's class.",
+        ("dialect", "outcome"),
+        counts.attempts,
+    )
+    yield _spreads(
+        "modelvine_request_seconds",
+        "Seconds from a request's arrival to its last byte.",
+        counts.seconds,
+    )
+    yield _spreads(
+        "modelvine_first_byte_seconds",
+        "Seconds from a request's arrival to the first byte of its answer.",
+        counts.first_byte,
+    )
+    yield GaugeMetricFamily(
+        "modelvine_requests_in_flight",
+        "Requests that are being answered now.",
+        counts.in_flight,
+    )
+    yield CounterMetricFamily("modelvine_request_bytes", "Bytes of request bodies.", counts.taken)
+    yield CounterMetricFamily("modelvine_answer_bytes", "Bytes of answers sent.", counts.sent)
+
+
+def _counts(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Times]) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
-    for values, count in counts.items():
-        family.add_metric(values, count)
+    for what, ended, count in rows:
+        family.add_metric((what, ended), count)
     return family
 
 
-def _spreads(name: str, text: str, spreads: Mapping[str, _Spread]) -> Metric:
+def _spreads(name: str, text: str, rows: Iterable[Spread]) -> Metric:
     family = HistogramMetricFamily(name, text, labels=("kind",))
-    for kind, spread in spreads.items():
-        family.add_metric((kind,), spread.buckets(), spread.total)
+    bounds = [*map(floatToGoString, SECONDS), "+Inf"]
+    for kind, counts, total in rows:
+        buckets = list(zip(bounds, accumulate(counts), strict=True))
+        family.add_metric((kind,), buckets, total)
     return family
+
+
+def _spreads_of(histograms: Mapping[str, Histogram]) -> tuple[Spread, ...]:
+    return tuple(Spread(kind, tuple(h.counts), h.total) for kind, h in histograms.items())
 
 
 class _Momentary(Collector):

@@ -1,0 +1,86 @@
+"""What was counted so far, as values that can be added up and sent? Pure: numbers in, numbers out."""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+"""The bounds between which times fall: from a cache hit on this machine to a long answer of a large model."""
+
+
+class Times(NamedTuple):
+    """How often a kind of request met an end, or an attempt in a dialect an outcome."""
+
+    what: str
+    ended: str
+    times: int
+
+
+class Spread(NamedTuple):
+    """How often a time of one kind of request fell between two bounds, and the sum of them all."""
+
+    kind: str
+    counts: tuple[int, ...]
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The counters of one process, or of several together."""
+
+    requests: tuple[Times, ...] = ()
+    attempts: tuple[Times, ...] = ()
+    seconds: tuple[Spread, ...] = ()
+    first_byte: tuple[Spread, ...] = ()
+    in_flight: int = 0
+    taken: int = 0
+    sent: int = 0
+
+
+def summed(all_counts: Iterable[Counts]) -> Counts:
+    """Add counters up."""
+    each = tuple(all_counts)
+    return Counts(
+        requests=_times(row for counts in each for row in counts.requests),
+        attempts=_times(row for counts in each for row in counts.attempts),
+        seconds=_spreads(row for counts in each for row in counts.seconds),
+        first_byte=_spreads(row for counts in each for row in counts.first_byte),
+        in_flight=sum(counts.in_flight for counts in each),
+        taken=sum(counts.taken for counts in each),
+        sent=sum(counts.sent for counts in each),
+    )
+
+
+@dataclass(slots=True)
+class Histogram:
+    """How often a time fell between two bounds."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
+    total: float = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count a time."""
+        self.counts[bisect_left(SECONDS, seconds)] += 1
+        self.total += seconds
+
+
+def _times(rows: Iterable[Times]) -> tuple[Times, ...]:
+    found: Counter[tuple[str, str]] = Counter()
+    for what, ended, times in rows:
+        found[what, ended] += times
+    return tuple(Times(*key, times) for key, times in found.items())
+
+
+def _spreads(rows: Iterable[Spread]) -> tuple[Spread, ...]:
+    found: dict[str, Spread] = {}
+    for row in rows:
+        before = found.get(row.kind)
+        found[row.kind] = row if before is None else _both(before, row)
+    return tuple(found.values())
+
+
+def _both(one: Spread, two: Spread) -> Spread:
+    counts = (a + b for a, b in zip(one.counts, two.counts, strict=True))
+    return Spread(one.kind, tuple(counts), one.total + two.total)
