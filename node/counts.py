@@ -18,6 +18,15 @@ class Times(NamedTuple):
     times: int
 
 
+class Spent(NamedTuple):
+    """How many tokens of one part, prompt or completion, the workers of a model used; whether estimated: yes or no."""
+
+    model: str
+    part: str
+    estimated: str
+    tokens: int
+
+
 class Spread(NamedTuple):
     """How often a time of one kind of request fell between two bounds, and the sum of them all."""
 
@@ -34,6 +43,7 @@ class Counts:
     attempts: tuple[Times, ...] = ()
     seconds: tuple[Spread, ...] = ()
     first_byte: tuple[Spread, ...] = ()
+    tokens: tuple[Spent, ...] = ()
     in_flight: int = 0
     taken: int = 0
     sent: int = 0
@@ -47,6 +57,7 @@ def summed(all_counts: Iterable[Counts]) -> Counts:
         attempts=_times(row for counts in each for row in counts.attempts),
         seconds=_spreads(row for counts in each for row in counts.seconds),
         first_byte=_spreads(row for counts in each for row in counts.first_byte),
+        tokens=_spent(row for counts in each for row in counts.tokens),
         in_flight=sum(counts.in_flight for counts in each),
         taken=sum(counts.taken for counts in each),
         sent=sum(counts.sent for counts in each),
@@ -71,6 +82,13 @@ def _times(rows: Iterable[Times]) -> tuple[Times, ...]:
     for what, ended, times in rows:
         found[what, ended] += times
     return tuple(Times(*key, times) for key, times in found.items())
+
+
+def _spent(rows: Iterable[Spent]) -> tuple[Spent, ...]:
+    found: Counter[tuple[str, str, str]] = Counter()
+    for model, part, estimated, tokens in rows:
+        found[model, part, estimated] += tokens
+    return tuple(Spent(*key, tokens) for key, tokens in found.items())
 
 
 def _spreads(rows: Iterable[Spread]) -> tuple[Spread, ...]:

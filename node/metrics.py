@@ -17,12 +17,16 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from node.counts import SECONDS, Counts, Histogram, Spread, Times, summed
+from node.counts import SECONDS, Counts, Histogram, Spent, Spread, Times, summed
 
 if TYPE_CHECKING:
     from router.trying import Outcome
+    from router.usage import Usage
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+MAX_MODELS = 4_096
+"""Models whose tokens are counted apart; those of further ones are counted together, under no name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class Metrics:
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._seconds: dict[str, Histogram] = defaultdict(Histogram)
         self._first_byte: dict[str, Histogram] = defaultdict(Histogram)
+        self._tokens: Counter[tuple[str, str, str]] = Counter()
+        self._models: set[str] = set()
         self._in_flight = self._taken = self._sent = 0
 
     def begun(self) -> None:
@@ -80,6 +86,17 @@ class Metrics:
         self._taken += taken
         self._sent += sent
 
+    def spent(self, model: str, usage: "Usage") -> None:
+        """Count the tokens of one answer."""
+        if model not in self._models:
+            if len(self._models) >= MAX_MODELS:
+                model = ""
+            self._models.add(model)
+        estimated = "yes" if usage.estimated else "no"
+        self._tokens[model, "completion", estimated] += usage.completion
+        if usage.prompt:
+            self._tokens[model, "prompt", estimated] += usage.prompt
+
     def attempt(self, outcome: "Outcome") -> None:
         """Count one attempt at one worker or peer."""
         ended = "ok" if outcome.error is None else type(outcome.error).__name__
@@ -92,6 +109,7 @@ class Metrics:
             attempts=tuple(Times(*key, count) for key, count in self._attempts.items()),
             seconds=_spreads_of(self._seconds),
             first_byte=_spreads_of(self._first_byte),
+            tokens=tuple(Spent(*key, tokens) for key, tokens in self._tokens.items()),
             in_flight=self._in_flight,
             taken=self._taken,
             sent=self._sent,
@@ -146,12 +164,19 @@ def _counted(counts: Counts) -> Iterable[Metric]:
     )
     yield CounterMetricFamily("modelvine_request_bytes", "Bytes of request bodies.", counts.taken)
     yield CounterMetricFamily("modelvine_answer_bytes", "Bytes of answers sent.", counts.sent)
+    yield _counts(
+        "modelvine_tokens",
+        "Tokens of this machine's workers, whoever asked, by model, by part (prompt, completion), and whether estimated: "
+        "the events of a stream that broke off or whose worker does not tell.",
+        ("model", "part", "estimated"),
+        counts.tokens,
+    )
 
 
-def _counts(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Times]) -> Metric:
+def _counts(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Times | Spent]) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
-    for what, ended, count in rows:
-        family.add_metric((what, ended), count)
+    for *values, count in rows:
+        family.add_metric([str(value) for value in values], float(count))
     return family
 
 

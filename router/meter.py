@@ -28,9 +28,11 @@ class Tally:
         self.rate = 0.0
         self._marks: deque[tuple[float, int]] = deque()
 
-    def streamed(self, chunk: bytes) -> None:
-        """Count the events that end in a chunk, at least one: their ends may be written in another way."""
-        self.events += chunk.count(_EVENT_END) or 1
+    def streamed(self, chunk: bytes) -> int:
+        """Count the events that end in a chunk and return how many, at least one: their ends may be written in another way."""
+        events = chunk.count(_EVENT_END) or 1
+        self.events += events
+        return events
 
     def sample(self, now: float) -> None:
         """Take the rate anew, over the time since the oldest mark of the window; `rate` holds it until the next time."""

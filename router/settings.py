@@ -45,6 +45,12 @@ class RouterSettings(BaseModel):
         60.0, gt=0, le=3600, description="Seconds between two bytes of an answer that has begun."
     )
     total_timeout: float = Field(1800.0, gt=0, le=86_400, description="Seconds for a whole answer.")
+    stream_usage: bool = Field(
+        default=True,
+        description="Ask workers how many tokens a text stream took where its caller did not, for the metrics and the log; "
+        "the caller does not see that answer. Without it such tokens are estimated. Workers that refuse the question are "
+        "asked without it by themselves.",
+    )
     max_body_bytes: int = Field(
         64 * 1024 * 1024,
         ge=1024,

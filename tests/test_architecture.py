@@ -31,7 +31,7 @@ CORE = {
     },
     "router": {
         "attempts", "bodies", "candidates", "errors", "meter", "multipart", "policies", "premises", "reports", "requests",
-        "settings", "sse", "workers",
+        "settings", "sse", "usage", "workers",
     },
 }  # fmt: skip
 OUTSIDE = {"aiohttp", "asyncio", "grpc", "libp2p", "redis", "socket", "sqlite3", "time", "trio", "random"}  # fmt: skip

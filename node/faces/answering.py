@@ -19,6 +19,7 @@ from router.errors import RouterError
 from router.reports import HEADER, written
 from router.requests import Kind, Request
 from router.trying import Routed
+from router.usage import TEXT, Tokens, Usage
 
 log = logging.getLogger("modelvine.requests")
 
@@ -47,6 +48,14 @@ class _Report:
     taken: int = 0
     sent: int = 0
     to_peer: bool = False
+    served: str = ""
+    """The name of the model whose tokens are ours to count: the worker is this machine's."""
+    usage: Usage | None = None
+    tokens: Tokens | None = None
+
+    def spent(self) -> Usage | None:
+        """Return the tokens that were used at a worker of this machine, as far as anything tells."""
+        return self.tokens.usage() if self.tokens else self.usage
 
 
 async def answer(
@@ -86,6 +95,8 @@ async def _pass_on(
             if report.to_peer and routed.candidate.worker:
                 headers[HEADER] = written(context.router.load_of(routed.candidate.worker))
             streamed = routed.answer.streamed
+            if routed.candidate.worker:
+                report.served, report.usage = routed.candidate.service.model, routed.answer.usage
             whole = None if streamed else await _whole(routed.answer)
             if whole is not None:
                 report.sent = len(whole)
@@ -126,20 +137,44 @@ async def _copy(
     report: _Report,
     patience: float,
 ) -> None:
-    answer = routed.answer
-    held = WholeEvents() if answer.streamed else None
-    tally = routed.tally if held else None
-    if held is None:
+    answer, last = routed.answer, b""
+    if not answer.streamed:
         response.content_length = answer.length
     await response.prepare(http)
-    await _send(http, response, held.take(answer.first) if held else answer.first, patience)
-    report.sent += len(answer.first)
+    if answer.streamed:
+        last = await _copy_events(http, routed, response, report, patience)
+    else:
+        report.sent += len(answer.first)
+        await _send(http, response, answer.first, patience)
+        async for chunk in answer.rest:
+            report.sent += len(chunk)
+            await _send(http, response, chunk, patience)
+    await _end(http, response, last, patience)
+
+
+async def _copy_events(
+    http: web.Request,
+    routed: Routed,
+    response: web.StreamResponse,
+    report: _Report,
+    patience: float,
+) -> bytes:
+    """Pass on whole events, and return what is left at the end: an event without its blank line, or nothing."""
+    answer, tally, held = routed.answer, routed.tally, WholeEvents()
+    tokens = Tokens(hidden=answer.hides_usage)
+    if tally and report.kind in TEXT:
+        report.tokens = tokens
+    ready = tokens.passing(held.take(answer.first))
+    report.sent += len(ready)
+    await _send(http, response, ready, patience)
     async for chunk in answer.rest:
-        await _send(http, response, held.take(chunk) if held else chunk, patience)
-        report.sent += len(chunk)
+        ready = held.take(chunk)
         if tally:
-            tally.streamed(chunk)
-    await _end(http, response, held.rest if held else b"", patience)
+            tokens.events += tally.streamed(chunk)
+            ready = tokens.passing(ready)
+        report.sent += len(ready)
+        await _send(http, response, ready, patience)
+    return tokens.passing(held.rest)
 
 
 @dataclass(slots=True)
@@ -226,8 +261,11 @@ def _conclude(context: Serving, report: _Report) -> None:
         taken=report.taken,
         sent=report.sent,
     )
+    usage = report.spent()
+    if usage is not None:
+        context.metrics.spent(report.served, usage)
     log.info(
-        "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f",
+        "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f tokens=%s",
         report.id,
         report.model,
         report.kind.value,
@@ -236,4 +274,14 @@ def _conclude(context: Serving, report: _Report) -> None:
         report.attempts,
         report.status,
         seconds,
+        _in_words(usage),
     )
+
+
+def _in_words(usage: Usage | None) -> str:
+    """Write `prompt+completion`, `~completion` where it is estimated, `-` where the worker is not ours or tells nothing."""
+    if usage is None:
+        return "-"
+    if usage.estimated:
+        return f"~{usage.completion}"
+    return f"{usage.prompt}+{usage.completion}"

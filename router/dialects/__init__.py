@@ -16,6 +16,7 @@ from registry.records import Load
 from router.candidates import Candidate
 from router.errors import AnswerBroken
 from router.requests import Request
+from router.usage import Usage
 from router.workers import Worker
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class Answer:
 
     `length` is the total in bytes where it is known. `rest` raises `AnswerBroken` when the worker breaks off; once the
     answer has been left, `broken` holds that error too. `headers` are the worker's own that callers may see, lower-case
-    names. `load` is what another node said of the worker that answered.
+    names. `load` is what another node said of the worker that answered. `usage` is what a whole answer tells of its
+    tokens; `hides_usage` says that we asked for those of a stream, so that the event which tells them is not for its caller.
     """
 
     status: int
@@ -48,6 +50,8 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
     broken: AnswerBroken | None = None
     load: Load | None = None
+    usage: Usage | None = None
+    hides_usage: bool = False
 
     @property
     def streamed(self) -> bool:

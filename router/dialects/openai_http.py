@@ -1,24 +1,26 @@
 """The OpenAI protocol over HTTP, as llama.cpp, vLLM, Ollama and the workers of `/api/v0` speak it.
 
 Bytes pass through as they come. What is looked at: the model's name, which is the registered one on our side and may be
-another on the worker's, and whether a status of 200 hides a failure. JSON answers beyond `LOOKED_AT_BYTES` are not
-looked at: they pass through under whatever name the worker gives them.
+another on the worker's, how many tokens it says that it took, and whether a status of 200 hides a failure. JSON answers
+beyond `LOOKED_AT_BYTES` are not looked at: they pass through under whatever name the worker gives them.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
 from functools import lru_cache
 
 import orjson
 from yarl import URL
 
+from router import usage
 from router.bodies import splice_model, with_model
 from router.candidates import Candidate
 from router.connections import start_of
 from router.dialects import ALIVE_SECONDS, Answer, Route
-from router.errors import WorkerError, WorkerFailed, WorkerStale
+from router.errors import WorkerError, WorkerFailed, WorkerRejected, WorkerStale
 from router.exchange import (
     MAX_REFUSAL_BYTES,
     SMALL_BYTES,
@@ -50,6 +52,7 @@ class OpenAIHttp:
         self._places = links.workers
         self._settings = links.settings
         self._deadlines = links.deadlines
+        self._takers = usage.Takers()
 
     def answer(self, request: Request, candidate: Candidate) -> AbstractAsyncContextManager[Answer]:
         """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
@@ -71,7 +74,36 @@ class OpenAIHttp:
                 return await _json(exchange, name)
             return await read_plain(exchange, Route.LOCAL)
 
-        return put(call, self._settings, self._deadlines, read)
+        def ask(body: bytes) -> AbstractAsyncContextManager[Answer]:
+            return put(replace(call, body=body), self._settings, self._deadlines, read)
+
+        if self._settings.stream_usage and request.stream and request.kind in usage.TEXT:
+            return self._telling_usage(worker.api, body, ask)
+        return ask(body)
+
+    @asynccontextmanager
+    async def _telling_usage(
+        self,
+        api: str,
+        body: bytes,
+        ask: Callable[[bytes], AbstractAsyncContextManager[Answer]],
+    ) -> AsyncIterator[Answer]:
+        """Have a stream end with its usage; a worker that refuses the question is asked once more without it."""
+        now = asyncio.get_running_loop().time
+        question = usage.asking(body) if self._takers.takes(api, now()) else None
+        async with AsyncExitStack() as asked:
+            try:
+                answer = await asked.enter_async_context(ask(question or body))
+            except WorkerRejected as refusal:
+                if question is None or not self._takers.may_mind(api, refusal.status, refusal.body):
+                    raise
+                answer = await asked.enter_async_context(ask(body))
+                self._takers.refused(api, now())
+            else:
+                if question is not None:
+                    self._takers.took(api)
+                    answer.hides_usage = True
+            yield answer
 
     async def alive(self, worker: Worker) -> bool:
         """Ask for the list of models; whatever the status, a worker that answers lives."""
@@ -128,11 +160,18 @@ async def _json(exchange: Exchange, name: str) -> Answer:
     body = await exchange.at_most(LOOKED_AT_BYTES)
     if not exchange.ended:
         return exchange.answer(body, Route.LOCAL, length=exchange.length)
-    if body and not (len(body) > SMALL_BYTES and _plain(body, name)):
-        named = _model_of(body)
+    spent = None
+    if len(body) > SMALL_BYTES and _plain(body, name):
+        spent = usage.told_at_end(body)
+    elif body:
+        said = _success(body)
+        spent = usage.told(said)
+        named = said.get("model")
         if isinstance(named, str) and named != name:
             body = splice_model(body, name)
-    return exchange.answer(body, Route.LOCAL, length=len(body))
+    answer = exchange.answer(body, Route.LOCAL, length=len(body))
+    answer.usage = spent
+    return answer
 
 
 async def _stream(exchange: Exchange, name: str, max_event_bytes: int) -> Answer:
@@ -150,7 +189,7 @@ async def _stream(exchange: Exchange, name: str, max_event_bytes: int) -> Answer
                 raise WorkerFailed("the stream ended before its first event")
     except EventTooLarge as error:
         raise WorkerFailed(str(error)) from error
-    if first == _DONE or _model_of(first) == name:
+    if first == _DONE or _success(first).get("model") == name:
         return exchange.answer(b"".join(raw), Route.LOCAL)
     answer = exchange.answer(_renamed(events, name), Route.LOCAL)
     answer.rest = _renaming(exchange, splitter, name)
@@ -185,19 +224,19 @@ def _renamed_event(event: Event, name: str) -> bytes:
     return with_data(event, splice_model(event.data, name))
 
 
-def _model_of(body: bytes) -> object:
-    """Return the model that an answer names; raise `WorkerFailed` when it is a failure that calls itself success."""
+def _success(body: bytes) -> Mapping[str, object]:
+    """Return what an answer says; raise `WorkerFailed` when it is a failure that calls itself success."""
     said = _parsed(body)
     if said is None:
         raise WorkerFailed("the worker's answer calls itself JSON and is not")
     if not isinstance(said, dict):
-        return None
+        return {}
     code = said.get("code")
     if isinstance(code, int) and not isinstance(code, bool) and code:
         raise WorkerFailed(f"the worker failed with code {code}")
     if isinstance(said.get("error"), dict) and "choices" not in said and "data" not in said:
         raise WorkerFailed("the worker answered with an error under a status of success")
-    return said.get("model")
+    return said
 
 
 def _plain(body: bytes, name: str) -> bool:

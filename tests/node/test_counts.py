@@ -1,6 +1,6 @@
 """Counters that are added up."""
 
-from node.counts import SECONDS, Counts, Histogram, Spread, Times, summed
+from node.counts import SECONDS, Counts, Histogram, Spent, Spread, Times, summed
 
 
 def spread(kind: str, *seconds: float) -> Spread:
@@ -28,6 +28,12 @@ def test_times_of_one_kind_are_added_bucket_by_bucket():
     other = spread("embeddings", 1)
     both = summed((Counts(seconds=(one,)), Counts(seconds=(two, other))))
     assert both.seconds == (spread("chat", 0.004, 0.004, 2), other)
+
+
+def test_tokens_are_added_by_model_part_and_whether_they_are_estimated():
+    one = Counts(tokens=(Spent("m", "prompt", "no", 2), Spent("m", "completion", "yes", 1)))
+    both = summed((one, Counts(tokens=(Spent("m", "prompt", "no", 3),))))
+    assert both.tokens == (Spent("m", "prompt", "no", 5), Spent("m", "completion", "yes", 1))
 
 
 def test_the_sum_of_nothing_is_nothing():

@@ -2,11 +2,12 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from node.metrics import Metrics, Sizes
+from node.metrics import MAX_MODELS, Metrics, Sizes
 from registry.records import PeerId, Service
 from router.candidates import Candidate
 from router.errors import WorkerFailed
 from router.trying import Outcome
+from router.usage import Usage
 
 SIZES = Sizes(
     nodes={"alive": 3, "lost": 1},
@@ -55,6 +56,26 @@ def test_the_first_byte_is_timed_apart_from_the_last():
     metrics = Metrics()
     metrics.answering("chat/completions", 0.03)
     assert samples(metrics)["modelvine_first_byte_seconds_sum", "chat/completions"] == 0.03
+
+
+def test_tokens_are_counted_by_model_and_part_and_estimates_apart():
+    metrics = Metrics()
+    metrics.spent("m", Usage(5, 6))
+    metrics.spent("m", Usage(5, 6))
+    metrics.spent("m", Usage(0, 3, estimated=True))
+    seen = samples(metrics)
+    assert seen["modelvine_tokens_total", "m", "no", "prompt"] == 10
+    assert seen["modelvine_tokens_total", "completion", "m", "no"] == 12
+    assert seen["modelvine_tokens_total", "completion", "m", "yes"] == 3
+
+
+def test_models_beyond_the_bound_share_one_row():
+    metrics = Metrics()
+    for number in range(MAX_MODELS + 10):
+        metrics.spent(f"m{number}", Usage(0, 1))
+    seen = samples(metrics)
+    assert seen["modelvine_tokens_total", "", "completion", "no"] == 10
+    assert sum(1 for name, *_ in seen if name == "modelvine_tokens_total") == MAX_MODELS + 1
 
 
 def test_an_attempt_is_counted_by_dialect_and_by_what_went_wrong():

@@ -41,6 +41,10 @@ class Faults:
     announce_bytes: int | None = None
     pad_bytes: int = 0
     packed: bool = False
+    refuses_usage: bool = False
+    usage: dict[str, int] = field(
+        default_factory=lambda: {"prompt_tokens": 5, "completion_tokens": 6}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +97,10 @@ class OpenAIWorker:
                                 content_type="application/json")  # fmt: skip
         kind = request.path.partition("/v1/")[2]
         fields = _fields(body)
+        if faults.refuses_usage and "stream_options" in fields:
+            return web.Response(status=400, body=faults.refusal, content_type="application/json")
         if kind in ("chat/completions", "completions") and fields.get("stream"):
-            return await self._stream(request, str(fields.get("model")))
+            return await self._stream(request, str(fields.get("model")), usage=_wants_usage(fields))
         return await self._whole(request, kind, str(fields.get("model")))
 
     async def _whole(self, request: web.Request, kind: str, model: str) -> web.StreamResponse:
@@ -120,12 +126,12 @@ class OpenAIWorker:
             await response.write(content[: faults.announce_bytes])
         return self._die(request) if faults.die_after is not None else response
 
-    async def _stream(self, request: web.Request, model: str) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, model: str, *, usage: bool) -> web.StreamResponse:
         faults = self.faults
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         await asyncio.sleep(faults.delay_first)
-        for sent, event in enumerate(self.events(model)):
+        for sent, event in enumerate(self.events(model, usage=usage)):
             if faults.die_after is not None and sent >= faults.die_after:
                 return self._die(request)
             if sent == faults.stall_after:
@@ -136,8 +142,8 @@ class OpenAIWorker:
         await response.write_eof()
         return response
 
-    def events(self, model: str) -> list[bytes]:
-        """Return the events of a stream, as bytes."""
+    def events(self, model: str, *, usage: bool = False) -> list[bytes]:
+        """Return the events of a stream, as bytes; with `usage` one more than words and `[DONE]`."""
         faults = self.faults
         end = "\r\n" if faults.crlf else "\n"
         if faults.garbage:
@@ -148,6 +154,8 @@ class OpenAIWorker:
             head: dict[str, object] = {"id": "c", "object": "chat.completion.chunk", "created": 1}
             chunk = head | self._named(model) | {"choices": [{"index": 0, "delta": delta}]}
             chunks.append(chunk)
+        if usage:
+            chunks.append({**chunks[0], "choices": [], "usage": faults.usage})
         if faults.code is not None:
             chunks[0] = self._failing()
         if faults.error_first:
@@ -175,6 +183,11 @@ def _fields(body: bytes) -> dict[str, object]:
         return dict(orjson.loads(body))
     except ValueError:
         return {"model": "form"}
+
+
+def _wants_usage(fields: dict[str, object]) -> bool:
+    options = fields.get("stream_options")
+    return isinstance(options, dict) and options.get("include_usage") is True
 
 
 def _said(kind: str) -> dict[str, object]:

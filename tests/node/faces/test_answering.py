@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,6 +91,63 @@ async def test_requests_are_counted(served):
     assert 'modelvine_requests_total{kind="chat/completions",status="200"} 1.0' in text
     assert 'modelvine_attempts_total{dialect="openai_http",outcome="ok"} 1.0' in text
     assert "modelvine_requests_in_flight 0.0" in text
+
+
+class TestTokens:
+    ASKED = CHAT | {"stream": True}
+
+    async def counted(self, running):
+        async with running.http.get("/metrics") as response:
+            lines = (await response.text()).splitlines()
+        return {
+            line.partition("{")[2].partition("}")[0]: float(line.split()[-1])
+            for line in lines
+            if line.startswith("modelvine_tokens_total{")
+        }
+
+    async def test_of_a_stream_are_counted_and_whoever_did_not_ask_does_not_see_them(
+        self, served, worker, caplog
+    ):
+        with caplog.at_level(logging.INFO):
+            async with served.http.post(PATH, json=self.ASKED) as response:
+                assert await response.read() == b"".join(worker.events("tiny"))
+        await until(lambda: "tokens=5+6" in caplog.text)
+        assert await self.counted(served) == {
+            'estimated="no",model="tiny",part="completion"': 6,
+            'estimated="no",model="tiny",part="prompt"': 5,
+        }
+
+    async def test_are_shown_to_whoever_asked(self, served, worker):
+        asked = self.ASKED | {"stream_options": {"include_usage": True}}
+        async with served.http.post(PATH, json=asked) as response:
+            assert await response.read() == b"".join(worker.events("tiny", usage=True))
+        assert (await self.counted(served))['estimated="no",model="tiny",part="completion"'] == 6
+
+    @pytest.mark.parametrize("asks", [False, True])
+    async def test_are_counted_once_by_the_node_whose_worker_used_them(self, mesh, worker, asks):
+        await mesh.one.register(worker)
+        await mesh.knows(mesh.two, "tiny")
+        options = {"stream_options": {"include_usage": True}} if asks else {}
+        async with mesh.two.http.post(PATH, json=self.ASKED | options) as response:
+            assert await response.read() == b"".join(worker.events("tiny", usage=asks))
+        assert (await self.counted(mesh.one))['estimated="no",model="tiny",part="prompt"'] == 5
+        assert await self.counted(mesh.two) == {}
+
+    async def test_of_a_stream_that_nobody_read_to_its_end_are_estimated(self, served, worker):
+        worker.fail(delay_between=0.02, stall_after=5)
+        async with served.http.post(PATH, json=self.ASKED) as response:
+            for _ in range(6):
+                await response.content.readuntil(b"\n\n")
+            response.close()
+        await until(lambda: worker.hung_up == 1)
+        await until(lambda: served.context.router.in_flight.total() == 0)
+        # The first event says who speaks; four words followed.
+        assert await self.counted(served) == {'estimated="yes",model="tiny",part="completion"': 4}
+
+    async def test_of_whole_answers_are_counted_too(self, served):
+        async with served.http.post("/v1/embeddings", json={"model": "tiny"}) as response:
+            await response.read()
+        assert (await self.counted(served))['estimated="no",model="tiny",part="prompt"'] == 1
 
 
 async def test_a_caller_who_stops_reading_does_not_hold_the_worker(worker):

@@ -118,7 +118,7 @@ async def test_a_stream_is_the_workers_own_bytes_as_they_come(subject: Subject) 
         chunks = [answer.first, *[chunk async for chunk in answer.rest]]
     assert answer.streamed
     assert len(chunks) >= 7
-    assert b"".join(chunks) == b"".join(subject.worker.events(MODEL))
+    assert b"".join(chunks) == b"".join(subject.worker.events(MODEL, usage=True))
 
 
 @pytest.mark.parametrize("kind", list(Kind))

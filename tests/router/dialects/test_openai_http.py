@@ -21,6 +21,7 @@ from router.errors import (
 )
 from router.requests import Kind, Request
 from router.settings import RouterSettings
+from router.usage import Usage
 from tests.router.world import MODEL, QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running
 from tests.workers.raw import raw
@@ -150,7 +151,7 @@ async def test_a_stream_passes_byte_for_byte_when_the_name_is_right(
     worker.fail(crlf=crlf, no_done=no_done)
     answer, body = await ask(dialect, chat(stream=True), own(worker.url))
     assert answer.streamed
-    assert body == b"".join(worker.events(MODEL))
+    assert body == b"".join(worker.events(MODEL, usage=True))
 
 
 @pytest.mark.parametrize("crlf", [False, True])
@@ -161,7 +162,7 @@ async def test_a_stream_under_another_name_is_renamed_and_otherwise_untouched(
     worker.fail(crlf=crlf, name=name)
     _, body = await ask(dialect, chat(stream=True), own(worker.url))
     worker.fail(crlf=crlf)
-    assert body == b"".join(worker.events(MODEL))
+    assert body == b"".join(worker.events(MODEL, usage=True))
 
 
 async def test_chunks_are_handed_on_as_they_come(worker: OpenAIWorker, dialect: Dialect) -> None:
@@ -230,7 +231,10 @@ async def test_a_failure_before_the_first_byte_is_told_apart(
         await ask(dialect, chat(stream=stream), own(worker.url))
     assert type(failed.value) is error
     assert worker.url not in str(failed.value)
-    assert len(worker.received) == 1
+    # A stream that is refused is asked once more without our question for its usage.
+    again = stream and faults.get("status") in (400, 422)
+    assert len(worker.received) == (2 if again else 1)
+    assert worker.received[-1].body == chat(stream=stream).body or not again
 
 
 @pytest.mark.parametrize("faults", [{"empty": True}, {"packed": True}])
@@ -373,3 +377,73 @@ async def test_a_worker_that_says_nothing_or_is_not_there_does_not_live() -> Non
     async with raw(say_nothing) as url, links() as ours:
         assert not await create(ours).alive(own(url).worker)
         assert not await create(ours).alive(own("http://127.0.0.1:1").worker)
+
+
+TEXT_STREAM = chat(stream=True)
+
+
+async def test_a_stream_is_asked_for_its_usage_where_its_caller_did_not(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    answer, body = await ask(dialect, TEXT_STREAM, own(worker.url, model="own-name"))
+    assert answer.hides_usage
+    assert orjson.loads(worker.received[0].body)["stream_options"] == {"include_usage": True}
+    assert orjson.loads(worker.received[0].body)["model"] == "own-name"
+    assert b'"prompt_tokens":5' in body
+
+
+@pytest.mark.parametrize("kind", [Kind.CHAT, Kind.COMPLETION])
+async def test_what_a_caller_asked_for_itself_is_its_own(
+    worker: OpenAIWorker, dialect: Dialect, kind: Kind
+) -> None:
+    said = b'{"model":"llama","stream":true,"stream_options":{"include_usage":true}}'
+    answer, _ = await ask(dialect, chat(stream=True, kind=kind, body=said), own(worker.url))
+    assert not answer.hides_usage
+    assert worker.received[0].body == said
+
+
+async def test_other_kinds_and_whole_answers_are_not_asked(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    for request in (chat(), chat(stream=True, kind=Kind.SPEECH), chat(kind=Kind.EMBEDDING)):
+        await ask(dialect, request, own(worker.url))
+        assert worker.received[-1].body == request.body
+
+
+async def test_a_worker_that_refuses_the_question_costs_no_error_and_is_not_asked_again(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    worker.fail(refuses_usage=True)
+    for _ in range(2):
+        answer, body = await ask(dialect, TEXT_STREAM, own(worker.url))
+        assert not answer.hides_usage
+        assert body.endswith(b"data: [DONE]\n\n")
+    asked = [b"stream_options" in received.body for received in worker.received]
+    assert asked == [True, False, False]
+
+
+async def test_a_worker_that_takes_the_question_is_asked_once_when_it_refuses_a_request(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    await ask(dialect, TEXT_STREAM, own(worker.url))
+    worker.fail(status=400)
+    with pytest.raises(WorkerRejected):
+        await ask(dialect, TEXT_STREAM, own(worker.url))
+    assert len(worker.received) == 2
+
+
+async def test_a_setting_leaves_bodies_of_streams_alone(worker: OpenAIWorker) -> None:
+    async with links(QUICK.model_copy(update={"stream_usage": False})) as ours:
+        answer, body = await ask(create(ours), TEXT_STREAM, own(worker.url))
+    assert worker.received[0].body == TEXT_STREAM.body
+    assert body == b"".join(worker.events(MODEL))
+    assert not answer.hides_usage
+
+
+@pytest.mark.parametrize("size", [0, 100_000])
+async def test_a_whole_answer_tells_its_tokens(
+    worker: OpenAIWorker, dialect: Dialect, size: int
+) -> None:
+    worker.fail(pad_bytes=size)
+    answer, _ = await ask(dialect, chat(kind=Kind.EMBEDDING), own(worker.url))
+    assert answer.usage == Usage(1, 0)
