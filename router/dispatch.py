@@ -16,6 +16,7 @@ from router.dialects import Answer, Dialect
 from router.errors import NobodyServes, WorkerError, WorkerFailed
 from router.health import Condition
 from router.ledger import Ledger
+from router.lending import Lender, Lending
 from router.nobody import nobody
 from router.policies import Policy, in_order
 from router.requests import Request
@@ -54,6 +55,7 @@ class Router:
         look: Callable[[PeerId], None],
         silent: Callable[[PeerId], bool],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        lender: Lender | None = None,
     ) -> None:
         self._own = own
         self._catalog = catalog
@@ -65,7 +67,10 @@ class Router:
         self._settings = settings
         self._now = now
         self._random = random
-        self._ledger = Ledger(own=own, workers=workers, settings=settings, now=now, random=random)
+        self._ledger = Ledger(
+            own=own, workers=workers, settings=settings, now=now, random=random, lender=lender
+        )
+        self.lending = Lending(self._ledger, own=own, workers=workers)
         self._desk = Desk(self._ledger, self._put, observe, now)
         self.in_flight = self._ledger.in_flight
         self.reports = self._ledger.reports
@@ -125,15 +130,17 @@ class Router:
         candidate, tried = next(tries), 1
         while True:
             left.remove(candidate)
-            attempt = Attempt(
-                self._desk,
-                request,
-                candidate,
-                number=tried,
-                others=tuple(left) if tried < most else (),
-                holds_slot=holds_slot,
-            )
             try:
+                if self._ledger.lent and not holds_slot:
+                    holds_slot = await self._ledger.lent.take(candidate)
+                attempt = Attempt(
+                    self._desk,
+                    request,
+                    candidate,
+                    number=tried,
+                    others=tuple(left) if tried < most else (),
+                    holds_slot=holds_slot,
+                )
                 routed = await attempt.__aenter__()
             except WorkerError as error:
                 failure = Failure(error, self._now() - began)
@@ -157,8 +164,13 @@ class Router:
         if field.eligible:
             ordered = list(in_order(self._policy, request, field.eligible, self._random))
             self._policy.begun(request)
-            return ordered, False
+            if self._ledger.lent is None:
+                return ordered, False
+            left, holds_slot = await self._ledger.lent.secure(ordered)
+            if left:
+                return left, holds_slot
         full = [e.candidate for e in field.excluded if e.reason is Reason.FULL]
+        full += field.eligible
         if not full:
             names = chain(self._workers().by_name, self._catalog().offers)
             raise nobody(request, field.excluded, names)

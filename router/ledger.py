@@ -12,6 +12,7 @@ from router.candidates import Candidate, Known
 from router.dialects import Answer
 from router.errors import WorkerBusy, WorkerError, WorkerRejected
 from router.health import Condition, Health, Sign
+from router.lending import Lender, Lent
 from router.meter import Meter, Tally
 from router.reports import Report, Reports
 from router.requests import Request
@@ -32,14 +33,17 @@ class Ledger:
         settings: RouterSettings,
         now: Callable[[], float],
         random: Callable[[], float],
+        lender: Lender | None = None,
     ) -> None:
+        """`lender` gives out the slots of this machine's workers, where that is another process's work."""
         self._own = own
         self._workers = workers
         self._now = now
         self.in_flight: Counter[tuple[PeerId, Service]] = Counter()
         self.reports = Reports()
         self.silence = Silence()
-        self.waiting = Waiting(settings, release=self.release)
+        self.lent = None if lender is None else Lent(lender, self.count)
+        self.waiting = self.lent or Waiting(settings, release=self.release)
         self._meter = Meter()
         self._health = Health(random)
 
@@ -87,8 +91,12 @@ class Ledger:
         worker = self._workers().by_key.get((service.project, service.model, service.cid))
         # Second attempts may have come on top of what it takes at one time; theirs are no slots to hand on.
         beyond = worker is not None and 0 < worker.capacity < self.in_flight[key]
-        if beyond or not self.waiting.hand_over(service):
+        if not self.waiting.hand_over(service, beyond=beyond):
             self._count(key, -1)
+
+    def count(self, service: Service) -> None:
+        """Note that a slot of our own is taken."""
+        self._count((self._own, service), 1)
 
     def began(self, candidate: Candidate, *, holds_slot: bool) -> None:
         """An attempt begins; whoever waited for a slot holds it already."""

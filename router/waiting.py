@@ -62,9 +62,12 @@ class Waiting:
             self._queues.leave(joined.ticket)
             self._turns.pop(joined.ticket, None)
 
-    def hand_over(self, worker: Service) -> bool:
-        """Give a slot that would be free to whoever is next; return whether there was somebody."""
-        while (ticket := self._queues.freed(worker)) is not None:
+    def hand_over(self, worker: Service, *, beyond: bool = False) -> bool:
+        """Give a slot that would be free to whoever is next; return whether there was somebody.
+
+        `beyond` says that it is none: its request came on top of what the worker takes at one time.
+        """
+        while not beyond and (ticket := self._queues.freed(worker)) is not None:
             turn = self._turns.pop(ticket)
             # Whoever was cancelled has not had the time to leave the queue.
             if not turn.done():

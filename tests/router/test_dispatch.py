@@ -24,6 +24,7 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.health import FIRST_PAUSE, TRIP, Circuit
+from router.lending import Lender
 from router.links import Links
 from router.policies import Chance, Policy
 from router.reports import HALF_LIFE, Reported
@@ -64,6 +65,7 @@ class World:
     looked: list[PeerId] = field(default_factory=list)
     silent: set[PeerId] = field(default_factory=set)
     now: float = 0.0
+    lender: Lender | None = None
 
     def __post_init__(self) -> None:
         self.router = Router(
@@ -81,6 +83,7 @@ class World:
             look=self.looked.append,
             silent=self.silent.__contains__,
             spawn=self.links.crew.spawn,
+            lender=self.lender,
         )
 
     def serve(self, *candidates: Candidate) -> None:

@@ -1,0 +1,136 @@
+"""Laws of borrowing slots: two routers of one node never have more requests at a worker than it takes, and lose no slot."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from registry.records import Service
+from router.errors import NobodyServes, NoCapacity, WorkerBusy
+from router.requests import Request
+from router.workers import Workers
+from tests.router.test_dispatch import World
+from tests.router.world import MODEL, QUICK, chat, links, own, until
+from tests.workers.openai_worker import OpenAIWorker, running
+
+
+class Pair:
+    """The process that gives slots out, and one that borrows; both know the same workers."""
+
+    def __init__(self, lending: World, borrowing: World) -> None:
+        self.lending, self.borrowing = lending, borrowing
+
+    def serve(self, *candidates) -> None:
+        for world in (self.lending, self.borrowing):
+            world.serve(*candidates)
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[OpenAIWorker]:
+    async with running() as started:
+        yield started
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    async with AsyncExitStack() as closing:
+        one, two = [await closing.enter_async_context(links(QUICK.model_copy(update={"queue": 60}))) for _ in "ab"]  # fmt: skip
+        lending = World(one)
+        pair = Pair(lending, World(two, lender=lending.router.lending))
+        yield pair
+        assert not pair.lending.router.in_flight
+        assert not pair.borrowing.router.in_flight
+
+
+def at_work(worker: OpenAIWorker) -> int:
+    return len(worker.received) - worker.served - worker.hung_up
+
+
+async def ask_and_look(world: World, worker: OpenAIWorker, request: Request) -> int:
+    """Ask, and return how many requests the worker had when this one was answered."""
+    async with world.router.answer(request):
+        return at_work(worker)
+
+
+async def test_requests_of_both_processes_are_all_answered_and_never_more_at_one_time_than_slots(
+    pair: Pair, worker: OpenAIWorker
+) -> None:
+    pair.serve(own(worker.url, capacity=2))
+    worker.fail(delay_first=0.01)
+    worlds = [pair.lending, pair.borrowing] * 20
+    seen = await asyncio.gather(*(ask_and_look(w, worker, chat()) for w in worlds))
+    assert len(seen) == len(worker.received) == 40
+    assert max(seen) <= 2
+
+
+async def test_callers_who_leave_their_queue_or_their_slot_cost_nobody_a_slot(
+    pair: Pair, worker: OpenAIWorker
+) -> None:
+    pair.serve(own(worker.url, capacity=1))
+    worker.fail(delay_first=0.02)
+    asking = [asyncio.ensure_future(pair.borrowing.ask(chat())) for _ in range(12)]
+    await until(lambda: len(worker.received) == 1)
+    for one in asking[::2]:
+        one.cancel()
+    await asyncio.wait(asking)
+    assert sum(not one.cancelled() for one in asking) == 6
+    assert (await pair.lending.ask(chat()))[1] == 1
+
+
+async def test_a_borrower_goes_to_a_worker_with_a_free_slot_before_it_waits(
+    pair: Pair, worker: OpenAIWorker
+) -> None:
+    async with running() as other:
+        pair.serve(own(worker.url, cid="a", capacity=1), own(other.url, cid="b", capacity=1))
+        async with pair.lending.router.answer(chat()) as first:
+            assert first.candidate.service.cid == "a"
+            async with pair.borrowing.router.answer(chat()) as second:
+                assert second.candidate.service.cid == "b"
+                with pytest.raises(NoCapacity):
+                    await pair.borrowing.ask(chat())
+
+
+async def test_a_second_attempt_takes_a_slot_as_well(pair: Pair, worker: OpenAIWorker) -> None:
+    async with running() as broken:
+        broken.fail(status=500)
+        pair.serve(own(broken.url, cid="a", capacity=1), own(worker.url, cid="b", capacity=1))
+        assert (await pair.borrowing.ask(chat()))[1] == 2
+        async with pair.lending.router.answer(chat()) as held:
+            assert held.candidate.service.cid == "b"
+            with pytest.raises(WorkerBusy):
+                await pair.borrowing.ask(chat())
+        assert len(worker.received) == 2
+
+
+async def test_a_worker_without_a_bound_costs_no_question(pair: Pair, worker: OpenAIWorker) -> None:
+    pair.borrowing.serve(own(worker.url))
+    # Nobody could lend it: the lender does not know it.
+    assert (await pair.borrowing.ask(chat()))[1] == 1
+
+
+async def test_who_waits_for_a_worker_that_the_lender_does_not_know_any_more_is_told_so(
+    pair: Pair, worker: OpenAIWorker
+) -> None:
+    pair.borrowing.serve(own(worker.url, capacity=1))
+    with pytest.raises(NobodyServes):
+        await pair.borrowing.ask(chat())
+
+
+async def test_slots_lent_count_as_load_of_the_worker(pair: Pair, worker: OpenAIWorker) -> None:
+    pair.serve(own(worker.url, capacity=3))
+    async with pair.borrowing.router.answer(chat()):
+        assert pair.lending.router.busy()[Service("p", MODEL)].in_flight == 1
+    assert pair.lending.router.busy() == {}
+
+
+async def test_a_worker_whose_bound_shrinks_under_way_gets_all_its_slots_back(
+    pair: Pair, worker: OpenAIWorker
+) -> None:
+    pair.serve(own(worker.url, capacity=3))
+    async with AsyncExitStack() as answers:
+        for world in (pair.borrowing, pair.borrowing, pair.lending):
+            await answers.enter_async_context(world.router.answer(chat()))
+        for world in (pair.lending, pair.borrowing):
+            world.workers = Workers.of([own(worker.url, capacity=1).worker])
+    assert (await pair.borrowing.ask(chat()))[1] == 1
