@@ -43,6 +43,8 @@ class Sizes:
     """Whether a part works: store, mesh."""
     frames: Mapping[str, int]
     """The registry's counters since the start."""
+    routed: Mapping[str, int]
+    """The router's counters since the start."""
     connections: int
     """Peers connected to the mesh."""
     loop_lag: float
@@ -238,6 +240,14 @@ class _Momentary(Collector):
                 labels=("event",),
             ),
             sizes.relayed,
+        )
+        yield _labelled(
+            CounterMetricFamily(
+                "modelvine_router_events",
+                "What happened to requests beside being answered, since the start.",
+                labels=("event",),
+            ),
+            sizes.routed,
         )
         yield _labelled(
             CounterMetricFamily(

@@ -4,7 +4,7 @@ Yields the candidate to try and is sent what went wrong. What every worker would
 broke after the caller had seen part of an answer.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from router.candidates import Candidate
@@ -20,23 +20,29 @@ class Failure:
 
 
 def attempts(
-    ordered: Sequence[Candidate], *, at_most: int, budget: float
+    ordered: Sequence[Candidate],
+    *,
+    at_most: int,
+    within: float,
+    afford: Callable[[Candidate, WorkerError], bool],
 ) -> Generator[Candidate, Failure, None]:
     """Go through the candidates until one answers or there is no point; then raise the last error.
 
-    A node that has failed is asked again only when no other is left. No attempt starts once `budget` seconds are gone.
+    A node that has failed is asked again only when no other is left. No attempt starts once `within` seconds are gone,
+    and `afford` says whether one more may be made after this failure of this candidate.
     """
     left = list(ordered)
     failed = set()
     last: WorkerError | None = None
-    for _ in range(min(at_most, len(left))):
+    for others in reversed(range(min(at_most, len(left)))):
         # The machine is as likely a cause as the worker on it, so another machine is the better bet.
         candidate = next((c for c in left if c.node not in failed), left[0])
         left.remove(candidate)
         failure = yield candidate
         last = failure.error
         failed.add(candidate.node)
-        if not last.elsewhere or failure.elapsed >= budget:
+        again = others and last.elsewhere and failure.elapsed < within
+        if not again or not afford(candidate, last):
             break
     if last is not None:
         raise last

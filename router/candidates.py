@@ -54,6 +54,11 @@ class Candidate:
         return f"{self.node}/{self.service.project}/{self.service.model}/{self.service.cid}"
 
     @property
+    def place(self) -> str:
+        """What fails as one: the worker's process, or the other machine."""
+        return self.worker.api if self.worker is not None else self.node
+
+    @property
     def dialect(self) -> str:
         """The module name of the dialect that speaks to it: a peer is a worker whose dialect is ours."""
         return self.worker.dialect if self.worker else "peer"

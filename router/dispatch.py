@@ -1,5 +1,6 @@
 """Sends a request to the first candidate that answers."""
 
+import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from router.trying import Attempt, Desk, Outcome, Routed
 from router.vigil import Vigil
 from router.waits import Waits
 from router.workers import Worker, Workers
+
+log = logging.getLogger("modelvine.router")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class Router:
         self._desk = Desk(self._ledger, self._put, observe, now)
         self.in_flight = self._ledger.in_flight
         self.reports = self._ledger.reports
+        self.events = self._ledger.events
         vigil = Vigil(self._ledger.silence, self._alive, now, spawn)
         self._waits = Waits(
             look=lambda c: vigil.look(c) if c.worker else look(c.node),
@@ -124,9 +128,12 @@ class Router:
     async def _begun(self, request: Request) -> tuple[Attempt, Routed]:
         """Return the first attempt that is answered, entered; whoever takes it has to leave it."""
         began = self._now()
+        self._ledger.asked()
         left, holds_slot = await self._ordered(request)
         most = self._settings.attempts
-        tries = attempts(left, at_most=most, budget=self._settings.total_timeout)
+        tries = attempts(
+            left, at_most=most, within=self._settings.total_timeout, afford=self._afford
+        )
         candidate, tried = next(tries), 1
         while True:
             left.remove(candidate)
@@ -148,6 +155,12 @@ class Router:
                 self._policy.answered(request, candidate)
                 return attempt, routed
             candidate, tried, holds_slot = tries.send(failure), tried + 1, False
+
+    def _afford(self, candidate: Candidate, error: WorkerError) -> bool:
+        affordable = self._ledger.afford(candidate, error)
+        if not affordable:
+            log.warning("a failure is not tried elsewhere: router.retry_share is spent: %s", error)
+        return affordable
 
     def _put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
         request, candidate, others = attempt.request, attempt.candidate, attempt.others

@@ -6,7 +6,7 @@ RouterError
 ├── NobodyServes            the name is known, but nobody who is alive and willing serves it now
 ├── NoCapacity              all who could are full; try again after `retry_after` seconds
 └── WorkerError             one attempt ended badly
-    ├── WorkerUnreachable   no connection: nothing was sent
+    ├── WorkerUnreachable   no connection, or silence where there was one
     ├── WorkerTimeout       connected, but too slow in one named phase
     ├── WorkerBusy          it said that it is full
     ├── WorkerFailed        it answered with a failure of its own, or with nonsense
@@ -64,10 +64,16 @@ class WorkerError(RouterError):
 
     elsewhere: ClassVar[bool] = True
     blames_worker: ClassVar[bool] = True
+    sent: bool = True
+    """Whether the worker may have begun to work on it: trying again makes that work be done twice."""
 
 
 class WorkerUnreachable(WorkerError):
-    """No connection could be made; nothing of the request was sent."""
+    """No connection could be made, so nothing was sent; or it fell silent after the request was `sent`."""
+
+    def __init__(self, message: str, *, sent: bool = False) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 class WorkerTimeout(WorkerError):
@@ -76,12 +82,14 @@ class WorkerTimeout(WorkerError):
     def __init__(self, phase: str, seconds: float) -> None:
         super().__init__(f"no {phase} within {seconds:g} s")
         self.phase = phase
+        self.sent = phase != "connection"
 
 
 class WorkerBusy(WorkerError):
     """The worker said that it is full, for `retry_after` seconds where it named a time."""
 
     blames_worker = False
+    sent = False
 
     def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -96,6 +104,7 @@ class WorkerStale(WorkerError):
     """The peer does not serve this model any more: our catalog is behind."""
 
     blames_worker = False
+    sent = False
 
 
 class WorkerRejected(WorkerError):

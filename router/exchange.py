@@ -232,7 +232,7 @@ def _failure(error: OSError, settings: RouterSettings) -> WorkerError:
         case ConnectTimeout():
             return WorkerTimeout("connection", settings.connect_timeout)
         case GivenUp():
-            return WorkerUnreachable("the node that was asked fell silent")
+            return WorkerUnreachable("the node that was asked fell silent", sent=True)
         case TimeoutError():
             return WorkerTimeout("first byte", settings.first_byte_timeout)
         case CannotConnect():

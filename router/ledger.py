@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from registry.records import Load, PeerId, Service
+from router.budget import Budget
 from router.candidates import Candidate, Known
 from router.dialects import Answer
 from router.errors import WorkerBusy, WorkerError, WorkerRejected
+from router.events import EVENTS
 from router.health import Condition, Health, Sign
 from router.lending import Lender, Lent
 from router.meter import Meter, Tally
@@ -44,6 +46,8 @@ class Ledger:
         self.silence = Silence()
         self.lent = None if lender is None else Lent(lender, self.count)
         self.waiting = self.lent or Waiting(settings, release=self.release)
+        self.events: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
+        self._budget = Budget(settings.retry_share)
         self._meter = Meter()
         self._health = Health(random)
 
@@ -98,6 +102,20 @@ class Ledger:
         """Note that a slot of our own is taken."""
         self._count((self._own, service), 1)
 
+    def asked(self) -> None:
+        """A request came in."""
+        self._budget.began(self._now())
+
+    def afford(self, candidate: Candidate, error: WorkerError) -> bool:
+        """Say whether one more attempt may follow this failure, and take it as made."""
+        # What was never begun costs the workers nothing when it is tried again.
+        if not error.sent:
+            return True
+        if self._budget.spend(candidate.place, 1 + self._under_way(candidate), self._now()):
+            return True
+        self.events["retries_refused"] += 1
+        return False
+
     def began(self, candidate: Candidate, *, holds_slot: bool) -> None:
         """An attempt begins; whoever waited for a slot holds it already."""
         now = self._now()
@@ -137,6 +155,11 @@ class Ledger:
                 self.waiting.took(request.model, seconds)
             self.release(candidate.service)
         self._judge(candidate, answer, error)
+
+    def _under_way(self, candidate: Candidate) -> int:
+        if candidate.worker is not None:
+            return self.in_flight.get(candidate.key, 0)
+        return sum(n for (node, _), n in self.in_flight.items() if node == candidate.node)
 
     def _judge(
         self, candidate: Candidate, answer: Answer | None, error: WorkerError | None

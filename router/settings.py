@@ -17,6 +17,13 @@ class RouterSettings(BaseModel):
         le=10,
         description="Workers tried at most for one request, before its first byte. More hide more failures and cost time.",
     )
+    retry_share: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="Second attempts may be this share of the requests of the last 10 s, and 30 in any case; beyond it a caller "
+        "gets the first error. More hide more failures, and cost the other workers more when many fail.",
+    )
     queue: int = Field(
         100,
         ge=0,

@@ -109,7 +109,7 @@ class _Watched:
         elsewhere: bool,
     ) -> None:
         self.candidate = candidate
-        self.place = candidate.worker.api if candidate.worker else candidate.node
+        self.place = candidate.place
         self.elsewhere = elsewhere
         self.others = others
         self.since = asyncio.get_running_loop().time()
@@ -125,7 +125,7 @@ class _Watched:
         except TimeoutError as error:
             if not self._scope.expired():
                 raise
-            raise WorkerUnreachable("whoever was asked fell silent") from error
+            raise WorkerUnreachable("whoever was asked fell silent", sent=True) from error
         finally:
             self._waits._remove(self)  # noqa: SLF001
 

@@ -21,6 +21,7 @@ from node.profiles import PROFILES
 from node.refusals import LINES
 from registry.events import EVENTS
 from registry.liveness import OPENS, REASONS, SHUTS, TABLE, Contact, Presence
+from router import events as router_events
 from router import policies
 from router.errors import (
     AnswerBroken,
@@ -39,6 +40,7 @@ SIZES = Sizes(
     workers=0,
     up={"mesh": True, "store": True},
     frames={"frames_in": 0},
+    routed={"retries_refused": 0},
     connections=0,
     loop_lag=0.0,
     relaying={"circuits": 1},
@@ -113,6 +115,14 @@ def events_table() -> Iterable[str]:
         yield f"| `{event}` | {words} | {'once a minute' if event in LINES else ''} |"
 
 
+def router_events_table() -> Iterable[str]:
+    """List what the router counts."""
+    yield "| `event` | what it counts |"
+    yield "|---|---|"
+    for event, words in router_events.EVENTS.items():
+        yield f"| `{event}` | {words} |"
+
+
 def liveness_table() -> Iterable[str]:
     """List what each piece of evidence does to a node in each state, and to our own way to it."""
     yield f"| evidence | what was seen | {' | '.join(Contact)} | our way |"
@@ -131,6 +141,7 @@ TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
     "errors": errors_table,
     "metrics": metrics_table,
     "events": events_table,
+    "router_events": router_events_table,
     "liveness": liveness_table,
 }
 

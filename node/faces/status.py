@@ -90,6 +90,7 @@ def _sizes(context: Context) -> Sizes:
         workers=len(context.agent.workers),
         up={part: part not in degraded for part in _PARTS},
         frames=registry.counted(),
+        routed=context.router.events,
         connections=len(registry.mesh.connections()),
         loop_lag=context.lateness.worst(time.monotonic()),
         relaying={what: count for what, count in relay.items() if what in _NOW},

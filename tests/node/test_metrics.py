@@ -15,6 +15,7 @@ SIZES = Sizes(
     workers=2,
     up={"store": True, "mesh": False},
     frames={"frames_in": 12},
+    routed={"retries_refused": 3},
     connections=2,
     loop_lag=0.25,
     relaying={"circuits": 1},

@@ -23,9 +23,19 @@ def at(node: str, cid: str = "") -> Candidate:
 
 
 def tried(
-    ordered: Sequence[Candidate], error: WorkerError, at_most: int = 10, seconds: float = 0
+    ordered: Sequence[Candidate],
+    error: WorkerError,
+    at_most: int = 10,
+    seconds: float = 0,
+    affordable: int = 10,
 ) -> list[Candidate]:
-    tries = attempts(ordered, at_most=at_most, budget=10)
+    asked: list[Candidate] = []
+
+    def afford(failed: Candidate, _: WorkerError) -> bool:
+        asked.append(failed)
+        return len(asked) <= affordable
+
+    tries = attempts(ordered, at_most=at_most, within=10, afford=afford)
     seen = [next(tries)]
 
     def go_on() -> None:
@@ -35,6 +45,8 @@ def tried(
     with pytest.raises(WorkerError) as raised:
         go_on()
     assert raised.value is error
+    # Only what would be tried again is paid for.
+    assert asked == seen[: min(len(seen) - 1, affordable) + (len(seen) > affordable)]
     return seen
 
 
@@ -62,8 +74,14 @@ def test_nothing_is_started_once_the_time_is_used_up() -> None:
     assert tried([at("a"), at("b"), at("c")], WorkerFailed("x"), seconds=5) == [at("a"), at("b")]
 
 
+def test_what_cannot_be_afforded_is_not_tried() -> None:
+    ordered = [at("a"), at("b"), at("c")]
+    assert tried(ordered, WorkerFailed("x"), affordable=1) == [at("a"), at("b")]
+    assert tried(ordered, WorkerFailed("x"), affordable=0) == [at("a")]
+
+
 def test_nobody_to_try_yields_nobody() -> None:
-    assert list(attempts([], at_most=3, budget=1)) == []
+    assert list(attempts([], at_most=3, within=1, afford=lambda *_: True)) == []
 
 
 @given(

@@ -11,6 +11,7 @@ from registry.catalog import Catalog, Signed
 from registry.liveness import Presence
 from registry.records import Load, PeerId, Record, Service, Version
 from router import dialects
+from router.budget import RESERVE
 from router.candidates import Candidate, Reason
 from router.dispatch import Router
 from router.errors import (
@@ -359,3 +360,43 @@ async def test_a_worker_that_froze_is_left_and_asked_nothing_until_it_lives(worl
             await asyncio.sleep(0.02)
         # All the while nobody's request was put to it but the first; the rest were questions whether it lives.
         assert asked.count(b"POST") == 1
+
+
+async def test_when_everything_fails_no_more_than_the_budget_is_tried_again(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with several(2) as (one, other):
+        one.fail(status=500)
+        other.fail(status=500)
+        world.serve(own(one.url, cid="1"), own(other.url, cid="2"))
+        # A place that fails for the first time in a while is taken for one that died with what was there: one request.
+        for _ in range(RESERVE + 12):
+            with pytest.raises(WorkerFailed) as failed:
+                await world.ask(chat())
+    assert failed.value.attempts == 1
+    assert len(one.received) + len(other.received) == 2 * (RESERVE + 1) + 11
+    assert world.router.events["retries_refused"] == 11
+    assert "router.retry_share" in caplog.text
+
+
+async def test_a_machine_that_dies_with_many_requests_under_way_fails_none_of_them(
+    world: World,
+) -> None:
+    async with AsyncExitStack() as dying, running() as good:
+        worker = await dying.enter_async_context(running())
+        worker.fail(hang=True)
+        world.serve(own(worker.url, cid="1"), own(good.url, cid="2"))
+        callers = [asyncio.ensure_future(world.ask(chat())) for _ in range(4 * RESERVE)]
+        await until(lambda: len(worker.received) == len(callers))
+        await dying.aclose()
+        assert [attempts for _, attempts in await asyncio.gather(*callers)] == [2] * len(callers)
+    assert world.router.events["retries_refused"] == 0
+
+
+async def test_what_was_never_begun_costs_no_budget(world: World) -> None:
+    async with running() as good:
+        world.serve(own(NOBODY, cid="1"), own(good.url, cid="2"))
+        for cid in range(2 * RESERVE):
+            world.serve(own(NOBODY, cid=f"1{cid}"), own(good.url, cid="2"))
+            assert b'"llama"' in (await world.ask(chat()))[0]
+    assert world.router.events["retries_refused"] == 0
