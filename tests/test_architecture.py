@@ -58,6 +58,12 @@ TESTED_AS_A_WHOLE = {
     "registry/mesh/inbox.py": "part of every mesh, under the contract suite",
     "registry/mesh/libp2p_*.py": "parts of libp2p.py, under the contract suite",
 }
+# Where files are found by their names, and the suite that runs over every one.
+CONTRACTS = {
+    "registry/store": "tests/registry/store/test_contract.py",
+    "router/dialects": "tests/router/dialects/test_contract.py",
+    "router/policies": "tests/router/policies/test_contract.py",
+}
 
 
 def relative(path: Path) -> str:
@@ -199,6 +205,7 @@ def test_a_file_has_its_test() -> None:
         breaking(
             lambda path: (
                 has_its_own_test(path)
+                or relative(path.parent) in CONTRACTS
                 or path.name == "__init__.py"
                 or any(fnmatch(relative(path), pattern) for pattern in TESTED_AS_A_WHOLE)
             )
@@ -223,6 +230,7 @@ def test_no_exception_to_a_law_outlives_its_reason() -> None:
     stale += [name for name in OWN_TASKS if not any(tasks_started(ROOT / name))]
     untested = [relative(path) for path in FILES if not has_its_own_test(path)]
     stale += [pattern for pattern in TESTED_AS_A_WHOLE if not filter_names(untested, pattern)]
+    stale += [suite for suite in CONTRACTS.values() if not (ROOT / suite).exists()]
     assert stale == []
 
 

@@ -1,4 +1,4 @@
-"""Show every setting that holds, and where its value comes from.
+"""Show every setting that holds and where its value comes from, or which policies there are.
 
 Defaults < profile < settings file < environment < flags. With the flags of `modelvine up` it shows what they would lead
 to. Passwords are masked.
@@ -7,36 +7,67 @@ Examples:
   modelvine config show
   modelvine config show --profile wan
   MODELVINE_STORE=memory modelvine config show --json
+  modelvine config policies
 """
 
 import argparse
+from collections.abc import Iterable
 
 from node.cli.console.options import add_json, add_settings, settings_given
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    actions = parser.add_subparsers(title="what to do", metavar="ACTION", required=True)
-    show = actions.add_parser("show", help="print the settings")
-    add_settings(show)
-    add_json(show)
+    actions = parser.add_subparsers(
+        title="what to do", metavar="ACTION", required=True, dest="action"
+    )
+    for name, what in (
+        ("show", "print the settings"),
+        ("policies", "print what `router.policy` may be, and mark what it is"),
+    ):
+        action = actions.add_parser(name, help=what)
+        add_settings(action)
+        add_json(action)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the settings."""
+    """Print the settings, or the policies."""
     from node import config  # noqa: PLC0415
-    from node.cli.console.text import say_json, say_table  # noqa: PLC0415
 
     rows = config.load(settings_given(arguments), file=arguments.config).rows()
+    if arguments.action == "policies":
+        _say_policies({key: value for key, value, _ in rows}["router.policy"], arguments)
+    else:
+        _say_settings(rows, arguments)
+    return 0
+
+
+def _say_policies(chosen: object, arguments: argparse.Namespace) -> None:
+    from node.cli.console.text import say_json, say_table  # noqa: PLC0415
+    from router import policies  # noqa: PLC0415
+
+    found = {name: policies.summary(name) for name in policies.NAMES}
+    if arguments.json:
+        say_json({"policy": chosen, "policies": found})
+        return
+    say_table(
+        ("", "POLICY", "WHAT IT DOES"),
+        (("*" if name == chosen else "", name, what) for name, what in found.items()),
+        none="",
+    )
+
+
+def _say_settings(rows: Iterable[tuple[str, object, str]], arguments: argparse.Namespace) -> None:
+    from node.cli.console.text import say_json, say_table  # noqa: PLC0415
+
     if arguments.json:
         say_json({key: {"value": value, "origin": origin} for key, value, origin in rows})
-        return 0
+        return
     say_table(
         ("SETTING", "VALUE", "FROM"),
         ((key, _shown(value), origin) for key, value, origin in rows),
         none="",
     )
-    return 0
 
 
 def _shown(value: object) -> str:

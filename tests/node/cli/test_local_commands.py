@@ -7,6 +7,7 @@ import pytest
 from node.config import KEYS
 from node.exclusive import only_node_in
 from node.secret_files import read_swarm_key
+from router import policies
 from tests.node.cli.conftest import Modelvine
 
 
@@ -23,6 +24,19 @@ def test_config_show_lists_every_setting_with_its_origin(
     assert found["mesh.listen"]["origin"] == "profile lan"
     assert found["node.profile"] == {"value": "lan", "origin": "--profile"}
     assert found["node.store"] == {"value": "redis://:***@db/0", "origin": "MODELVINE_STORE"}
+
+
+def test_config_policies_lists_what_each_does_and_marks_the_one_that_holds(
+    modelvine: Modelvine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELVINE_ROUTER_POLICY", "prefix")
+    lines = modelvine("config", "policies").out.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("*")] == ["*"]
+    assert any(line.startswith("*  prefix") for line in lines)
+    assert len(lines) == len(policies.NAMES) + 1
+    found = json.loads(modelvine("config", "policies", "--json").out)
+    assert found["policy"] == "prefix"
+    assert found["policies"] == {name: policies.summary(name) for name in policies.NAMES}
 
 
 def test_config_show_for_people_is_a_table(modelvine: Modelvine) -> None:
