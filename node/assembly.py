@@ -23,7 +23,7 @@ from registry.store import Store
 from registry.store.opening import open_store
 from router import dialects, policies
 from router.dispatch import Router
-from router.errors import WorkerTimeout, WorkerUnreachable
+from router.errors import WorkerStale, WorkerTimeout, WorkerUnreachable
 from router.links import Links
 from router.premises import Premises, networks_of
 from router.reaching import Reaching
@@ -75,7 +75,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         settings=settings.router,
         now=time.monotonic,
         random=random.random,
-        observe=_observer(registry, metrics),
+        observe=observer(registry, metrics),
         look=registry.look,
         silent=registry.silent,
         spawn=links.crew.spawn,
@@ -164,7 +164,9 @@ def exchange_load(registry: Registry, router: Router) -> None:
     registry.on_change(changed)
 
 
-def _observer(registry: Registry, metrics: Metrics) -> Callable[[Outcome], None]:
+def observer(registry: Registry, metrics: Metrics) -> Callable[[Outcome], None]:
+    """Have the metrics and the registry take in what every attempt showed."""
+
     def observe(outcome: Outcome) -> None:
         metrics.attempt(outcome)
         node = outcome.candidate.node
@@ -174,5 +176,8 @@ def _observer(registry: Registry, metrics: Metrics) -> Callable[[Outcome], None]
             # Only the way to a node says something about the node; a failing worker does not.
             case WorkerUnreachable() | WorkerTimeout(phase="connection"):
                 registry.observe(node, Evidence.FAILED)
+            # Its newest word has not come to us yet, or it got lost.
+            case WorkerStale() if outcome.candidate.worker is None:
+                registry.refresh(node)
 
     return observe

@@ -20,6 +20,11 @@ log = logging.getLogger("modelvine.registry")
 _AT_ONCE = 4
 _WAITING = 256
 
+REFRESH = 1.0
+"""Seconds between two comparisons with one node that was found to be behind what we hold of it, at least."""
+
+_REFRESHED = 1_024  # nodes whose last one is remembered
+
 
 class Comparing:
     """Makes our registry and those of connected peers equal."""
@@ -46,6 +51,7 @@ class Comparing:
         self._counters = counters
         self._wanted: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
         self._waiting: set[PeerId] = set()
+        self._refreshed: dict[PeerId, float] = {}
 
     def want(self, peer: PeerId) -> None:
         """Compare with a peer soon."""
@@ -61,6 +67,17 @@ class Comparing:
             self.want(node)
         elif connected:
             self.want(connected[int(self._random() * len(connected))])
+
+    def refresh(self, node: PeerId) -> None:
+        """Fetch a node's word because a request found ours to be behind, at most once a second for each node."""
+        now = self._now()
+        if now - self._refreshed.get(node, float("-inf")) < REFRESH:
+            return
+        self._refreshed.pop(node, None)
+        if len(self._refreshed) >= _REFRESHED:
+            del self._refreshed[next(iter(self._refreshed))]
+        self._refreshed[node] = now
+        self.want_word_of(node)
 
     async def run(self) -> None:
         """Compare now and then, and whenever somebody is wanted, until cancelled."""

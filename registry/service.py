@@ -231,6 +231,10 @@ class Registry:
         """Say whether a node left our own probe unanswered, and has not answered since."""
         return self._replica.members.silent(node)
 
+    def refresh(self, node: PeerId) -> None:
+        """Compare with a node at once, because what we hold of it is behind; at most once a second for each."""
+        self._comparing.refresh(node)
+
     async def start(self, serve_pipe: PipeHandler) -> None:
         """Join the mesh; raise `MeshDown` when it cannot be had at all, a port in use for example."""
 

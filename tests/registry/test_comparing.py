@@ -83,3 +83,19 @@ async def test_a_newer_word_is_fetched_from_its_owner_or_else_from_anyone() -> N
         await until(lambda: scene.asked == {B.peer: 1, C.peer: 1})
         running.cancel()
     await scene.mesh.stop()
+
+
+async def test_a_node_that_a_request_found_changed_is_asked_at_once_and_no_more_than_once_a_second() -> (
+    None
+):
+    scene = Scene()
+    await scene.start()
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(scene.comparing.run())
+        for _ in range(20):
+            scene.comparing.refresh(B.peer)
+            scene.comparing.refresh(C.peer)
+            await asyncio.sleep(0)
+        await until(lambda: scene.asked == {B.peer: 1, C.peer: 1})
+        running.cancel()
+    await scene.mesh.stop()

@@ -16,7 +16,7 @@ from aiohttp import web
 from node import __version__
 from node.access import Access, is_own_address
 from node.agent import Agent
-from node.assembly import exchange_load
+from node.assembly import exchange_load, observer
 from node.bootstrap import Bootstrap
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
@@ -25,7 +25,6 @@ from node.host import Host
 from node.lateness import Lateness
 from node.metrics import Metrics
 from node.settings import Settings
-from registry.liveness import Evidence
 from registry.mesh.memory import MemoryMesh
 from registry.mesh.memory_net import MemoryNet, address_of
 from registry.records import PeerId, Reach, Standing
@@ -36,11 +35,9 @@ from registry.store.memory import MemoryStore
 from router import dialects, policies
 from router.certificate import certificate_of, server_context, trust
 from router.dispatch import Router
-from router.errors import WorkerUnreachable
 from router.links import Links, serve_pipe
 from router.premises import Premises
 from router.settings import RouterSettings
-from router.trying import Outcome
 from tests.router.world import no_relay
 
 TOKEN = "the-control-token-of-this-test-node"
@@ -140,11 +137,6 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         ),
     )
 
-    def observe(outcome: Outcome) -> None:
-        metrics.attempt(outcome)
-        if isinstance(outcome.error, WorkerUnreachable):
-            registry.observe(outcome.candidate.node, Evidence.FAILED)
-
     router = Router(
         own=identity.peer,
         catalog=lambda: registry.catalog,
@@ -156,7 +148,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         settings=settings.router,
         now=time.monotonic,
         random=random.random,
-        observe=observe,
+        observe=observer(registry, metrics),
         look=registry.look,
         silent=registry.silent,
         spawn=links.crew.spawn,

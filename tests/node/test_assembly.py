@@ -1,0 +1,51 @@
+"""How the parts of a node work on each other, seen with real nodes."""
+
+import pytest
+
+from node.settings import Settings
+from registry.mesh.memory_net import Faults, MemoryNet
+from registry.settings import RegistrySettings
+from router.settings import RouterSettings
+from tests.node.faces.assembly import World, node, told, until
+from tests.workers.openai_worker import running
+
+# Nothing but a request makes these two compare within the time of a test.
+SELDOM = Settings(
+    registry=RegistrySettings(heartbeat=60, lease=600, suspicion=60, sync=300, probe=30),
+    router=RouterSettings(policy="round_robin"),
+)
+ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+async def test_a_catalog_that_a_request_found_to_be_behind_is_right_right_after(
+    elsewhere: bool,
+) -> None:
+    world = World(MemoryNet())
+    async with running() as worker, node(world, SELDOM) as one, node(world, SELDOM) as two:
+        catalog = one.context.registry
+        await two.register(worker)
+        await until(lambda: "tiny" in catalog.catalog.offers)
+        if elsewhere:
+            await one.register(worker)
+        world.net.faults = Faults(lost=1.0)
+        async with two.http.post(
+            "/api/v0/ai/model/unregister", json={"project": "p", "model": "tiny"}
+        ) as response:
+            assert response.status == 200
+        assert two.context.peer in {offer.node for offer in catalog.catalog.offers["tiny"]}
+        attempts = []
+        for _ in range(2 if elsewhere else 1):
+            async with one.http.post("/v1/chat/completions", json=ASKED) as response:
+                assert response.status == (200 if elsewhere else 503)
+                attempts.append(int(response.headers["x-modelvine-attempts"]))
+        assert max(attempts) == 2 - (not elsewhere)
+        await until(
+            lambda: (
+                two.context.peer
+                not in {offer.node for offer in catalog.catalog.offers.get("tiny", ())}
+            )
+        )
+        if not elsewhere:
+            status, _ = await told(one.http.post("/v1/chat/completions", json=ASKED))
+            assert status == 404
