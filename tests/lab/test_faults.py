@@ -75,7 +75,7 @@ async def test_two_sides_of_a_partition_serve_on_and_are_one_again_after_it(
     healed = time.monotonic()
     network.heal()
     equal = await client.agreed(five, within=10)
-    met = await client.met(five, within=20)
+    await client.met(five, within=20)
     await client.listed(five, "both", "left-new", "right-new")
     crossed = await _ask_once(client, five[0], "right-new", by=five[4])
     show(
@@ -85,7 +85,6 @@ async def test_two_sides_of_a_partition_serve_on_and_are_one_again_after_it(
         all_alive_and_routed_after=time.monotonic() - healed,
         first_request_across=crossed,
     )
-    assert met < 20
     await _no_ghosts(client, five, "left-old", "right-old", seconds=6.0)
     for node, project in ((1, "both"), (3, "both"), (1, "left-new"), (4, "right-new")):
         await client.unregister(five[node], project)
@@ -165,10 +164,9 @@ async def test_a_frozen_node_is_routed_round_at_once_leaves_the_view_and_comes_b
         async def out() -> bool:
             return await view_without(client, others, frozen.peer)
 
-        gone = await until(out, within=25, otherwise="the frozen node is still in a live view")
+        gone = await until(out, within=15, otherwise="the frozen node is still in a live view")
         asking.end()
-    last = asking.check("frozen node", since=began, within=ROUTED_ROUND)
-    assert last <= ROUTED_ROUND
+    asking.check("frozen node", since=began, routed_round=ROUTED_ROUND)
     assert "icy" not in await client.models(five[0])
     lab.thaw(frozen)
     back = await client.met(five, within=20)
@@ -240,7 +238,7 @@ async def test_a_cut_in_one_direction_kills_nobody_and_requests_go_another_way(
         group.create_task(asking.run())
         await watch(client, five, changes, seconds=30.0)
         asking.end()
-    asking.check("one-way cut", since=began, within=ROUTED_ROUND + 1)
+    asking.check("one-way cut", since=began, routed_round=ROUTED_ROUND)
     by_node = Counter(who for _, who, _ in changes)
     late = [change for change in changes if change[0] > began + 10]
     for at, who, change in changes:

@@ -22,6 +22,9 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(300 + LOSSY)]
 
 NOWHERE = "http://127.0.0.1:9/v1"
 
+ROUTED_ROUND = 4.0
+"""Seconds after which nobody waits for a node that fell silent; one of them is for what packets lost add."""
+
 
 @pytest.mark.parametrize(("ms", "lost", "turns", "goal"), [(10, 0.0, 40, 1.0), (150, 1.0, 25, 3.0)])
 async def test_what_is_registered_at_one_is_visible_at_all_in_time(
@@ -133,19 +136,16 @@ async def test_silence_on_slow_links_that_lose_packets_is_routed_round_and_leave
         for one in asking:
             one.end()
     what = f"{silence}, 50 ms, 2 % loss"
-    round_it = [one.check(what, since=began, within=4.0) for one in asking]
+    for one in asking:
+        one.check(what, since=began, routed_round=ROUTED_ROUND)
     network.heal()
     lab.thaw(silent)
     back = await client.met(five, within=30)
     show(
-        f"{silence}, 50 ms, 2 % loss",
-        last_slow_request_sent_after=max(round_it),
+        what,
         out_of_every_live_view_after=gone,
         back_after=back,
     )
-    # A lost packet alone may make a later one slow.
-    assert max(round_it) <= 3
-    assert gone <= 15
     await client.agreed(five, within=15)
     for node in (1, 2):
         await client.unregister(five[node], "slow")
@@ -155,4 +155,4 @@ async def _out_of_view(client: Client, nodes: Sequence[Node], silent: Node) -> f
     async def out() -> bool:
         return await view_without(client, nodes, silent.peer)
 
-    return await until(out, within=25, otherwise="the silent node is still in a live view")
+    return await until(out, within=15, otherwise="the silent node is still in a live view")

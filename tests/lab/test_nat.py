@@ -15,12 +15,15 @@ from tests.lab.lab import Lab
 from tests.lab.nat import INSIDE, NatNetwork
 from tests.swarm.client import Client, Seen, events_of
 from tests.swarm.nodes import Node
-from tests.swarm.waiting import show, until
+from tests.swarm.waiting import SLACK, few, show, until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(200)]
 
 MODEL = "hidden"
 SLOW = "slow"
+
+DIALLED = 4.0
+"""Seconds for a first request to find out which addresses are dead."""
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +34,19 @@ def network(possible: None) -> Iterator[NatNetwork]:
 
 
 @pytest.fixture(scope="module")
-def few(tmp_path_factory: pytest.TempPathFactory) -> str:
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Settings of a node that keeps two connections: else, among five, everybody is connected to everybody."""
-    written: Path = tmp_path_factory.mktemp("settings") / "few.toml"
+    written: Path = tmp_path_factory.mktemp("settings") / "sparse.toml"
     written.write_text("[mesh]\ndegree = 2\n")
     return f"--config={written}"
 
 
 @pytest.fixture(scope="module")
-def started(lab: Lab, few: str) -> list[Node]:
+def started(lab: Lab, sparse: str) -> list[Node]:
     """Nodes on hosts 1 to 5, that of host n at index n - 1."""
     relays = [lab.start(host, "--relay") for host in (1, 2)]
-    open_ = lab.start(3, few, known=(1, 2))
-    hidden = [lab.start(host, few, known=(1, 2), listen=INSIDE) for host in (4, 5)]
+    open_ = lab.start(3, sparse, known=(1, 2))
+    hidden = [lab.start(host, sparse, known=(1, 2), listen=INSIDE) for host in (4, 5)]
     return [*relays, open_, *hidden]
 
 
@@ -81,6 +84,11 @@ async def _routed(client: Client, asker: Node, by: Node, *, seconds: float) -> l
     return seen
 
 
+def _at_once(seen: Sequence[Seen]) -> None:
+    """Check that nobody waits for an address that is known to be dead."""
+    assert few(sum(answer.seconds > 1 for answer in seen), len(seen))
+
+
 def _show(what: str, seen: Sequence[Seen]) -> None:
     later = [answer.seconds for answer in seen[1:]]
     show(
@@ -100,7 +108,7 @@ async def test_a_hidden_node_is_asked_through_a_relay_and_soon_directly(
     _show("open host asks a hidden one", seen)
     assert seen[0].route == "relay"
     assert seen[-1].route == "direct"
-    assert max(answer.seconds for answer in seen[1:]) < 1
+    _at_once(seen[1:])
 
 
 async def test_two_hidden_nodes_talk_through_a_relay_and_wait_for_dead_addresses_once(
@@ -109,15 +117,15 @@ async def test_two_hidden_nodes_talk_through_a_relay_and_wait_for_dead_addresses
     seen = await _routed(client, nodes[4], nodes[3], seconds=6)
     _show("hidden host asks a hidden one", seen)
     assert {answer.route for answer in seen} == {"relay"}
-    assert seen[0].seconds < 4
-    assert max(answer.seconds for answer in seen[1:]) < 1
+    assert seen[0].seconds < SLACK * DIALLED
+    _at_once(seen[1:])
 
 
 async def test_events_come_one_by_one_through_a_relay_and_hanging_up_reaches_the_worker(
     nodes: list[Node], lab: Lab, client: Client
 ) -> None:
     hidden, asker = nodes[3], nodes[4]
-    worker = lab.worker(4, "--delay-between=0.5")
+    worker = lab.worker(4, "--delay-between=3")
     await client.register(hidden, SLOW, [SLOW], worker)
     await client.listed(nodes, SLOW)
 
@@ -129,10 +137,8 @@ async def test_events_come_one_by_one_through_a_relay_and_hanging_up_reaches_the
 
     async with client.stream(asker, SLOW) as response:
         assert response.headers["x-modelvine-route"] == "relay"
-        began = time.monotonic()
         async for _ in events_of(response):
-            if time.monotonic() > began + 1:
-                break
+            break
         assert await busy()
     left = await until(idle, within=2, otherwise="the worker goes on for nobody")
     show("hung up through a relay", worker_free_after=left)

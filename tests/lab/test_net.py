@@ -1,6 +1,7 @@
 """Does the lab do what it says? A cut cuts in the direction it names, and nothing is left when its owner is killed."""
 
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -69,16 +70,18 @@ def _travels(network: Network, source: int, target: int) -> float:
 
 
 def test_packets_are_on_their_way_for_as_long_as_they_are_told_to(network: Network) -> None:
-    at_once = max(_travels(network, 1, 2) for _ in range(10))
+    at_once = min(_travels(network, 1, 2) for _ in range(10))
     network.delay(50, jitter=10)
     slow = [_travels(network, source, 2) for source in (1, 3, 4) for _ in range(10)]
     network.delay(150)
-    slower = _travels(network, 2, 1)
+    slower = min(_travels(network, 2, 1) for _ in range(5))
     network.heal()
-    again = max(_travels(network, 1, 2) for _ in range(10))
+    again = min(_travels(network, 1, 2) for _ in range(10))
     show("delay of 50 ± 10 ms", at_once=at_once, least=min(slow), most=max(slow), after=again)
+    # Any single packet may be late by chance; none may be early.
     assert max(at_once, again) < 0.02
-    assert 0.039 < min(slow) < 0.05 < max(slow) < 0.1
+    assert 0.039 < min(slow) < 0.05 < max(slow)
+    assert statistics.median(slow) < 0.1
     assert 0.149 < slower < 0.2
 
 

@@ -141,11 +141,11 @@ def test_no_bytes_get_further_than_bad_request(body: bytes, content_type: str) -
 
 def test_a_body_of_too_many_values_is_refused_before_it_is_parsed() -> None:
     body = b'{"model":"m","x":[' + b"1," * 2_100_000 + b"1]}"
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(BadRequest) as refused:
         bodies.read(body, JSON)
     assert refused.value.status == 413
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 def test_another_content_type_is_refused_as_unsupported() -> None:

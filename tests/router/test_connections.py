@@ -84,10 +84,11 @@ async def test_a_fresh_connection_that_dies_is_a_failure_and_nothing_is_sent_twi
 
 async def test_a_worker_that_reads_nothing_does_not_keep_its_connection_once_given_up() -> None:
     sizes: list[int] = []
+    given_up = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.pause_reading()
-        await asyncio.sleep(0.4)
+        await given_up.wait()
         writer.transport.resume_reading()
         size = 0
         with suppress(ConnectionError):
@@ -101,6 +102,7 @@ async def test_a_worker_that_reads_nothing_does_not_keep_its_connection_once_giv
     async with links(hurried) as ours, raw(serve) as url:
         with pytest.raises(WorkerTimeout):
             await ask(create(ours), chat(body=body), own(url))
+        given_up.set()
         await until(lambda: len(sizes) == 1)
     # What was not yet sent is dropped, not waited for.
     assert sizes[0] < len(body)

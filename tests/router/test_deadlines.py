@@ -10,16 +10,16 @@ LONG = 8 * GRAIN
 
 
 class Clock(asyncio.SelectorEventLoop):
-    """A loop whose time jumps to its next timer as soon as nothing else is to do."""
+    """A loop whose time stands still, and jumps to its next timer as soon as nothing else is to do."""
 
-    ahead = 0.0
+    now = 0.0
 
     def time(self) -> float:
-        return super().time() + self.ahead
+        return self.now
 
     def _run_once(self) -> None:
         if not self._ready and self._scheduled:
-            self.ahead += max(0.0, self._scheduled[0].when() - self.time())
+            self.now = max(self.now, self._scheduled[0].when())
         super()._run_once()
 
 

@@ -341,7 +341,6 @@ async def test_a_worker_that_froze_is_left_and_asked_nothing_until_it_lives(worl
     asked: list[bytes] = []
     clock = asyncio.get_running_loop().time
     world.now = clock()
-    began = clock()
     async with raw(serve) as url, running() as good:
         world.serve(own(url, cid="1"), own(good.url, cid="2"))
         asking = asyncio.ensure_future(world.ask(chat()))
@@ -349,7 +348,6 @@ async def test_a_worker_that_froze_is_left_and_asked_nothing_until_it_lives(worl
             world.now = clock()
             await asyncio.sleep(0.02)
         assert (await asking)[1] == 2
-        assert clock() - began < 10
         last = world.router.explain(chat()).ordered[-1]
         assert world.router.stopped(last)
         assert last.rank == 2

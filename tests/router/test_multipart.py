@@ -88,10 +88,10 @@ def test_a_malformed_form_is_a_bad_request(body: bytes) -> None:
     ],
 )
 def test_a_form_made_to_cost_a_step_per_byte_is_refused_quickly(body: bytes) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(BadRequest):
         bodies.read(body, FORM)
-    assert time.perf_counter() - began < 0.5
+    assert time.process_time() - began < 1
 
 
 def test_a_form_without_a_model_is_sent_on_as_it_is() -> None:

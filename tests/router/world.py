@@ -82,7 +82,7 @@ async def whole(answer: Answer) -> bytes:
     return answer.first + b"".join([chunk async for chunk in answer.rest])
 
 
-async def until(true: Callable[[], bool], within: float = 2.0) -> float:
+async def until(true: Callable[[], bool], within: float = 10.0) -> float:
     """Wait until something holds, at most so many seconds; return how long it took."""
     clock = asyncio.get_running_loop().time
     began = clock()

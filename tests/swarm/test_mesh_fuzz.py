@@ -44,10 +44,10 @@ _REFUSALS = (
 )
 
 MAX_COMPLAINTS = 40
-"""Warnings that one attack may leave in the log: five of each in ten seconds, of a few different ones."""
+"""Warnings that an attack may leave in the log in ten seconds: five of each, of a few different ones."""
 
-MAX_LAG = 0.5
-"""Seconds by which the victim's event loop may wake too late. The goal is a tenth of it; this machine has other work."""
+MAX_LAG = 1.0
+"""Seconds by which the victim's event loop may wake too late. The goal is 0.05; a flood that was not bounded cost 5."""
 
 NEWS_WITHIN = 5.0
 NOWHERE = "http://127.0.0.1:9/v1"
@@ -140,7 +140,8 @@ async def test_nobody_else_notices(kind: str, scene: Scene, client: Client) -> N
     log = scene.victim.log
     assert "Traceback" not in log
     assert " ERROR " not in log
-    assert _complaints(scene.victim) - before <= MAX_COMPLAINTS
+    tens_of_seconds = 1 + float(str(attack.result()["seconds"])) // 10
+    assert _complaints(scene.victim) - before <= MAX_COMPLAINTS * tens_of_seconds
     scene.grown[part] = max(scene.grown[part], _resident(scene.victim) - scene.resident[part])
     show(kind, stopped=str(attack.result()["stopped"]), took=str(attack.result()["seconds"])[:5])
 

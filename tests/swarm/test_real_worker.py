@@ -41,7 +41,7 @@ async def test_words_of_a_real_model_behind_node_1_come_one_by_one_at_node_3(
     text = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
     assert text.strip()
     # Words that were held back until the end would all come at the end.
-    assert came[0] < came[-1] / 2
+    assert came[0] < 0.9 * came[-1]
     show(
         f"{worker.fields['source']} through two nodes",
         first=came[0],

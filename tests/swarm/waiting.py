@@ -1,4 +1,8 @@
-"""How long did it take? Waits until something holds, with a limit, and prints the figures that were seen."""
+"""How long did it take, and is that broken? Waits with a limit, and prints the figures that were seen.
+
+A figure is printed beside its goal in docs/reliability.md; what is asserted is not the goal but the bound beyond which the
+mechanism does not work at all, since the machine under a test may be slow, and busy with other things.
+"""
 
 import asyncio
 import time
@@ -6,6 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 POLL = 0.02
 """Seconds between two looks."""
+
+SLACK = 3.0
+"""How many times longer than meant something may take: a busy machine is late, what is broken never comes."""
+
+BY_CHANCE = 0.1
+"""Which share of many may be slow by chance. Without the mechanism under test it is every second request, or each."""
 
 
 async def until(
@@ -15,14 +25,22 @@ async def until(
     otherwise: str,
     since: float | None = None,
 ) -> float:
-    """Return the seconds after `since` (now, where it is not given) at which `holds` first held."""
+    """Return the seconds after `since` (now, where it is not given) at which `holds` first held.
+
+    `within` is meant; a failure is what does not hold after `SLACK` times as long.
+    """
     began = time.monotonic() if since is None else since
     while True:
         held = holds()
         if held if isinstance(held, bool) else await held:
             return time.monotonic() - began
-        assert time.monotonic() - began < within, f"{otherwise}: not within {within:g} s"
+        assert time.monotonic() - began < SLACK * within, f"{otherwise}: not within {within:g} s"
         await asyncio.sleep(POLL)
+
+
+def few(outliers: int, among: int) -> bool:
+    """Whether so many of a number of requests may have been slow for no reason but chance."""
+    return outliers <= max(2, BY_CHANCE * among)
 
 
 def show(what: str, **figures: float | str) -> None:

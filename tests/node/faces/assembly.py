@@ -199,7 +199,7 @@ async def _serve(app: web.Application, listener, closing, *, tls=None) -> None:
     await web.SockSite(serving, listener, ssl_context=tls).start()
 
 
-async def until(holds, *, seconds=5.0):
+async def until(holds, *, seconds=10.0):
     """Wait until a condition holds; fail when it does not in time."""
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110 (whatever is waited for signals nobody)

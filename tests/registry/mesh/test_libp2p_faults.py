@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -380,8 +379,9 @@ async def process(name: str, *bootstrap: str) -> AsyncIterator[asyncio.subproces
 @pytest.mark.parametrize(
     ("fate", "within"),
     [
-        pytest.param(lambda victim: victim.kill(), 2.0, id="killed"),
-        pytest.param(lambda victim: victim.send_signal(signal.SIGSTOP), 6.0, id="frozen"),
+        # A connection that ends says so at once; of silence, pings tell, three seconds apart.
+        pytest.param(lambda victim: victim.kill(), 5.0, id="killed"),
+        pytest.param(lambda victim: victim.send_signal(signal.SIGSTOP), 20.0, id="frozen"),
     ],
 )
 async def test_a_peer_that_dies_in_another_process_is_seen_to_part_soon(
@@ -390,7 +390,5 @@ async def test_a_peer_that_dies_in_another_process_is_seen_to_part_soon(
     survivor = await world.seat("survivor")
     async with process("victim", *survivor.mesh.addresses()) as victim:
         await until(lambda: Joined(identity("victim").peer) in survivor.seen, within=30)
-        began = time.monotonic()
         fate(victim)
         await until(lambda: Parted(identity("victim").peer) in survivor.seen, within=within)
-        assert time.monotonic() - began < within

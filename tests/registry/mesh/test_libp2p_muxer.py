@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -51,14 +51,16 @@ async def write_below(liar: Seat, victim: Seat, *frames: bytes, then_hang_up: bo
     await thread.call(write)
 
 
-async def lose_connection(world: LibP2PWorld, victim: Seat, *frames: bytes) -> None:
+async def lose_connection(
+    world: LibP2PWorld, victim: Seat, offend: Callable[[Seat], Awaitable[None]]
+) -> None:
     bystander = await world.seat("bystander", victim)
     # Not a bootstrap peer: it would be back before anybody saw it part.
     liar = await world.seat("liar")
     await liar.mesh.connect(victim.mesh.addresses()[0], timeout=5)
     await joined(liar, victim)
-    await write_below(liar, victim, *frames)
-    await until(lambda: Parted(liar.mesh.peer) in victim.seen, within=15)
+    await offend(liar)
+    await until(lambda: Parted(liar.mesh.peer) in victim.seen, within=30)
     await frames_flow(bystander, victim, b"still here")
     assert Parted(bystander.mesh.peer) not in victim.seen
     assert Restarted() not in victim.seen
@@ -66,24 +68,30 @@ async def lose_connection(world: LibP2PWorld, victim: Seat, *frames: bytes) -> N
 
 async def test_bytes_beyond_the_window_cost_the_connection(world: LibP2PWorld) -> None:
     victim = await world.seat("victim")
+    deaf: list[Any] = []
 
     async def read_nothing(stream: Any) -> None:
+        deaf.append(stream.muxed_stream)
         await trio.Event().wait()
 
     inside(victim)[0].set_stream_handler(TProtocol("/deaf/1"), read_nothing)
     hello = prefixed(b"/multistream/1.0.0\n") + prefixed(b"/deaf/1\n")
-    await lose_connection(
-        world,
-        victim,
-        muxed(WINDOW, SYN, 1001, 0) + muxed(DATA, 0, 1001, len(hello), hello),
-        *[muxed(DATA, 0, 1001, 60_000, bytes(60_000))] * 10,
-    )
+
+    async def say_too_much(liar: Seat) -> None:
+        opened = muxed(WINDOW, SYN, 1001, 0) + muxed(DATA, 0, 1001, len(hello), hello)
+        await write_below(liar, victim, opened)
+        await until(lambda: bool(deaf))
+        # How great the window became while the greeting was read depends on how slow this machine is.
+        enough = 2 * deaf[0].target_recv_window // 60_000 + 1
+        await write_below(liar, victim, *[muxed(DATA, 0, 1001, 60_000, bytes(60_000))] * enough)
+
+    await lose_connection(world, victim, say_too_much)
 
 
 async def test_streams_without_end_cost_the_connection(world: LibP2PWorld) -> None:
     victim = await world.seat("victim")
     opened = [muxed(WINDOW, SYN, 1001 + 2 * n, 0) for n in range(MAX_STREAMS + 20)]
-    await lose_connection(world, victim, *opened)
+    await lose_connection(world, victim, lambda liar: write_below(liar, victim, *opened))
 
 
 async def test_a_connection_that_cannot_be_written_to_is_given_up_whatever_waits_to_be_read(

@@ -65,7 +65,7 @@ async def test_a_dead_port_is_tried_once_and_given_up_at_once(opened: Opening) -
     with pytest.raises(StoreUnavailable, match="ConnectionError"):
         await store.write(EPOCH)
     # The library's own ten retries take several seconds.
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 2
 
 
 async def test_a_server_that_accepts_and_says_nothing_costs_one_timeout(opened: Opening) -> None:
@@ -77,7 +77,7 @@ async def test_a_server_that_accepts_and_says_nothing_costs_one_timeout(opened: 
             started = time.monotonic()
             with pytest.raises(StoreUnavailable, match=r"no answer within 0\.2 s"):
                 await call
-            assert 0.15 < time.monotonic() - started < 0.8
+            assert 0.15 < time.monotonic() - started < 2
         await store.close()
 
 
@@ -130,7 +130,8 @@ async def test_a_frozen_server_costs_one_timeout_for_all_and_is_used_again_when_
             store.read(Space.SELF),
             return_exceptions=True,
         )
-        assert time.monotonic() - started < 1
+        # One after the other they would cost 3.3 s.
+        assert time.monotonic() - started < 2
         assert {type(result) for result in results} == {StoreUnavailable}
     finally:
         redis.thaw()

@@ -193,7 +193,7 @@ async def test_silence_before_the_first_byte_has_an_end(impatient: Subject) -> N
     with pytest.raises(WorkerTimeout) as late:
         await ask(impatient, chat(stream=True))
     assert late.value.phase == "first byte"
-    assert await until(lambda: impatient.worker.hung_up == 1) <= 0.5
+    await until(lambda: impatient.worker.hung_up == 1)
 
 
 @pytest.mark.parametrize("faults", [{"hang": True}, {"delay_first": 60}])
@@ -204,7 +204,7 @@ async def test_a_caller_who_leaves_before_the_first_byte_is_missed_by_the_worker
     caller = asyncio.ensure_future(ask(subject, chat(stream=True)))
     await until(lambda: len(subject.worker.received) == 1)
     caller.cancel()
-    assert await until(lambda: subject.worker.hung_up == 1) <= 0.5
+    await until(lambda: subject.worker.hung_up == 1)
     assert caller.cancelled()
 
 
@@ -213,7 +213,7 @@ async def test_a_caller_who_leaves_in_mid_stream_is_missed_by_the_worker(subject
     async with subject.dialect.answer(chat(stream=True), subject.candidate) as answer:
         async for _ in answer.rest:
             break
-    assert await until(lambda: subject.worker.hung_up == 1) <= 0.5
+    await until(lambda: subject.worker.hung_up == 1)
 
 
 async def test_a_caller_who_is_cancelled_in_mid_stream_is_missed_by_the_worker(
@@ -230,7 +230,7 @@ async def test_a_caller_who_is_cancelled_in_mid_stream_is_missed_by_the_worker(
     caller = asyncio.ensure_future(call())
     await asyncio.wait_for(began.wait(), 2)
     caller.cancel()
-    assert await until(lambda: subject.worker.hung_up == 1) <= 0.5
+    await until(lambda: subject.worker.hung_up == 1)
 
 
 @pytest.mark.parametrize("name", dialects.NAMES)
