@@ -5,6 +5,7 @@ or by pointing a name of its own at this address (it then carries that name as `
 """
 
 import hmac
+import re
 import socket
 from collections.abc import Iterable
 from functools import lru_cache
@@ -17,6 +18,7 @@ from node.faces.errors import NotAllowed, UnsupportedMediaType
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # A proxy on this machine speaks for callers who are elsewhere; it says so in one of these.
+_HOST = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?")
 _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 
 
@@ -103,10 +105,8 @@ def _address(text: str) -> IPv4Address | IPv6Address | None:
 
 @lru_cache(maxsize=1024)
 def _is_ours(header: str, names: frozenset[str]) -> bool:
-    try:
-        host = urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return False
+    named = _HOST.fullmatch(header)
+    host = (named[1] or named[2]).lower() if named else ""
     return _address(host) is not None or host.rstrip(".") in names
 
 

@@ -5,13 +5,14 @@ A body is hostile until read: `read` answers for its shape, and turns whatever i
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import orjson
 
 from router import multipart
 from router.errors import BadRequest
+from router.media import media_of
 
 MAX_MODEL_CHARACTERS = 513
 """`PROJECT/MODEL`, each at most 256 bytes."""
@@ -19,8 +20,16 @@ MAX_MODEL_CHARACTERS = 513
 MAX_VALUES = 2_000_000
 """Values in one JSON body: more would cost hundreds of megabytes once parsed. A million tokens of text have far fewer."""
 
+MAX_DEPTH = 250
+"""How deep arrays and objects may be nested; schemas of tools take a dozen. Readers in C give up at 250 to 1,000."""
+
+MAX_ESCAPED_BYTES = 256 * 1024
+"""The longest body whose ASCII letters may be spelt as escapes, as no program does; each of its keys must be read."""
+
 _SMALL = 1024 * 1024
 _KEY = b'"model"'
+# \u006d is an m: each letter of the key may be spelt so. A backslash that is escaped itself begins no escape.
+_ESCAPED_LETTER = re.compile(rb"(?<!\\)(?:\\\\)*+\\u006")
 _SPACE = b" \t\r\n"
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _NOTABLE = re.compile(rb'["{}\[\]]')
@@ -38,7 +47,7 @@ class Asked:
 
 def read(body: bytes, content_type: str) -> Asked:
     """Read a JSON object or a multipart form; raise `BadRequest` for everything else."""
-    kind = _kind(content_type)
+    kind = media_of(content_type).kind
     if kind == multipart.CONTENT_TYPE:
         form = multipart.fields(body, content_type)
         stream = form.get("stream", "").lower() in ("true", "1")
@@ -47,7 +56,8 @@ def read(body: bytes, content_type: str) -> Asked:
         raise BadRequest(
             f"send application/json or {multipart.CONTENT_TYPE}, not {kind[:100]!r}", status=415
         )
-    fields = _parsed(body)
+    fields = object_of(body)
+    _check_named_once(body, fields)
     wanted = fields.get("stream")
     if wanted is not None and not isinstance(wanted, bool):
         raise BadRequest("`stream` must be true or false", param="stream")
@@ -56,7 +66,7 @@ def read(body: bytes, content_type: str) -> Asked:
 
 def with_model(body: bytes, content_type: str, model: str) -> bytes:
     """Return a body that `read` has accepted with its model named `model`, all other bytes as they were."""
-    if _kind(content_type) == multipart.CONTENT_TYPE:
+    if media_of(content_type).kind == multipart.CONTENT_TYPE:
         return multipart.with_model(body, content_type, model)
     return splice_model(body, model)
 
@@ -79,11 +89,10 @@ def splice_model(body: bytes, model: str) -> bytes:
     return b"".join((*pieces, body[at:]))
 
 
-def _kind(content_type: str) -> str:
-    return content_type.partition(";")[0].strip().lower()
-
-
-def _parsed(body: bytes) -> Mapping[str, object]:
+def object_of(body: bytes) -> Mapping[str, object]:
+    """Return a body as a JSON object; raise `BadRequest` for what is none, or has too many values or levels."""
+    if not body:
+        raise BadRequest("the request has no body; send a JSON object")
     if len(body) > _SMALL and sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:
         raise BadRequest(f"the body holds more than {MAX_VALUES:,} values", status=413)
     try:
@@ -92,7 +101,39 @@ def _parsed(body: bytes) -> Mapping[str, object]:
         raise BadRequest(f"the body is not JSON: {error.msg}") from error
     if not isinstance(parsed, dict):
         raise BadRequest("the body must be a JSON object")
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        _written(parsed)
     return parsed
+
+
+def _written(parsed: object) -> bytes:
+    """Write JSON without doubled keys or needless escapes; raise `BadRequest` where it is nested too deep."""
+    try:
+        return orjson.dumps(parsed)
+    except orjson.JSONEncodeError as error:
+        raise BadRequest(f"the body is nested too deep; {MAX_DEPTH} levels are read") from error
+
+
+def _check_named_once(body: bytes, fields: Mapping[str, object]) -> None:
+    """Refuse a body in which a worker could find another model than we did: readers disagree on which of two counts.
+
+    Some readers, Go's among them, take `Model` for `model`.
+    """
+    escaped = _has_escaped_letters(body)
+    if escaped and len(body) > MAX_ESCAPED_BYTES:
+        raise BadRequest("ASCII letters are spelt as escapes in a long body; send them as they are")
+    if escaped:
+        twice = sum(1 for _ in _keys(body)) > 1
+    else:
+        times = body.count(_KEY)
+        # Written anew, an object has each key once; inside strings the quotes are escaped, so they count nowhere.
+        twice = times > 1 and times > _written(fields).count(_KEY)
+    if twice or any(len(key) == 5 and key != "model" and key.lower() == "model" for key in fields):
+        raise BadRequest("the body names `model` twice", param="model")
+
+
+def _has_escaped_letters(body: bytes) -> bool:
+    return b"\\u006" in body and _ESCAPED_LETTER.search(body) is not None
 
 
 def _model(model: object) -> str:
@@ -114,9 +155,7 @@ def _only_value(body: bytes) -> tuple[int, int] | None:
         return None
     colon = _COLON.match(body, key + len(_KEY))
     value = _STRING.match(body, colon.end()) if colon else None
-    if (
-        value is None or b"\\u006" in body
-    ):  # \u006d is an m: every letter of the key could be spelt so
+    if value is None or _has_escaped_letters(body):
         return None
     if body.count(b"{", 0, key) == 1 and body.find(b"[", 0, key) < 0:
         return value.span()
@@ -126,7 +165,12 @@ def _only_value(body: bytes) -> tuple[int, int] | None:
 
 
 def _values(body: bytes) -> list[tuple[int, int]]:
-    spans: list[tuple[int, int]] = []
+    found = (_STRING.match(body, at) for at in _keys(body))
+    return [value.span() for value in found if value is not None]
+
+
+def _keys(body: bytes) -> Iterator[int]:
+    """Say where the value of each top-level `model` begins."""
     depth = at = 0
     while (notable := _NOTABLE.search(body, at)) is not None:
         at = notable.end()
@@ -141,14 +185,9 @@ def _values(body: bytes) -> list[tuple[int, int]]:
                     break
                 at = text.end()
                 colon = _COLON.match(body, at) if depth == 1 else None
-                if colon is None or not _is_key(text[0]):
-                    continue
-                at = colon.end()
-                value = _STRING.match(body, at)
-                if value is not None:
-                    spans.append(value.span())
-                    at = value.end()
-    return spans
+                if colon is not None and _is_key(text[0]):
+                    at = colon.end()
+                    yield at
 
 
 def _is_key(text: bytes) -> bool:

@@ -1,16 +1,20 @@
 """Which bytes of a multipart form are which field? Spans into the body, so that a field can be replaced in place.
 
-Follows RFC 7578. Forms are read more strictly than the RFC allows, because its latitude (preambles, padding after
-delimiters) is used by nobody and costs a parser a step per byte.
+Follows RFC 7578. Forms are read more strictly than the RFC allows, because its latitude is used by nobody: preambles and
+padding after delimiters cost a parser a step per byte, and names that are doubled, encoded or escaped, charsets and
+transfer encodings are understood differently by the worker that reads the form next.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import MultipartParser
 
 from router.errors import BadRequest
+from router.media import is_utf8, media_of
 
 CONTENT_TYPE = "multipart/form-data"
 
@@ -20,6 +24,14 @@ MAX_HEADER_BYTES = 1024
 MAX_EPILOGUE_BYTES = 64
 MAX_TEXT_BYTES = 2048
 """The longest text field that `fields` returns; prompts and files are nobody's business here."""
+
+# RFC 2046 5.1.1, without what needs quoting twice.
+_BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
+_PARAMETER = re.compile(
+    rb"""[ \t]*;[ \t]*([!#$%&'+.^_`|~*0-9A-Za-z-]+)=("(?:[^"\\]|\\.)*+"|[^\s;"\\]+)"""
+)
+_FORM_DATA = b"form-data"
+_AS_IT_IS = frozenset({b"7bit", b"8bit", b"binary"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +47,20 @@ class Part:
 def fields(body: bytes, content_type: str) -> Mapping[str, str]:
     """Return the short text fields of a form; raise `BadRequest` when it is malformed or names `model` twice."""
     found: dict[str, str] = {}
-    for part in parts(body, content_type):
+    listed = parts(body, content_type)
+    # Files too, and other spellings: a worker may take any of them for the one that counts.
+    if sum(part.name.lower() == "model" for part in listed) > 1:
+        raise BadRequest("the form names `model` twice", param="model")
+    for part in listed:
         if part.is_file or part.end - part.start > MAX_TEXT_BYTES:
             continue
-        if part.name == "model" and "model" in found:
-            raise BadRequest("the form names `model` twice", param="model")
         try:
             found[part.name] = body[part.start : part.end].decode()
         except UnicodeDecodeError as error:
             raise BadRequest(f"{part.name!r} is not UTF-8", param=part.name) from error
+    # RFC 7578 4.6: what this field says is the charset of all the others.
+    if not is_utf8(found.get("_charset_", "utf-8")):
+        raise BadRequest("forms are read as UTF-8; send no other `_charset_`", param="_charset_")
     return found
 
 
@@ -57,7 +74,12 @@ def with_model(body: bytes, content_type: str, model: str) -> bytes:
 
 def parts(body: bytes, content_type: str) -> list[Part]:
     """List the parts of a form in their order; raise `BadRequest` when it is malformed or beyond a limit."""
-    boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
+    named = media_of(content_type).parameters.get("boundary", "")
+    if not _BOUNDARY.fullmatch(named):
+        raise BadRequest(
+            "the content type of a form must name its boundary, of at most 70 characters"
+        )
+    boundary = named.encode()
     _check_delimiters(body, boundary)
     reader = _Reader()
     try:
@@ -79,7 +101,7 @@ def parts(body: bytes, content_type: str) -> list[Part]:
         parser.write(body)
         parser.finalize()
     except (FormParserError, ValueError) as error:
-        raise BadRequest("the form is malformed") from error
+        raise BadRequest(f"the form is malformed{reader.fault}") from error
     if not reader.finished:
         raise BadRequest("the form breaks off before its end")
     return reader.parts
@@ -106,10 +128,12 @@ class _Reader:
     def __init__(self) -> None:
         self.parts: list[Part] = []
         self.finished = False
+        self.fault = ""
         self._start = self._end = 0
 
     def begin(self) -> None:
         self._name, self._is_file = "", False
+        self._seen: set[bytes] = set()
         self._header = self._value = b""
         self._start = self._end = 0
 
@@ -120,15 +144,29 @@ class _Reader:
         self._value += data[start:end]
 
     def header(self) -> None:
-        if self._header.lower() == b"content-disposition":
-            options = parse_options_header(self._value.decode("latin-1"))[1]
-            self._name = options.get(b"name", b"").decode("utf-8", "replace")
-            self._is_file = b"filename" in options
+        name, value = self._header.lower(), self._value.strip()
         self._header = self._value = b""
+        if name in self._seen:
+            self._refuse("a part has a header twice")
+        self._seen.add(name)
+        match name:
+            case b"content-disposition":
+                options = _disposition(value)
+                if options is None:
+                    self._refuse('each part says Content-Disposition: form-data; name="…", once')
+                else:
+                    self._name = options[b"name"].decode("utf-8", "replace")
+                    self._is_file = bool(options.keys() & {b"filename", b"filename*"})
+            case b"content-transfer-encoding" if value.lower() not in _AS_IT_IS:
+                self._refuse("parts are read as they are; send no Content-Transfer-Encoding")
+            case b"content-type" if b"charset" in value.lower():
+                charset = value.lower().partition(b"charset")[2].strip(b" \t='\"")
+                if not is_utf8(charset.decode("latin-1")):
+                    self._refuse("parts are read as UTF-8; send no other charset")
 
     def headers(self) -> None:
         if not self._name:
-            raise FormParserError("a part has no name")
+            self._refuse("a part has no name")
 
     def data(self, data: bytes, start: int, end: int) -> None:  # noqa: ARG002 (the body, always)
         self._start = self._start or start
@@ -139,3 +177,28 @@ class _Reader:
 
     def finish(self) -> None:
         self.finished = True
+
+    def _refuse(self, fault: str) -> NoReturn:
+        self.fault = f": {fault}"
+        raise FormParserError(fault)
+
+
+def _disposition(value: bytes) -> Mapping[bytes, bytes] | None:
+    """Read what a part says of itself; `None` where two readers might find two names in it."""
+    if value[: len(_FORM_DATA)].lower() != _FORM_DATA:
+        return None
+    found: dict[bytes, bytes] = {}
+    at = len(_FORM_DATA)
+    while at < len(value):
+        parameter = _PARAMETER.match(value, at)
+        if parameter is None or parameter[1].lower() in found:
+            return None
+        if b'\\"' in parameter[2] and b";" in parameter[2]:
+            return None  # whoever knows no escapes finds a parameter in the quotes
+        at = parameter.end()
+        found[parameter[1].lower()] = parameter[2]
+    names = [name for name in found if name.startswith(b"name")]
+    if names != [b"name"] or b"\\" in found[b"name"]:
+        return None
+    found[b"name"] = found[b"name"].strip(b'"')
+    return found

@@ -17,6 +17,8 @@ from node.faces.openai import content_type_of, passed, pin
 from node.faces.reading import read_body, text_of
 from node.faces.registration import model_of, project_of
 from router import bodies, multipart
+from router.errors import BadRequest
+from router.media import media_of
 from router.requests import Kind, Request
 
 _OURS = frozenset({"node_id", "project", "cid"})
@@ -52,7 +54,7 @@ async def _read(context: Context, http: web.Request, kind: Kind, *, one_node: bo
     body = await read_body(http, limit=settings.max_body_bytes, idle=settings.idle_timeout)
     content_type = content_type_of(http, body)
     given: dict[str, Any] = {name: http.query[name] for name in _IN_QUERY if name in http.query}
-    if content_type.lower().startswith(multipart.CONTENT_TYPE):
+    if media_of(content_type).kind == multipart.CONTENT_TYPE:
         given = dict(multipart.fields(body, content_type)) | given
         model = model_of(given)
         body = _form_with_model(body, content_type, model)
@@ -79,11 +81,11 @@ async def _read(context: Context, http: web.Request, kind: Kind, *, one_node: bo
 def _parted(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a JSON body into what concerns us, its keys in lower case, and what the worker is to see."""
     try:
-        parsed = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        parsed = bodies.object_of(body)
+    except BadRequest as error:
+        if error.status == 413:
+            raise
         raise Unparseable("Parsing error") from error
-    if not isinstance(parsed, dict):
-        raise Unparseable("Parsing error")
     ours = {k.lower(): v for k, v in parsed.items() if k.lower() in (_OURS | {"model"})}
     hidden = _OURS | _PAYMENT | {"model"}
     return ours, {k: v for k, v in parsed.items() if k.lower() not in hidden}

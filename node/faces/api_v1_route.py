@@ -10,7 +10,7 @@ from aiohttp import web
 
 from node.faces import REQUEST_ID, Context, loads
 from node.faces.errors import WrongParameter
-from node.faces.openai import LONGEST_SESSION, SESSION, pin, read_request
+from node.faces.openai import pin, read_request, session_of
 from node.faces.reading import json_answer
 from registry.mesh import Connection
 from registry.records import PeerId
@@ -49,7 +49,7 @@ def _named(http: web.Request) -> Request:
     if not model:
         raise WrongParameter("model can not be empty", param="model")
     wanted = pin(http.query.get("project", ""), http.query.get("cid"), http.query.get("node", ""))
-    session = http.headers.get(SESSION, "")[:LONGEST_SESSION]
+    session = session_of(http)
     return Request(
         http[REQUEST_ID], _kind(http), model, b"{}", "application/json", pin=wanted, session=session
     )

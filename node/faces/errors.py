@@ -4,6 +4,9 @@ Every body carries both shapes: api-v0's `code` and `message`, and OpenAI's `err
 
 FaceError
 ├── Unparseable            these bytes are not what they claim to be
+├── BadHead                the request line or a header is malformed, or could be read in two ways
+├── HeadTooLarge           the headers are longer or more than what we take in
+├── UrlTooLong             the URL is longer than what we take in
 ├── WrongParameter         read well, but a value will not do; `param` names it
 ├── NotAllowed             this caller may not do this, or not from there
 ├── UnknownPath            nothing is served under this path
@@ -40,6 +43,18 @@ class FaceError(Exception):
 
 class Unparseable(FaceError):
     """The body is not what it claims to be."""
+
+
+class BadHead(FaceError):
+    """The request line or a header is malformed, or could be read in two ways; the connection is closed."""
+
+
+class HeadTooLarge(FaceError):
+    """The headers are longer than what is taken in, or there are too many; the connection is closed."""
+
+
+class UrlTooLong(FaceError):
+    """The URL is longer than what is taken in; the connection is closed."""
 
 
 class WrongParameter(FaceError):
@@ -108,6 +123,9 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
     {
         FaceError: Row(400, 1001, _BAD, "invalid_request"),
         Unparseable: Row(400, 1002, _BAD, "invalid_body"),
+        BadHead: Row(400, 1002, _BAD, "invalid_head"),
+        HeadTooLarge: Row(431, 1001, _BAD, "head_too_large"),
+        UrlTooLong: Row(414, 1001, _BAD, "url_too_long"),
         WrongParameter: Row(400, 1001, _BAD, "invalid_parameter"),
         NotAllowed: Row(403, 1010, _DENIED, "not_allowed"),
         UnknownPath: Row(404, 1011, _BAD, "unknown_path"),
@@ -221,7 +239,7 @@ def _headers(error: Exception) -> Mapping[str, str]:
             return {"Retry-After": _seconds(error.retry_after)}
         case router_errors.WorkerUnreachable() | router_errors.WorkerStale():
             return {"Retry-After": _seconds(_UNREACHABLE_RETRY)}
-        case BodyTooSlow():
+        case BodyTooSlow() | BadHead() | HeadTooLarge() | UrlTooLong():
             return {"Connection": "close"}
         case _:
             return {}

@@ -28,7 +28,7 @@ PREFIXES = ("/v1", "/v1/openai/v1")
 SESSION = "x-modelvine-session"
 """The header in which a caller names the conversation that a request belongs to."""
 
-LONGEST_SESSION = 256
+_LONGEST_SESSION = 256
 
 # What they accept and the W3C's trace context travel on; callers' keys and cookies never do.
 _PASSED = ("accept", "traceparent", "tracestate")
@@ -76,7 +76,7 @@ async def read_request(
         pin=_pin(http.headers, asked.fields),
         # A hop header on the public side forbids a second hop as well: it is how loops end.
         own_only=own_only or HOP in http.headers,
-        session=http.headers.get(SESSION, "")[:LONGEST_SESSION],
+        session=session_of(http),
         caller=_caller(http),
         waits=HOP not in http.headers or WAIT_HEADER in http.headers,
         passed=passed(http),
@@ -89,6 +89,11 @@ def _caller(http: web.Request) -> str:
     return str(hash(said)) if said else http.remote or ""
 
 
+def session_of(http: web.Request) -> str:
+    """Return what a caller calls its conversation; bytes that are no text are replaced."""
+    return http.headers.get(SESSION, "")[:_LONGEST_SESSION].encode(errors="replace").decode()
+
+
 def content_type_of(http: web.Request, body: bytes) -> str:
     """Return the content type as it was sent; a body without one that begins as a JSON object is taken for JSON."""
     content_type = http.headers.get(hdrs.CONTENT_TYPE, "")
@@ -98,8 +103,9 @@ def content_type_of(http: web.Request, body: bytes) -> str:
 
 
 def passed(http: web.Request) -> MappingProxyType[str, str]:
-    """Return the headers that travel with a request to whoever answers it."""
-    return MappingProxyType({n: http.headers[n] for n in _PASSED if n in http.headers})
+    """Return the headers that travel with a request to whoever answers it, as far as they are plain text."""
+    found = {n: http.headers[n] for n in _PASSED if n in http.headers}
+    return MappingProxyType({n: v for n, v in found.items() if v.isascii() and v.isprintable()})
 
 
 def _pin(headers: Mapping[str, str], fields: Mapping[str, object]) -> Pin:

@@ -26,6 +26,13 @@ MAX_LISTED = 10_000
 
 # RFC 9110 8.4.1.2: zlib's own format; some clients send bare deflate, which has no header.
 _GZIP, _ZLIB, _BARE = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
+MAX_MEMBERS = 16
+"""Members of one gzip body, one after the other; each costs more than its bytes."""
+
+MAX_RATIO = 200
+"""How many times its size a packed body may unpack to, beyond the first megabyte; repetitive chats reach 20."""
+
+_ALWAYS = 1024 * 1024
 # Inflating more than this takes long enough to hold up other requests.
 _INFLATE_HERE = 256 * 1024
 _NO_WAIT = nullcontext()
@@ -55,7 +62,7 @@ async def read_body(request: web.Request, *, limit: int, idle: float) -> bytes:
             raise BodyTooLarge(limit)
         pieces.append(piece)
     body = b"".join(pieces)
-    return await _unpacked(body, request.headers.get(hdrs.CONTENT_ENCODING, ""), limit)
+    return await _unpacked(body, ",".join(request.headers.getall(hdrs.CONTENT_ENCODING, ())), limit)
 
 
 async def read_object(request: web.Request, *, idle: float) -> dict[str, Any]:
@@ -145,17 +152,21 @@ async def _unpacked(body: bytes, encoding: str, limit: int) -> bytes:
 
 
 def _inflated(packed: bytes, window: int, limit: int) -> bytes:
-    """Unpack every member of `packed`; raise `BodyTooLarge` as soon as the limit is passed."""
-    unpacked = b""
-    while packed:
+    """Unpack every member of `packed`; raise `BodyTooLarge` as soon as a limit is passed."""
+    limit = left = min(limit, max(_ALWAYS, MAX_RATIO * len(packed)))
+    pieces: list[bytes] = []
+    for _ in range(MAX_MEMBERS):
         member = zlib.decompressobj(window)
         try:
-            unpacked += member.decompress(packed, limit + 1 - len(unpacked))
+            pieces.append(member.decompress(packed, left + 1))
         except zlib.error as error:
             raise Unparseable("the body is not packed as its content encoding says") from error
-        if len(unpacked) > limit:
+        left -= len(pieces[-1])
+        if left < 0:
             raise BodyTooLarge(limit)
         if not member.eof:
             raise Unparseable("the packed body is broken off")
         packed = member.unused_data
-    return unpacked
+        if not packed:
+            return b"".join(pieces)
+    raise Unparseable(f"the body is packed in more than {MAX_MEMBERS} members")

@@ -5,9 +5,16 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from aiohttp import hdrs, web
+from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
-from node.faces.errors import Unparseable, of_http, refusal
+from node.faces.errors import BadHead, FaceError, HeadTooLarge, UrlTooLong, of_http, refusal
+from node.faces.heads import (
+    MAX_FIELD_BYTES,
+    MAX_FIELDS,
+    MAX_LINE_BYTES,
+    check_head,
+)
 
 SERVER = "modelvine"
 """What this program calls itself in the `Server` header; versions are nobody's business."""
@@ -43,6 +50,9 @@ class _Server(web.Server):
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type]  # aiohttp's documentation names this as the way to have none
             auto_decompress=False,
+            max_line_size=MAX_LINE_BYTES,
+            max_field_size=MAX_FIELD_BYTES,
+            max_headers=MAX_FIELDS,
         )
 
 
@@ -57,23 +67,50 @@ class _Connection(RequestHandler):
         message: str | None = None,  # noqa: ARG002 (quotes what the caller sent)
     ) -> web.StreamResponse:
         """Answer what never reached a handler: bytes that are no HTTP, mostly from scanners."""
+        if request.writer.output_size > 0 or isinstance(exc, ConnectionError):
+            raise ConnectionError("an answer has begun already, or nobody could read one") from exc
         log.debug("answered %d to what is no request: %s", status, type(exc).__name__)
-        if request.writer.output_size > 0:
-            raise ConnectionError("an answer has begun already")
-        error = Unparseable("these bytes are no HTTP request") if status == 400 else exc
-        response = refusal(error if isinstance(error, Exception) else Exception()).response()
-        response.headers[hdrs.SERVER] = SERVER
-        response.force_close()
-        return response
+        error = _fault(exc) if status == 400 else exc
+        return _refused(error if isinstance(error, Exception) else Exception())
 
 
 def _in_our_words(handler: _Answerer) -> _Answerer:
-    """Cover what aiohttp raises before any middleware runs: an `Expect` header that it does not know."""
+    """Check heads, and cover what aiohttp raises before any middleware runs: an `Expect` header that it does not know."""
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
         try:
+            check_head(request)
             return await handler(request)
+        except FaceError as error:
+            return _refused(error)
         except web.HTTPException as error:
             return refusal(of_http(error, request.path)).response()
 
     return answer
+
+
+def _fault(error: BaseException | None) -> FaceError:
+    """Say what is wrong with a head that aiohttp could not read, in words that quote nothing of it."""
+    match error:
+        case LineTooLong(args=(_, limit, *_)) if limit == MAX_LINE_BYTES:
+            return UrlTooLong(f"the URL has more than {MAX_LINE_BYTES} bytes")
+        case LineTooLong():
+            return HeadTooLarge(f"a header has more than {MAX_FIELD_BYTES} bytes")
+        case BadHttpMessage(message=str(said)) if said.startswith("Too many headers"):
+            return HeadTooLarge(f"there are more than {MAX_FIELDS} headers")
+        case BadHttpMessage(message=str(said)) if said.startswith("Missing 'Host'"):
+            return BadHead("a request of HTTP/1.1 has a Host header")
+        case BadHttpMessage(message=str(said)) if said.startswith("Duplicate"):
+            return BadHead("a header that may stand once stands twice")
+        case _:
+            return BadHead(
+                "these bytes are no HTTP request; send HTTP/1.1, without TLS on this port"
+            )
+
+
+def _refused(error: Exception) -> web.Response:
+    response = refusal(error).response()
+    response.headers[hdrs.SERVER] = SERVER
+    # Nobody can tell where the request ends, so nothing after it is read.
+    response.force_close()
+    return response

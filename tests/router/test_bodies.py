@@ -159,3 +159,37 @@ def test_the_spliced_name_is_written_as_json() -> None:
         orjson.loads(bodies.splice_model(b'{"model":"a"}', 'quote " and é'))["model"]
         == 'quote " and é'
     )
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["model", "Model", "mOdEl", "\\u006dodel", "mod\\u0065l", "\\u004dodel", "a", "x"]
+            ),
+            st.sampled_from(['"m"', '{"model":1,"Model":2}', '["model"]', '"\\\\u006d"', "1"]),
+        ),
+        max_size=5,
+    )
+)
+def test_whatever_reader_a_worker_has_it_finds_the_model_that_we_found(
+    rows: list[tuple[str, str]],
+) -> None:
+    body = ("{" + ",".join(f'"{key}":{value}' for key, value in rows) + "}").encode()
+    try:
+        asked = bodies.read(body, JSON)
+    except BadRequest:
+        return
+    pairs: list[tuple[str, object]] = []
+    json.loads(body, object_pairs_hook=lambda found: pairs.__setitem__(slice(None), found))
+    # The first, the last, or whatever sounds alike: there is one.
+    assert [value for key, value in pairs if key.lower() == "model"] == [asked.model]
+
+
+def test_nesting_is_read_as_deep_as_can_be_written_again() -> None:
+    def nested(levels: int) -> bytes:
+        return b'{"model":"m","x":' + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}"
+
+    assert orjson.dumps(bodies.read(nested(bodies.MAX_DEPTH), JSON).fields)
+    with pytest.raises(BadRequest):
+        bodies.read(nested(bodies.MAX_DEPTH + 10), JSON)

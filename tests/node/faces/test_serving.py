@@ -13,23 +13,23 @@ PATH = "/v1/chat/completions"
 
 
 @pytest.mark.parametrize(
-    "sent",
+    ("status", "code", "sent"),
     [
-        b"\x16\x03\x01\x02\x00\x01\x00",
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 20_000 + b"\r\n\r\n",
+        (400, "invalid_head", b"\x16\x03\x01\x02\x00\x01\x00"),
+        (400, "invalid_head", b"GET / HTTP/9.9\r\n\r\n"),
+        (400, "invalid_head", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n"),
+        (414, "url_too_long", b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n"),
+        (431, "head_too_large", b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20_000 + b"\r\n\r\n"),
     ],
     ids=["TLS", "version", "length", "line", "header"],
 )
 async def test_bytes_that_are_no_request_are_answered_in_our_shape_without_a_traceback(
-    alone, sent, caplog
+    alone, status, code, sent, caplog
 ):
     head, _, body = (await raw(alone, sent)).partition(b"\r\n\r\n")
-    assert re.match(rb"HTTP/1\.[01] 400 ", head)
+    assert re.match(rb"HTTP/1\.[01] %d " % status, head)
     assert b"Server: modelvine" in head
-    assert orjson.loads(body)["error"]["code"] == "invalid_body"
+    assert orjson.loads(body)["error"]["code"] == code
     assert not [r for r in caplog.records if r.exc_info or r.levelno >= logging.WARNING]
 
 

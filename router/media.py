@@ -1,0 +1,62 @@
+"""What does a `Content-Type` say? Read strictly: what two readers could take for two different things is refused.
+
+A worker reads the same header again, with a reader of its own. Were it to decode the body by a charset that we do not
+apply, or split a form at another boundary, it would see another model than the one that the request was routed by.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from router.errors import BadRequest
+
+MAX_CHARACTERS = 256
+"""The longest header that is read; a boundary may take 70 of them."""
+
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_TYPE = re.compile(rf"[ \t]*({_WORD}/{_WORD})[ \t]*")
+# RFC 9110 5.6.6, but without escapes in quotes; boundaries are often sent unquoted although they hold `=` or `/`.
+_PARAMETER = re.compile(rf""";[ \t]*(?:({_WORD})=({_WORD[:-2]}/:=?]+|"[ !#-\[\]-~]*")[ \t]*)?""")
+_UTF8 = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """A media type in lower case, and its parameters by their lower-case names, without quotes."""
+
+    kind: str
+    parameters: Mapping[str, str]
+
+
+@lru_cache(maxsize=256)
+def media_of(content_type: str) -> Media:
+    """Read a header; raise `BadRequest` (415) for one that is malformed, ambiguous or of a charset that is not UTF-8."""
+    found = _TYPE.match(content_type)
+    if found is None or len(content_type) > MAX_CHARACTERS or not content_type.isascii():
+        raise _unsupported("the content type is malformed; send application/json")
+    parameters: dict[str, str] = {}
+    at = found.end()
+    while at < len(content_type):
+        parameter = _PARAMETER.match(content_type, at)
+        if parameter is None:
+            raise _unsupported("a parameter of the content type is malformed")
+        at = parameter.end()
+        if parameter[1] is None:
+            continue
+        name = parameter[1].lower()
+        if name in parameters:
+            raise _unsupported(f"the content type names {name!r} twice")
+        parameters[name] = parameter[2].strip('"')
+    if not is_utf8(parameters.get("charset", "utf-8")):
+        raise _unsupported("bodies are read as UTF-8; send no other charset")
+    return Media(found[1].lower(), parameters)
+
+
+def is_utf8(charset: str) -> bool:
+    """Whether a charset reads text as UTF-8 does."""
+    return charset.strip().lower() in _UTF8
+
+
+def _unsupported(message: str) -> BadRequest:
+    return BadRequest(message, status=415)

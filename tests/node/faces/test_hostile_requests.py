@@ -1,0 +1,103 @@
+"""Whatever bytes come in over HTTP are answered in our words and with what to do, or not at all; no worker sees them.
+
+Over raw sockets, at the listener for clients and at the one for other nodes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+import orjson
+import pytest
+
+from router.certificate import certificate_of, client_context
+from tests.hostile.refused import ACCEPTED, CLOSED, EVERYWHERE, PUBLIC, Case
+from tests.hostile.wire import Heard, Listener
+
+AT_ONCE = 8
+
+
+@pytest.fixture(params=["clients", "nodes"])
+async def listener(request, mesh, worker):
+    """A listener of a node with the model `tiny`, the other node's key being the caller's where it must show one."""
+    await mesh.one.register(worker)
+    if request.param == "clients":
+        host, port = mesh.one.context.listening.http.split(":")
+        return Listener(host, int(port))
+    context = client_context(mesh.two.identity, certificate_of(mesh.one.identity))
+    return Listener("127.0.0.1", mesh.one.link, context, mesh.two.identity.peer)
+
+
+async def _hear_all(listener: Listener, sent: Mapping[str, bytes]) -> dict[str, Heard]:
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def hear(piece: bytes) -> Heard:
+        async with turns:
+            return await listener.say(piece, within=30)
+
+    return dict(zip(sent, await asyncio.gather(*map(hear, sent.values())), strict=True))
+
+
+def _faults(cases: Mapping[str, Case], heard: Mapping[str, Heard]) -> dict[str, Heard]:
+    return {name: heard[name] for name, (_, status) in cases.items() if not _as_it_should(heard[name], status)}  # fmt: skip
+
+
+def _as_it_should(heard: Heard, status: int) -> bool:
+    if status == CLOSED:
+        return heard.closed and not heard.answers and not heard.rest
+    return heard.statuses == [status] and not heard.rest and _in_our_words(heard)
+
+
+def _in_our_words(heard: Heard) -> bool:
+    (answer,) = heard.answers
+    if answer.headers["content-type"].partition(";")[0] != "application/json":
+        return False
+    said = orjson.loads(answer.body)
+    return (
+        set(said) == {"code", "message", "error"}
+        and set(said["error"]) == {"message", "type", "param", "code"}
+        and said["code"] >= 1000
+        and len(said["message"]) > 10
+        and len(answer.body) < 2_000
+        and answer.headers["server"] == "modelvine"
+    )
+
+
+async def test_what_is_wrong_is_refused_with_its_status_and_reaches_no_worker(
+    listener, worker, caplog
+):
+    heard = await _hear_all(listener, {name: sent for name, (sent, _) in EVERYWHERE.items()})
+    assert _faults(EVERYWHERE, heard) == {}
+    assert worker.received == []
+    assert not [r for r in caplog.records if r.exc_info or r.levelno >= logging.WARNING]
+
+
+async def test_foreign_names_and_unknown_paths_are_refused(mesh, caplog):
+    host, port = mesh.one.context.listening.http.split(":")
+    listener = Listener(host, int(port))
+    heard = await _hear_all(listener, {name: sent for name, (sent, _) in PUBLIC.items()})
+    assert _faults(PUBLIC, heard) == {}
+    assert not [r for r in caplog.records if r.exc_info or r.levelno >= logging.WARNING]
+
+
+async def test_what_is_only_odd_is_answered(listener, worker):
+    heard = await _hear_all(listener, ACCEPTED)
+    assert {name: h for name, h in heard.items() if h.statuses != [200]} == {}
+    assert len(worker.received) == len(ACCEPTED)
+
+
+async def test_a_head_that_could_be_read_in_two_ways_ends_its_connection(listener, worker):
+    two_ways = ("coding: gzip first", "garbage: chunks in HTTP/1.0", "header: a length and chunks")
+    behind = ACCEPTED["plain"]
+    for name in two_ways:
+        heard = await listener.say(EVERYWHERE[name][0] + behind, more=0.2)
+        assert (heard.statuses, heard.closed) == ([400], True)
+    assert worker.received == []
+
+
+async def test_a_peer_that_speaks_no_tls_is_told_nothing(mesh):
+    listener = Listener("127.0.0.1", mesh.one.link)
+    for sent in (ACCEPTED["plain"], b"\0" * 1_000, b"\x16\x03\x01\x00\x05hello"):
+        heard = await listener.say(sent)
+        assert heard.closed
+        assert not heard.answers
