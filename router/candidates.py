@@ -73,14 +73,16 @@ class Reason(StrEnum):
     PINNED = "the caller asked for another"
     HOP = "a forwarded request stays on this node"
     FULL = "all its slots are taken"
+    TOLD = "it asked to be left alone for a while"
 
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """A replica that may not answer, and why."""
+    """A replica that may not answer, and why; `seconds` until it may, where that is known."""
 
     candidate: Candidate
     reason: Reason
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +95,15 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What this node knows of replicas: its requests there, what their nodes report, whether their circuits let one pass."""
+    """What this node knows of replicas: its requests there, what their nodes report, whether their circuits let one pass.
+
+    `told` are the seconds for which one asked to be left alone.
+    """
 
     in_flight: Mapping[tuple[PeerId, Service], int]
     reported: Callable[[PeerId, Service], Reported | None]
     admits: Callable[[Candidate], bool]
+    told: Callable[[Candidate], float]
 
 
 def candidates(
@@ -115,10 +121,14 @@ def candidates(
     excluded: list[Excluded] = []
 
     def sort(candidate: Candidate, reason: Reason | None) -> None:
-        if reason is None:
-            eligible.append(candidate)
-        else:
+        if reason is not None and reason is not Reason.FULL:
             excluded.append(Excluded(candidate, reason))
+        elif seconds := known.told(candidate):
+            excluded.append(Excluded(candidate, Reason.TOLD, seconds))
+        elif reason is not None:
+            excluded.append(Excluded(candidate, reason))
+        else:
+            eligible.append(candidate)
 
     for worker in workers.by_name.get(request.model, ()):
         key = own, worker.service

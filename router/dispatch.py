@@ -14,7 +14,7 @@ from registry.records import Load, PeerId, Service
 from router.attempts import Failure, attempts
 from router.candidates import Candidate, Excluded, Field, Reason, candidates
 from router.dialects import Answer, Dialect
-from router.errors import NobodyServes, WorkerError, WorkerFailed
+from router.errors import NobodyServes, WorkerBusy, WorkerError, WorkerFailed
 from router.health import Condition
 from router.ledger import Ledger
 from router.lending import Lender, Lending
@@ -127,8 +127,16 @@ class Router:
 
     async def _begun(self, request: Request) -> tuple[Attempt, Routed]:
         """Return the first attempt that is answered, entered; whoever takes it has to leave it."""
-        began = self._now()
         self._ledger.asked()
+        try:
+            return await self._tried(request)
+        except WorkerBusy as error:
+            told = (e.seconds for e in self._field(request).excluded if e.reason is Reason.TOLD)
+            error.retry_after = min((error.retry_after, *told))
+            raise
+
+    async def _tried(self, request: Request) -> tuple[Attempt, Routed]:
+        began = self._now()
         left, holds_slot = await self._ordered(request)
         most = self._settings.attempts
         tries = attempts(

@@ -86,14 +86,15 @@ class WorkerTimeout(WorkerError):
 
 
 class WorkerBusy(WorkerError):
-    """The worker said that it is full, for `retry_after` seconds where it named a time."""
+    """The worker said that it is full; `named` says that `retry_after` are the seconds for which it asked to be left alone."""
 
     blames_worker = False
     sent = False
 
-    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+    def __init__(self, message: str, *, retry_after: float = 1.0, named: bool = False) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.named = named
 
 
 class WorkerFailed(WorkerError):

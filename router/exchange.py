@@ -6,9 +6,11 @@ bytes and the whole answer, after which the answer is broken. While the caller i
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from types import AsyncGeneratorType
 
 from router.connections import Place
@@ -218,13 +220,23 @@ async def refusal(exchange: Exchange) -> WorkerError:
 
 
 def busy(exchange: Exchange) -> WorkerBusy:
-    """Say that the worker is full, for as long as its `Retry-After` says where that is a sensible number."""
+    """Say that the worker is full, for as long as its `Retry-After` says where that makes sense."""
+    seconds = retry_after(exchange.header("retry-after"), time.time())
+    if seconds is None:
+        return WorkerBusy("the worker is full")
+    return WorkerBusy("the worker is full", retry_after=seconds, named=True)
+
+
+def retry_after(said: str, now: float) -> float | None:
+    """Read seconds or a date (RFC 9110 10.2.3); `None` for what is neither. `now` is the wall clock's time."""
     try:
-        seconds = float(exchange.header("retry-after"))
+        seconds = float(said)
     except ValueError:
-        seconds = 1.0
-    bounded = min(seconds, _LONGEST_RETRY) if seconds >= 0 else 1.0
-    return WorkerBusy("the worker is full", retry_after=bounded)
+        try:
+            seconds = max(0.0, parsedate_to_datetime(said).timestamp() - now)
+        except ValueError:
+            return None
+    return min(seconds, _LONGEST_RETRY) if seconds >= 0 else None
 
 
 def _failure(error: OSError, settings: RouterSettings) -> WorkerError:

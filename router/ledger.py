@@ -18,6 +18,7 @@ from router.lending import Lender, Lent
 from router.meter import Meter, Tally
 from router.reports import Report, Reports
 from router.requests import Request
+from router.retry_after import RetryAfter
 from router.settings import RouterSettings
 from router.silence import Silence
 from router.waiting import Waiting
@@ -50,6 +51,7 @@ class Ledger:
         self._budget = Budget(settings.retry_share)
         self._meter = Meter()
         self._health = Health(random)
+        self._retry_after = RetryAfter()
 
     def known(self) -> Known:
         """Return what the choice of candidates needs to know."""
@@ -58,6 +60,7 @@ class Ledger:
             self.in_flight,
             partial(self.reports.of, now=now),
             partial(self._admits, now=now),
+            lambda candidate: self._retry_after.left(candidate.address, now),
         )
 
     def busy(self) -> dict[Service, Load]:
@@ -168,6 +171,9 @@ class Ledger:
         match error if answer is None else answer.broken:
             case None:
                 sign = Sign.NOTHING if answer is None else Sign.ANSWERED
+            case WorkerBusy(named=True, retry_after=seconds):
+                self._retry_after.told(candidate.address, seconds, self._now())
+                sign = Sign.ANSWERED
             case WorkerBusy() | WorkerRejected():
                 sign = Sign.ANSWERED
             case _:

@@ -14,7 +14,7 @@ from node.faces.openai import pin, read_request, session_of
 from node.faces.reading import json_answer
 from registry.mesh import Connection
 from registry.records import PeerId
-from router.candidates import Candidate
+from router.candidates import Candidate, Excluded
 from router.dialects import Route
 from router.errors import UnknownModel
 from router.requests import Kind, Request
@@ -71,7 +71,11 @@ def _explanation(context: Context, request: Request) -> dict[str, Any]:
             for place, candidate in enumerate(explained.ordered)
         ],
         "excluded": [
-            {**_candidate(context, left.candidate, connections), "reason": left.reason}
+            {
+                **_candidate(context, left.candidate, connections),
+                "reason": _reason(left),
+                "retry_in": round(left.seconds, 3),
+            }
             for left in explained.excluded
         ],
     }
@@ -89,6 +93,10 @@ def _weighed(
         "chosen": place == 0,
         "why": _why(context, candidate, place, why),
     }
+
+
+def _reason(left: Excluded) -> str:
+    return f"{left.reason}: {left.seconds:.1f} s more" if left.seconds else left.reason
 
 
 def _candidate(context: Context, candidate: Candidate, connections: _Connections) -> dict[str, Any]:

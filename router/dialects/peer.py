@@ -10,11 +10,12 @@ from router import reports
 from router.candidates import Candidate
 from router.connections import start_of
 from router.dialects import Answer
-from router.errors import WorkerError, WorkerFailed, WorkerStale
+from router.errors import WorkerBusy, WorkerError, WorkerFailed, WorkerStale
 from router.exchange import (
     MAX_REFUSAL_BYTES,
     Call,
     Exchange,
+    busy,
     headers_of,
     put,
     read_plain,
@@ -79,4 +80,9 @@ async def _refusal(exchange: Exchange) -> WorkerError:
     if exchange.status == 503:
         # The node is well, but none of its workers answered or it drains: for a caller that is no bad gateway.
         return WorkerStale("nobody who serves this model answers at its node now")
+    if exchange.status == 429:
+        # Its worker may ask to be left alone; that its queue is full just now is no such word.
+        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+        said = busy(exchange)
+        return WorkerBusy(str(said), retry_after=said.retry_after, named=b'"worker_busy"' in body)
     return await refusal(exchange)

@@ -32,6 +32,7 @@ def find(
     in_flight: dict[tuple[PeerId, Service], int] | None = None,
     reported: dict[tuple[PeerId, Service], Reported] | None = None,
     ejected: tuple[PeerId, ...] = (),
+    told: dict[PeerId, float] | None = None,
     draining: bool = False,
 ) -> Field:
     return candidates(
@@ -44,6 +45,7 @@ def find(
             in_flight or {},
             lambda node, service: (reported or {}).get((node, service)),
             lambda candidate: candidate.node not in ejected,
+            lambda candidate: (told or {}).get(candidate.node, 0.0),
         ),
         draining=draining,
     )
@@ -139,6 +141,16 @@ def test_a_full_worker_may_not_answer_and_one_of_unknown_capacity_is_never_full(
     assert find(own=(full,), in_flight={(OWN, SERVICE): 1}).eligible
     unknown = Worker(SERVICE, "http://w")
     assert find(own=(unknown,), in_flight={(OWN, SERVICE): 99}).eligible
+
+
+def test_who_asked_to_be_left_alone_may_not_answer_and_is_not_waited_for() -> None:
+    found = find((FAR, SERVICE), (OTHER, SERVICE), told={FAR: 3.5})
+    assert [candidate.node for candidate in found.eligible] == [OTHER]
+    assert [(e.reason, e.seconds) for e in found.excluded] == [(Reason.TOLD, 3.5)]
+    full = Worker(SERVICE, "http://w", capacity=1)
+    assert reasons(find(own=(full,), in_flight={(OWN, SERVICE): 1}, told={OWN: 1.0})) == [
+        Reason.TOLD
+    ]
 
 
 def test_a_draining_node_sends_requests_elsewhere() -> None:

@@ -20,6 +20,7 @@ from router.errors import (
     NoCapacity,
     RouterError,
     UnknownModel,
+    WorkerBusy,
     WorkerFailed,
     WorkerRejected,
     WorkerUnreachable,
@@ -398,3 +399,44 @@ async def test_what_was_never_begun_costs_no_budget(world: World) -> None:
             world.serve(own(NOBODY, cid=f"1{cid}"), own(good.url, cid="2"))
             assert b'"llama"' in (await world.ask(chat()))[0]
     assert world.router.events["retries_refused"] == 0
+
+
+async def test_a_worker_that_names_a_time_is_left_alone_until_then_and_others_are_asked(
+    world: World,
+) -> None:
+    async with several(2) as (busy, good):
+        busy.fail(status=429, retry_after="7")
+        world.serve(own(busy.url, cid="1"), own(good.url, cid="2"))
+        assert [(await world.ask(chat()))[1] for _ in range(5)] == [2, 1, 1, 1, 1]
+        assert len(busy.received) == 1
+        world.now += 6
+        [left] = world.router.explain(chat()).excluded
+        assert (left.reason, left.seconds) == (Reason.TOLD, 1.0)
+        world.now += 1
+        busy.fail()
+        await world.ask(chat())
+        assert len(busy.received) == 2
+
+
+async def test_when_all_named_a_time_the_caller_hears_the_shortest_and_nobody_is_asked(
+    world: World,
+) -> None:
+    async with several(2) as (one, other):
+        one.fail(status=503, retry_after="3")
+        other.fail(status=429, retry_after="7")
+        world.serve(own(one.url, cid="1"), own(other.url, cid="2"))
+        for attempts in (2, 0):
+            with pytest.raises(WorkerBusy) as busy:
+                await world.ask(chat())
+            assert (busy.value.retry_after, busy.value.attempts) == (3.0, attempts)
+        assert len(one.received) == len(other.received) == 1
+
+
+async def test_a_worker_that_is_full_and_names_no_time_is_asked_again(world: World) -> None:
+    async with running() as worker:
+        worker.fail(status=429)
+        world.serve(own(worker.url))
+        for _ in range(2):
+            with pytest.raises(WorkerBusy):
+                await world.ask(chat())
+        assert len(worker.received) == 2

@@ -6,7 +6,7 @@ import pytest
 
 from router.dialects.openai_http import create
 from router.errors import AnswerBroken
-from router.exchange import NOTHING, headers_of
+from router.exchange import NOTHING, headers_of, retry_after
 from router.requests import Kind, Request
 from tests.router.world import QUICK, chat, links, own, whole
 from tests.workers.raw import raw, take
@@ -33,6 +33,25 @@ def test_only_headers_on_the_list_travel() -> None:
         "traceparent": "00-1",
         "tracestate": "k=v",
     }
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("7", 7.0),
+        ("0.5", 0.5),
+        ("99999999", 3600.0),
+        ("Sat, 21 Nov 2026 12:00:30 GMT", 30.0),
+        ("Sat, 21 Nov 2026 11:00:00 GMT", 0.0),
+        ("-1", None),
+        ("nan", None),
+        ("soon", None),
+        ("", None),
+        ("Sat, 99 Nov 2026 12:00:30 GMT", None),
+    ],
+)
+def test_how_long_to_wait_is_said_in_seconds_or_by_a_date(said: str, seconds: float | None) -> None:
+    assert retry_after(said, 1795262400.0) == seconds
 
 
 async def test_the_rest_of_a_complete_answer_is_nothing_however_often_it_is_read() -> None:

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 from router.candidates import Excluded, Reason
-from router.errors import NobodyServes, UnknownModel
+from router.errors import NobodyServes, UnknownModel, WorkerBusy
 from router.nobody import nobody
 from tests.router.world import chat, own
 
@@ -29,6 +29,13 @@ def test_whoever_was_ruled_out_by_the_caller_does_not_make_a_name_known() -> Non
     error = nobody(chat(), [*ruled_out, Excluded(THEIRS, Reason.LOST)], ())
     assert isinstance(error, NobodyServes)
     assert "its node is lost (1)" in str(error)
+
+
+def test_when_all_asked_to_be_left_alone_the_caller_hears_who_is_back_first() -> None:
+    told = [Excluded(THEIRS, Reason.TOLD, 7.0), Excluded(THEIRS, Reason.TOLD, 3.0)]
+    error = nobody(chat(), [*told, Excluded(THEIRS, Reason.LOST)], ())
+    assert isinstance(error, WorkerBusy)
+    assert error.retry_after == 3.0
 
 
 def test_a_name_of_any_length_is_compared_with_thousands_in_bounded_time() -> None:

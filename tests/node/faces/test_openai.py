@@ -145,6 +145,24 @@ class TestAFailure:
             assert response.headers["x-modelvine-attempts"] == "1"
             assert response.headers["x-request-id"]
 
+    async def test_of_a_worker_that_names_a_time_is_that_time_here_and_at_other_nodes(
+        self, mesh, worker
+    ):
+        await mesh.one.register(worker)
+        await mesh.knows(mesh.two, "tiny")
+        worker.fail(status=429, retry_after="30")
+        for asked in (mesh.two, mesh.two, mesh.one):
+            async with asked.http.post(PATH, json=CHAT) as response:
+                body = await response.json()
+                assert (response.status, body["error"]["code"]) == (429, "worker_busy")
+                assert 25 < int(response.headers["Retry-After"]) <= 30
+        assert len(worker.received) == 1
+        status, body = await told(mesh.two.http.get("/api/v1/route?model=tiny"))
+        (left,) = body["excluded"]
+        assert (status, body["candidates"]) == (200, [])
+        assert "asked to be left alone for a while: " in left["reason"]
+        assert 25 < left["retry_in"] <= 30
+
     async def test_of_the_worker_itself_is_502_and_not_its_words(self, served, worker):
         worker.fail(status=500, refusal=b"Traceback: secret")
         status, body = await told(served.http.post(PATH, json=CHAT))
