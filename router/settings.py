@@ -51,6 +51,20 @@ class RouterSettings(BaseModel):
     idle_timeout: float = Field(
         60.0, gt=0, le=3600, description="Seconds between two bytes of an answer that has begun."
     )
+    stall_timeout: float = Field(
+        30.0,
+        gt=0,
+        le=3600,
+        description="Seconds that a caller may leave what was sent to it unread; then it is cut off and its worker free.",
+    )
+    keep_alive: float = Field(
+        20.0,
+        ge=0,
+        le=3600,
+        description="Seconds of silence after which a caller that waits for a text stream is sent a comment, and again after "
+        "each such time; 0: never. Shorter than any proxy's patience, of which 30 s is the shortest that is common; but no "
+        "shorter than it must be, for after the first comment a failure is an event of the stream, no status.",
+    )
     total_timeout: float = Field(1800.0, gt=0, le=86_400, description="Seconds for a whole answer.")
     stream_usage: bool = Field(
         default=True,

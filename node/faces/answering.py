@@ -1,21 +1,23 @@
 """How does an answer get from a worker to the caller? Byte for byte, flushed as it comes, counted and logged once.
 
-Nothing is sent before the worker's first byte is there, so a failure until then is an ordinary error status. After
-it, an event stream ends with an error event and without `[DONE]`, and any other body breaks off visibly.
+Nothing is sent before the worker's first byte is there, so a failure until then is an ordinary error status; only who waits
+long for a stream hears comments before. After it, an event stream ends with an error event and without `[DONE]`, and any
+other body breaks off visibly.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from aiohttp import hdrs, web
 
 from node.faces import REQUEST_ID, Serving
-from node.faces.errors import KNOWN, refusal
+from node.faces.errors import KNOWN, Refusal, refusal
+from node.faces.outgoing import AT_ONCE_BYTES, EVENT_ENDS, KeepAlive, Outgoing
 from router.dialects import Answer
-from router.errors import RouterError
+from router.errors import AnswerBroken, RouterError
 from router.reports import HEADER, written
 from router.requests import Kind, Request
 from router.trying import Routed
@@ -28,9 +30,6 @@ CALLER_LEFT = 499
 
 # An answer up to this size is sent in one piece, with its length; an event up to this size is held until it is whole.
 _WHOLE_BYTES = 1024 * 1024
-# Half of what asyncio buffers before it makes a writer wait.
-_AT_ONCE_BYTES = 32 * 1024
-_EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
 
 
 @dataclass(slots=True)
@@ -85,35 +84,74 @@ async def answer(
 async def _pass_on(
     context: Serving, http: web.Request, request: Request, report: _Report
 ) -> web.StreamResponse:
-    patience = context.settings.router.idle_timeout
-    response = web.StreamResponse()
-    streamed = False
-    try:
-        async with context.router.answer(request) as routed:
-            context.metrics.answering(report.kind, time.monotonic() - report.began)
-            headers = _headers(routed, report)
-            if report.to_peer and routed.candidate.worker:
-                headers[HEADER] = written(context.router.load_of(routed.candidate.worker))
-            streamed = routed.answer.streamed
-            if routed.candidate.worker:
-                report.served, report.usage = routed.candidate.service.model, routed.answer.usage
-            whole = None if streamed else await _whole(routed.answer)
+    settings = context.settings.router
+    out = Outgoing(http, patience=settings.stall_timeout)
+    # Another node tells its own callers that it waits.
+    audible = request.stream and report.kind in TEXT and not report.to_peer
+    with KeepAlive(
+        out, settings.keep_alive if audible else 0, {"x-request-id": report.id}
+    ) as keeping:
+        try:
+            async with context.router.answer(request) as routed:
+                context.metrics.answering(report.kind, time.monotonic() - report.began)
+                await keeping.settled()
+                headers = _headers(context, routed, report)
+                whole = await _passed_on(routed, out, headers, report)
             if whole is not None:
-                report.sent = len(whole)
-                return web.Response(status=report.status, headers=headers, body=whole)
-            response = web.StreamResponse(status=report.status, headers=headers)
-            await _copy(http, routed, response, report, patience)
-    except RouterError as error:
-        if not response.prepared:
-            raise
-        refused = refusal(error)
-        report.status = refused.status
-        if not streamed:
-            # Ending it properly would make half an answer look like a whole one.
-            _cut(http)
-            return response
-        await _end(http, response, refused.event(), patience)
-    return response
+                return await _at_once(out, whole, headers, report)
+        except RouterError as error:
+            await keeping.settled()
+            if not out.begun:
+                raise
+            await _break_off(out, refusal(error), report)
+        finally:
+            report.sent = out.sent
+    return out.response
+
+
+async def _passed_on(
+    routed: Routed, out: Outgoing, headers: Mapping[str, str], report: _Report
+) -> bytes | None:
+    """Pass on an answer as it comes, or return it where it is short: then its worker need not wait for its reader."""
+    answer = routed.answer
+    if routed.candidate.worker:
+        report.served, report.usage = routed.candidate.service.model, answer.usage
+    if not answer.streamed:
+        if out.begun:
+            raise AnswerBroken("the worker does not stream, and the wait for it was long")
+        whole = await _whole(answer)
+        if whole is not None:
+            return whole
+    if not out.begun:
+        await out.begin(answer.status, headers, length=answer.length)
+    if answer.streamed:
+        await out.end(await _copy_events(routed, out, report))
+        return None
+    await out.send(answer.first)
+    async for chunk in answer.rest:
+        await out.send(chunk)
+    await out.end()
+    return None
+
+
+async def _at_once(
+    out: Outgoing, whole: bytes, headers: Mapping[str, str], report: _Report
+) -> web.StreamResponse:
+    if len(whole) <= AT_ONCE_BYTES:
+        out.sent = len(whole)
+        return web.Response(status=report.status, headers=headers, body=whole)
+    await out.begin(report.status, headers, length=len(whole))
+    await out.end(whole)
+    return out.response
+
+
+async def _break_off(out: Outgoing, refused: Refusal, report: _Report) -> None:
+    report.status = refused.status
+    if out.streamed:
+        await out.end(refused.event())
+    else:
+        # Ending it properly would make half an answer look like a whole one.
+        out.cut()
 
 
 async def _whole(answer: Answer) -> bytes | None:
@@ -130,50 +168,19 @@ async def _whole(answer: Answer) -> bytes | None:
     return b"".join(pieces)
 
 
-async def _copy(
-    http: web.Request,
-    routed: Routed,
-    response: web.StreamResponse,
-    report: _Report,
-    patience: float,
-) -> None:
-    answer, last = routed.answer, b""
-    if not answer.streamed:
-        response.content_length = answer.length
-    await response.prepare(http)
-    if answer.streamed:
-        last = await _copy_events(http, routed, response, report, patience)
-    else:
-        report.sent += len(answer.first)
-        await _send(http, response, answer.first, patience)
-        async for chunk in answer.rest:
-            report.sent += len(chunk)
-            await _send(http, response, chunk, patience)
-    await _end(http, response, last, patience)
-
-
-async def _copy_events(
-    http: web.Request,
-    routed: Routed,
-    response: web.StreamResponse,
-    report: _Report,
-    patience: float,
-) -> bytes:
+async def _copy_events(routed: Routed, out: Outgoing, report: _Report) -> bytes:
     """Pass on whole events, and return what is left at the end: an event without its blank line, or nothing."""
     answer, tally, held = routed.answer, routed.tally, WholeEvents()
     tokens = Tokens(hidden=answer.hides_usage)
     if tally and report.kind in TEXT:
         report.tokens = tokens
-    ready = tokens.passing(held.take(answer.first))
-    report.sent += len(ready)
-    await _send(http, response, ready, patience)
+    await out.send(tokens.passing(held.take(answer.first)))
     async for chunk in answer.rest:
         ready = held.take(chunk)
         if tally:
             tokens.events += tally.streamed(chunk)
             ready = tokens.passing(ready)
-        report.sent += len(ready)
-        await _send(http, response, ready, patience)
+        await out.send(ready)
     return tokens.passing(held.rest)
 
 
@@ -187,51 +194,17 @@ class WholeEvents:
         """Take in the next bytes and return what is ready to be sent, nothing perhaps."""
         ready = self.rest + chunk if self.rest else chunk
         end = len(ready)
-        if not ready.endswith(_EVENT_ENDS) and end < _WHOLE_BYTES:
-            end = max(ready.rfind(mark) + len(mark) if mark in ready else 0 for mark in _EVENT_ENDS)
+        if not ready.endswith(EVENT_ENDS) and end < _WHOLE_BYTES:
+            end = max(ready.rfind(mark) + len(mark) if mark in ready else 0 for mark in EVENT_ENDS)
         self.rest = ready[end:]
         return ready[:end]
 
 
-async def _send(
-    http: web.Request, response: web.StreamResponse, chunk: bytes, patience: float
-) -> None:
-    if not chunk:
-        return
-    transport = http.transport
-    # Nothing waits to be sent, and this will not make it wait: a timer for every token would cost more than the token.
-    if transport and len(chunk) <= _AT_ONCE_BYTES and not transport.get_write_buffer_size():
-        await response.write(chunk)
-        return
-    await _within(http, response.write(chunk), patience)
-
-
-async def _end(
-    http: web.Request, response: web.StreamResponse, last: bytes, patience: float
-) -> None:
-    await _send(http, response, last, patience)
-    await _within(http, response.write_eof(), patience)
-
-
-async def _within(http: web.Request, writing: Awaitable[None], patience: float) -> None:
-    try:
-        async with asyncio.timeout(patience):
-            await writing
-    except TimeoutError as error:
-        _cut(http)
-        raise ConnectionResetError("the caller stopped reading") from error
-
-
-def _cut(http: web.Request) -> None:
-    if http.transport is not None:
-        http.transport.abort()
-
-
-def _headers(routed: Routed, report: _Report) -> dict[str, str]:
-    answer = routed.answer
+def _headers(context: Serving, routed: Routed, report: _Report) -> dict[str, str]:
+    answer, worker = routed.answer, routed.candidate.worker
     report.node, report.route = routed.candidate.node, answer.route.value
     report.attempts, report.status = routed.attempts, answer.status
-    return {
+    headers = {
         **answer.headers,
         hdrs.CONTENT_TYPE: answer.content_type,
         "x-request-id": report.id,
@@ -239,6 +212,9 @@ def _headers(routed: Routed, report: _Report) -> dict[str, str]:
         "x-modelvine-route": report.route,
         "x-modelvine-attempts": str(report.attempts),
     }
+    if report.to_peer and worker:
+        headers[HEADER] = written(context.router.load_of(worker))
+    return headers
 
 
 def _refused(error: Exception, report: _Report) -> web.Response:

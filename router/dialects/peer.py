@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from router import reports
 from router.candidates import Candidate
 from router.connections import start_of
-from router.dialects import Answer
+from router.dialects import Answer, Route
 from router.errors import WorkerBusy, WorkerError, WorkerFailed, WorkerStale
 from router.exchange import (
     MAX_REFUSAL_BYTES,
@@ -23,6 +23,7 @@ from router.exchange import (
 )
 from router.links import Links
 from router.requests import Request
+from router.sse import EventTooLarge, Splitter
 from router.workers import Worker
 
 HOP_HEADER = "x-modelvine-hop"
@@ -54,7 +55,12 @@ class Peer:
             async def read(exchange: Exchange) -> Answer:
                 if not 200 <= exchange.status <= 299:
                     raise await _refusal(exchange)
-                answer = await read_plain(exchange, link.route)
+                if exchange.streamed:
+                    answer = await _stream(
+                        exchange, link.route, self._links.settings.max_event_bytes
+                    )
+                else:
+                    answer = await read_plain(exchange, link.route)
                 answer.load = reports.read(exchange.header(reports.HEADER))
                 return answer
 
@@ -69,6 +75,25 @@ class Peer:
 def create(links: Links) -> Peer:
     """Make the dialect."""
     return Peer(links)
+
+
+async def _stream(exchange: Exchange, route: Route, max_event_bytes: int) -> Answer:
+    """Make an answer that begins with the first event: a comment only says that its node waits as well."""
+    splitter, raw = Splitter(max_event_bytes=max_event_bytes), b""
+    while chunk := await exchange.some():
+        raw += chunk
+        try:
+            said = next((event.data for event in splitter.feed(chunk) if event.data), b"")
+        except EventTooLarge:
+            # Its first event, and a long one: it is no comment, and no node looks at the rest.
+            return exchange.answer(raw, route)
+        if said.startswith(b'{"error"'):
+            raise WorkerFailed("the node that was asked found nobody who answers")
+        if said:
+            return exchange.answer(raw, route)
+        if len(raw) > max_event_bytes:
+            raise WorkerFailed(f"the stream said nothing in {max_event_bytes:,} bytes")
+    raise WorkerFailed("the stream ended before its first event")
 
 
 async def _refusal(exchange: Exchange) -> WorkerError:

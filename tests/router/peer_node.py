@@ -1,5 +1,6 @@
 """Another node, as far as a request that was sent on meets it: TLS, the router, one worker, and a face of few words."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -59,6 +60,8 @@ class PeerNode:
     callers: list[PeerId] = field(default_factory=list)
     says: dict[str, str] = field(default_factory=dict)
     """Headers that it adds to its answers."""
+    murmurs: bool = False
+    """Whether it begins its answers with comments, which last for as long as its worker says nothing."""
 
     @property
     def reach(self) -> Reach:
@@ -79,6 +82,8 @@ class PeerNode:
             http.headers["x-request-id"], kind, asked.model, body, http.headers["Content-Type"],
             stream=asked.stream, pin=pin, own_only="x-modelvine-hop" in http.headers,
         )  # fmt: skip
+        if self.murmurs:
+            return await self._murmured(http, request)
         try:
             return await self._answered(http, request)
         except WorkerRejected as error:
@@ -88,6 +93,23 @@ class PeerNode:
             retry = {"Retry-After": str(error.retry_after)} if isinstance(error, WorkerBusy) else {}
             code = "model_not_found" if status == 404 else "x"
             return web.json_response({"error": {"code": code}}, status=status, headers=retry)
+
+    async def _murmured(self, http: web.Request, request: Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(http)
+        murmuring = asyncio.ensure_future(_murmur(response))
+        try:
+            async with self.router.answer(request) as routed:
+                murmuring.cancel()
+                await response.write(routed.answer.first)
+                async for chunk in routed.answer.rest:
+                    await response.write(chunk)
+        except RouterError:
+            await response.write(b'data: {"error":{"message":"no"}}\n\n')
+        finally:
+            murmuring.cancel()
+        await response.write_eof()
+        return response
 
     async def _answered(self, http: web.Request, request: Request) -> web.StreamResponse:
         async with self.router.answer(request) as routed:
@@ -105,6 +127,12 @@ class PeerNode:
                 await response.write(b'data: {"error":{"message":"broken"}}\n\n')
             await response.write_eof()
             return response
+
+
+async def _murmur(response: web.StreamResponse) -> None:
+    while True:
+        await response.write(b": wait\n\n")
+        await asyncio.sleep(0.02)
 
 
 @asynccontextmanager

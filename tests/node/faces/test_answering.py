@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.faces.answering import WholeEvents
+from node.faces.outgoing import EVENT_ENDS
 from registry.mesh.memory_net import MemoryNet
 from tests.node.faces.assembly import World, node, settings_of, until
 from tests.workers.openai_worker import WORDS
@@ -62,12 +63,12 @@ class TestAStream:
         await until(lambda: mesh.one.context.router.in_flight.total() == 0)
 
 
-@given(st.lists(st.sampled_from([b"data: x", b"\n", b"\n\n", b"\r\n", b": c", b"y"])))
+@given(st.lists(st.sampled_from([b"data: x", b"\n", b"\n\n", b"\r\n", b"\r", b": c", b"y"])))
 def test_however_a_stream_is_cut_its_bytes_go_on_in_order_and_events_go_on_whole(chunks):
     held = WholeEvents()
     sent = [held.take(chunk) for chunk in chunks]
     assert b"".join((*sent, held.rest)) == b"".join(chunks)
-    assert all(not piece or piece.endswith((b"\n\n", b"\r\n\r\n")) for piece in sent)
+    assert all(not piece or piece.endswith(EVENT_ENDS) for piece in sent)
 
 
 async def test_one_line_is_logged_for_a_request_and_no_word_of_what_was_said(served, caplog):
@@ -152,7 +153,7 @@ class TestTokens:
 
 async def test_a_caller_who_stops_reading_does_not_hold_the_worker(worker):
     worker.fail(pad_bytes=40_000_000)
-    settings = settings_of(idle_timeout=0.3)
+    settings = settings_of(stall_timeout=0.3)
     async with node(World(MemoryNet()), settings) as running:
         await running.register(worker)
         busy = running.context.router.in_flight

@@ -24,7 +24,7 @@ from router.settings import RouterSettings
 from router.usage import Usage
 from tests.router.world import MODEL, QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running
-from tests.workers.raw import raw
+from tests.workers.raw import raw, take
 
 
 @pytest.fixture
@@ -447,3 +447,18 @@ async def test_a_whole_answer_tells_its_tokens(
     worker.fail(pad_bytes=size)
     answer, _ = await ask(dialect, chat(kind=Kind.EMBEDDING), own(worker.url))
     assert answer.usage == Usage(1, 0)
+
+
+async def test_a_worker_that_only_comments_has_not_begun_to_answer() -> None:
+    async def murmur(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b": PROCESSING\n\n")
+            await asyncio.sleep(0.02)
+
+    hasty = QUICK.model_copy(update={"first_byte_timeout": 0.3})
+    async with raw(murmur) as url, links(hasty) as ours:
+        with pytest.raises(WorkerTimeout) as late:
+            await ask(create(ours), TEXT_STREAM, own(url))
+    assert late.value.phase == "first byte"

@@ -5,10 +5,10 @@ import pytest
 from registry.records import Load, PeerId, Service
 from router.candidates import Candidate
 from router.dialects.peer import create
-from router.errors import WorkerStale, WorkerUnreachable
+from router.errors import WorkerFailed, WorkerStale, WorkerTimeout, WorkerUnreachable
 from router.requests import Kind, Request
 from tests.router.peer_node import at, peer_node, way_to
-from tests.router.world import MODEL, OWN, chat, own, whole
+from tests.router.world import MODEL, OWN, QUICK, chat, own, until, whole
 from tests.workers.openai_worker import running
 
 
@@ -72,3 +72,49 @@ async def test_a_node_that_nothing_is_known_of_is_unreachable() -> None:
                 chat(), Candidate(PeerId("nobody"), Service("p", MODEL))
             ):
                 pass
+
+
+async def test_comments_of_a_node_that_waits_are_no_first_byte() -> None:
+    hasty = QUICK.model_copy(update={"first_byte_timeout": 0.3})
+    async with (
+        running() as worker,
+        peer_node(own(worker.url)) as node,
+        way_to(node, settings=hasty) as links,
+    ):
+        node.murmurs = True
+        worker.fail(delay_first=60)
+        with pytest.raises(WorkerTimeout):
+            async with create(links).answer(chat(stream=True), at(node)):
+                pass
+        await until(lambda: worker.hung_up == 1)
+
+
+async def test_comments_of_a_node_that_then_answers_go_along() -> None:
+    async with (
+        running() as worker,
+        peer_node(own(worker.url)) as node,
+        way_to(node) as links,
+    ):
+        node.murmurs = True
+        worker.fail(delay_first=0.1)
+        async with create(links).answer(chat(stream=True), at(node)) as answer:
+            assert b"data: {" in answer.first
+            said = await whole(answer)
+    assert said.startswith(b": wait\n\n")
+    assert said.replace(b": wait\n\n", b"") == b"".join(worker.events(MODEL, usage=True))
+
+
+async def test_a_failure_that_a_node_can_only_tell_after_its_comments_may_be_tried_elsewhere() -> (
+    None
+):
+    async with (
+        running() as worker,
+        peer_node(own(worker.url)) as node,
+        way_to(node) as links,
+    ):
+        node.murmurs = True
+        worker.fail(status=500)
+        with pytest.raises(WorkerFailed) as failed:
+            async with create(links).answer(chat(stream=True), at(node)):
+                pass
+    assert failed.value.elsewhere
