@@ -3,10 +3,14 @@
     python -m bench.routing
     python -m bench.routing --load 0.9 --requests 20000
     python -m bench.routing --plot docs
+    python -m bench.routing --fresh
 
 Five nodes take requests for one model that eight machines serve, and see them as nodes do: their own requests in flight, what
 other nodes say of themselves (`registry.load`), and the load in the head of each answer. The oracle joins the
 shortest queue per slot, knowing all queues at that instant. Times are virtual; the same arguments give the same table.
+
+With --fresh a ninth machine comes whose model has yet to be loaded, and the table shows what that costs those who ask just
+then, with and without a gentle beginning (`router.warming`).
 """
 
 import argparse
@@ -26,10 +30,11 @@ from bench.simulation.plot import Line, draw
 from registry.load import Reporter
 from registry.records import Load, PeerId, Service
 from router import policies
-from router.candidates import Candidate
+from router.candidates import Candidate, begin_gently
 from router.policies import Policy, in_order
 from router.reports import Report, Reports
 from router.requests import Kind, Request
+from router.warming import Warming
 
 ENTRIES = 5
 TICK = 0.25
@@ -51,6 +56,12 @@ SCENES: Mapping[str, tuple[Sequence[int], float]] = {
 }
 """Slots of the machines, and how many times the mean the rate of arrivals is in a burst."""
 
+LOADING = 15.0
+"""Seconds that a fresh machine takes to load its model once the first request is there; all that come until then wait."""
+
+JOINS = 30.0
+"""Seconds after which the fresh machine is there, and for as long after that those count who ask just then."""
+
 
 @dataclass(slots=True)
 class Machine:
@@ -59,6 +70,8 @@ class Machine:
     node: PeerId
     service: Service
     slots: int
+    joins: float = 0.0
+    ready: float | None = 0.0
     running: int = 0
     waiting: deque["Job"] = field(default_factory=deque)
     reporter: Reporter = field(default_factory=Reporter)
@@ -67,6 +80,12 @@ class Machine:
     def load(self) -> Load:
         """What its node would say of it now."""
         return Load(self.running + len(self.waiting), 0, self.slots)
+
+    def begins(self, now: float) -> float:
+        """Return when an answer begins whose slot is there now."""
+        if self.ready is None:
+            self.ready = now + LOADING
+        return max(now, self.ready)
 
     @property
     def fullness(self) -> float:
@@ -79,6 +98,7 @@ class Entry:
     """A node that takes requests, and what it knows."""
 
     policy: Policy
+    warming: Warming
     reports: Reports = field(default_factory=Reports)
     in_flight: Counter[PeerId] = field(default_factory=Counter)
 
@@ -96,20 +116,35 @@ class Job:
 class World:
     """Machines, entries and a virtual clock."""
 
-    def __init__(self, scene: str, *, policy: str, load: float, seed: int) -> None:
+    def __init__(
+        self,
+        scene: str,
+        *,
+        policy: str,
+        load: float,
+        seed: int,
+        fresh: bool = False,
+        gentle: bool = True,
+    ) -> None:
+        """`fresh` has a new machine come, `gentle` has it begin gently."""
         slots, self._burst = SCENES[scene]
+        self._gentle = gentle
         self._random = Random(seed)
         self._policy = policy
         self.machines = [
             Machine(PeerId(f"n{number}"), Service("p", "m"), each)
             for number, each in enumerate(slots)
         ]
+        if fresh:
+            late = Machine(PeerId("fresh"), Service("p", "m"), slots[0], joins=JOINS, ready=None)
+            self.machines.append(late)
         made = "p2c" if policy == "oracle" else policy
-        self.entries = [Entry(policies.load(made)) for _ in range(ENTRIES)]
+        self.entries = [Entry(policies.load(made), Warming()) for _ in range(ENTRIES)]
         self._rate = load * sum(slots) / WORK
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = count()
         self.seconds: list[float] = []
+        self.when: list[float] = []
         self._talks = _Conversations(self._random)
 
     def run(self, requests: int) -> list[float]:
@@ -143,18 +178,21 @@ class World:
             self._at(now + self._random.expovariate(rate), lambda n: self._arrive(n, left - 1))
 
     def _choose(self, job: Job, now: float) -> Machine:
+        there = [m for m in self.machines if m.joins <= now]
         if self._policy == "oracle":
-            return min(self.machines, key=lambda m: m.fullness)
+            return min(there, key=lambda m: m.fullness)
         entry = job.entry
-        found = [
+        found: Sequence[Candidate] = [
             Candidate(
                 m.node,
                 m.service,
                 in_flight=entry.in_flight[m.node],
                 report=entry.reports.of(m.node, m.service, now),
             )
-            for m in self.machines
+            for m in there
         ]
+        if self._gentle:
+            found = begin_gently(found, lambda c: entry.warming.allowance(*c.key, now))
         chosen = in_order(entry.policy, job.request, found, self._random.random)[0]
         entry.policy.begun(job.request)
         entry.policy.answered(job.request, chosen)
@@ -163,10 +201,12 @@ class World:
     def _begin(self, now: float, machine: Machine, job: Job) -> None:
         machine.running += 1
         self._hear(now, machine, job.entry, machine.load)
-        self._at(now + job.work, lambda n: self._end(n, machine, job))
+        self._at(machine.begins(now) + job.work, lambda n: self._end(n, machine, job))
 
     def _end(self, now: float, machine: Machine, job: Job) -> None:
         self.seconds.append(now - job.arrived)
+        self.when.append(job.arrived)
+        job.entry.warming.answered(machine.node, machine.service)
         job.entry.in_flight[machine.node] -= 1
         machine.running -= 1
         if machine.waiting:
@@ -234,6 +274,30 @@ def as_table(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     return "\n".join(rows)
 
 
+def fresh(policy: str, *, load: float, seeds: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Return how long those took who asked while a machine was new: with a gentle beginning, and without."""
+    found: tuple[list[float], list[float]] = [], []
+    for seed in seeds:
+        for seconds, gentle in zip(found, (True, False), strict=True):
+            world = World("alike", policy=policy, load=load, seed=seed, fresh=True, gentle=gentle)
+            world.run(int(3 * JOINS * load * sum(m.slots for m in world.machines) / WORK))
+            took = zip(world.when, world.seconds, strict=True)
+            seconds += [s for when, s in took if JOINS <= when < 2 * JOINS]
+    return sorted(found[0]), sorted(found[1])
+
+
+def as_table_of_the_fresh(*, load: float, seed: int) -> str:
+    """Lay out p50, p99 and the mean with and without a gentle beginning, over five runs."""
+    rows = ["| | gentle: p50 / p99 / mean s | at once: p50 / p99 / mean s |", "|---|---|---|"]
+    for policy in policies.NAMES:
+        cells = [
+            f"{percentile(s, 0.5):.2f} / {percentile(s, 0.99):.2f} / {sum(s) / len(s):.3f}"
+            for s in fresh(policy, load=load, seeds=range(seed, seed + 5))
+        ]
+        rows.append(f"| {policy} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
 def plot(folder: Path, *, requests: int, seed: int) -> None:
     """Draw by how much p99 is above the oracle's, over the load. Nobody here has workers of their own to stay at."""
     loads = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -261,7 +325,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--requests", type=int, default=40_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write routing.svg there")
+    parser.add_argument("--fresh", action="store_true", help="have a new machine come instead")
     options = parser.parse_args(arguments)
+    if options.fresh:
+        print(as_table_of_the_fresh(load=options.load, seed=options.seed))
+        return 0
     if options.plot:
         plot(options.plot, requests=options.requests, seed=options.seed)
         return 0

@@ -157,7 +157,7 @@ def exchange_load(registry: Registry, router: Router) -> None:
     def changed(nodes: Iterable[PeerId]) -> None:
         for node in nodes:
             if registry.presence(node) in _GONE:
-                router.reports.forget(node)
+                router.forget(node)
 
     registry.load.measure(router.busy)
     registry.load.on_load(router.hear)

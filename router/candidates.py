@@ -1,6 +1,7 @@
 """Who could answer this request, and who could not, with the reason. Pure: values in, values out."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -17,7 +18,8 @@ class Candidate:
     """One replica that could answer. `worker` is set for this machine's own; `in_flight` counts requests from here.
 
     Whether the node of a `suspect` one answers is in doubt; if it is `unreachable` as well, it lives, but not for us. An
-    `ejected` one failed lately, time and again: it is a last resort rather than nobody.
+    `ejected` one failed lately, time and again: it is a last resort rather than nobody. One that is `held_back` is new here and
+    has as many of our requests as it may have for now.
     `report` is what its node said of it last, `None` when that is unknown; it is never set for this machine's own, whose
     requests all pass here.
     """
@@ -29,6 +31,7 @@ class Candidate:
     suspect: bool = False
     unreachable: bool = False
     ejected: bool = False
+    held_back: bool = False
     report: Reported | None = None
 
     @property
@@ -38,8 +41,22 @@ class Candidate:
 
     @property
     def rank(self) -> int:
-        """After whom it comes, whatever the load: 0 is trusted, 1 in doubt, 2 ejected, 3 out of reach."""
-        return 3 if self.unreachable else 2 if self.ejected else int(self.suspect)
+        """After whom it comes, whatever the load: 0 is trusted, 1 held back, 2 in doubt, 3 ejected, 4 out of reach."""
+        if self.unreachable:
+            return 4
+        return 3 if self.ejected else 2 if self.suspect else int(self.held_back)
+
+    @property
+    def slots(self) -> int:
+        """How many requests it takes at one time: what it was registered with or its node reported, 0 when not known."""
+        if self.worker is not None:
+            return self.worker.capacity
+        return self.report.load.slots if self.report else 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more request would find a slot, as far as is known."""
+        return not self.slots or self.expected < self.slots
 
     @property
     def key(self) -> tuple[PeerId, Service]:
@@ -98,12 +115,14 @@ class Known:
     """What this node knows of replicas: its requests there, what their nodes report, whether their circuits let one pass.
 
     `told` are the seconds for which one asked to be left alone.
+    `allowance` is how many requests of ours one may have that is new here.
     """
 
     in_flight: Mapping[tuple[PeerId, Service], int]
     reported: Callable[[PeerId, Service], Reported | None]
     admits: Callable[[Candidate], bool]
     told: Callable[[Candidate], float]
+    allowance: Callable[[Candidate], float] = lambda _: math.inf
 
 
 def candidates(
@@ -153,8 +172,19 @@ def candidates(
         )
         reason = Reason.HOP if request.own_only else _unwanted(request, theirs)
         sort(theirs, reason or _ABSENT.get(seen))
-    judged = (c if known.admits(c) else replace(c, ejected=True) for c in eligible)
-    return Field(tuple(judged), tuple(excluded))
+    judged = [c if known.admits(c) else replace(c, ejected=True) for c in eligible]
+    return Field(begin_gently(judged, known.allowance), tuple(excluded))
+
+
+def begin_gently(
+    found: Sequence[Candidate], allowance: Callable[[Candidate], float]
+) -> tuple[Candidate, ...]:
+    """Hold back who is new and has enough, as long as somebody else has room."""
+    full = [not c.ejected and c.in_flight >= allowance(c) for c in found]
+    pairs = [*zip(found, full, strict=True)]
+    if not any(full) or not any(c.has_room and not c.rank for c, held in pairs if not held):
+        return tuple(found)
+    return tuple(replace(c, held_back=True) if held else c for c, held in pairs)
 
 
 _DOUBTED = frozenset({Presence.SUSPECT, Presence.UNREACHABLE})

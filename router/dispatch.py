@@ -117,6 +117,14 @@ class Router:
         """Take in how busy another node says that its replicas are."""
         self._ledger.hear(node, loads)
 
+    def forget(self, node: PeerId) -> None:
+        """Forget what a node said of its load: it is lost, or has left."""
+        self._ledger.forget(node)
+
+    def allowance(self, candidate: Candidate) -> float:
+        """Return how many of our requests a candidate may have at one time, while it is new here."""
+        return self._ledger.allowance(candidate)
+
     def condition(self, candidate: Candidate) -> Condition:
         """Describe the circuit of a candidate; a worker that has stopped has none that would say so, see `stopped`."""
         return self._ledger.condition(candidate)

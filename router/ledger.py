@@ -22,6 +22,7 @@ from router.retry_after import RetryAfter
 from router.settings import RouterSettings
 from router.silence import Silence
 from router.waiting import Waiting
+from router.warming import Warming
 from router.workers import Worker, Workers
 
 
@@ -52,6 +53,7 @@ class Ledger:
         self._meter = Meter()
         self._health = Health(random)
         self._retry_after = RetryAfter()
+        self._warming = Warming()
 
     def known(self) -> Known:
         """Return what the choice of candidates needs to know."""
@@ -61,6 +63,7 @@ class Ledger:
             partial(self.reports.of, now=now),
             partial(self._admits, now=now),
             lambda candidate: self._retry_after.left(candidate.address, now),
+            partial(self._allowance, now=now),
         )
 
     def busy(self) -> dict[Service, Load]:
@@ -83,6 +86,15 @@ class Ledger:
         for service, load in loads.items():
             ours = self.in_flight.get((node, service), 0)
             self.reports.hear(node, service, Report(load, ours, now))
+
+    def forget(self, node: PeerId) -> None:
+        """Forget what a node said, and how far it was trusted with load: it is lost, or has left."""
+        self.reports.forget(node)
+        self._warming.forget(node)
+
+    def allowance(self, candidate: Candidate) -> float:
+        """Return how many of our requests a candidate may have at one time, while it is new here."""
+        return self._allowance(candidate, self._now())
 
     def condition(self, candidate: Candidate) -> Condition:
         """Describe the circuit of a candidate; a worker that has stopped has none that would say so, see `stopped`."""
@@ -171,6 +183,8 @@ class Ledger:
         match error if answer is None else answer.broken:
             case None:
                 sign = Sign.NOTHING if answer is None else Sign.ANSWERED
+                if answer is not None:
+                    self._warming.answered(*candidate.key)
             case WorkerBusy(named=True, retry_after=seconds):
                 self._retry_after.told(candidate.address, seconds, self._now())
                 sign = Sign.ANSWERED
@@ -179,10 +193,16 @@ class Ledger:
             case _:
                 # Whoever does not serve the model any more fails too, until our catalog knows it.
                 sign = Sign.FAILED
-        self._health.show(candidate.address, sign, self._now())
+        now = self._now()
+        self._health.show(candidate.address, sign, now)
+        if sign is Sign.FAILED and not self._health.admits(candidate.address, now):
+            self._warming.lost(*candidate.key)
 
     def _admits(self, candidate: Candidate, now: float) -> bool:
         return self._health.admits(candidate.address, now) and not self.stopped(candidate)
+
+    def _allowance(self, candidate: Candidate, now: float) -> float:
+        return self._warming.allowance(candidate.node, candidate.service, now)
 
     def _count(self, key: tuple[PeerId, Service], change: int) -> None:
         left = self.in_flight[key] + change

@@ -20,16 +20,9 @@ GRACE = 2.0
 _UNIT = 2.0**-64
 
 
-def slots_of(candidate: Candidate) -> int:
-    """Return how many requests a candidate takes at one time, 0 when that is not known."""
-    if candidate.worker is not None:
-        return candidate.worker.capacity
-    return candidate.report.load.slots if candidate.report else 0
-
-
 def weights(candidates: Sequence[Candidate]) -> Sequence[int]:
     """Return each candidate's part of the load: its slots, or 1 for all when somebody's are not known."""
-    found = [slots_of(candidate) for candidate in candidates]
+    found = [candidate.slots for candidate in candidates]
     return found if all(found) else [1] * len(found)
 
 
@@ -69,9 +62,9 @@ def crowded(candidates: Sequence[Candidate]) -> set[tuple[PeerId, Service]]:
     parts = weights(candidates)
     share = SLACK * sum(c.expected for c in candidates) / (sum(parts) or 1)
     # Where slots are not known, only who has nothing to do is sure to have one.
-    free = any(c.expected < (slots_of(c) or 1) for c in candidates)
+    free = any(c.expected < (c.slots or 1) for c in candidates)
     return {
         c.key
         for c, part in zip(candidates, parts, strict=True)
-        if c.expected >= share * part + GRACE or (free and 0 < slots_of(c) <= c.expected)
+        if c.expected >= share * part + GRACE or (free and 0 < c.slots <= c.expected)
     }

@@ -126,6 +126,13 @@ def _candidate(context: Context, candidate: Candidate, connections: _Connections
 def _why(context: Context, candidate: Candidate, place: int, why: str) -> str:
     if place >= context.settings.router.attempts:
         return "after the last attempt"
+    if last := _why_last(context, candidate):
+        return last
+    return f"tried when {place} before it failed; {why}" if place else why
+
+
+def _why_last(context: Context, candidate: Candidate) -> str:
+    """Say why a candidate comes after others whatever the policy, nothing where it does not."""
     if candidate.unreachable:
         return "its node lives but is not reached from here, so it comes last"
     if candidate.suspect:
@@ -135,4 +142,8 @@ def _why(context: Context, candidate: Candidate, place: int, why: str) -> str:
     if candidate.ejected:
         found = context.router.condition(candidate)
         return f"its last {found.failures} requests failed; it is tried again in {found.retry_in:.1f} s"
-    return f"tried when {place} before it failed; {why}" if place else why
+    if candidate.held_back:
+        allowed = context.router.allowance(candidate)
+        has = f"{candidate.in_flight} of our requests, of {allowed:.0f}"
+        return f"it is new here and has {has} that it may have until it answers more"
+    return ""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from router.candidates import Candidate
 from router.policies import Chance, Policy
 from router.requests import Request
-from router.weights import draw, slots_of, weights
+from router.weights import draw, weights
 
 
 class Weighted(Policy):
@@ -31,7 +31,7 @@ class Weighted(Policy):
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:  # noqa: ARG002
         """Name the slots."""
-        return f"drawn by its slots: {slots_of(candidate) or 'not known'}"
+        return f"drawn by its slots: {candidate.slots or 'not known'}"
 
     def figures(
         self,

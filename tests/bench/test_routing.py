@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.routing import World, compare, percentile
+from bench.routing import World, compare, fresh, percentile
 from router import policies
 
 
@@ -26,3 +26,8 @@ def test_the_same_seed_gives_the_same_figures() -> None:
 
 def test_all_are_compared() -> None:
     assert set(compare("alike", load=0.5, requests=200, seed=1)) == {"oracle", *policies.NAMES}
+
+
+def test_who_asks_while_a_machine_is_new_waits_less_when_it_begins_gently() -> None:
+    gentle, at_once = (percentile(s, 0.99) for s in fresh("p2c", load=0.8, seeds=[1]))
+    assert gentle < 0.8 * at_once

@@ -34,6 +34,7 @@ def find(
     ejected: tuple[PeerId, ...] = (),
     told: dict[PeerId, float] | None = None,
     draining: bool = False,
+    allowance: dict[PeerId, int] | None = None,
 ) -> Field:
     return candidates(
         Request("r", Kind.CHAT, model, b"", "", pin=pin, own_only=own_only),
@@ -46,6 +47,7 @@ def find(
             lambda node, service: (reported or {}).get((node, service)),
             lambda candidate: candidate.node not in ejected,
             lambda candidate: (told or {}).get(candidate.node, 0.0),
+            lambda candidate: (allowance or {}).get(candidate.node, 99),
         ),
         draining=draining,
     )
@@ -161,12 +163,38 @@ def test_a_draining_node_sends_requests_elsewhere() -> None:
 
 def test_who_failed_time_and_again_is_a_last_resort_but_one() -> None:
     found = find((FAR, SERVICE), (OTHER, SERVICE), ejected=(FAR,))
-    assert {c.node: c.rank for c in found.eligible} == {FAR: 2, OTHER: 0}
+    assert {c.node: c.rank for c in found.eligible} == {FAR: 3, OTHER: 0}
     beyond = find((FAR, SERVICE), ejected=(FAR,), presence={FAR: Presence.UNREACHABLE})
-    assert beyond.eligible[0].rank == 3
+    assert beyond.eligible[0].rank == 4
 
 
 def test_a_circuit_is_that_of_the_workers_url_or_of_the_replica_at_its_node() -> None:
     ours = Worker(SERVICE, "http://127.0.0.1:1")
     addresses = {c.address for c in find((FAR, SERVICE), own=(ours,)).eligible}
     assert addresses == {"http://127.0.0.1:1", "far/p/m/"}
+
+
+def held_back(field: Field) -> set[PeerId]:
+    return {candidate.node for candidate in field.eligible if candidate.held_back}
+
+
+def test_who_is_new_and_has_enough_comes_after_those_with_room() -> None:
+    offers = ((FAR, SERVICE), (OTHER, SERVICE))
+    new = {FAR: 2}
+    assert held_back(find(*offers, allowance=new, in_flight={(FAR, SERVICE): 1})) == set()
+    enough = {(FAR, SERVICE): 2, (OTHER, SERVICE): 50}
+    found = find(*offers, allowance=new, in_flight=enough)
+    assert held_back(found) == {FAR}
+    assert {c.node: c.rank for c in found.eligible} == {FAR: 1, OTHER: 0}
+
+
+def test_nobody_is_held_back_where_nobody_else_has_room() -> None:
+    offers = ((FAR, SERVICE), (OTHER, SERVICE))
+    enough = {(FAR, SERVICE): 2, (OTHER, SERVICE): 4}
+    full = {(OTHER, SERVICE): Reported(Load(4, slots=4), ours=4, age=0.0)}
+    both = {"allowance": {FAR: 2}, "in_flight": enough}
+    assert held_back(find(*offers, **both, reported=full)) == set()
+    assert held_back(find(*offers, **both, ejected=(OTHER,))) == set()
+    assert held_back(find(*offers, **both, presence={OTHER: Presence.SUSPECT})) == set()
+    assert held_back(find((FAR, SERVICE), **both)) == set()
+    assert held_back(find(*offers, in_flight=enough, allowance={FAR: 2, OTHER: 4})) == set()

@@ -33,6 +33,7 @@ from router.reports import HALF_LIFE, Reported
 from router.requests import Pin, Request
 from router.settings import RouterSettings
 from router.trying import Outcome
+from router.warming import ENOUGH, RISE
 from router.workers import Workers
 from tests.router.world import MODEL, OWN, QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running
@@ -94,6 +95,11 @@ class World:
     def offer(self, node: PeerId, *services: Service) -> None:
         record = Record(node, Version(1, len(self.catalog.held)), services=services)
         self.catalog = self.catalog.merge([Signed(record, repr(record).encode())])
+
+    def settle(self) -> None:
+        """Let time pass until nobody counts as new here."""
+        self.router.explain(chat())
+        self.now += ENOUGH * RISE
 
     async def ask(self, request: Request) -> tuple[bytes, int]:
         async with self.router.answer(request) as routed:
@@ -351,7 +357,7 @@ async def test_a_worker_that_froze_is_left_and_asked_nothing_until_it_lives(worl
         assert (await asking)[1] == 2
         last = world.router.explain(chat()).ordered[-1]
         assert world.router.stopped(last)
-        assert last.rank == 2
+        assert last.ejected
         assert (await world.ask(chat()))[1] == 1
         thawed.set()
         while world.router.stopped(last):
@@ -385,11 +391,37 @@ async def test_a_machine_that_dies_with_many_requests_under_way_fails_none_of_th
         worker = await dying.enter_async_context(running())
         worker.fail(hang=True)
         world.serve(own(worker.url, cid="1"), own(good.url, cid="2"))
+        world.settle()
         callers = [asyncio.ensure_future(world.ask(chat())) for _ in range(4 * RESERVE)]
         await until(lambda: len(worker.received) == len(callers))
         await dying.aclose()
         assert [attempts for _, attempts in await asyncio.gather(*callers)] == [2] * len(callers)
     assert world.router.events["retries_refused"] == 0
+
+
+async def test_who_is_new_is_sent_one_request_until_it_answers_and_the_others_the_rest(
+    world: World,
+) -> None:
+    async with several(2) as (new, known):
+        for worker in (new, known):
+            worker.fail(delay_headers=0.2)
+        world.serve(own(known.url, cid="2"))
+        world.settle()
+        world.serve(own(new.url, cid="1"), own(known.url, cid="2"))
+        for expected in (1, 2):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(6):
+                    group.create_task(world.ask(chat()))
+            assert len(new.received) == expected
+            new.received.clear()
+        # It answered three requests, so it may have four; three failures make it new again.
+        assert world.router.allowance(own(new.url, cid="1")) == 4
+        new.fail(status=500)
+        for _ in range(TRIP):
+            await world.ask(chat())
+        new.fail(status=200)
+        world.now += 2 * FIRST_PAUSE
+        assert world.router.allowance(own(new.url, cid="1")) == 1
 
 
 async def test_what_was_never_begun_costs_no_budget(world: World) -> None:

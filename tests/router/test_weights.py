@@ -7,7 +7,7 @@ from random import Random
 from registry.records import Load, PeerId, Service
 from router.candidates import Candidate
 from router.reports import Reported
-from router.weights import draw, rendezvous, slots_of, weights, with_room_first
+from router.weights import draw, rendezvous, weights, with_room_first
 from tests.router.world import own
 
 
@@ -17,9 +17,9 @@ def at(node: str, *, slots: int = 0, in_flight: int = 0) -> Candidate:
 
 
 def test_slots_are_those_that_were_registered_or_reported_and_else_unknown() -> None:
-    assert slots_of(own("http://127.0.0.1:1", capacity=4)) == 4
-    assert slots_of(at("n", slots=7)) == 7
-    assert slots_of(replace(at("n"), report=None)) == 0
+    assert own("http://127.0.0.1:1", capacity=4).slots == 4
+    assert at("n", slots=7).slots == 7
+    assert replace(at("n"), report=None).slots == 0
 
 
 def test_one_unknown_makes_all_alike() -> None:

@@ -132,3 +132,18 @@ class TestASession:
             _, body = await told(one.http.get("/api/v1/route?model=tiny", headers=of))
         assert "the session's home" in body["candidates"][0]["why"]
         assert [c["figures"] for c in body["candidates"]] == [{"place": n} for n in range(3)]
+
+
+async def test_who_is_new_and_has_enough_comes_last_and_the_explanation_says_so(alone, worker):
+    worker.fail(delay_between=60)
+    for cid in ("a", "b"):
+        await alone.register(worker, cid=cid)
+    stream = {**CHAT, "stream": True}
+    async with alone.http.post(
+        "/v1/chat/completions", json=stream, headers={"x-modelvine-cid": "a"}
+    ) as held:
+        await held.content.readuntil(b"\n\n")
+        _, body = await told(alone.http.get("/api/v1/route?model=tiny"))
+        held.close()
+    assert [c["cid"] for c in body["candidates"]] == ["b", "a"]
+    assert "new here and has 1 of our requests, of 1" in body["candidates"][1]["why"]

@@ -25,6 +25,7 @@ candidates = st.lists(
         suspect=st.booleans(),
         unreachable=st.booleans(),
         ejected=st.booleans(),
+        held_back=st.booleans(),
         report=st.none() | st.builds(Reported, loads, st.integers(0, 50), st.floats(0, 1e6)),
     ),
     max_size=12,

@@ -1,0 +1,73 @@
+"""How much may a replica be given that is new here, or just back? No I/O, time is an argument.
+
+To power of two choices an empty machine is the best of any two, so all nodes would flood it while its caches are cold and
+nobody knows how it answers. It begins as TCP does: one request at one time, and one more for each answer, so a quick one is
+warm after a few answers and a slow one has not got many. Each node decides for itself, from when it first saw the replica.
+"""
+
+import math
+from dataclasses import dataclass
+
+from registry.records import PeerId, Service
+
+ENOUGH = 16
+"""Requests at one time that a replica may have when it counts as warm; from then on nothing holds it back."""
+
+RISE = 8.0
+"""Seconds after which one more is allowed without an answer: who thinks for minutes is not kept small for an hour."""
+
+MAX_NODES = 4_096
+"""Nodes whose replicas are remembered; the one seen first makes room, and would be new again."""
+
+MAX_REPLICAS = 256
+"""Replicas of one node that are remembered."""
+
+
+@dataclass(slots=True)
+class _Newcomer:
+    since: float
+    answered: int = 0
+
+    def allowance(self, now: float) -> float:
+        return 1 + self.answered + (now - self.since) // RISE
+
+
+class Warming:
+    """The replicas that were candidates here; `None` is held for those that are warm."""
+
+    def __init__(self) -> None:
+        self._seen: dict[PeerId, dict[Service, _Newcomer | None]] = {}
+
+    def allowance(self, node: PeerId, service: Service, now: float) -> float:
+        """Return how many of our requests a replica may have at one time, and see it for the first time if it is new."""
+        of_node = self._seen.get(node)
+        if of_node is None:
+            if len(self._seen) >= MAX_NODES:
+                del self._seen[next(iter(self._seen))]
+            of_node = self._seen[node] = {}
+        if service not in of_node:
+            if len(of_node) >= MAX_REPLICAS:
+                del of_node[next(iter(of_node))]
+            of_node[service] = _Newcomer(now)
+        newcomer = of_node[service]
+        if newcomer is None:
+            return math.inf
+        allowed = newcomer.allowance(now)
+        if allowed < ENOUGH:
+            return allowed
+        of_node[service] = None
+        return math.inf
+
+    def answered(self, node: PeerId, service: Service) -> None:
+        """A replica gave a whole answer."""
+        newcomer = self._seen.get(node, {}).get(service)
+        if newcomer is not None:
+            newcomer.answered += 1
+
+    def lost(self, node: PeerId, service: Service) -> None:
+        """A replica failed time and again: it is new when it is back."""
+        self._seen.get(node, {}).pop(service, None)
+
+    def forget(self, node: PeerId) -> None:
+        """A node is lost, or has left: all that it serves is new when it is back."""
+        self._seen.pop(node, None)
