@@ -58,11 +58,17 @@ class Listener:
         return await asyncio.open_connection(self.host, self.port, ssl=self.tls)
 
     async def say(
-        self, *pieces: bytes, within: float = 8.0, pause: float = 0.0, more: float = 0.0
+        self,
+        *pieces: bytes,
+        within: float = 8.0,
+        pause: float = 0.0,
+        more: float = 0.0,
+        patience: float | None = None,
     ) -> Heard:
         """Send pieces, `pause` seconds apart, over a connection of their own and return what came back.
 
-        It is over when the listener closes, or when an answer has come and nothing more within `more` seconds.
+        It is over when the listener closes, when an answer has come and nothing more within `more` seconds, or when
+        nothing has come for `patience` seconds; in any case after `within` seconds.
         """
         reader, writer = await self.connect()
         received = bytearray()
@@ -77,13 +83,8 @@ class Listener:
                         await writer.drain()
                 while not closed:
                     answered = bool(answers_in(bytes(received))[0])
-                    try:
-                        async with asyncio.timeout(more if answered else None):
-                            piece = await reader.read(_PIECE)
-                    except TimeoutError:
-                        if not answered:
-                            raise
-                        break
+                    async with asyncio.timeout(more if answered else patience):
+                        piece = await reader.read(_PIECE)
                     closed = not piece
                     received += piece
         except ConnectionError:

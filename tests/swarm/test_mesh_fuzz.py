@@ -116,7 +116,7 @@ async def test_nobody_else_notices(kind: str, scene: Scene, client: Client) -> N
     part = "floods" if kind in FLOODS else "malformed"
     if part not in scene.resident:
         await _warm_up(scene, client)
-        scene.resident[part] = _resident(scene.victim)
+        scene.resident[part] = resident(scene.victim)
     before = _complaints(scene.victim)
     bad = (await client.events(scene.victim))["frames_bad"]
     async with asyncio.TaskGroup() as group:
@@ -142,7 +142,7 @@ async def test_nobody_else_notices(kind: str, scene: Scene, client: Client) -> N
     assert " ERROR " not in log
     tens_of_seconds = 1 + float(str(attack.result()["seconds"])) // 10
     assert _complaints(scene.victim) - before <= MAX_COMPLAINTS * tens_of_seconds
-    scene.grown[part] = max(scene.grown[part], _resident(scene.victim) - scene.resident[part])
+    scene.grown[part] = max(scene.grown[part], resident(scene.victim) - scene.resident[part])
     show(kind, stopped=str(attack.result()["stopped"]), took=str(attack.result()["seconds"])[:5])
 
 
@@ -186,7 +186,7 @@ def _complaints(node: Node) -> int:
     return sum(" INFO " not in line for line in node.log.splitlines())
 
 
-def _resident(node: Node) -> float:
+def resident(node: Node) -> float:
     """Return the memory that a process holds, in MiB."""
     status = Path(f"/proc/{node.actor.process.pid}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmRSS"))

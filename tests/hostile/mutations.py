@@ -1,0 +1,205 @@
+"""Which bad requests may a stranger send? Real ones to every path, made wrong in one to three ways; the same for a seed."""
+
+import gzip
+import random
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import orjson
+
+from tests.hostile.refused import EVERYWHERE, PUBLIC
+from tests.hostile.wire import PLAIN_HOST
+
+Route = tuple[str, str]
+"""Method and path; what a path leaves open stands in braces."""
+
+CHANGES_STANDING = ("/api/v1/drain", "/api/v1/undrain")
+"""Paths whose well-formed requests, sent by anybody here, stop others being served: they are sent malformed only."""
+
+_FORMS = ("images/edits", "image/edit", "audio/transcriptions", "audio/translations")
+_BY_QUERY = ("model", "node", "node_id", "project", "cid", "kind", "digest", "number", "x")
+
+_NASTY_VALUES: Sequence[bytes] = (
+    b"null", b"true", b"-1", b"0", b"1e308", b"1e309", b"-0.0", b"NaN", b"9" * 400, b"9007199254740993",
+    b"18446744073709551616", b'""', b'"\\u0000"', b'"\\ud800"', b'"\\udc00\\ud800"', b'"\xff"', b'"\xed\xa0\x80"',
+    b'"' + b"a" * 70_000 + b'"', b'"../../etc/passwd"', b'"%s%n{0}{}"', b'"${jndi:ldap://x}"',
+    b'"\\u202e\\u2028\\r\\n"', b"[]", b"{}", b"[null]", b'[{"model":1}]', b'{"model":"tiny"}',
+    b"[" * 260 + b"]" * 260, b"[" * 5_000, b'{"":{"":{}}}', b'"http://127.0.0.1:1"',
+    b'"http://169.254.169.254/latest"', b'"file:///etc/passwd"', b'"http://[::1"', b'"http://localhost:99999/"',
+    b'"/ip4/127.0.0.1/tcp/1"', b'"12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB"',
+)  # fmt: skip
+_NASTY_TEXTS: Sequence[bytes] = (
+    b"", b"%", b"%00", b"%ff", b"%0d%0a", b"%u0041", b"a" * 3_000, b"-1", b"99999999999999999999", b"1e9",
+    b"..%2f..%2f", b"%f0%9f%92%a9", b"+", b";", b"&&==", b"12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB",
+    b"12D3Koo", b"[]", b"{}", b"'", b"%22", b"tiny", b"fuzzed%2Ftiny", b"%e2%80%ae",
+)  # fmt: skip
+_NASTY_HEADERS: Sequence[bytes] = (
+    b"Content-Encoding: gzip", b"Content-Encoding: br", b"Content-Type: text/plain",
+    b"Content-Type: multipart/form-data", b"Expect: 100-continue", b"Expect: x",
+    b"Upgrade: websocket\r\nConnection: upgrade", b"Connection: close", b"Connection: keep-alive, x",
+    b"Transfer-Encoding: chunked", b"Transfer-Encoding: identity", b"Content-Length: 0", b"Content-Length: 5",
+    b"Content-Length: -5", b"Content-Length: 99999999999999999999", b"Authorization: Bearer \xff",
+    b"Authorization: Basic \0", b"Cookie: " + b"a=b; " * 1_000, b"Origin: null", b"Origin: http://[", b"Origin: \xff",
+    b"Host: evil.example", b"X-Forwarded-For: 127.0.0.1", b"Forwarded: for=\xff", b"Range: bytes=0-",
+    b"If-None-Match: *", b"Accept: \xff/\xfe", b"Accept-Encoding: gzip;q=x", b"traceparent: 00-\xff",
+    b"tracestate: " + b"a=b," * 500, b"x-request-id: \r", b"x-request-id: a\tb", b"x-modelvine-hop: x",
+    b"x-modelvine-node: \xc3\x28", b"x-modelvine-project: " + b"p" * 300, b"x-modelvine-cid: \x80",
+    b"x-modelvine-session: \xed\xa0\x80", b"x-modelvine-wait: 1", b"x-modelvine-load: in_flight=-1", b": x",
+    b"X Y: z", b"X:\x00", b" folded", b"\xff: \xff", b"X: " + b"y" * 17_000,
+    b"\r\n".join(b"X-%d: y" % index for index in range(130)), b"Date: x", b"TE: trailers", b"Trailer: Content-Length",
+    b"Content-Range: bytes 0-1/1",
+)  # fmt: skip
+_BYTES: Sequence[bytes] = (
+    b"\0", b"\r", b"\n", b"\r\n", b"\r\n\r\n", b" ", b"\t", b"\x0b", b"\x7f", b"\xff", b"\xc0\xaf", b"%", b":", b";",
+    b",", b'"', b"\\", b"{", b"[", b"0\r\n\r\n", b"\xe2\x80\xa8",
+)  # fmt: skip
+_METHODS = (
+    b"GET", b"POST", b"PUT", b"DELETE", b"PATCH", b"HEAD", b"OPTIONS", b"TRACE", b"CONNECT", b"PROPFIND", b"FOO",
+    b"get", b"PRI",
+)  # fmt: skip
+_VERSIONS = (
+    b"HTTP/1.0", b"HTTP/0.9", b"HTTP/1.2", b"HTTP/2.0", b"HTTP/1.1 ", b"http/1.1", b"HTTP/1.1\0", b"", b"RTSP/1.0",
+    b"HTTP/1.10",
+)  # fmt: skip
+
+
+def mutants(routes: Sequence[Route], seed: int) -> Iterator[bytes]:
+    """Yield bad requests without end: mostly mutants, now and then one of the corpus of refused ones."""
+    chance = random.Random(seed)
+    corpus = [sent for sent, _ in (*EVERYWHERE.values(), *PUBLIC.values()) if len(sent) < 200_000]
+    while True:
+        for method, path in chance.sample(routes, len(routes)):
+            if chance.random() < 0.05:
+                yield chance.choice(corpus)
+                continue
+            sent = _framed(*_wrong_body(method, path, chance), chance)
+            if path in CHANGES_STANDING:
+                sent = b"X" + sent
+            for _ in range(chance.choice((0, 1, 1, 2))):
+                sent = chance.choice(_SPOILERS)(sent, chance)
+            yield sent
+
+
+def _wrong_body(method: str, path: str, chance: random.Random) -> tuple[bytes, bytes, bytes, bytes]:
+    """Return method, path with a query, content type and body; one of them is wrong most of the time."""
+    filled = path.replace("{model}", "tiny").encode()
+    if chance.random() < 0.3:
+        pairs = [
+            chance.choice(_BY_QUERY).encode() + b"=" + chance.choice(_NASTY_TEXTS) for _ in range(2)
+        ]
+        filled += b"?" + b"&".join(pairs)
+    if "{" in path and chance.random() < 0.5:
+        filled = path.partition("{")[0].encode() + chance.choice(_NASTY_TEXTS)
+    kind, body = _body(path)
+    if chance.random() < 0.6:
+        body = chance.choice(_BODY_SPOILERS)(body, chance)
+    name = chance.choice(_METHODS) if chance.random() < 0.15 else method.encode()
+    return name, filled, kind, body
+
+
+def _body(path: str) -> tuple[bytes, bytes]:
+    if path.endswith(_FORMS):
+        fields = (b'name="model"', b"tiny"), (b'name="image"; filename="a.png"', b"\x89PNG\r\n\x1a\n" * 20)  # fmt: skip
+        written = b"".join(
+            b"--B\r\nContent-Disposition: form-data; %b\r\n\r\n%b\r\n" % field for field in fields
+        )
+        return b"multipart/form-data; boundary=B", written + b"--B--\r\n"
+    return b"application/json", orjson.dumps(_said(path))
+
+
+def _said(path: str) -> Mapping[str, object]:
+    match path.rpartition("/")[2]:
+        case "completions" | "completion" | "route":
+            return {
+                "model": "tiny", "messages": [{"role": "user", "content": "Hello!"}], "stream": path.startswith("/v1/c"),
+                "max_tokens": 5,
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"model": {"type": "string"}}}}],
+            }  # fmt: skip
+        case "register" | "unregister":
+            row = {"model": "fuzzed", "api": "http://127.0.0.1:9/v1", "type": 0, "cid": "c", "capacity": 2}  # fmt: skip
+            return {"project": "fuzzed", "models": [row], **row}
+        case "connect" | "disconnect" | "add" | "rm" | "peer":
+            return {
+                "node_addr": "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB",
+                "node_id": "12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB",
+            }  # fmt: skip
+        case _:
+            return {"model": "tiny", "input": "Hello!", "prompt": "a vine", "query": "q", "documents": ["a", "b"]}  # fmt: skip
+
+
+def _framed(method: bytes, path: bytes, kind: bytes, body: bytes, chance: random.Random) -> bytes:
+    headers = [b"Content-Type: " + kind]
+    match chance.random():
+        case draw if draw < 0.1:
+            headers.append(b"Content-Encoding: gzip")
+            body = _spoilt(gzip.compress(body), chance)
+        case draw if draw < 0.15:
+            headers.append(b"Content-Encoding: deflate")
+            body = _spoilt(zlib.compress(body), chance)
+    if chance.random() < 0.2:
+        headers.append(b"Transfer-Encoding: chunked")
+        body = b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in (body[:7], body[7:]) if p) + b"0\r\n\r\n"  # fmt: skip
+    else:
+        headers.append(b"Content-Length: %d" % len(body))
+    version = chance.choice(_VERSIONS) if chance.random() < 0.05 else b"HTTP/1.1"
+    if chance.random() < 0.4:
+        headers.insert(chance.randrange(len(headers) + 1), chance.choice(_NASTY_HEADERS))
+    head = b"%b %b %b\r\n" % (method, path, version) + PLAIN_HOST
+    return head + b"".join(header + b"\r\n" for header in headers) + b"\r\n" + body
+
+
+def _spoilt(sent: bytes, chance: random.Random) -> bytes:
+    """Turn a few bits, or leave all as they are."""
+    spoilt = bytearray(sent)
+    for _ in range(chance.choice((0, 1, 3))):
+        if spoilt:
+            spoilt[chance.randrange(len(spoilt))] ^= 1 << chance.randrange(8)
+    return bytes(spoilt)
+
+
+def _inserted(sent: bytes, chance: random.Random) -> bytes:
+    at = chance.randrange(len(sent) + 1)
+    return sent[:at] + chance.choice(_BYTES) * chance.choice((1, 1, 2, 100)) + sent[at:]
+
+
+def _removed(sent: bytes, chance: random.Random) -> bytes:
+    at = chance.randrange(len(sent) + 1)
+    return sent[:at] + sent[at + chance.choice((1, 2, 10, 100)) :]
+
+
+def _repeated(sent: bytes, chance: random.Random) -> bytes:
+    start = chance.randrange(len(sent) + 1)
+    return sent[:start] + sent[start : start + chance.choice((5, 50, 500))] * 2 + sent[start:]
+
+
+def _broken_off(sent: bytes, chance: random.Random) -> bytes:
+    return sent[: chance.randrange(len(sent) + 1)]
+
+
+def _value_replaced(body: bytes, chance: random.Random) -> bytes:
+    """Put something nasty where a JSON value begins; a form is spoilt as bytes."""
+    starts = [at + 1 for at, byte in enumerate(body[:2_000]) if byte in b":[,"]
+    if not starts:
+        return _inserted(body, chance)
+    at = chance.choice(starts)
+    end = next((i for i in range(at, len(body)) if body[i] in b",}]"), len(body))
+    return body[:at] + chance.choice(_NASTY_VALUES) + body[end:]
+
+
+def _key_doubled(body: bytes, chance: random.Random) -> bytes:
+    if body[:1] != b"{":
+        return _repeated(body, chance)
+    key = chance.choice((b'"model"', b'"Model"', b'"\\u006dodel"', b'"project"', b'"stream"', b'"node_id"'))  # fmt: skip
+    return b"{" + key + b":" + chance.choice(_NASTY_VALUES) + b"," + body[1:]
+
+
+def _of_another_kind(_: bytes, chance: random.Random) -> bytes:
+    return chance.choice((*_NASTY_VALUES, b"", b"model=tiny", b"\x00" * 500, b"--B--\r\n"))
+
+
+_Spoiler = Callable[[bytes, random.Random], bytes]
+_SPOILERS: Sequence[_Spoiler] = (_spoilt, _spoilt, _inserted, _removed, _repeated, _broken_off)
+_BODY_SPOILERS: Sequence[_Spoiler] = (
+    _value_replaced, _value_replaced, _value_replaced, _key_doubled, _of_another_kind, _spoilt, _inserted, _removed,
+    _broken_off,
+)  # fmt: skip

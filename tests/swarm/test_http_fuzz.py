@@ -1,0 +1,167 @@
+"""What does a node survive that anybody may send over HTTP? 10,000 bad requests: the same process, and nobody else notices.
+
+They go to every path of the route table, at the listener for clients and at the one for other nodes, from one seed.
+Honest requests go through the node meanwhile.
+"""
+
+import asyncio
+import itertools
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import orjson
+import pytest
+
+from node.faces.app import public_app
+from node.identity import load
+from registry.mesh.memory_net import MemoryNet
+from router.certificate import certificate_of, client_context
+from router.requests import Kind
+from tests.hostile.mutations import Route, mutants
+from tests.hostile.wire import Answer, Listener
+from tests.node.faces.assembly import World
+from tests.node.faces.assembly import node as small_node
+from tests.swarm.client import Client
+from tests.swarm.nodes import Node, Start, Swarm
+from tests.swarm.test_mesh_fuzz import resident
+from tests.swarm.waiting import percentile, show
+
+pytestmark = [pytest.mark.swarm, pytest.mark.timeout(240)]
+
+SEED = 4
+TO_CLIENTS = 10_000
+TO_NODES = 2_000
+AT_ONCE = 24
+MAX_GROWTH = 16.0
+"""MiB that the node may grow by."""
+
+MAX_LAG = 0.5
+"""Seconds by which its event loop may wake too late. The goal is a tenth of it; this machine has other work."""
+
+OWN_FAULTS = frozenset(
+    {"internal_error", "router_error", "registry_error", "invalid_frame", "unknown_kind", "not_saved"}
+)  # fmt: skip
+"""Codes of failures that are nobody's but ours; a worker or peer that is not there may be told of with another 5xx."""
+
+
+@dataclass
+class Seen:
+    """What came of the bad requests, and of the honest ones meanwhile."""
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    faults: list[tuple[bytes, Answer]] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    lag: float = 0.0
+
+
+@dataclass
+class Scene:
+    """The node under attack, another that it knows, and the worker of both."""
+
+    victim: Node
+    other: Node
+    worker: str
+
+
+@pytest.fixture(scope="module")
+def scene(swarm: Swarm) -> Scene:
+    victim, other = swarm.start_all("victim", Start("other"))
+    return Scene(victim, other, swarm.start_worker("worker").fields["url"])
+
+
+async def _routes() -> list[Route]:
+    """Return what clients may ask, by a node of this process."""
+    async with small_node(World(MemoryNet())) as running:
+        table = public_app(running.context).router.routes()
+    found = {(route.method, route.resource.canonical) for route in table if route.resource}
+    return sorted((method, path) for method, path in found if method != "HEAD")
+
+
+async def test_ten_thousand_bad_requests_hurt_nobody(scene: Scene, client: Client) -> None:
+    victim = scene.victim
+    for node, model in ((victim, "tiny"), (scene.other, "far")):
+        await client.register(node, "honest", [model], scene.worker)
+    await client.listed([victim, scene.other], "tiny", "far")
+    public = await _routes()
+    assert len(public) > 40
+    links = [("POST", f"/v1/{kind.value}") for kind in Kind]
+    for_clients, for_nodes = await _listeners(scene, client)
+    # What the first thousand leave behind is what any traffic leaves: caches, pools, arenas.
+    await _attack(for_clients, mutants(public, SEED - 1), 1_000, Seen())
+    before, began = resident(victim), time.monotonic()
+    seen = Seen()
+    async with asyncio.TaskGroup() as group:
+        honest = [group.create_task(_honest(client, victim, model, seen)) for model in ("tiny", "far")]  # fmt: skip
+        await _attack(for_clients, mutants(public, SEED), TO_CLIENTS, seen)
+        await _attack(for_nodes, mutants(links, SEED), TO_NODES, seen)
+        for task in honest:
+            task.cancel()
+    waits = sorted(seen.waits)
+    show(
+        "10,000 bad requests",
+        seconds=time.monotonic() - began,
+        answered=", ".join(f"{status}: {times}" for status, times in sorted(seen.statuses.items())),
+        grown_by_mib=f"{resident(victim) - before:.1f}",
+        honest=str(len(waits)),
+        p50=percentile(waits, 0.5),
+        p99=percentile(waits, 0.99),
+        longest=waits[-1],
+        loop_lag_max=max(seen.lag, await client.loop_lag(victim)),
+    )
+    assert seen.faults == []
+    assert victim.running
+    assert not re.search(r"Traceback| ERROR |Error\b", victim.log)
+    assert resident(victim) - before <= MAX_GROWTH
+    assert max(seen.lag, await client.loop_lag(victim)) <= MAX_LAG
+
+
+async def _listeners(scene: Scene, client: Client) -> tuple[Listener, Listener]:
+    host, _, port = scene.victim.http.removeprefix("http://").rpartition(":")
+    link = str((await client.get(scene.victim, "/api/v1/status"))["link"])
+    link_host, _, link_port = link.rpartition(":")
+    caller, called = load(scene.other.folder), load(scene.victim.folder)
+    context = client_context(caller, certificate_of(called))
+    return Listener(host, int(port)), Listener(link_host, int(link_port), context, caller.peer)
+
+
+async def _attack(listener: Listener, bad: Iterator[bytes], times: int, seen: Seen) -> None:
+    left = itertools.islice(bad, times)
+
+    async def send() -> None:
+        for sent in left:
+            # Many wait for more, as they should; nobody is kept waiting for them here.
+            heard = await listener.say(sent, within=5.0, patience=0.15)
+            seen.statuses.update(str(status) for status in heard.statuses)
+            if not heard.answers:
+                seen.statuses["closed" if heard.closed else "waiting"] += 1
+            seen.faults += [(sent, answer) for answer in _own_faults(heard.answers)]
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(send())
+
+
+def _own_faults(answers: Sequence[Answer]) -> list[Answer]:
+    failed = [answer for answer in answers if answer.status >= 500]
+    return [answer for answer in failed if _code(answer) in OWN_FAULTS]
+
+
+def _code(answer: Answer) -> str:
+    try:
+        return str(orjson.loads(answer.body)["error"]["code"])
+    except (ValueError, KeyError, TypeError):
+        return "internal_error"
+
+
+async def _honest(client: Client, victim: Node, model: str, seen: Seen) -> None:
+    for turn in itertools.count():
+        began = time.monotonic()
+        answer = await client.chat(victim, model)
+        assert answer.status == 200, answer
+        seen.waits.append(time.monotonic() - began)
+        if turn % 500 == 0:
+            seen.lag = max(seen.lag, await client.loop_lag(victim))
+        await asyncio.sleep(0.02)
