@@ -41,12 +41,16 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Service:
-    """One replica of one model, as the world sees it. Never names a worker's address."""
+    """One replica of one model, as the world sees it. Never names a worker's address.
+
+    `context` is how many tokens it can read and write in one request, 0 when that is not known.
+    """
 
     project: str
     model: str
     cid: str = ""
     type: ModelType = ModelType.TEXT
+    context: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ CHALLENGE_BYTES = 16
 HEADER_BYTES = 2 + signing.KEY_BYTES + signing.SIGNATURE_BYTES
 MAX_NAME_BYTES = 256
 MAX_SERVICES = 2_000
+MAX_CONTEXT = 2**31 - 1
 MAX_ADDRESSES = 16
 MAX_ADDRESS_CHARACTERS = 256
 MAX_CERTIFICATE_CHARACTERS = 2_048
@@ -102,7 +103,7 @@ def encode_record(record: Record, identity: signing.Identity) -> Signed:
         {
             "version": list(record.version),
             "standing": record.standing.value,
-            "services": [[s.project, s.model, s.cid, int(s.type)] for s in record.services],
+            "services": [*map(_row, record.services)],
             "mesh": record.reach.mesh,
             "links": record.reach.links,
             "certificate": b64encode(record.reach.certificate).decode(),
@@ -288,7 +289,20 @@ def _service(row: list[object]) -> Service | None:
     if not (project and model and is_name(project) and is_name(model) and is_name(cid)):
         raise InvalidFrame("a name in a record is empty, too long or unprintable")
     known = _TYPES.get(kind)
-    return None if known is None else Service(project, model, cid, known)
+    return None if known is None else Service(project, model, cid, known, _context(row))
+
+
+def _row(service: Service) -> list[object]:
+    row: list[object] = [service.project, service.model, service.cid, int(service.type)]
+    return [*row, service.context] if service.context else row
+
+
+def _context(row: list[object]) -> int:
+    """Read how long its context is; what is no such number is some newer version's, and says nothing to us."""
+    found = row[4] if len(row) > 4 else 0
+    if not isinstance(found, int) or isinstance(found, bool):
+        return 0
+    return found if 0 < found <= MAX_CONTEXT else 0
 
 
 _READERS: Mapping[int, Callable[[bytes, bytes, bytes], Signed | Heartbeat | Doubt | LoadNote]] = {

@@ -8,6 +8,7 @@ from enum import StrEnum
 from registry.catalog import Catalog
 from registry.liveness import Presence
 from registry.records import PeerId, Service
+from router.fitness import Length, serves
 from router.reports import Reported
 from router.requests import Request
 from router.workers import Worker, Workers
@@ -19,7 +20,7 @@ class Candidate:
 
     Whether the node of a `suspect` one answers is in doubt; if it is `unreachable` as well, it lives, but not for us. An
     `ejected` one failed lately, time and again: it is a last resort rather than nobody. One that is `held_back` is new here and
-    has as many of our requests as it may have for now.
+    has as many of our requests as it may have for now; for a `tight` one the request is probably too long.
     `report` is what its node said of it last, `None` when that is unknown; it is never set for this machine's own, whose
     requests all pass here.
     """
@@ -32,6 +33,7 @@ class Candidate:
     unreachable: bool = False
     ejected: bool = False
     held_back: bool = False
+    tight: bool = False
     report: Reported | None = None
 
     @property
@@ -41,10 +43,10 @@ class Candidate:
 
     @property
     def rank(self) -> int:
-        """After whom it comes, whatever the load: 0 is trusted, 1 held back, 2 in doubt, 3 ejected, 4 out of reach."""
+        """After whom it comes, whatever the load: 0 is trusted, 1 held back or tight, 2 in doubt, 3 ejected, 4 out of reach."""
         if self.unreachable:
             return 4
-        return 3 if self.ejected else 2 if self.suspect else int(self.held_back)
+        return 3 if self.ejected else 2 if self.suspect else int(self.held_back or self.tight)
 
     @property
     def slots(self) -> int:
@@ -91,15 +93,21 @@ class Reason(StrEnum):
     HOP = "a forwarded request stays on this node"
     FULL = "all its slots are taken"
     TOLD = "it asked to be left alone for a while"
+    OTHER_TYPE = "it serves another type of request"
+    SHORT = "its context is too short"
 
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """A replica that may not answer, and why; `seconds` until it may, where that is known."""
+    """A replica that may not answer, and why; `seconds` until it may, where that is known.
+
+    `detail` are the figures behind it, for people.
+    """
 
     candidate: Candidate
     reason: Reason
     seconds: float = 0.0
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +146,7 @@ def candidates(
     """Sort everybody who offers `request.model` into eligible and excluded."""
     eligible: list[Candidate] = []
     excluded: list[Excluded] = []
+    length = Length(request)
 
     def sort(candidate: Candidate, reason: Reason | None) -> None:
         if reason is not None and reason is not Reason.FULL:
@@ -172,8 +181,32 @@ def candidates(
         )
         reason = Reason.HOP if request.own_only else _unwanted(request, theirs)
         sort(theirs, reason or _ABSENT.get(seen))
+    eligible, short = _long_enough(eligible, excluded, length)
     judged = [c if known.admits(c) else replace(c, ejected=True) for c in eligible]
-    return Field(begin_gently(judged, known.allowance), tuple(excluded))
+    return Field(begin_gently(judged, known.allowance), (*excluded, *short))
+
+
+def _long_enough(
+    found: Sequence[Candidate], excluded: Sequence[Excluded], length: Length
+) -> tuple[list[Candidate], list[Excluded]]:
+    """Leave out whose context is surely too short; where everybody's is, leave the longest: the worker has the last word."""
+    if not any(c.service.context for c in found):
+        return list(found), []
+    left = [
+        replace(c, tight=length.strains(c.service)) for c in found if not length.beyond(c.service)
+    ]
+    # For who is only full now, a request can wait.
+    later = any(e.reason in _FOR_NOW and not length.beyond(e.candidate.service) for e in excluded)
+    if not left and not later:
+        longest = max(c.service.context for c in found)
+        left = [c for c in found if c.service.context == longest]
+    kept = {c.key for c in left}
+    return left, [_short(c, length) for c in found if c.key not in kept]
+
+
+def _short(candidate: Candidate, length: Length) -> Excluded:
+    detail = f"{candidate.service.context:,} < about {length.least:,} tokens"
+    return Excluded(candidate, Reason.SHORT, detail=detail)
 
 
 def begin_gently(
@@ -186,6 +219,8 @@ def begin_gently(
         return tuple(found)
     return tuple(replace(c, held_back=True) if held else c for c, held in pairs)
 
+
+_FOR_NOW = frozenset({Reason.FULL, Reason.TOLD})
 
 _DOUBTED = frozenset({Presence.SUSPECT, Presence.UNREACHABLE})
 
@@ -203,4 +238,6 @@ def _unwanted(request: Request, candidate: Candidate) -> Reason | None:
         and pin.project in ("", candidate.service.project)
         and pin.cid in (None, candidate.service.cid)
     )
-    return None if wanted else Reason.PINNED
+    if not wanted:
+        return Reason.PINNED
+    return None if serves(candidate.service, request.kind) else Reason.OTHER_TYPE

@@ -6,7 +6,8 @@ from difflib import get_close_matches
 from itertools import islice
 
 from router.candidates import Excluded, Reason
-from router.errors import NobodyServes, RouterError, UnknownModel, WorkerBusy
+from router.errors import BadRequest, NobodyServes, RouterError, UnknownModel, WorkerBusy
+from router.fitness import MADE_FOR
 from router.requests import Request
 
 NAMES_COMPARED = 500
@@ -28,8 +29,19 @@ def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str])
         return UnknownModel(
             request.model, () if request.own_only else _nearest(request.model, names)
         )
+    if set(reasons) == {Reason.OTHER_TYPE}:
+        return _misdirected(request, excluded)
     why = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
     return NobodyServes(f"{request.model!r} is known, but nobody serves it now: {why}")
+
+
+def _misdirected(request: Request, excluded: Sequence[Excluded]) -> BadRequest:
+    others = [e.candidate.service for e in excluded if e.reason is Reason.OTHER_TYPE]
+    paths = sorted({f"/v1/{kind}" for service in others for kind in MADE_FOR[service.type]})
+    return BadRequest(
+        f"{request.model!r} does not serve /v1/{request.kind}; ask it at {' or '.join(paths)}",
+        param="model",
+    )
 
 
 def _nearest(model: str, names: Iterable[str]) -> Sequence[str]:

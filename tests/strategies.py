@@ -26,6 +26,7 @@ services = st.builds(
     model=names,
     cid=st.sampled_from(["", "replica-1", "replica-2"]),
     type=st.sampled_from(ModelType),
+    context=st.sampled_from([0, 1, 8_192, wire.MAX_CONTEXT]),
 )
 few_services = st.builds(
     Service,

@@ -6,7 +6,7 @@ base, with or without /v1, or a full endpoint. Registering the same project, mod
 Examples:
   modelvine register demo tiny http://127.0.0.1:8080
   modelvine register demo painter http://127.0.0.1:8081/v1 --type image
-  modelvine register demo tiny http://127.0.0.1:8082 --cid second --capacity 4
+  modelvine register demo tiny http://127.0.0.1:8082 --cid second --capacity 4 --context 8192
 """
 
 import argparse
@@ -50,6 +50,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="requests that the worker takes at one time",
     )
+    add(
+        "--context",
+        metavar="N",
+        type=_count,
+        default=0,
+        help="tokens that the model can read and write in one request",
+    )
     add_node_options(parser)
     add_json(parser)
 
@@ -70,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         "dialect": arguments.dialect,
         "worker_model": arguments.worker_model,
         "capacity": arguments.capacity,
+        "context": arguments.context,
     }
     body |= {name: value for name, value in optional.items() if value}
     node = client(arguments)
@@ -95,5 +103,5 @@ def _type(text: str) -> int:
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of requests")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
     return int(text)

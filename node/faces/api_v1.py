@@ -70,7 +70,13 @@ def _record(context: Context, node: PeerId, signed: Signed) -> dict[str, Any]:
         "version": list(record.version),
         "agent": record.agent,
         "services": [
-            {"project": s.project, "model": s.model, "type": int(s.type), "cid": s.cid}
+            {
+                "project": s.project,
+                "model": s.model,
+                "type": int(s.type),
+                "cid": s.cid,
+                "context": s.context or None,
+            }
             for s in record.services
         ],
         "self": node == context.peer,

@@ -96,7 +96,8 @@ def _weighed(
 
 
 def _reason(left: Excluded) -> str:
-    return f"{left.reason}: {left.seconds:.1f} s more" if left.seconds else left.reason
+    detail = f"{left.seconds:.1f} s more" if left.seconds else left.detail
+    return f"{left.reason}: {detail}" if detail else left.reason
 
 
 def _candidate(context: Context, candidate: Candidate, connections: _Connections) -> dict[str, Any]:
@@ -112,6 +113,7 @@ def _candidate(context: Context, candidate: Candidate, connections: _Connections
         "project": service.project,
         "model": service.model,
         "cid": service.cid,
+        "context": service.context or None,
         "route": route,
         "in_flight": candidate.in_flight,
         "load": loads.of_candidate(context, candidate),
@@ -142,6 +144,14 @@ def _why_last(context: Context, candidate: Candidate) -> str:
     if candidate.ejected:
         found = context.router.condition(candidate)
         return f"its last {found.failures} requests failed; it is tried again in {found.retry_in:.1f} s"
+    return _why_later(context, candidate)
+
+
+def _why_later(context: Context, candidate: Candidate) -> str:
+    """Say why a candidate that is well comes after others, nothing where it does not."""
+    if candidate.tight:
+        tokens = f"{candidate.service.context:,} tokens"
+        return f"the request may be too long for its context of {tokens}, so it comes after others"
     if candidate.held_back:
         allowed = context.router.allowance(candidate)
         has = f"{candidate.in_flight} of our requests, of {allowed:.0f}"

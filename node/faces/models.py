@@ -78,6 +78,8 @@ def _entry(name: str, offers: list[Offer]) -> dict[str, Any]:
     projects = Counter(offer.service.project for offer in offers)
     first = min(projects, key=lambda project: (-projects[project], project))
     of_first = min(o.service for o in offers if o.service.project == first)
+    # The longest: who is asked for more than the others can read is chosen accordingly.
+    context = max(offer.service.context for offer in offers)
     return {
         "id": name,
         "object": "model",
@@ -89,4 +91,5 @@ def _entry(name: str, offers: list[Offer]) -> dict[str, Any]:
         "projects": sorted(projects),
         "replicas": len(offers),
         "nodes": len({offer.node for offer in offers}),
+        **({"context_length": context} if context else {}),
     }

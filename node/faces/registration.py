@@ -12,7 +12,7 @@ from yarl import URL
 from node.faces.errors import Unparseable, WrongParameter
 from node.faces.reading import lowered, number_of, text_of
 from registry.records import ModelType, Service
-from registry.wire import MAX_NAME_BYTES, is_name
+from registry.wire import MAX_CONTEXT, MAX_NAME_BYTES, is_name
 from router import dialects
 from router.premises import Premises
 from router.workers import Worker
@@ -66,7 +66,7 @@ def read_worker(project: str, given: Mapping[str, Any], premises: Premises) -> W
         raise WrongParameter(f"unknown model type {kind}; there are: {known}", param="type")
     scheme, checked = _checked_api(api, premises)
     return Worker(
-        service=Service(project, model, cid, _TYPES[kind]),
+        service=Service(project, model, cid, _TYPES[kind], _context(given)),
         api=checked,
         dialect=_dialect(text_of(given, "dialect"), scheme),
         model=_name(text_of(given, "worker_model"), "worker_model"),
@@ -111,6 +111,15 @@ def _capacity(given: Mapping[str, Any]) -> int:
             f"capacity is a number of requests from 0 (unknown) to {MAX_CAPACITY}", param="capacity"
         )
     return capacity
+
+
+def _context(given: Mapping[str, Any]) -> int:
+    context = number_of(given, "context")
+    if not 0 <= context <= MAX_CONTEXT:
+        raise WrongParameter(
+            f"context is a number of tokens from 0 (unknown) to {MAX_CONTEXT}", param="context"
+        )
+    return context
 
 
 def _checked_api(api: str, premises: Premises) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 import struct
 from contextlib import suppress
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -117,8 +118,26 @@ def test_unknown_fields_are_ignored_and_their_bytes_are_kept() -> None:
 
 
 def test_unknown_columns_of_a_service_are_ignored_whatever_they_hold() -> None:
-    row = ["p", "llama", "", 0, 4096, None, 1.5, {"quantised": True}, ["x"]]
+    row = ["p", "llama", "", 0, 0, None, 1.5, {"quantised": True}, ["x"]]
     assert read(with_fields(services=[row])) == RECORD
+
+
+@pytest.mark.parametrize(
+    ("said", "context"),
+    [(4096, 4096), (2**31 - 1, 2**31 - 1), (2**31, 0), (-1, 0), (True, 0), ("4096", 0), (None, 0), (1.5, 0), ([4096], 0)],
+)  # fmt: skip
+def test_a_context_is_read_and_what_is_none_says_nothing(said: object, context: int) -> None:
+    [service] = read(with_fields(services=[["p", "llama", "", 0, said]])).services
+    assert service == Service("p", "llama", context=context)
+
+
+def test_a_service_of_unknown_context_is_written_as_it_always_was() -> None:
+    for service, row in (
+        (Service("p", "m"), ["p", "m", "", 0]),
+        (Service("p", "m", context=8192), ["p", "m", "", 0, 8192]),
+    ):
+        frame = wire.encode_record(replace(RECORD, services=(service,)), ME).frame
+        assert orjson.loads(frame[wire.HEADER_BYTES :])["services"] == [row]
 
 
 def test_a_service_of_an_unknown_type_is_skipped_and_the_others_are_kept() -> None:

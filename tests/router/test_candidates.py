@@ -4,7 +4,7 @@ import pytest
 
 from registry.catalog import Catalog, Signed
 from registry.liveness import Presence
-from registry.records import Load, PeerId, Record, Service, Version
+from registry.records import Load, ModelType, PeerId, Record, Service, Version
 from router.candidates import Candidate, Field, Known, Reason, candidates
 from router.reports import Reported
 from router.requests import ANYWHERE, Kind, Pin, Request
@@ -35,9 +35,11 @@ def find(
     told: dict[PeerId, float] | None = None,
     draining: bool = False,
     allowance: dict[PeerId, int] | None = None,
+    kind: Kind = Kind.CHAT,
+    body: bytes = b"",
 ) -> Field:
     return candidates(
-        Request("r", Kind.CHAT, model, b"", "", pin=pin, own_only=own_only),
+        Request("r", kind, model, body, "application/json", pin=pin, own_only=own_only),
         own=OWN,
         catalog=catalog(*offers),
         workers=Workers.of(own),
@@ -198,3 +200,50 @@ def test_nobody_is_held_back_where_nobody_else_has_room() -> None:
     assert held_back(find(*offers, **both, presence={OTHER: Presence.SUSPECT})) == set()
     assert held_back(find((FAR, SERVICE), **both)) == set()
     assert held_back(find(*offers, in_flight=enough, allowance={FAR: 2, OTHER: 4})) == set()
+
+
+def test_a_replica_of_another_type_may_not_answer() -> None:
+    embedding = Service("p", "m", type=ModelType.EMBEDDING)
+    offers = ((FAR, embedding), (OTHER, SERVICE))
+    found = find(*offers)
+    assert [c.node for c in found.eligible] == [OTHER]
+    assert [e.reason for e in found.excluded] == [Reason.OTHER_TYPE]
+    assert len(find(*offers, kind=Kind.EMBEDDING).eligible) == 2
+
+
+def of_context(tokens: int) -> Service:
+    return Service("p", "m", context=tokens)
+
+
+THOUSAND = b'{"messages":[{"role":"user","content":"%b"}]}' % (b"word" * 2_000)
+"""A request that needs a thousand tokens for sure, and probably two thousand."""
+
+
+def test_whose_context_is_surely_too_short_may_not_answer_and_the_figures_are_told() -> None:
+    found = find((FAR, of_context(999)), (OTHER, of_context(9_000)), body=THOUSAND)
+    assert [c.node for c in found.eligible] == [OTHER]
+    [left] = found.excluded
+    assert (left.reason, left.detail) == (Reason.SHORT, "999 < about 1,000 tokens")
+
+
+def test_whose_context_is_probably_too_short_comes_after_the_others() -> None:
+    found = find((FAR, of_context(1_500)), (OTHER, SERVICE), body=THOUSAND)
+    assert {c.node: (c.tight, c.rank) for c in found.eligible} == {
+        FAR: (True, 1),
+        OTHER: (False, 0),
+    }
+
+
+def test_where_every_context_is_too_short_the_longest_has_the_last_word() -> None:
+    found = find((FAR, of_context(100)), (OTHER, of_context(500)), body=THOUSAND)
+    assert [c.node for c in found.eligible] == [OTHER]
+    assert [e.reason for e in found.excluded] == [Reason.SHORT]
+
+
+def test_a_request_waits_for_a_full_worker_rather_than_go_to_one_that_cannot_read_it() -> None:
+    full = Worker(of_context(9_000), "http://w", capacity=1)
+    found = find(
+        (FAR, of_context(100)), own=(full,), in_flight={(OWN, full.service): 1}, body=THOUSAND
+    )
+    assert {e.reason for e in found.excluded} == {Reason.FULL, Reason.SHORT}
+    assert not found.eligible

@@ -3,8 +3,9 @@
 import time
 from dataclasses import replace
 
+from registry.records import ModelType, Service
 from router.candidates import Excluded, Reason
-from router.errors import NobodyServes, UnknownModel, WorkerBusy
+from router.errors import BadRequest, NobodyServes, UnknownModel, WorkerBusy
 from router.nobody import nobody
 from tests.router.world import chat, own
 
@@ -43,3 +44,15 @@ def test_a_name_of_any_length_is_compared_with_thousands_in_bounded_time() -> No
     began = time.monotonic()
     nobody(chat("l" * 512), (), names)
     assert time.monotonic() - began < 0.5
+
+
+def test_a_model_that_serves_another_type_is_the_callers_mistake_and_the_right_path_is_named() -> (
+    None
+):
+    service = Service("p", "llama", type=ModelType.SPEECH)
+    other = replace(THEIRS, service=service)
+    error = nobody(chat(), [Excluded(other, Reason.OTHER_TYPE)], ())
+    assert isinstance(error, BadRequest)
+    assert str(error) == "'llama' does not serve /v1/chat/completions; ask it at /v1/audio/speech"
+    lost = [Excluded(other, Reason.OTHER_TYPE), Excluded(THEIRS, Reason.LOST)]
+    assert isinstance(nobody(chat(), lost, ()), NobodyServes)

@@ -56,7 +56,7 @@ def test_register_passes_every_option_on(modelvine: Modelvine, node: Start) -> N
     server = node(**{REGISTER: OK})
     ended = modelvine(
         "register", "art", "painter", "http://127.0.0.1:8081/v1", "--type", "image-edit", "--cid", "b",
-        "--dialect", "openai_http", "--worker-model", "sd", "--capacity", "4", "--json",
+        "--dialect", "openai_http", "--worker-model", "sd", "--capacity", "4", "--context", "8192", "--json",
     )  # fmt: skip
     sent = {
         "project": "art",
@@ -67,6 +67,7 @@ def test_register_passes_every_option_on(modelvine: Modelvine, node: Start) -> N
         "dialect": "openai_http",
         "worker_model": "sd",
         "capacity": 4,
+        "context": 8192,
     }
     assert server.heard[0].body == json.loads(ended.out) == sent
 

@@ -226,6 +226,8 @@ async def test_unregistering_nothing_is_told_as_such(alone, path, name):
         {"worker_model": "w" * 257},
         {"capacity": -1},
         {"capacity": 10**9},
+        {"context": -1},
+        {"context": 2**31},
     ],
     ids=lambda change: str(change)[:48],
 )

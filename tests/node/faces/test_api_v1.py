@@ -22,7 +22,9 @@ async def test_the_catalog_shows_every_live_record(mesh, worker):
     _, body = await told(mesh.two.http.get("/api/v1/catalog"))
     nodes = {entry["node"]: entry for entry in body["nodes"]}
     served = nodes[mesh.one.context.peer]
-    assert served["services"] == [{"project": "p", "model": "tiny", "type": 1, "cid": "c"}]
+    assert served["services"] == [
+        {"project": "p", "model": "tiny", "type": 1, "cid": "c", "context": None}
+    ]
     assert (served["state"], served["standing"], served["self"]) == ("alive", "serving", False)
     assert nodes[mesh.two.context.peer]["self"] is True
     assert 0 <= served["age"] < 5

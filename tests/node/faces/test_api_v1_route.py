@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from registry.mesh.memory_net import MemoryNet
-from tests.node.faces.assembly import World, node, settings_of, told
+from tests.node.faces.assembly import World, node, settings_of, told, until
 
 SECRET = "the canary sings at noon"
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": SECRET}]}
@@ -27,6 +27,7 @@ class TestARoute:
             "project",
             "model",
             "cid",
+            "context",
             "route",
             "in_flight",
             "load",
@@ -147,3 +148,16 @@ async def test_who_is_new_and_has_enough_comes_last_and_the_explanation_says_so(
         held.close()
     assert [c["cid"] for c in body["candidates"]] == ["b", "a"]
     assert "new here and has 1 of our requests, of 1" in body["candidates"][1]["why"]
+
+
+async def test_whose_context_is_too_short_is_left_out_and_the_figures_are_told(mesh, worker):
+    await mesh.one.register(worker, context=500)
+    await mesh.two.register(worker, context=4096)
+    await mesh.knows(mesh.two, "tiny")
+    await until(lambda: len(mesh.two.context.registry.catalog.offers["tiny"]) == 2)
+    long = {"model": "tiny", "messages": [{"role": "user", "content": "word " * 1_000}]}
+    _, body = await told(mesh.two.http.post("/api/v1/route", json=long))
+    assert [(c["route"], c["context"]) for c in body["candidates"]] == [("local", 4096)]
+    assert [x["reason"] for x in body["excluded"]] == [
+        "its context is too short: 500 < about 625 tokens"
+    ]

@@ -91,3 +91,12 @@ async def test_models_of_a_node_that_drains_are_not_offered(mesh, worker):
     presence = mesh.two.context.registry.presence
     await until(lambda: presence(mesh.one.context.peer).value == "draining")
     assert (await listed(mesh.two))["data"] == []
+
+
+async def test_the_longest_context_is_shown_where_one_is_known(mesh, worker):
+    await mesh.one.register(worker, context=4096)
+    await mesh.one.register(worker, cid="second")
+    await mesh.two.register(worker, context=8192)
+    await until(lambda: len(mesh.one.context.registry.catalog.offers.get("tiny", ())) == 3)
+    (entry,) = (await listed(mesh.one))["data"]
+    assert entry["context_length"] == 8192

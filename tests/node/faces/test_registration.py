@@ -130,7 +130,18 @@ JSON = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=5,
 )
-FIELDS = ("project", "model", "models", "api", "type", "cid", "dialect", "worker_model", "capacity")
+FIELDS = (
+    "project",
+    "model",
+    "models",
+    "api",
+    "type",
+    "cid",
+    "dialect",
+    "worker_model",
+    "capacity",
+    "context",
+)
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON))
