@@ -48,6 +48,13 @@ SIZES = Sizes(
 )
 """A node of which everything is measured once."""
 
+_CLIENT = {
+    400: "BadRequestError",
+    403: "PermissionDeniedError",
+    404: "NotFoundError",
+    429: "RateLimitError",
+}
+
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[\w.]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _WAITS = (NobodyServes, NoCapacity, WorkerBusy, WorkerStale, WorkerUnreachable)
 
@@ -85,15 +92,24 @@ def policies_table() -> Iterable[str]:
 
 def errors_table() -> Iterable[str]:
     """List every error that a caller may see."""
-    yield "| error | HTTP | `code` | `error.type` | `error.code` | when | worth trying again? |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| error | HTTP | `code` | `error.type` | `error.code` | `openai` raises | when | worth trying again? |"
+    yield "|---|---|---|---|---|---|---|---|"
     for error, row in (*errors.TABLE.items(), (Exception, errors.INTERNAL)):
         name = "anything else" if error is Exception else f"`{error.__name__}`"
         when = "A defect of ours; the log says where." if error is Exception else _first_line(error)
         yield (
-            f"| {name} | {row.status} | {row.code} | `{row.type}` | `{row.reason}` | {when} "
+            f"| {name} | {row.status} | {row.code} | `{row.type}` | `{row.reason}` | {_raised(error, row.status)} | {when} "
             f"| {_again(error, row.status)} |"
         )
+
+
+def _raised(error: type[Exception], status: int) -> str:
+    """Say what OpenAI's Python client makes of an error."""
+    if error in errors.INNER:
+        return "stays inside"
+    other = "InternalServerError" if status >= 500 else "APIStatusError"
+    seen = f"`{_CLIENT.get(status, other)}`"
+    return f"{seen}, in a stream `APIError`" if error is AnswerBroken else seen
 
 
 def metrics_table() -> Iterable[str]:

@@ -5,9 +5,7 @@ ours, and what is no error of ours is logged without a word of the request.
 """
 
 import logging
-import os
 import pkgutil
-import re
 import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -20,11 +18,9 @@ from node import faces
 from node.faces import REQUEST_ID, Context, Serving
 from node.faces.errors import KNOWN, of_http, refusal
 from node.faces.peers import Known, peer_check
-from node.faces.serving import SERVER
+from node.faces.serving import SERVER, request_id_of
 
 log = logging.getLogger("modelvine.http")
-
-_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def public_app(context: Context) -> web.Application:
@@ -60,7 +56,7 @@ def application(
 def _outermost(admit: Callable[[web.Request], None]) -> Middleware:
     @web.middleware
     async def answer_everything(request: web.Request, handler: Handler) -> web.StreamResponse:
-        request_id = _request_id(request)
+        request_id = request_id_of(request)
         request[REQUEST_ID] = request_id
         try:
             admit(request)
@@ -80,11 +76,6 @@ def _outermost(admit: Callable[[web.Request], None]) -> Middleware:
         return response
 
     return answer_everything
-
-
-def _request_id(request: web.Request) -> str:
-    given = request.headers.get("x-request-id")
-    return given if given is not None and _ID.fullmatch(given) else os.urandom(16).hex()
 
 
 def _log_unforeseen(request: web.Request, request_id: str, error: Exception) -> None:

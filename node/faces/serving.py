@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import re
 from collections.abc import Awaitable, Callable
 
 from aiohttp import hdrs, web
@@ -20,6 +22,8 @@ SERVER = "modelvine"
 """What this program calls itself in the `Server` header; versions are nobody's business."""
 
 log = logging.getLogger("modelvine.http")
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _Answerer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -82,11 +86,19 @@ def _in_our_words(handler: _Answerer) -> _Answerer:
             check_head(request)
             return await handler(request)
         except FaceError as error:
-            return _refused(error)
+            response = _refused(error)
         except web.HTTPException as error:
-            return refusal(of_http(error, request.path)).response()
+            response = refusal(of_http(error, request.path)).response()
+        response.headers["x-request-id"] = request_id_of(request)
+        return response
 
     return answer
+
+
+def request_id_of(request: web.BaseRequest) -> str:
+    """Return the id that the caller gave a request, or a new one."""
+    given = request.headers.get("x-request-id")
+    return given if given is not None and _ID.fullmatch(given) else os.urandom(16).hex()
 
 
 def _fault(error: BaseException | None) -> FaceError:

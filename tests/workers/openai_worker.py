@@ -124,7 +124,11 @@ class OpenAIWorker:
         await asyncio.sleep(faults.delay_first)
         if not faults.empty:
             await response.write(content[: faults.announce_bytes])
-        return self._die(request) if faults.die_after is not None else response
+        if faults.die_after is None:
+            return response
+        # What was written must be read before the connection is cut.
+        await asyncio.sleep(faults.delay_between)
+        return self._die(request)
 
     async def _stream(self, request: web.Request, model: str, *, usage: bool) -> web.StreamResponse:
         faults = self.faults

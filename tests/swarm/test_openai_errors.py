@@ -1,0 +1,450 @@
+"""Which exception does OpenAI's own client raise, for every row of docs/errors.md? Each error is provoked by real means."""
+
+import asyncio
+import os
+import re
+import signal
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import openai
+import pytest
+
+from node.faces import errors as faces
+from node.faces.errors import INNER, TABLE
+from registry import errors as registry
+from registry.signing import Identity
+from router import errors as router
+from tests.swarm.client import Client
+from tests.swarm.nodes import Node, Start, Swarm
+from tests.swarm.waiting import until
+from tests.workers.openai_worker import WORDS, OpenAIWorker, running
+
+pytestmark = pytest.mark.swarm
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PROJECT = "errors"
+GONE = "gone"
+HELLO = [{"role": "user", "content": "Hello!"}]
+NOWHERE = "http://127.0.0.1:9/v1"
+NOBODY = Identity(bytes(range(1, 33))).peer
+REQUEST_ID = "asked-by-a-test"
+
+# A worker and a caller's body are waited for no longer than a second, a place in the queue for less.
+SETTINGS = {
+    "router": {
+        "first_byte_timeout": 1.0,
+        "idle_timeout": 1.0,
+        "keep_alive": 0.5,
+        "max_body_bytes": 100_000,
+        "max_event_bytes": 1024,
+        "queue": 1,
+        "queue_timeout": 0.4,
+    }
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """OpenAI's client at the node that is asked, and the node with the worker, which may be the same."""
+
+    ai: openai.AsyncOpenAI
+    client: Client
+    asked: Node
+    serving: Node
+    worker: OpenAIWorker
+    model: str
+
+    async def chat(self, model: str | None = None, **options: Any) -> Any:
+        asked = self.model if model is None else model
+        return await self.ai.chat.completions.create(model=asked, messages=HELLO, **options)
+
+    async def control(self, path: str, body: Mapping[str, object]) -> Any:
+        """Ask the serving node for something that is not OpenAI's interface."""
+        elsewhere = self.ai.with_options(base_url=f"{self.serving.http}/api")
+        return await elsewhere.post(path, cast_to=object, body=body)
+
+    async def register(self, model: str, api: str, **more: object) -> None:
+        row = {"project": PROJECT, "model": model, "api": api, "type": 0, **more}
+        await self.control("/v0/ai/model/register", row)
+
+
+@pytest.fixture(scope="module")
+def pair(swarm: Swarm) -> list[Node]:
+    """A node with a worker, whose mesh can be struck dead, and one that has none."""
+    serving = Start("serving", SETTINGS, module="tests.swarm.mortal_node")
+    return swarm.start_all(serving, Start("asked", SETTINGS))
+
+
+@pytest.fixture
+async def scene(
+    request: pytest.FixtureRequest, pair: list[Node], client: Client
+) -> AsyncIterator[Scene]:
+    """The scene, with everybody alive and nothing in the way; `request.param` hops to the node with the worker."""
+    serving, asked = pair[0], pair[request.param]
+    await client.met(pair)
+    # What a node remembers of a worker's failures, it remembers by this name.
+    model = f"told-{uuid4().hex[:8]}"
+    async with (
+        running() as worker,
+        openai.AsyncOpenAI(
+            base_url=f"{asked.http}/v1",
+            api_key="sk-nobody-checks-it",
+            max_retries=0,
+            timeout=20,
+            default_headers={"x-request-id": REQUEST_ID},
+        ) as ai,
+    ):
+        await client.register(serving, PROJECT, [model], worker.url)
+        await client.register(serving, GONE, [GONE], NOWHERE)
+        await client.listed(pair, model, GONE)
+        await client.agreed(pair)
+        yield Scene(ai, client, asked, serving, worker, model)
+        for project in (PROJECT, GONE):
+            await client.unregister(pair[0], project)
+        await client.agreed(pair)
+
+
+UNREAD = {faces.UrlTooLong, faces.HeadTooLarge}
+"""What is refused before the id of the request was read."""
+
+Provocation = Callable[[Scene], Awaitable[None]]
+CASES: list[tuple[type[Exception], int, Provocation]] = []
+"""An error, the number of hops after which the client sees it, and what leads to it."""
+
+
+def provokes(error: type[Exception], *, hops: tuple[int, ...] = (0, 1)) -> Callable[..., Any]:
+    """Say which error something leads to, at the node with the worker and one hop from it, or at one of the two."""
+
+    def note(provocation: Provocation) -> Provocation:
+        CASES.extend((error, number, provocation) for number in hops)
+        return provocation
+
+    return note
+
+
+@provokes(faces.Unparseable)
+async def a_body_that_is_not_packed_as_it_says(scene: Scene) -> None:
+    await scene.chat(extra_headers={"Content-Encoding": "gzip"})
+
+
+@provokes(faces.WrongParameter)
+async def a_project_that_is_a_number(scene: Scene) -> None:
+    await scene.chat(extra_body={"project": 7})
+
+
+@provokes(faces.NotAllowed)
+async def a_page_of_another_origin(scene: Scene) -> None:
+    await scene.chat(extra_headers={"Origin": "https://evil.example"})
+
+
+@provokes(faces.UnknownPath)
+async def a_path_that_is_misspelt(scene: Scene) -> None:
+    await scene.ai.post("/chat/completion", cast_to=object, body={})
+
+
+@provokes(faces.WrongMethod)
+async def another_method(scene: Scene) -> None:
+    await scene.ai.get("/chat/completions", cast_to=object)
+
+
+@provokes(faces.UrlTooLong)
+async def a_path_without_end(scene: Scene) -> None:
+    await scene.ai.get(f"/{'a' * 20_000}", cast_to=object)
+
+
+@provokes(faces.HeadTooLarge)
+async def a_header_without_end(scene: Scene) -> None:
+    await scene.chat(extra_headers={"x-long": "a" * 40_000})
+
+
+@provokes(faces.BadHead)
+async def a_proxys_request_with_another_host(scene: Scene) -> None:
+    async with httpx.AsyncClient(proxy=scene.asked.http) as http:
+        ai = scene.ai.with_options(base_url="http://192.0.2.1/v1", http_client=http)
+        await ai.with_options(default_headers={"Host": "localhost"}).models.list()
+
+
+@provokes(faces.UnknownNode, hops=(0,))
+async def a_question_about_a_stranger(scene: Scene) -> None:
+    await scene.control("/v0/peer", {"node_id": NOBODY})
+
+
+@provokes(faces.BodyTooLarge)
+async def a_body_that_is_too_long(scene: Scene) -> None:
+    await scene.chat(user="x" * 100_000)
+
+
+class Dribble(httpx.AsyncByteStream):
+    """A body whose second half is a long time coming."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        middle = len(self._body) // 2
+        yield self._body[:middle]
+        await asyncio.sleep(60)
+        yield self._body[middle:]
+
+
+class Slowly(httpx.AsyncHTTPTransport):
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        request.stream = Dribble(await request.aread())
+        return await super().handle_async_request(request)
+
+
+@provokes(faces.BodyTooSlow)
+async def a_body_that_stops_in_the_middle(scene: Scene) -> None:
+    async with httpx.AsyncClient(transport=Slowly()) as http:
+        slow = scene.ai.with_options(http_client=http)
+        await slow.chat.completions.create(model=scene.model, messages=HELLO)
+
+
+@provokes(faces.UnsupportedMediaType)
+async def a_body_packed_in_an_unknown_way(scene: Scene) -> None:
+    await scene.chat(extra_headers={"Content-Encoding": "zstd"})
+
+
+@provokes(faces.UnsupportedExpectation)
+async def an_expectation_that_nobody_meets(scene: Scene) -> None:
+    await scene.chat(extra_headers={"Expect": "tea"})
+
+
+@provokes(router.BadRequest)
+async def no_model(scene: Scene) -> None:
+    await scene.chat("")
+
+
+@provokes(router.UnknownModel)
+async def a_model_that_nobody_has(scene: Scene) -> None:
+    await scene.chat("nobody-has-this")
+
+
+@provokes(router.NobodyServes)
+async def a_node_that_drains(scene: Scene) -> None:
+    await scene.control("/v1/drain", {})
+
+    async def known() -> bool:
+        nodes = (await scene.client.get(scene.asked, "/api/v1/catalog"))["nodes"]
+        return any(n["node"] == scene.serving.peer and n["state"] == "draining" for n in nodes)
+
+    try:
+        await until(known, within=5, otherwise="it is not known that the node drains")
+        await scene.chat()
+    finally:
+        await scene.control("/v1/undrain", {})
+
+
+async def _crowd(scene: Scene) -> None:
+    await scene.register("narrow", scene.worker.url, capacity=1)
+    await scene.client.listed([scene.asked], "narrow")
+    scene.worker.fail(delay_between=0.8)
+    async with scene.client.stream(scene.serving, "narrow") as response:
+        assert response.status == 200
+        await scene.chat("narrow")
+
+
+@provokes(router.NoCapacity, hops=(0,))
+async def a_wait_for_a_slot_that_takes_too_long(scene: Scene) -> None:
+    await _crowd(scene)
+
+
+@provokes(router.WorkerUnreachable, hops=(0,))
+async def a_worker_that_is_gone(scene: Scene) -> None:
+    await scene.chat(GONE)
+
+
+@provokes(router.WorkerStale, hops=(1,))
+async def a_worker_that_is_gone_elsewhere(scene: Scene) -> None:
+    await scene.chat(GONE)
+
+
+@provokes(router.WorkerTimeout)
+async def a_worker_that_says_nothing(scene: Scene) -> None:
+    scene.worker.fail(hang=True)
+    await scene.chat()
+
+
+@provokes(router.WorkerBusy)
+async def a_worker_that_is_full(scene: Scene) -> None:
+    scene.worker.fail(status=429, retry_after="7")
+    await scene.chat()
+
+
+@provokes(router.WorkerBusy, hops=(1,))
+async def a_node_without_a_free_slot(scene: Scene) -> None:
+    await _crowd(scene)
+
+
+@provokes(router.WorkerFailed)
+async def a_worker_that_fails(scene: Scene) -> None:
+    scene.worker.fail(status=500)
+    await scene.chat()
+
+
+@provokes(router.WorkerFailed)
+async def a_worker_that_answers_nonsense(scene: Scene) -> None:
+    scene.worker.fail(garbage=True)
+    await scene.chat()
+
+
+@provokes(router.WorkerFailed)
+async def a_stream_that_begins_with_an_error(scene: Scene) -> None:
+    scene.worker.fail(error_first=True)
+    await scene.chat(stream=True)
+
+
+@provokes(router.WorkerFailed)
+async def a_worker_that_dies_before_it_answers(scene: Scene) -> None:
+    scene.worker.fail(die_before_headers=True)
+    await scene.chat()
+
+
+@provokes(router.WorkerRejected)
+async def a_worker_that_refuses_without_a_word(scene: Scene) -> None:
+    scene.worker.fail(status=400, refusal=b"")
+    await scene.chat()
+
+
+@provokes(router.AnswerBroken, hops=(0,))
+async def a_whole_answer_that_breaks_off(scene: Scene) -> None:
+    scene.worker.fail(announce_bytes=900_000, pad_bytes=100_000, die_after=0, delay_between=0.2)
+    await scene.ai.audio.speech.create(model=scene.model, voice="alloy", input="Hello!")
+
+
+@provokes(router.WorkerFailed, hops=(1,))
+async def a_whole_answer_that_breaks_off_elsewhere(scene: Scene) -> None:
+    await a_whole_answer_that_breaks_off(scene)
+
+
+@provokes(registry.LimitReached, hops=(0,))
+async def more_models_than_a_record_holds(scene: Scene) -> None:
+    rows = [{"model": f"m{n}", "api": NOWHERE, "type": 0} for n in range(2_001)]
+    await scene.control("/v0/ai/project/register", {"project": "vast", "models": rows})
+
+
+@provokes(registry.StoreUnavailable, hops=(0,))
+async def a_store_that_is_locked(scene: Scene) -> None:
+    store = scene.serving.folder / "modelvine.db"
+    with closing(sqlite3.connect(store, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        await scene.register("lost", NOWHERE)
+
+
+@provokes(registry.PeerUnreachable, hops=(0,))
+async def an_address_where_nobody_listens(scene: Scene) -> None:
+    nowhere = f"/ip4/127.0.0.1/tcp/9/p2p/{NOBODY}"
+    await scene.control("/v0/swarm/connect", {"node_addr": nowhere})
+
+
+@provokes(registry.MeshDown, hops=(0,))
+async def a_mesh_that_was_struck_dead(scene: Scene) -> None:
+    os.kill(scene.serving.actor.process.pid, signal.SIGUSR1)
+    for _ in range(500):
+        try:
+            await an_address_where_nobody_listens(scene)
+        except openai.APIStatusError as error:
+            if error.code != TABLE[registry.PeerUnreachable].reason:
+                raise
+
+
+def _cases() -> Iterator[Any]:
+    for error, hops, provocation in CASES:
+        name = f"{error.__name__}-{provocation.__name__}-{hops} hops"
+        yield pytest.param(hops, error, provocation, id=name)
+
+
+@pytest.mark.parametrize(("scene", "error", "provoke"), [*_cases()], indirect=["scene"])
+async def test_each_error_is_the_exception_that_the_docs_name_with_its_code_and_request_id(
+    scene: Scene, error: type[Exception], provoke: Provocation
+) -> None:
+    row = TABLE[error]
+    with pytest.raises(openai.APIStatusError) as caught:
+        await provoke(scene)
+    seen = caught.value
+    assert (seen.status_code, seen.code, seen.type) == (row.status, row.reason, row.type), seen
+    assert f"`{type(seen).__name__}`" in _documented(error)
+    assert seen.request_id == (None if error in UNREAD else REQUEST_ID)
+    assert ("retry-after" in seen.response.headers) is ("`Retry-After`" in _documented(error))
+
+
+def _documented(error: type[Exception]) -> str:
+    """Return what the docs say of an error."""
+    found = re.search(
+        rf"^\| `{error.__name__}` .*$", (DOCS / "errors.md").read_text(), re.MULTILINE
+    )
+    assert found
+    return found[0]
+
+
+def test_every_error_that_a_caller_may_meet_is_provoked_here() -> None:
+    assert {error for error, _, _ in CASES} | INNER == set(TABLE)
+    assert not [error for error, _, _ in CASES if error in INNER]
+
+
+BREAKS: Mapping[str, Mapping[str, object]] = {
+    "the worker dies": {"die_after": 3, "delay_between": 0.05},
+    "the worker falls silent": {"stall_after": 3},
+    "the worker is too slow": {"delay_between": 5.0},
+}
+
+
+@pytest.mark.parametrize("scene", [0, 1], indirect=True, ids=["0 hops", "1 hops"])
+@pytest.mark.parametrize("how", BREAKS)
+async def test_a_stream_that_breaks_raises_and_does_not_end_as_if_it_were_whole(
+    scene: Scene, how: str
+) -> None:
+    scene.worker.fail(**BREAKS[how])
+    stream = await scene.chat(stream=True)
+    assert stream.response.headers["x-request-id"] == REQUEST_ID
+    await _breaks(stream)
+
+
+@pytest.mark.parametrize("scene", [0, 1], indirect=True, ids=["0 hops", "1 hops"])
+async def test_a_stream_that_fails_after_comments_raises_with_the_code_of_the_failure(
+    scene: Scene,
+) -> None:
+    scene.worker.fail(delay_first=30)
+    stream = await scene.chat(stream=True)
+    with pytest.raises(openai.APIError) as caught:
+        await anext(aiter(stream))
+    row = TABLE[router.WorkerTimeout]
+    assert not isinstance(caught.value, openai.APIStatusError | openai.APIConnectionError)
+    assert (caught.value.code, caught.value.type) == (row.reason, row.type)
+
+
+@pytest.mark.parametrize("scene", [1], indirect=True, ids=["1 hops"])
+async def test_a_stream_whose_node_is_killed_raises(
+    scene: Scene, pair: list[Node], swarm: Swarm
+) -> None:
+    scene.worker.fail(delay_between=0.5)
+    stream = await scene.chat(stream=True)
+    await asyncio.to_thread(swarm.kill, scene.serving.actor)
+    try:
+        await _breaks(stream)
+    finally:
+        again = asyncio.to_thread(swarm.again, scene.serving, known=[scene.asked])
+        pair[0] = await again
+
+
+async def _breaks(stream: openai.AsyncStream[Any]) -> None:
+    """Read a stream that breaks: some words and then an error of ours."""
+    words: list[str] = []
+
+    async def read() -> None:
+        async for chunk in stream:
+            words.append(chunk.choices[0].delta.content or "")  # noqa: PERF401 (what came before the error counts)
+
+    with pytest.raises(openai.APIError) as caught:
+        await read()
+    row = TABLE[router.AnswerBroken]
+    assert not isinstance(caught.value, openai.APIStatusError | openai.APIConnectionError)
+    assert (caught.value.code, caught.value.type) == (row.reason, row.type)
+    assert 1 <= len(words) < len(WORDS)
