@@ -23,7 +23,7 @@ from registry.store import Store
 from registry.store.opening import open_store
 from router import dialects, policies
 from router.dispatch import Router
-from router.errors import WorkerStale, WorkerTimeout, WorkerUnreachable
+from router.errors import WorkerAway, WorkerStale, WorkerTimeout, WorkerUnreachable
 from router.links import Links
 from router.premises import Premises, networks_of
 from router.reaching import Reaching
@@ -177,7 +177,7 @@ def observer(registry: Registry, metrics: Metrics) -> Callable[[Outcome], None]:
             case WorkerUnreachable() | WorkerTimeout(phase="connection"):
                 registry.observe(node, Evidence.FAILED)
             # Its newest word has not come to us yet, or it got lost.
-            case WorkerStale() if outcome.candidate.worker is None:
+            case WorkerStale() | WorkerAway() if outcome.candidate.worker is None:
                 registry.refresh(node)
 
     return observe

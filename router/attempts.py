@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from router.candidates import Candidate
 from router.errors import WorkerError
+from router.readiness import not_ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +27,27 @@ def attempts(
     within: float,
     afford: Callable[[Candidate, WorkerError], bool],
 ) -> Generator[Candidate, Failure, None]:
-    """Go through the candidates until one answers or there is no point; then raise the last error.
+    """Go through the candidates until one answers or there is no point; then raise the last error that somebody gave.
 
-    A node that has failed is asked again only when no other is left. No attempt starts once `within` seconds are gone,
-    and `afford` says whether one more may be made after this failure of this candidate.
+    That nobody was there tells less, and is raised when it was so at all of them. A node that has failed is asked again only
+    when no other is left. No attempt starts once `within` seconds are gone, and `afford` says whether one more may be made
+    after this failure of this candidate.
     """
     left = list(ordered)
     failed = set()
-    last: WorkerError | None = None
+    telling: WorkerError | None = None
     for others in reversed(range(min(at_most, len(left)))):
         # The machine is as likely a cause as the worker on it, so another machine is the better bet.
         candidate = next((c for c in left if c.node not in failed), left[0])
         left.remove(candidate)
         failure = yield candidate
         last = failure.error
+        if telling is None or not_ready(telling) or not not_ready(last):
+            telling = last
         failed.add(candidate.node)
         again = others and last.elsewhere and failure.elapsed < within
         if not again or not afford(candidate, last):
             break
-    if last is not None:
-        raise last
+    if telling is not None:
+        telling.attempts = last.attempts
+        raise telling

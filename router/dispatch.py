@@ -16,10 +16,12 @@ from router.candidates import Candidate, Excluded, Field, Reason, candidates
 from router.dialects import Answer, Dialect
 from router.errors import NobodyServes, WorkerBusy, WorkerError, WorkerFailed
 from router.health import Condition
+from router.holding import Holding
 from router.ledger import Ledger
 from router.lending import Lender, Lending
 from router.nobody import nobody
 from router.policies import Policy, in_order
+from router.readiness import not_ready
 from router.requests import Request
 from router.settings import RouterSettings
 from router.trying import Attempt, Desk, Outcome, Routed
@@ -75,6 +77,7 @@ class Router:
         )
         self.lending = Lending(self._ledger, own=own, workers=workers)
         self._desk = Desk(self._ledger, self._put, observe, now)
+        self._holding = Holding(settings, self._ledger.events, now)
         self.in_flight = self._ledger.in_flight
         self.reports = self._ledger.reports
         self.events = self._ledger.events
@@ -125,6 +128,11 @@ class Router:
         """Return how many of our requests a candidate may have at one time, while it is new here."""
         return self._ledger.allowance(candidate)
 
+    @property
+    def held(self) -> int:
+        """How many requests wait for a worker to be ready."""
+        return self._holding.held
+
     def condition(self, candidate: Candidate) -> Condition:
         """Describe the circuit of a candidate; a worker that has stopped has none that would say so, see `stopped`."""
         return self._ledger.condition(candidate)
@@ -135,13 +143,20 @@ class Router:
 
     async def _begun(self, request: Request) -> tuple[Attempt, Routed]:
         """Return the first attempt that is answered, entered; whoever takes it has to leave it."""
+        began = self._now()
         self._ledger.asked()
         try:
-            return await self._tried(request)
+            begun = await self._tried(request)
         except WorkerBusy as error:
             told = (e.seconds for e in self._field(request).excluded if e.reason is Reason.TOLD)
             error.retry_after = min((error.retry_after, *told))
             raise
+        except (NobodyServes, WorkerError) as error:
+            if not not_ready(error) or not request.holds or self._draining():
+                raise
+            begun = await self._holding.until_ready(request, error, began, self._tried)
+        self._holding.readiness.answered(request.model, self._now())
+        return begun
 
     async def _tried(self, request: Request) -> tuple[Attempt, Routed]:
         began = self._now()
@@ -183,7 +198,12 @@ class Router:
         dialect = self._dialects.get(candidate.dialect)
         if dialect is None:
             raise WorkerFailed(f"this node speaks no dialect called {candidate.dialect!r}")
-        asked = replace(request, waits=False) if others and not candidate.worker else request
+        asked = request
+        if others and not candidate.worker:
+            asked = replace(request, waits=False)
+        elif attempt.number > 1 and request.holds:
+            # It has others to go to; whoever is ready first is found here.
+            asked = replace(request, holds=False)
         answer = dialect.answer(asked, candidate)
         return self._waits.watch(candidate, others, answer, elsewhere=request.own_only)
 

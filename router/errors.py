@@ -9,6 +9,8 @@ RouterError
     ├── WorkerUnreachable   no connection, or silence where there was one
     ├── WorkerTimeout       connected, but too slow in one named phase
     ├── WorkerBusy          it said that it is full
+    ├── WorkerLoading       it said that it is still loading the model
+    ├── WorkerAway          its node is well, but nobody who serves this model answers there
     ├── WorkerFailed        it answered with a failure of its own, or with nonsense
     ├── WorkerStale         it no longer serves this model: our catalog is behind
     ├── WorkerRejected      it refused the request itself; every worker would
@@ -95,6 +97,24 @@ class WorkerBusy(WorkerError):
         super().__init__(message)
         self.retry_after = retry_after
         self.named = named
+
+
+class WorkerLoading(WorkerError):
+    """The worker is still loading the model, for `eta` seconds more where that can be told."""
+
+    blames_worker = False
+    sent = False
+
+    def __init__(self, eta: float | None = None) -> None:
+        super().__init__("the model is still being loaded")
+        self.eta = eta
+
+
+class WorkerAway(WorkerError):
+    """Nobody who serves this model answers at the node that was asked, but the node itself is well."""
+
+    blames_worker = False
+    sent = False
 
 
 class WorkerFailed(WorkerError):

@@ -4,5 +4,8 @@ from collections.abc import Mapping
 
 EVENTS: Mapping[str, str] = {
     "retries_refused": "failures that were not tried elsewhere, because `router.retry_share` was spent",
+    "held": "requests that waited for a worker to be ready",
+    "held_in_vain": "those of them whose `router.ready_timeout` was over first",
+    "holds_refused": "requests that did not wait for a worker to be ready, because too many did",
 }
 """Every event with what it counts."""

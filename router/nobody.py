@@ -20,10 +20,10 @@ _NOT_MEANT = frozenset({Reason.PINNED, Reason.HOP})
 
 def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str]) -> RouterError:
     """Return the error for a request that all of these may not answer; `names` are those that are offered anywhere."""
-    # Whom the caller ruled out, and whom a second hop would reach, do not make a name known.
     if told := [e.seconds for e in excluded if e.reason is Reason.TOLD]:
         words = f"everybody who could serve {request.model!r} asked to be left alone for a while"
         return WorkerBusy(words, retry_after=min(told))
+    # Whom the caller ruled out, and whom a second hop would reach, do not make a name known.
     reasons = Counter(e.reason for e in excluded if e.reason not in _NOT_MEANT)
     if not reasons:
         return UnknownModel(

@@ -36,6 +36,13 @@ class RouterSettings(BaseModel):
         le=3600,
         description="Seconds that a request may wait for a slot; then 429.",
     )
+    ready_timeout: float = Field(
+        10.0,
+        ge=0,
+        le=600,
+        description="Seconds that a request may wait while nobody who serves its model is ready (lost, restarting, loading); "
+        "then 503. 0 answers at once. Longer hides longer restarts, and tells callers later that nobody comes.",
+    )
     connect_timeout: float = Field(
         2.0,
         gt=0,

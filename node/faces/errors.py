@@ -36,6 +36,10 @@ MAX_REJECTION_BYTES = 64 * 1024
 # A worker that cannot be reached may be back after its supervisor restarted it.
 _UNREACHABLE_RETRY = 2.0
 
+# Seconds to come back after when a model is loading and nobody knows for how long; and at most, since who waits is held here.
+_LOADING_RETRY = 5.0
+_LONGEST_LOADING_RETRY = 30.0
+
 
 class FaceError(Exception):
     """The root of what a face itself finds wrong."""
@@ -144,6 +148,8 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         router_errors.WorkerUnreachable: Row(503, 1017, _BROKEN, "worker_unreachable"),
         router_errors.WorkerTimeout: Row(504, 1005, _BROKEN, "worker_timeout"),
         router_errors.WorkerBusy: Row(429, 1017, _FULL, "worker_busy"),
+        router_errors.WorkerLoading: Row(503, 1017, _BROKEN, "model_loading"),
+        router_errors.WorkerAway: Row(503, 1017, _BROKEN, "worker_away"),
         router_errors.WorkerFailed: Row(502, 1007, _BROKEN, "worker_failed"),
         router_errors.WorkerStale: Row(503, 1017, _BROKEN, "worker_stale"),
         router_errors.WorkerRejected: Row(400, 1007, _BAD, "rejected_by_worker"),
@@ -214,6 +220,12 @@ def refusal(error: Exception) -> Refusal:
         case WrongParameter():
             row = _row(error)
             return Refusal(row.status, _body(row, str(error), param=error.param))
+        case router_errors.WorkerLoading():
+            row = _row(error)
+            # LocalAI's clients look for this object.
+            state = {"state": "loading", "eta_seconds": error.eta and round(error.eta, 1)}
+            body = {**_body(row, str(error)), "loading": state}
+            return Refusal(row.status, body, _headers(error))
         case FaceError() | router_errors.RouterError() | registry_errors.RegistryError():
             row = _row(error)
             return Refusal(row.status, _body(row, str(error) or row.reason), _headers(error))
@@ -251,7 +263,15 @@ def _headers(error: Exception) -> Mapping[str, str]:
             return {"Allow": ", ".join(error.allowed)}
         case router_errors.NobodyServes() | router_errors.NoCapacity() | router_errors.WorkerBusy():
             return {"Retry-After": _seconds(error.retry_after)}
-        case router_errors.WorkerUnreachable() | router_errors.WorkerStale():
+        case router_errors.WorkerLoading():
+            return {
+                "Retry-After": _seconds(min(error.eta or _LOADING_RETRY, _LONGEST_LOADING_RETRY))
+            }
+        case (
+            router_errors.WorkerUnreachable()
+            | router_errors.WorkerStale()
+            | router_errors.WorkerAway()
+        ):
             return {"Retry-After": _seconds(_UNREACHABLE_RETRY)}
         case BodyTooSlow() | BadHead() | HeadTooLarge() | UrlTooLong():
             return {"Connection": "close"}

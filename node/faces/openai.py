@@ -19,7 +19,7 @@ from registry.records import PeerId
 from registry.signing import public_of
 from registry.wire import is_name
 from router import bodies
-from router.dialects.peer import WAIT_HEADER
+from router.dialects.peer import READY, WAIT_HEADER
 from router.requests import ANYWHERE, Kind, Pin, Request
 
 PREFIXES = ("/v1", "/v1/openai/v1")
@@ -79,6 +79,7 @@ async def read_request(
         session=session_of(http),
         caller=_caller(http),
         waits=HOP not in http.headers or WAIT_HEADER in http.headers,
+        holds=HOP not in http.headers or http.headers.get(WAIT_HEADER) == READY,
         passed=passed(http),
     )
 

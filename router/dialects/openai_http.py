@@ -15,7 +15,7 @@ from functools import lru_cache
 import orjson
 from yarl import URL
 
-from router import usage
+from router import readiness, usage
 from router.bodies import splice_model, with_model
 from router.candidates import Candidate
 from router.connections import start_of
@@ -149,8 +149,12 @@ async def _refusal(exchange: Exchange) -> WorkerError:
         if b"model" in body.lower() and body.lstrip().startswith(b"{"):
             return WorkerStale("the worker does not serve this model")
         return WorkerFailed("the worker has no such path")
-    if exchange.status == 503 and exchange.header("retry-after"):
-        return busy(exchange)
+    if exchange.status == 503:
+        loading = readiness.said(await exchange.at_most(MAX_REFUSAL_BYTES))
+        if loading is not None:
+            return loading
+        if exchange.header("retry-after"):
+            return busy(exchange)
     return await refusal(exchange)
 
 

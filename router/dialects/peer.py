@@ -6,11 +6,11 @@ With its answer it says how busy the worker is: the newest word on that replica,
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from router import reports
+from router import readiness, reports
 from router.candidates import Candidate
 from router.connections import start_of
 from router.dialects import Answer, Route
-from router.errors import WorkerBusy, WorkerError, WorkerFailed, WorkerStale
+from router.errors import WorkerAway, WorkerBusy, WorkerError, WorkerFailed, WorkerStale
 from router.exchange import (
     MAX_REFUSAL_BYTES,
     Call,
@@ -32,6 +32,9 @@ CID_HEADER = "x-modelvine-cid"
 WAIT_HEADER = "x-modelvine-wait"
 """Says that the asker knows nobody else to ask, so the request may queue; without it a full node refuses at once."""
 
+READY = "ready"
+"""The value of that header which says that the request may also wait for a worker to be ready: nobody else serves the model."""
+
 
 class Peer:
     """Speaks to other nodes."""
@@ -47,7 +50,7 @@ class Peer:
         headers[PROJECT_HEADER] = candidate.service.project
         headers[CID_HEADER] = candidate.service.cid
         if request.waits:
-            headers[WAIT_HEADER] = "1"
+            headers[WAIT_HEADER] = READY if request.holds else "1"
         async with self._links.to(candidate.node) as link:
             start = start_of(link.base.with_path(f"/v1/{request.kind.value}"))
             call = Call(link.place, start, headers, request.body)
@@ -103,8 +106,10 @@ async def _refusal(exchange: Exchange) -> WorkerError:
             return WorkerStale("the node does not serve this model any more")
         return WorkerFailed("the node has no such path")
     if exchange.status == 503:
+        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+        loading = readiness.said(body) if b'"model_loading"' in body else None
         # The node is well, but none of its workers answered or it drains: for a caller that is no bad gateway.
-        return WorkerStale("nobody who serves this model answers at its node now")
+        return loading or WorkerAway("nobody who serves this model answers at its node now")
     if exchange.status == 429:
         # Its worker may ask to be left alone; that its queue is full just now is no such word.
         body = await exchange.at_most(MAX_REFUSAL_BYTES)

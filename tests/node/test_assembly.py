@@ -12,7 +12,7 @@ from tests.workers.openai_worker import running
 # Nothing but a request makes these two compare within the time of a test.
 SELDOM = Settings(
     registry=RegistrySettings(heartbeat=60, lease=600, suspicion=60, sync=300, probe=30),
-    router=RouterSettings(policy="round_robin"),
+    router=RouterSettings(policy="round_robin", ready_timeout=0),
 )
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 

@@ -74,6 +74,20 @@ def test_nothing_is_started_once_the_time_is_used_up() -> None:
     assert tried([at("a"), at("b"), at("c")], WorkerFailed("x"), seconds=5) == [at("a"), at("b")]
 
 
+def test_what_somebody_answered_tells_more_than_that_nobody_was_there() -> None:
+    failed, away = WorkerFailed("x"), WorkerUnreachable("x")
+    for errors in ([failed, away, away], [away, failed, away], [away, away, failed]):
+        tries = attempts([at("a"), at("b"), at("c")], at_most=3, within=1, afford=lambda *_: True)
+        next(tries)
+        for number, error in enumerate(errors, 1):
+            error.attempts = number
+            if number < 3:
+                tries.send(Failure(error))
+        with pytest.raises(WorkerFailed):
+            tries.send(Failure(errors[-1]))
+        assert failed.attempts == 3
+
+
 def test_what_cannot_be_afforded_is_not_tried() -> None:
     ordered = [at("a"), at("b"), at("c")]
     assert tried(ordered, WorkerFailed("x"), affordable=1) == [at("a"), at("b")]

@@ -36,4 +36,10 @@ def test_a_worker_is_not_blamed_for_being_full_or_for_what_it_was_asked() -> Non
         for error in ALL
         if issubclass(error, WorkerError) and not error.blames_worker
     }
-    assert blameless == {"WorkerBusy", "WorkerStale", "WorkerRejected"}
+    assert blameless == {
+        "WorkerBusy",
+        "WorkerLoading",
+        "WorkerAway",
+        "WorkerStale",
+        "WorkerRejected",
+    }

@@ -19,7 +19,12 @@ from router.workers import Worker
 OWN = Identity(bytes(32))
 MODEL = "llama"
 QUICK = RouterSettings(
-    connect_timeout=1, first_byte_timeout=5, idle_timeout=5, total_timeout=30, queue_timeout=1
+    connect_timeout=1,
+    first_byte_timeout=5,
+    idle_timeout=5,
+    total_timeout=30,
+    queue_timeout=1,
+    ready_timeout=0,
 )
 
 

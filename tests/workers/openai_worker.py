@@ -207,14 +207,14 @@ def _said(kind: str) -> dict[str, object]:
 
 
 @asynccontextmanager
-async def running(host: str = "127.0.0.1") -> AsyncIterator[OpenAIWorker]:
-    """Run a worker on a free port of loopback."""
+async def running(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[OpenAIWorker]:
+    """Run a worker on a port of loopback, a free one unless it is given."""
     worker = OpenAIWorker()
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/{path:.*}", worker.handle)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, host, 0)
+    site = web.TCPSite(runner, host, port)
     await site.start()
     worker.url = f"http://{host}:{runner.addresses[0][1]}"
     try:

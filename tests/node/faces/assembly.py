@@ -71,7 +71,9 @@ def settings_of(**router) -> Settings:
     """Settings whose times suit tests on one machine."""
     return Settings(
         registry=RegistrySettings(heartbeat=0.5, lease=3, suspicion=1, sync=0.3),
-        router=RouterSettings(**{"connect_timeout": 1.0, "idle_timeout": 5.0, **router}),
+        router=RouterSettings(
+            **{"connect_timeout": 1.0, "idle_timeout": 5.0, "ready_timeout": 0.0, **router}
+        ),
     )
 
 

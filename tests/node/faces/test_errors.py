@@ -52,6 +52,7 @@ def test_no_failure_is_told_with_a_status_of_success(row):
         (router_errors.NobodyServes("no"), 503, 1017, "nobody_serves"),
         (router_errors.NoCapacity("no"), 429, 1017, "no_capacity"),
         (router_errors.WorkerUnreachable("no"), 503, 1017, "worker_unreachable"),
+        (router_errors.WorkerLoading(), 503, 1017, "model_loading"),
         (router_errors.WorkerTimeout("first byte", 3), 504, 1005, "worker_timeout"),
         (router_errors.WorkerFailed("no"), 502, 1007, "worker_failed"),
         (router_errors.AnswerBroken("no"), 502, 1018, "answer_broken"),

@@ -1,5 +1,6 @@
 """OpenAI's interface at a node: bytes pass through, streams flow, failures are told, hanging up reaches the worker."""
 
+import asyncio
 import logging
 
 import aiohttp
@@ -7,10 +8,11 @@ import openai
 import orjson
 import pytest
 
+from registry.mesh.memory_net import MemoryNet
 from registry.records import Standing
 from registry.signing import Identity
 from router.requests import Kind
-from tests.node.faces.assembly import told
+from tests.node.faces.assembly import Pair, World, node, settings_of, told, until
 from tests.workers.openai_worker import WORDS, OpenAIWorker
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "a secret prompt"}]}
@@ -129,6 +131,60 @@ class TestARequest:
         async with mesh.two.http.post(PATH, json=CHAT, headers=headers) as response:
             assert response.status in (404, 503)
         assert worker.received == []
+
+
+class TestAModelThatLoads:
+    """The requests wait at the node whose worker loads it, whichever node they came to."""
+
+    LLAMA_CPP = b'{"error":{"message":"Loading model","type":"unavailable_error","code":503}}'
+
+    @pytest.fixture
+    async def patient(self, worker):
+        world = World(MemoryNet())
+        settings = settings_of(ready_timeout=8.0)
+        async with node(world, settings) as one, node(world, settings) as two:
+            await one.register(worker)
+            await until(lambda: "tiny" in two.context.registry.catalog.offers)
+            worker.fail(status=503, refusal=self.LLAMA_CPP)
+            yield Pair(one, two)
+
+    async def test_is_answered_here_and_elsewhere_once_it_is_there(self, patient, worker):
+        async with asyncio.TaskGroup() as group:
+            asking = [
+                group.create_task(told(asked.http.post(PATH, json=CHAT)))
+                for asked in (patient.one, patient.two, patient.two)
+            ]
+            await until(lambda: patient.one.context.router.held == 3)
+            # Control paths go on as ever.
+            status, _ = await told(patient.one.http.get("/v1/models"))
+            assert status == 200
+            assert not any(one.done() for one in asking)
+            worker.fail()
+        assert [one.result()[0] for one in asking] == [200] * 3
+        assert patient.two.context.router.events["held"] == 0
+
+    async def test_is_told_as_loading_when_time_is_up(self, mesh, worker):
+        await mesh.one.register(worker)
+        await mesh.knows(mesh.two, "tiny")
+        said = (
+            b'{"error":{"code":"model_loading"},"loading":{"state":"loading","eta_seconds":12.5}}'
+        )
+        for refusal, eta, seconds in ((self.LLAMA_CPP, None, "5"), (said, 12.5, "13")):
+            worker.fail(status=503, refusal=refusal)
+            for asked in (mesh.one, mesh.two):
+                async with asked.http.post(PATH, json=CHAT) as response:
+                    body = await response.json()
+                    assert (response.status, body["error"]["code"]) == (503, "model_loading")
+                    assert body["loading"] == {"state": "loading", "eta_seconds": eta}
+                    assert response.headers["Retry-After"] == seconds
+
+    async def test_is_left_when_the_caller_leaves_the_node_it_came_to(self, patient, worker):
+        async with asyncio.TaskGroup() as group:
+            leaving = group.create_task(told(patient.two.http.post(PATH, json=CHAT)))
+            await until(lambda: patient.one.context.router.held == 1)
+            leaving.cancel()
+        await until(lambda: not patient.one.context.router.held)
+        assert patient.one.context.router.events["held_in_vain"] == 0
 
 
 class TestAFailure:
