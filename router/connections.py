@@ -109,7 +109,7 @@ class Place:
             while self._idle:
                 # The one that was used last has the best chance to stand still.
                 connection, since = self._idle.pop()
-                if connection.open and asyncio.get_running_loop().time() - since < _IDLE_SECONDS:
+                if connection.quiet and asyncio.get_running_loop().time() - since < _IDLE_SECONDS:
                     return connection
                 connection.abort()
             if self.closed or len(self._known) + self._dialling < self._limit:

@@ -1,10 +1,12 @@
 """How is one HTTP/1.1 exchange carried over a connection? Only this module knows httptools.
 
 One request at a time; then the connection may serve the next. An answer's bytes wait in a bounded buffer: while it is full the
-socket is not read, so a slow caller slows its worker. Nothing is unpacked, followed or remembered.
+socket is not read, so a slow caller slows its worker. Nothing is unpacked, followed or remembered, and what comes when nobody
+asked for it is nobody's answer.
 """
 
 import asyncio
+import select
 from collections.abc import Mapping
 from typing import Protocol, cast
 
@@ -15,6 +17,9 @@ HEAD_BYTES = 64 * 1024
 
 FULL_BYTES = 256 * 1024
 """Bytes of a body that wait for their reader before the socket is left unread; it is read again at half of that."""
+
+_PIECE_COST = 64
+"""What a piece of a body counts for beyond its bytes: of tiny ones, that is what they take in memory."""
 
 _PIECE_BYTES = 256 * 1024  # of a request's body, handed to the transport at once
 _NO_BODY = frozenset({204, 304})
@@ -110,7 +115,7 @@ class Reply:
     def take(self, piece: bytes) -> bool:
         """Take in bytes of the body; return whether that is enough for now."""
         self._pieces.append(piece)
-        self._size += len(piece)
+        self._size += len(piece) + _PIECE_COST
         self.wake()
         return self._size >= FULL_BYTES
 
@@ -162,11 +167,17 @@ class Connection(asyncio.Protocol):
         self._writing = False
         self._writable: asyncio.Future[None] | None = None
         self._heard = False
+        self._unread: select.poll | None = None
 
     @property
     def open(self) -> bool:
-        """Whether the next request may be sent on it."""
+        """Whether it stands."""
         return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether it stands and nothing has come, an end neither: else what comes next would be taken for the next answer."""
+        return self.open and (self._unread is None or not self._unread.poll(0))
 
     async def ask(self, head: bytes, body: bytes) -> Reply:
         """Send a request and return the answer once its head is there; raise `HttpError`. Cut when given up."""
@@ -218,6 +229,11 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast("asyncio.Transport", transport)
+        wire = transport.get_extra_info("socket")
+        # TLS says things of its own, tickets for example.
+        if wire is not None and transport.get_extra_info("sslcontext") is None:
+            self._unread = select.poll()
+            self._unread.register(wire.fileno(), select.POLLIN)
 
     def pause_writing(self) -> None:
         """The transport holds enough."""
@@ -267,10 +283,15 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """The head is there."""
         status, reply, headers = self._parser.get_status_code(), self._reply, self._headers
-        if status < 200:
-            self._headers = {}
+        # What comes later under these names are trailers, which change nothing.
+        self._headers = {}
+        if 100 <= status < 200 or reply is None or reply.status:
             return
-        if reply is None or reply.status:
+        if not 100 <= status <= 599:
+            self._break(NotHttp("the answer has no status that HTTP knows"))
+            return
+        if headers.get("transfer-encoding", "chunked").lower() != "chunked":
+            self._break(NotHttp("the answer is packed in a way that was not asked for"))
             return
         length = headers.get("content-length")
         reply.headers = headers
@@ -284,7 +305,9 @@ class Connection(asyncio.Protocol):
     def on_body(self, piece: bytes) -> None:
         """Take in bytes of the body."""
         self._barren = 0
-        if self._reply is not None and self._reply.take(piece) and not self._paused:
+        if self._reply is not None and not self._reply.status:
+            self._break(NotHttp("a notice before the answer has a body"))
+        elif self._reply is not None and self._reply.take(piece) and not self._paused:
             self._paused = True
             if self._transport is not None:
                 self._transport.pause_reading()
@@ -295,7 +318,9 @@ class Connection(asyncio.Protocol):
         if reply is None or not reply.status:
             return
         self._reply = None
-        whole = not self._writing and self._parser.should_keep_alive()
+        # Whoever answers before it has the whole request may take the rest of it for the next one.
+        sent = not self._writing and self._sent()
+        whole = sent and self._parser.should_keep_alive()
         reply.finish()
         self.resume()
         if whole and self.open:
@@ -307,6 +332,9 @@ class Connection(asyncio.Protocol):
         """Whoever begins an answer that nobody asked for is not asked again."""
         if self._reply is None:
             self.abort()
+
+    def _sent(self) -> bool:
+        return self._transport is not None and not self._transport.get_write_buffer_size()
 
     def _break(self, error: HttpError) -> None:
         reply, self._reply = self._reply, None

@@ -11,6 +11,12 @@ from dataclasses import dataclass
 _EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _MARK = b"\xef\xbb\xbf"
+# The first eight bytes of what a `data` line says, fewer where the line is shorter.
+_SAID = re.compile(rb"(?:\A|[\r\n])data: ?+([^\r\n]{8}|[^\r\n]+(?=[\r\n]))")
+_ENOUGH = 16  # bytes of a line that tell whether it is such a one
+
+SILENT_BYTES = 256 * 1024
+"""How much of a stream may come before it says anything: comments, while a prompt is read."""
 
 
 class EventTooLarge(ValueError):
@@ -28,39 +34,67 @@ class Event:
     data: bytes
 
 
+class Opening:
+    """Tells when a stream first says anything, whatever the size of its chunks: comments and blank lines do not."""
+
+    def __init__(self) -> None:
+        self._line = b""
+
+    def take(self, chunk: bytes) -> bytes:
+        """Take in the next bytes; return the first eight bytes of data, fewer if its line is shorter, or nothing yet."""
+        looked = self._line + chunk
+        if (said := _SAID.search(looked)) is not None:
+            return said[1]
+        begins = max(looked.rfind(b"\n"), looked.rfind(b"\r")) + 1
+        self._line = looked[begins : begins + _ENOUGH]
+        return b""
+
+
 class Splitter:
     """Cuts a stream into events, whatever the size of its chunks."""
 
     def __init__(self, *, max_event_bytes: int) -> None:
         self._limit = max_event_bytes
-        self._held = b""
+        # One buffer that grows: joined anew for every chunk, an event of small chunks would be copied again and again.
+        self._held = bytearray()
         self._seen = 0
 
     def feed(self, chunk: bytes) -> list[Event]:
         """Take in the next bytes and return the events that they complete; raise `EventTooLarge`."""
-        held = self._held + chunk if self._held else chunk
+        held: bytes | bytearray = chunk
+        if self._held:
+            self._held += chunk
+            held = self._held
         events: list[Event] = []
         start, look = 0, self._seen
         while (end := _EVENT_END.search(held, look)) is not None:
             # A last CR may be the first half of a CRLF: whose, the next byte tells.
             if end.end() == len(held) and held.endswith(b"\r"):
                 break
-            raw = held[start : end.end()]
+            raw = bytes(held[start : end.end()])
             self._check(raw)
             events.append(Event(raw, data_of(raw)))
             start = look = end.end()
-        self._held = held[start:]
+        if held is self._held:
+            del self._held[:start]
+        else:
+            self._held += held[start:]
         self._check(self._held)
         # The longest end of an event has four bytes, so three of them may already be here.
         self._seen = max(0, len(self._held) - 3)
         return events
 
+    @property
+    def held(self) -> bytes:
+        """The beginning of an event whose end has not come."""
+        return bytes(self._held)
+
     def finish(self) -> list[Event]:
         """Return what is left when the stream ends, as one event, even if its blank line never came."""
-        held, self._held, self._seen = self._held, b"", 0
+        held, self._held, self._seen = bytes(self._held), bytearray(), 0
         return [Event(held, data_of(held))] if held else []
 
-    def _check(self, raw: bytes) -> None:
+    def _check(self, raw: bytes | bytearray) -> None:
         if len(raw) > self._limit:
             raise EventTooLarge(f"an event of the stream is longer than {self._limit:,} bytes")
 

@@ -30,6 +30,7 @@ CALLER_LEFT = 499
 
 # An answer up to this size is sent in one piece, with its length; an event up to this size is held until it is whole.
 _WHOLE_BYTES = 1024 * 1024
+_LONGEST_END = 4
 
 
 @dataclass(slots=True)
@@ -184,20 +185,35 @@ async def _copy_events(routed: Routed, out: Outgoing, report: _Report) -> bytes:
     return tokens.passing(held.rest)
 
 
-@dataclass(slots=True)
 class WholeEvents:
     """Holds back the beginning of an event until it is whole: half of one could not be followed by our error event."""
 
-    rest: bytes = b""
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        # It grows in place: joined anew for every chunk, an event of small chunks would be copied again and again.
+        self._held = bytearray()
+
+    @property
+    def rest(self) -> bytes:
+        """What is held back."""
+        return bytes(self._held)
 
     def take(self, chunk: bytes) -> bytes:
         """Take in the next bytes and return what is ready to be sent, nothing perhaps."""
-        ready = self.rest + chunk if self.rest else chunk
-        end = len(ready)
-        if not ready.endswith(EVENT_ENDS) and end < _WHOLE_BYTES:
-            end = max(ready.rfind(mark) + len(mark) if mark in ready else 0 for mark in EVENT_ENDS)
-        self.rest = ready[end:]
-        return ready[:end]
+        if not self._held and chunk.endswith(EVENT_ENDS):
+            return chunk
+        # What is held has no end in it, but may have the beginning of one.
+        before = bytes(self._held[-_LONGEST_END:])
+        looked = before + chunk
+        end = max(looked.rfind(mark) + len(mark) if mark in looked else 0 for mark in EVENT_ENDS)
+        self._held += chunk
+        ready = len(self._held) - len(looked) + end if end else 0
+        if not end and len(self._held) >= _WHOLE_BYTES:
+            ready = len(self._held)
+        sent = bytes(self._held[:ready])
+        del self._held[:ready]
+        return sent
 
 
 def _headers(context: Serving, routed: Routed, report: _Report) -> dict[str, str]:

@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import orjson
@@ -35,11 +35,14 @@ from router.exchange import (
 from router.http1 import request_head
 from router.links import Links
 from router.requests import Kind, Request
-from router.sse import Event, EventTooLarge, Splitter, with_data
+from router.sse import SILENT_BYTES, Event, EventTooLarge, Splitter, with_data
 from router.workers import Worker
 
 LOOKED_AT_BYTES = 4 * 1024 * 1024
 """The longest JSON answer that is held back to be looked at; failures and renamed answers are far shorter."""
+
+_LOOKED_AT_ONCE = 16 * 1024
+"""Bytes of a stream that are looked at before others get their turn: of tiny events, that takes a hundredth of a second."""
 
 _DONE = b"[DONE]"
 _LONGEST_FIRST = sorted((kind.value for kind in Kind), key=len, reverse=True)
@@ -180,37 +183,69 @@ async def _json(exchange: Exchange, name: str) -> Answer:
 
 async def _stream(exchange: Exchange, name: str, max_event_bytes: int) -> Answer:
     splitter = Splitter(max_event_bytes=max_event_bytes)
-    events: list[Event] = []
-    raw: list[bytes] = []
-    first = b""
     try:
-        while not first:
-            chunk = await exchange.some()
-            raw.append(chunk)
-            events += splitter.feed(chunk) if chunk else splitter.finish()
-            first = next((event.data for event in events if event.data), b"")
-            if not chunk and not first:
-                raise WorkerFailed("the stream ended before its first event")
+        begun = await _begin(exchange, splitter)
     except EventTooLarge as error:
         raise WorkerFailed(str(error)) from error
+    first = begun.first
     if first == _DONE or _success(first).get("model") == name:
-        return exchange.answer(b"".join(raw), Route.LOCAL)
-    answer = exchange.answer(_renamed(events, name), Route.LOCAL)
-    answer.rest = _renaming(exchange, splitter, name)
+        raw = (event.raw for event in begun.events)
+        whole = b"".join((begun.silent, *raw, splitter.held, begun.left))
+        return exchange.answer(whole, Route.LOCAL)
+    answer = exchange.answer(begun.silent + _renamed(begun.events, name), Route.LOCAL)
+    answer.rest = _renaming(exchange, splitter, name, begun.left)
     return answer
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """How a stream begins: events that say nothing, then those of one look, with what the first of them says."""
+
+    silent: bytes
+    events: list[Event]
+    first: bytes
+    left: bytes
+    """What has come and was not looked at."""
+
+
+async def _begin(exchange: Exchange, splitter: Splitter) -> _Begun:
+    silent = bytearray()
+    while chunk := await exchange.some():
+        for start in range(0, len(chunk), _LOOKED_AT_ONCE):
+            end = start + _LOOKED_AT_ONCE
+            events = splitter.feed(chunk[start:end])
+            if first := _said(events):
+                return _Begun(bytes(silent), events, first, chunk[end:])
+            silent += b"".join(event.raw for event in events)
+            if len(silent) > SILENT_BYTES:
+                raise WorkerFailed(f"the stream said nothing in {SILENT_BYTES:,} bytes")
+            await asyncio.sleep(0)
+    events = splitter.finish()
+    if first := _said(events):
+        return _Begun(bytes(silent), events, first, b"")
+    raise WorkerFailed("the stream ended before its first event")
+
+
+def _said(events: list[Event]) -> bytes:
+    return next((event.data for event in events if event.data), b"")
+
+
 async def _renaming(
-    exchange: Exchange, splitter: Splitter, name: str
+    exchange: Exchange, splitter: Splitter, name: str, left: bytes
 ) -> AsyncGenerator[bytes, None]:
     async with aclosing(exchange.rest(0)) as chunks:
-        async for chunk in chunks:
-            try:
-                events = splitter.feed(chunk)
-            except EventTooLarge as error:
-                raise exchange.broke(str(error)) from error
-            if events:
-                yield _renamed(events, name)
+        chunk = left or await anext(chunks, b"")
+        while chunk:
+            for start in range(0, len(chunk), _LOOKED_AT_ONCE):
+                try:
+                    events = splitter.feed(chunk[start : start + _LOOKED_AT_ONCE])
+                except EventTooLarge as error:
+                    raise exchange.broke(str(error)) from error
+                if start:
+                    await asyncio.sleep(0)
+                if events:
+                    yield _renamed(events, name)
+            chunk = await anext(chunks, b"")
     if events := splitter.finish():
         yield _renamed(events, name)
 

@@ -23,7 +23,7 @@ from router.exchange import (
 )
 from router.links import Links
 from router.requests import Request
-from router.sse import EventTooLarge, Splitter
+from router.sse import SILENT_BYTES, Opening
 from router.workers import Worker
 
 HOP_HEADER = "x-modelvine-hop"
@@ -59,9 +59,7 @@ class Peer:
                 if not 200 <= exchange.status <= 299:
                     raise await _refusal(exchange)
                 if exchange.streamed:
-                    answer = await _stream(
-                        exchange, link.route, self._links.settings.max_event_bytes
-                    )
+                    answer = await _stream(exchange, link.route)
                 else:
                     answer = await read_plain(exchange, link.route)
                 answer.load = reports.read(exchange.header(reports.HEADER))
@@ -80,22 +78,18 @@ def create(links: Links) -> Peer:
     return Peer(links)
 
 
-async def _stream(exchange: Exchange, route: Route, max_event_bytes: int) -> Answer:
+async def _stream(exchange: Exchange, route: Route) -> Answer:
     """Make an answer that begins with the first event: a comment only says that its node waits as well."""
-    splitter, raw = Splitter(max_event_bytes=max_event_bytes), b""
+    opening, raw = Opening(), bytearray()
     while chunk := await exchange.some():
         raw += chunk
-        try:
-            said = next((event.data for event in splitter.feed(chunk) if event.data), b"")
-        except EventTooLarge:
-            # Its first event, and a long one: it is no comment, and no node looks at the rest.
-            return exchange.answer(raw, route)
+        said = opening.take(chunk)
         if said.startswith(b'{"error"'):
             raise WorkerFailed("the node that was asked found nobody who answers")
         if said:
-            return exchange.answer(raw, route)
-        if len(raw) > max_event_bytes:
-            raise WorkerFailed(f"the stream said nothing in {max_event_bytes:,} bytes")
+            return exchange.answer(bytes(raw), route)
+        if len(raw) > SILENT_BYTES:
+            raise WorkerFailed(f"the stream said nothing in {SILENT_BYTES:,} bytes")
     raise WorkerFailed("the stream ended before its first event")
 
 

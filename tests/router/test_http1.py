@@ -35,6 +35,7 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.closed = False
+        self.unsent = 0
         self.reading = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -45,6 +46,9 @@ class Wire(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def pause_reading(self) -> None:
         self.reading = False

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.sse import EventTooLarge, Splitter
+from router.sse import EventTooLarge, Opening, Splitter
 
 pieces = st.sampled_from(
     [b"data: a", b"data:b", b"data", b": note", b"event: x", b"\n", b"\r\n", b"\r", b"\n\n", b"\r\n\r\n",
@@ -69,3 +69,33 @@ def test_an_event_beyond_the_limit_is_refused_and_many_small_ones_are_not() -> N
     assert len(split([b"data: x\n\n" * 100], limit=20)) == 100
     with pytest.raises(EventTooLarge):
         split([b"data: " + b"x" * 20], limit=20)
+
+
+def opening(chunks: list[bytes]) -> bytes:
+    said = Opening()
+    return next(filter(None, map(said.take, chunks)), b"")
+
+
+@given(streams, st.lists(st.integers(0, 200), max_size=12))
+def test_what_a_stream_says_first_is_found_in_any_chunking(stream: bytes, cuts: list[int]) -> None:
+    # Where a chunk ends in the middle of a line, so few bytes of it are no answer yet.
+    whole = stream + b"\n"
+    places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
+    lines = whole.replace(b"\r", b"\n").split(b"\n")
+    values = [line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")]
+    expected = next((value[:8] for value in values if value), b"")
+    assert opening([whole[a:b] for a, b in pairwise(places)]) == expected
+    assert opening([whole[i : i + 1] for i in range(len(whole))]) == expected
+
+
+def test_comments_and_blank_lines_say_nothing_however_long_they_are() -> None:
+    said = Opening()
+    for chunk in (
+        b": still here\n\n" * 1000,
+        b"\r\n" * 1000,
+        b"event: data: x\n",
+        b":" + b"data: x" * 99,
+    ):
+        assert said.take(chunk) == b""
+    assert said.take(b'data:\n\ndata: {"er') == b""
+    assert said.take(b'ror": 1') == b'{"error"'

@@ -1,6 +1,7 @@
 """A worker that does with its connections what no HTTP server would: the test says what."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import cast
@@ -9,7 +10,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def raw(serve: Serve) -> AsyncIterator[str]:
+async def raw(serve: Serve, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """Serve connections on a free port of loopback; gives the URL. Whoever still serves at the end has a second for it."""
     serving: set[asyncio.Task[None]] = set()
 
@@ -20,7 +21,7 @@ async def raw(serve: Serve) -> AsyncIterator[str]:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(tracked, "127.0.0.1", 0)
+    server = await asyncio.start_server(tracked, "127.0.0.1", 0, ssl=context)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
