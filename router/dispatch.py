@@ -17,6 +17,7 @@ from router.dialects import Answer, Dialect
 from router.errors import NobodyServes, WorkerBusy, WorkerError, WorkerFailed
 from router.health import Condition
 from router.holding import Holding
+from router.inquiry import Inquiry
 from router.ledger import Ledger
 from router.lending import Lender, Lending
 from router.nobody import nobody
@@ -64,7 +65,6 @@ class Router:
     ) -> None:
         self._own = own
         self._catalog = catalog
-        self._workers = workers
         self._presence = presence
         self._draining = draining
         self._dialects = dialects
@@ -75,13 +75,15 @@ class Router:
         self._ledger = Ledger(
             own=own, workers=workers, settings=settings, now=now, random=random, lender=lender
         )
-        self.lending = Lending(self._ledger, own=own, workers=workers)
+        self._workers = self._ledger.workers
+        self.lending = Lending(self._ledger, own=own, workers=self._workers)
         self._desk = Desk(self._ledger, self._put, observe, now)
         self._holding = Holding(settings, self._ledger.events, now)
         self.in_flight = self._ledger.in_flight
         self.reports = self._ledger.reports
         self.events = self._ledger.events
         vigil = Vigil(self._ledger.silence, self._alive, now, spawn)
+        self._inquiry = Inquiry(self._slots, self._said, now, spawn)
         self._waits = Waits(
             look=lambda c: vigil.look(c) if c.worker else look(c.node),
             silent=lambda c: self.stopped(c) if c.worker else silent(c.node),
@@ -133,6 +135,11 @@ class Router:
         """How many requests wait for a worker to be ready."""
         return self._holding.held
 
+    def bounded(self, service: Service) -> bool:
+        """Say whether a worker of this machine has a bound that nobody registered, but that was learnt."""
+        worker = self._workers().by_key.get((service.project, service.model, service.cid))
+        return worker is not None and worker.capacity > 0 and self._ledger.workers.learns(worker)
+
     def condition(self, candidate: Candidate) -> Condition:
         """Describe the circuit of a candidate; a worker that has stopped has none that would say so, see `stopped`."""
         return self._ledger.condition(candidate)
@@ -148,9 +155,14 @@ class Router:
         try:
             begun = await self._tried(request)
         except WorkerBusy as error:
-            told = (e.seconds for e in self._field(request).excluded if e.reason is Reason.TOLD)
-            error.retry_after = min((error.retry_after, *told))
-            raise
+            field = self._field(request)
+            # It had a bound that nobody knew of: the request waits for a slot as if it had been registered.
+            if not field.eligible and any(e.reason is Reason.FULL for e in field.excluded):
+                begun = await self._tried(request)
+            else:
+                told = (e.seconds for e in field.excluded if e.reason is Reason.TOLD)
+                error.retry_after = min((error.retry_after, *told))
+                raise
         except (NobodyServes, WorkerError) as error:
             if not not_ready(error) or not request.holds or self._draining():
                 raise
@@ -204,6 +216,9 @@ class Router:
         elif attempt.number > 1 and request.holds:
             # It has others to go to; whoever is ready first is found here.
             asked = replace(request, holds=False)
+        worker = candidate.worker
+        if worker and self.in_flight[candidate.key] > 1 and self._ledger.workers.learns(worker):
+            self._inquiry.about(worker)
         answer = dialect.answer(asked, candidate)
         return self._waits.watch(candidate, others, answer, elsewhere=request.own_only)
 
@@ -247,6 +262,13 @@ class Router:
         if candidate.worker is not None:
             return not self.stopped(candidate)
         return self._presence(candidate.node) is Presence.ALIVE
+
+    async def _slots(self, worker: Worker) -> int:
+        dialect = self._dialects.get(worker.dialect)
+        return 0 if dialect is None else await dialect.slots(worker)
+
+    def _said(self, worker: Worker, slots: int) -> None:
+        self._ledger.limits.said(worker.service, slots, self._now())
 
     async def _alive(self, worker: Worker) -> bool:
         dialect = self._dialects.get(worker.dialect)

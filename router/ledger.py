@@ -15,6 +15,7 @@ from router.errors import WorkerBusy, WorkerError, WorkerRejected
 from router.events import EVENTS
 from router.health import Condition, Health, Sign
 from router.lending import Lender, Lent
+from router.limits import BoundedWorkers, Limits
 from router.meter import Meter, Tally
 from router.reports import Report, Reports
 from router.requests import Request
@@ -24,6 +25,9 @@ from router.silence import Silence
 from router.waiting import Waiting
 from router.warming import Warming
 from router.workers import Worker, Workers
+
+LONGEST_SLOT_WAIT = 5.0
+"""Seconds: who wants to be left alone for longer has no lack of slots but a limit of another kind."""
 
 
 class Ledger:
@@ -41,7 +45,8 @@ class Ledger:
     ) -> None:
         """`lender` gives out the slots of this machine's workers, where that is another process's work."""
         self._own = own
-        self._workers = workers
+        self.limits = Limits()
+        self.workers = BoundedWorkers(workers, self.limits)
         self._now = now
         self.in_flight: Counter[tuple[PeerId, Service]] = Counter()
         self.reports = Reports()
@@ -71,7 +76,7 @@ class Ledger:
         ours = {service: n for (node, service), n in self.in_flight.items() if node == self._own}
         if not ours:
             return {}
-        return self._meter.loads(self._workers(), ours, self.waiting.lengths(), self._now())
+        return self._meter.loads(self.workers(), ours, self.waiting.lengths(), self._now())
 
     def load_of(self, worker: Worker) -> Load:
         """Say how busy one worker of this machine is."""
@@ -107,7 +112,7 @@ class Ledger:
     def release(self, service: Service) -> None:
         """Hand a slot of our own to whoever is next, or give it back."""
         key = self._own, service
-        worker = self._workers().by_key.get((service.project, service.model, service.cid))
+        worker = self.workers().by_key.get((service.project, service.model, service.cid))
         # Second attempts may have come on top of what it takes at one time; theirs are no slots to hand on.
         beyond = worker is not None and 0 < worker.capacity < self.in_flight[key]
         if not self.waiting.hand_over(service, beyond=beyond):
@@ -168,6 +173,8 @@ class Ledger:
                 self.silence.ended(candidate.worker.api, self._now(), first_byte=None)
             else:
                 self.waiting.took(request.model, seconds)
+            if answer is not None or error is not None:
+                self._learn(candidate.worker, error if answer is None else answer.broken)
             self.release(candidate.service)
         self._judge(candidate, answer, error)
 
@@ -175,6 +182,20 @@ class Ledger:
         if candidate.worker is not None:
             return self.in_flight.get(candidate.key, 0)
         return sum(n for (node, _), n in self.in_flight.items() if node == candidate.node)
+
+    def _learn(self, worker: Worker, error: WorkerError | None) -> None:
+        """Take in what the end of an attempt shows about how many requests a worker of ours takes at one time."""
+        if not self.workers.learns(worker):
+            return
+        service, now = worker.service, self._now()
+        under_way = self.in_flight[self._own, service]
+        match error:
+            case WorkerBusy() if error.retry_after <= LONGEST_SLOT_WAIT:
+                self.limits.refused(service, under_way, now)
+            case None if self.limits.answered(service, under_way, now):
+                # One slot more: for whoever is next, if anybody waits.
+                if self.lent is None and self.waiting.hand_over(service, beyond=False):
+                    self.count(service)
 
     def _judge(
         self, candidate: Candidate, answer: Answer | None, error: WorkerError | None

@@ -11,7 +11,10 @@ from router.candidates import Candidate
 def of_node(context: Context, node: PeerId) -> list[dict[str, Any]]:
     """Return the load of a node's replicas as far as it is known: our own now, another's as it was reported."""
     if node == context.peer:
-        return [_row(service, load, 0.0) for service, load in context.router.busy().items()]
+        return [
+            _row(service, load, 0.0) | _learned(context, service)
+            for service, load in context.router.busy().items()
+        ]
     reports = context.router.reports.of_node(node, time.monotonic())
     return [_row(service, said.load, said.age) for service, said in reports]
 
@@ -19,7 +22,8 @@ def of_node(context: Context, node: PeerId) -> list[dict[str, Any]]:
 def of_candidate(context: Context, candidate: Candidate) -> dict[str, Any] | None:
     """Return the load of one candidate, `None` where nothing is known of it."""
     if candidate.worker is not None:
-        return _shown(context.router.load_of(candidate.worker), 0.0)
+        load = context.router.load_of(candidate.worker)
+        return _shown(load, 0.0) | _learned(context, candidate.service)
     said = candidate.report
     return None if said is None else _shown(said.load, said.age)
 
@@ -29,11 +33,17 @@ def _row(service: Service, load: Load, age: float) -> dict[str, Any]:
     return named | _shown(load, age)
 
 
+def _learned(context: Context, service: Service) -> dict[str, Any]:
+    """Say whether the slots of a worker of ours were learnt: nobody registered any."""
+    return {"learned": context.router.bounded(service)}
+
+
 def _shown(load: Load, age: float) -> dict[str, Any]:
     return {
         "in_flight": load.in_flight,
         "queued": load.queued,
         "slots": load.slots or None,
+        "learned": False,
         "rate": round(load.rate, 1),
         "first_byte": None if load.first is None else round(load.first, 3),
         "age": round(age, 3),

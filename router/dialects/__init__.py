@@ -72,6 +72,9 @@ class Dialect(Protocol):
     async def alive(self, worker: Worker) -> bool:
         """Ask a worker something small, and say whether it answered anything at all within `ALIVE_SECONDS`."""
 
+    async def slots(self, worker: Worker) -> int:
+        """Ask a worker how many requests it takes at one time; return 0 where it does not say so within `ALIVE_SECONDS`."""
+
 
 NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 """Every dialect there is: the modules of this folder."""

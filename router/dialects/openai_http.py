@@ -44,6 +44,12 @@ LOOKED_AT_BYTES = 4 * 1024 * 1024
 _LOOKED_AT_ONCE = 16 * 1024
 """Bytes of a stream that are looked at before others get their turn: of tiny events, that takes a hundredth of a second."""
 
+MAX_PROPERTIES_BYTES = 1024 * 1024
+"""The longest properties that are read; a chat template of some kilobytes is most of them."""
+
+MOST_SLOTS = 65_535
+"""More than so many at one time is no sensible number."""
+
 _DONE = b"[DONE]"
 _LONGEST_FIRST = sorted((kind.value for kind in Kind), key=len, reverse=True)
 
@@ -110,15 +116,33 @@ class OpenAIHttp:
 
     async def alive(self, worker: Worker) -> bool:
         """Ask for the list of models; whatever the status, a worker that answers lives."""
-        url = endpoint(worker.api, Kind.CHAT).with_path("/v1/models")
+        return await self._get(worker, "/v1/models", at_most=0) is not None
+
+    async def slots(self, worker: Worker) -> int:
+        """Ask for llama.cpp's properties: it works at so many requests, and lets others wait without a word."""
+        found = await self._get(worker, "/props", at_most=MAX_PROPERTIES_BYTES)
+        said = _parsed(found[1]) if found and found[0] == 200 else None
+        slots = said.get("total_slots") if isinstance(said, dict) else None
+        if not isinstance(slots, int) or isinstance(slots, bool):
+            return 0
+        return slots if 0 < slots <= MOST_SLOTS else 0
+
+    async def _get(self, worker: Worker, path: str, *, at_most: int) -> tuple[int, bytes] | None:
+        """Return a status, and some of the body; `None` for no answer within `ALIVE_SECONDS`."""
+        url = endpoint(worker.api, Kind.CHAT).with_path(path)
         head = request_head(start_of(url, "GET"), {}, 0)
+        reply, body = None, b""
         try:
             async with asyncio.timeout(ALIVE_SECONDS):
                 reply = await self._places.of(url).ask(head, b"")
+                while len(body) < at_most and (piece := await reply.some()):
+                    body += piece
         except OSError:
-            return False
-        reply.close()
-        return True
+            return None
+        finally:
+            if reply is not None:
+                reply.close()
+        return reply.status, body
 
 
 def create(links: Links) -> OpenAIHttp:

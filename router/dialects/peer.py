@@ -72,6 +72,10 @@ class Peer:
         """Whether nodes live, the registry's own probes find out."""
         return True
 
+    async def slots(self, worker: Worker) -> int:  # noqa: ARG002
+        """How many requests a peer's replica takes, its node reports."""
+        return 0
+
 
 def create(links: Links) -> Peer:
     """Make the dialect."""

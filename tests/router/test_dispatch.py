@@ -424,6 +424,46 @@ async def test_who_is_new_is_sent_one_request_until_it_answers_and_the_others_th
         assert world.router.allowance(own(new.url, cid="1")) == 1
 
 
+async def test_the_slots_of_a_worker_that_refuses_are_learnt_and_whoever_was_refused_waits_for_one(
+    world: World,
+) -> None:
+    async with running() as worker:
+        worker.fail(slots=4, delay_headers=0.05)
+        world.serve(mine := own(worker.url))
+        assert mine.worker is not None
+        assert world.router.load_of(mine.worker).slots == 0
+        callers = [asyncio.ensure_future(world.ask(chat())) for _ in range(20)]
+        assert all(b'"llama"' in body for body, _ in await asyncio.gather(*callers))
+        [bounded] = world.router.explain(chat()).ordered
+        assert bounded.slots == 4
+        assert world.router.bounded(bounded.service)
+        refused = worker.refused
+        assert refused >= 16
+        await asyncio.gather(*(world.ask(chat()) for _ in range(20)))
+        assert worker.refused == refused
+
+
+async def test_a_worker_that_says_how_many_it_works_at_is_asked_once_it_has_several(
+    world: World,
+) -> None:
+    async with running() as worker:
+        worker.fail(properties=b'{"total_slots":2}', delay_headers=0.05)
+        world.serve(own(worker.url))
+        await world.ask(chat())
+        assert world.router.explain(chat()).ordered[0].slots == 0
+        await asyncio.gather(*(world.ask(chat()) for _ in range(2)))
+        await until(lambda: world.router.explain(chat()).ordered[0].slots == 2)
+        await asyncio.gather(*(world.ask(chat()) for _ in range(8)))
+
+
+async def test_a_worker_that_never_refuses_has_no_bound(world: World) -> None:
+    async with running() as worker:
+        world.serve(mine := own(worker.url))
+        await asyncio.gather(*(world.ask(chat()) for _ in range(50)))
+        assert world.router.explain(chat()).ordered[0].slots == 0
+        assert not world.router.bounded(mine.service)
+
+
 async def test_what_was_never_begun_costs_no_budget(world: World) -> None:
     async with running() as good:
         world.serve(own(NOBODY, cid="1"), own(good.url, cid="2"))

@@ -41,6 +41,8 @@ class Faults:
     announce_bytes: int | None = None
     pad_bytes: int = 0
     packed: bool = False
+    slots: int = 0
+    properties: bytes = b""
     refuses_usage: bool = False
     usage: dict[str, int] = field(
         default_factory=lambda: {"prompt_tokens": 5, "completion_tokens": 6}
@@ -65,6 +67,8 @@ class OpenAIWorker:
     received: list[Received] = field(default_factory=list)
     hung_up: int = 0
     served: int = 0
+    answering: int = 0
+    refused: int = 0
     connections: set[object] = field(default_factory=set)
 
     def fail(self, **faults: object) -> None:
@@ -76,13 +80,25 @@ class OpenAIWorker:
         body = await request.read()
         self.received.append(Received(request.path_qs, request.headers, body))
         self.connections.add(request.transport)
+        if 0 < self.faults.slots <= self.answering:
+            self.refused += 1
+            return web.Response(status=429)
+        self.answering += 1
         try:
             response = await self._answer(request, body)
         except (asyncio.CancelledError, ConnectionError):
             self.hung_up += 1
             raise
+        finally:
+            self.answering -= 1
         self.served += 1
         return response
+
+    async def properties(self, _: web.Request) -> web.Response:
+        """Tell as llama.cpp does how many requests are worked at, where `faults` hold that."""
+        if not self.faults.properties:
+            raise web.HTTPNotFound
+        return web.Response(body=self.faults.properties, content_type="application/json")
 
     async def _answer(self, request: web.Request, body: bytes) -> web.StreamResponse:
         faults = self.faults
@@ -211,6 +227,7 @@ async def running(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[OpenA
     """Run a worker on a port of loopback, a free one unless it is given."""
     worker = OpenAIWorker()
     app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_get("/props", worker.properties)
     app.router.add_post("/{path:.*}", worker.handle)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()

@@ -84,6 +84,8 @@ def load_of(replicas: Sequence[Mapping[str, Any]]) -> str:
     slots = [r["slots"] for r in replicas]
     of_slots = f" of {sum(slots)}" if all(slots) else ""
     said = [f"{sum(r['in_flight'] for r in replicas)}{of_slots} in flight"]
+    if of_slots and any(r["learned"] for r in replicas):
+        said.append(f"capacity: learned {sum(slots)}")
     if queued := sum(r["queued"] for r in replicas):
         said.append(f"{queued} queued")
     if rate := sum(r["rate"] for r in replicas):

@@ -180,7 +180,7 @@ def a_node(**more: object) -> dict[str, object]:
 def a_load(**more: object) -> dict[str, object]:
     return {
         "project": "demo", "model": "tiny", "cid": "", "in_flight": 3, "queued": 0, "slots": 8, "rate": 41.2,
-        "first_byte": 0.35, "age": 1.2,
+        "first_byte": 0.35, "age": 1.2, "learned": False,
     } | more  # fmt: skip
 
 
@@ -221,6 +221,8 @@ def test_status_names_the_load_of_each_busy_model(modelvine: Modelvine, node: St
     node(**{STATUS: Said(a_status() | {"load": [a_load(age=0.0)]})})
     load = "load         demo/tiny: 3 of 8 in flight, 41/s, first byte in 350 ms\n"
     assert load in modelvine("status").out
+    node(**{STATUS: Said(a_status() | {"load": [a_load(age=0.0, learned=True)]})})
+    assert "3 of 8 in flight, capacity: learned 8, 41/s" in modelvine("status").out
 
 
 def test_status_names_the_parts_that_do_not_work(modelvine: Modelvine, node: Start) -> None:

@@ -102,3 +102,21 @@ async def test_what_a_node_said_is_forgotten_when_it_leaves(mesh, worker):
     assert [*router.reports.of_node(one.peer, time.monotonic())]
     await one.registry.stand(Standing.LEFT)
     await until(lambda: not [*router.reports.of_node(one.peer, time.monotonic())])
+
+
+async def test_a_bound_that_was_learnt_is_shown_as_such_and_told_to_others(mesh, worker):
+    worker.fail(slots=2, delay_headers=0.05)
+    await mesh.one.register(worker)
+    await mesh.knows(mesh.two, "tiny")
+
+    async def ask():
+        async with mesh.one.http.post(PATH, json=CHAT) as response:
+            await response.read()
+            return response.status
+
+    assert await asyncio.gather(*(ask() for _ in range(8))) == [200] * 8
+    found = await candidate(mesh.one, mesh.one)
+    assert (found["load"]["slots"], found["load"]["learned"]) == (2, True)
+    async with mesh.two.http.post(PATH, json=CHAT) as response:
+        await response.read()
+    assert (await candidate(mesh.two, mesh.one))["load"]["slots"] == 2

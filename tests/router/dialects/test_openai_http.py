@@ -8,7 +8,7 @@ import pytest
 
 from router.candidates import Candidate
 from router.dialects import Answer, Dialect, Route
-from router.dialects.openai_http import LOOKED_AT_BYTES, create, endpoint
+from router.dialects.openai_http import LOOKED_AT_BYTES, MAX_PROPERTIES_BYTES, create, endpoint
 from router.errors import (
     AnswerBroken,
     WorkerBusy,
@@ -462,3 +462,36 @@ async def test_a_worker_that_only_comments_has_not_begun_to_answer() -> None:
         with pytest.raises(WorkerTimeout) as late:
             await ask(create(ours), TEXT_STREAM, own(url))
     assert late.value.phase == "first byte"
+
+
+@pytest.mark.parametrize(
+    ("said", "slots"),
+    [
+        (b'{"total_slots":4,"chat_template":"..."}', 4),
+        (b'{"total_slots":0}', 0),
+        (b'{"total_slots":true}', 0),
+        (b'{"total_slots":"4"}', 0),
+        (b'{"total_slots":99999999}', 0),
+        (b'{"slots":4}', 0),
+        (b"[4]", 0),
+        (b"no JSON", 0),
+        (b'{"total_slots":4,"pad":"' + b"x" * 2 * MAX_PROPERTIES_BYTES + b'"}', 0),
+        (b"", 0),
+    ],
+)
+async def test_how_many_requests_a_worker_works_at_is_asked_as_llama_cpp_tells_it(
+    said: bytes, slots: int
+) -> None:
+    async with running() as worker, links() as ours:
+        worker.fail(properties=said)
+        for api in (worker.url, f"{worker.url}/v1"):
+            assert await create(ours).slots(own(api).worker) == slots
+
+
+async def test_who_does_not_answer_says_nothing_of_its_slots() -> None:
+    async def never(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with raw(never) as url, links() as ours:
+        assert await create(ours).slots(own(url).worker) == 0
+        assert await create(ours).slots(own("http://127.0.0.1:1").worker) == 0

@@ -1,0 +1,112 @@
+"""How many requests does a worker take at one time that was registered without a word on it? No I/O, time is an argument.
+
+It says so itself, or it is learnt from what it refuses: one that turned away the fifth takes four. After a while one more is
+tried, ever more rarely where that is refused again. Slowness is no refusal: a worker that batches well is not throttled, and
+one that never refuses has no bound.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from registry.records import Service
+from router.workers import Worker, Workers
+
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+"""Seconds until one more is tried: doubled each time that it is refused, halved each time that it is not, within these."""
+
+MAX_BOUNDS = 4_096
+"""Workers whose bound is remembered; the one learnt first makes room, and has none until it refuses again."""
+
+
+@dataclass(slots=True)
+class _Bound:
+    slots: int
+    since: float
+    said: bool = False
+    pause: float = FIRST_PAUSE
+    answered: int = 0
+    trying: bool = False
+
+
+class Limits:
+    """The bounds that were learnt. `changes` rises with every change."""
+
+    def __init__(self) -> None:
+        self._bounds: dict[Service, _Bound] = {}
+        self.changes = 0
+
+    def of(self, service: Service) -> int:
+        """Return how many requests a worker takes at one time, 0 where no bound is known."""
+        bound = self._bounds.get(service)
+        return bound.slots if bound else 0
+
+    def said(self, service: Service, slots: int, now: float) -> None:
+        """Take in what a worker says of itself."""
+        self._remember(service, _Bound(slots, now, said=True))
+
+    def refused(self, service: Service, under_way: int, now: float) -> None:
+        """A worker was full; `under_way` requests were there, the refused one included."""
+        # Refused when it was there alone, it says nothing about how many.
+        if under_way < 2:
+            return
+        bound = self._bounds.get(service)
+        if bound is None:
+            self._remember(service, _Bound(under_way - 1, now))
+            return
+        if bound.trying:
+            bound.trying, bound.pause = False, min(2 * bound.pause, LONGEST_PAUSE)
+        bound.slots = min(bound.slots, under_way - 1)
+        bound.since, bound.answered = now, 0
+        self.changes += 1
+
+    def answered(self, service: Service, under_way: int, now: float) -> bool:
+        """A worker answered; `under_way` requests were there, this one included. Say whether it may have one more now."""
+        bound = self._bounds.get(service)
+        if bound is None or bound.said or under_way < bound.slots:
+            return False
+        bound.answered += 1
+        if bound.answered < bound.slots or now - bound.since < bound.pause:
+            return False
+        if bound.trying:
+            bound.pause = max(bound.pause / 2, FIRST_PAUSE)
+        bound.slots, bound.since, bound.answered, bound.trying = bound.slots + 1, now, 0, True
+        self.changes += 1
+        return True
+
+    def _remember(self, service: Service, bound: _Bound) -> None:
+        self._bounds.pop(service, None)
+        if len(self._bounds) >= MAX_BOUNDS:
+            del self._bounds[next(iter(self._bounds))]
+        self._bounds[service] = bound
+        self.changes += 1
+
+
+class BoundedWorkers:
+    """This machine's workers with the bounds that were learnt, where none was registered."""
+
+    def __init__(self, workers: Callable[[], Workers], limits: Limits) -> None:
+        self._registered = workers
+        self._limits = limits
+        self._seen: tuple[Workers, int] = (Workers(), -1)
+        self._bounded = Workers()
+
+    def __call__(self) -> Workers:
+        """Return the table as it is now; it is made anew only when something changed."""
+        registered, changes = self._registered(), self._limits.changes
+        if not changes:
+            return registered
+        if self._seen[0] is not registered or self._seen[1] != changes:
+            self._bounded = Workers.of(map(self._with_bound, registered))
+            self._seen = registered, changes
+        return self._bounded
+
+    def learns(self, worker: Worker) -> bool:
+        """Say whether a worker's capacity is none that somebody registered, so that a bound may be learnt."""
+        registered = self._registered().by_key.get(worker.key)
+        return registered is not None and not registered.capacity
+
+    def _with_bound(self, worker: Worker) -> Worker:
+        if worker.capacity:
+            return worker
+        return replace(worker, capacity=self._limits.of(worker.service))

@@ -1,0 +1,55 @@
+"""Laws of asking a worker about itself."""
+
+from collections.abc import Coroutine
+from typing import Any
+
+from registry.records import Service
+from router.inquiry import AGAIN, MAX_WORKERS, Inquiry
+from router.workers import Worker
+
+
+class World:
+    def __init__(self, slots: int) -> None:
+        self.now = 0.0
+        self.slots = slots
+        self.heard: list[int] = []
+        self.work: list[Coroutine[Any, Any, None]] = []
+        self.inquiry = Inquiry(
+            self.answer,
+            lambda _, slots: self.heard.append(slots),
+            lambda: self.now,
+            self.work.append,
+        )
+
+    async def answer(self, _: Worker) -> int:
+        return self.slots
+
+    async def ask(self, worker: Worker) -> list[int]:
+        self.inquiry.about(worker)
+        while self.work:
+            await self.work.pop()
+        heard, self.heard = self.heard, []
+        return heard
+
+
+def worker(number: int = 0) -> Worker:
+    return Worker(Service("p", str(number)), "http://w")
+
+
+async def test_a_worker_is_asked_once_in_a_while_and_what_it_says_is_taken_in() -> None:
+    world = World(4)
+    assert await world.ask(worker()) == [4]
+    assert await world.ask(worker()) == []
+    world.now = AGAIN
+    assert await world.ask(worker()) == [4]
+
+
+async def test_a_worker_that_says_nothing_has_said_nothing() -> None:
+    assert await World(0).ask(worker()) == []
+
+
+async def test_memory_is_bounded() -> None:
+    world = World(1)
+    for number in range(MAX_WORKERS + 10):
+        await world.ask(worker(number))
+    assert len(world.inquiry._asked) == MAX_WORKERS
