@@ -12,8 +12,7 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import urlsplit
 
-from aiohttp import hdrs, web
-
+from node import web
 from node.faces.errors import NotAllowed, UnsupportedMediaType
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -31,20 +30,20 @@ class Access:
         own = ("localhost", socket.gethostname(), *names)
         self._names = frozenset(name.lower().rstrip(".") for name in own if name)
 
-    def admit(self, request: web.BaseRequest) -> None:
+    def admit(self, request: web.Request) -> None:
         """Refuse names that are not this node's, and whatever a page of another origin sends."""
-        host = request.headers.get(hdrs.HOST)
+        host = request.headers.get("host")
         if host is not None and not _is_ours(host, self._names):
             raise NotAllowed(
                 f"{host[:100]!r} is no name of this node; use its address or localhost"
             )
         if request.method in _READING:
             return
-        origin = request.headers.get(hdrs.ORIGIN)
+        origin = request.headers.get("origin")
         if origin is not None and not _same_origin(origin, host or ""):
             raise NotAllowed("requests from pages of another origin are refused")
 
-    def change(self, request: web.BaseRequest) -> None:
+    def change(self, request: web.Request) -> None:
         """Admit only who may change this node: a caller on this machine, or one with the control token."""
         if not self.local(request) and not self._has_token(request):
             raise NotAllowed(
@@ -54,7 +53,7 @@ class Access:
         if request.body_exists and request.content_type != "application/json":
             raise UnsupportedMediaType("send this as application/json")
 
-    def local(self, request: web.BaseRequest) -> bool:
+    def local(self, request: web.Request) -> bool:
         """Whether the caller is a process on this machine."""
         transport = request.transport
         if transport is None or any(name in request.headers for name in _FORWARDED):
@@ -65,8 +64,8 @@ class Access:
             return False
         return same_machine(caller[0], here[0])
 
-    def _has_token(self, request: web.BaseRequest) -> bool:
-        scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    def _has_token(self, request: web.Request) -> bool:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
         matches = hmac.compare_digest(given.encode(), self._token)
         return scheme.lower() == "bearer" and bool(self._token) and matches
 

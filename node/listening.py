@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from ssl import SSLContext
 
-from aiohttp import web
-
+from node import web
 from node.addresses import HostPort
 from node.faces.peers import Known
-from node.faces.serving import runner
 from registry.errors import InvalidSignature
 from registry.records import PeerId
 from router.certificate import peer_of_certificate, trust
@@ -40,17 +38,16 @@ def place_of(listener: socket.socket) -> HostPort:
 
 
 async def serve(
-    app: web.Application,
+    app: web.App,
     listener: socket.socket,
     closing: AsyncExitStack,
     *,
     tls: SSLContext | None = None,
 ) -> None:
     """Serve an application until `closing` does."""
-    served = runner(app, shutdown_timeout=_CLOSE_WITHIN)
-    await served.setup()
-    closing.push_async_callback(served.cleanup)
-    await web.SockSite(served, listener, ssl_context=tls, backlog=_BACKLOG).start()
+    server = web.Server(app)
+    closing.push_async_callback(server.close, within=_CLOSE_WITHIN)
+    await server.listen(listener, tls=tls)
 
 
 def welcome(tls: SSLContext, known: Known, *, at_most: int) -> Callable[[Iterable[PeerId]], None]:

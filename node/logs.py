@@ -65,7 +65,7 @@ def configure(
     root.addHandler(handler)
     root.setLevel(level.upper())
     # Other libraries tell their own story at INFO; only what they complain of concerns an operator.
-    for chatty in ("aiohttp", "asyncio", "libp2p", "multiaddr", "trio"):
+    for chatty in ("asyncio", "libp2p", "multiaddr", "trio"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
     return handler
 

@@ -1,4 +1,4 @@
-"""How is one HTTP/1.1 exchange carried over a connection? Only this module knows httptools.
+"""How is one HTTP/1.1 exchange carried over a connection? Its other end is `node.web`.
 
 One request at a time; then the connection may serve the next. An answer's bytes wait in a bounded buffer: while it is full the
 socket is not read, so a slow caller slows its worker. Nothing is unpacked, followed or remembered, and what comes when nobody
@@ -345,7 +345,13 @@ class Connection(asyncio.Protocol):
 
 def request_head(start: bytes, headers: Mapping[str, str], length: int) -> bytes:
     """Return a request's head; raise `ValueError` for a header that would be two."""
+    lines = header_lines(headers).encode()
+    return b"%b%bContent-Length: %d\r\n\r\n" % (start, lines, length)
+
+
+def header_lines(headers: Mapping[str, str]) -> str:
+    """Return header fields as they are sent; raise `ValueError` for one that would be two."""
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if lines.count("\n") != len(headers) or lines.count("\r") != len(headers) or "\0" in lines:
         raise ValueError("a header holds a line break")
-    return b"%b%bContent-Length: %d\r\n\r\n" % (start, lines.encode(), length)
+    return lines

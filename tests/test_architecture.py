@@ -45,6 +45,7 @@ CATCH_ALL = {
 }
 # Why each may start a task that no TaskGroup owns.
 OWN_TASKS = {
+    "node/web/connection.py": "owns the task that answers its caller, and ends it when the caller leaves",
     "registry/mesh/crew.py": "owns the tasks that peers start, and ends them all",
 }
 # Where files that no test names are tested all the same.

@@ -8,8 +8,6 @@ in a second function, `link_routes(context)`, where a face has such. The other m
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aiohttp import web
-
 from node.settings import Settings
 from registry.records import PeerId
 
@@ -23,9 +21,6 @@ if TYPE_CHECKING:
     from registry.service import Registry
     from router.dispatch import Router
     from router.links import Links
-
-REQUEST_ID = web.RequestKey("modelvine_request_id", str)
-"""A request's id: the caller's own where it is well formed, the same on every hop and in every log line."""
 
 
 @dataclass(frozen=True, slots=True)

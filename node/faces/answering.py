@@ -11,9 +11,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from aiohttp import hdrs, web
-
-from node.faces import REQUEST_ID, Serving
+from node import web
+from node.faces import Serving
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.outgoing import AT_ONCE_BYTES, EVENT_ENDS, KeepAlive, Outgoing
 from router.dialects import Answer
@@ -65,9 +64,9 @@ async def answer(
     ask: Callable[[], Awaitable[Request]],
     *,
     to_peer: bool = False,
-) -> web.StreamResponse:
+) -> web.Answer:
     """Take in a request with `ask`, have it answered, and pass the answer on; a peer is told how busy the worker is."""
-    report = _Report(http[REQUEST_ID], kind, time.monotonic(), to_peer=to_peer)
+    report = _Report(http.id, kind, time.monotonic(), to_peer=to_peer)
     context.metrics.begun()
     try:
         request = await ask()
@@ -84,24 +83,20 @@ async def answer(
 
 async def _pass_on(
     context: Serving, http: web.Request, request: Request, report: _Report
-) -> web.StreamResponse:
+) -> web.Answer:
     settings = context.settings.router
     out = Outgoing(http, patience=settings.stall_timeout)
     # Another node tells its own callers that it waits.
     audible = request.stream and report.kind in TEXT and not report.to_peer
-    with KeepAlive(
-        out, settings.keep_alive if audible else 0, {"x-request-id": report.id}
-    ) as keeping:
+    with KeepAlive(out, settings.keep_alive if audible else 0, {"x-request-id": report.id}):
         try:
             async with context.router.answer(request) as routed:
                 context.metrics.answering(report.kind, time.monotonic() - report.began)
-                await keeping.settled()
                 headers = _headers(context, routed, report)
                 whole = await _passed_on(routed, out, headers, report)
             if whole is not None:
                 return await _at_once(out, whole, headers, report)
         except RouterError as error:
-            await keeping.settled()
             if not out.begun:
                 raise
             await _break_off(out, refusal(error), report)
@@ -124,7 +119,7 @@ async def _passed_on(
         if whole is not None:
             return whole
     if not out.begun:
-        await out.begin(answer.status, headers, length=answer.length)
+        out.begin(answer.status, headers, length=answer.length)
     if answer.streamed:
         await out.end(await _copy_events(routed, out, report))
         return None
@@ -137,11 +132,11 @@ async def _passed_on(
 
 async def _at_once(
     out: Outgoing, whole: bytes, headers: Mapping[str, str], report: _Report
-) -> web.StreamResponse:
+) -> web.Answer:
     if len(whole) <= AT_ONCE_BYTES:
         out.sent = len(whole)
         return web.Response(status=report.status, headers=headers, body=whole)
-    await out.begin(report.status, headers, length=len(whole))
+    out.begin(report.status, headers, length=len(whole))
     await out.end(whole)
     return out.response
 
@@ -222,7 +217,7 @@ def _headers(context: Serving, routed: Routed, report: _Report) -> dict[str, str
     report.attempts, report.status = routed.attempts, answer.status
     headers = {
         **answer.headers,
-        hdrs.CONTENT_TYPE: answer.content_type,
+        "content-type": answer.content_type,
         "x-request-id": report.id,
         "x-modelvine-node": report.node,
         "x-modelvine-route": report.route,
@@ -237,7 +232,7 @@ def _refused(error: Exception, report: _Report) -> web.Response:
     refused = refusal(error)
     report.status = refused.status
     response = refused.response()
-    report.sent = len(response.body) if isinstance(response.body, bytes) else 0
+    report.sent = len(response.body)
     if isinstance(error, RouterError):
         report.attempts = error.attempts
         response.headers["x-modelvine-attempts"] = str(error.attempts)

@@ -7,10 +7,9 @@ clients send to prove who pays (`wallet`, `signature`, `hash`): it is passed to 
 from typing import Any
 
 import orjson
-from aiohttp import web
-from aiohttp.typedefs import Handler
 
-from node.faces import REQUEST_ID, Context
+from node import web
+from node.faces import Context
 from node.faces.answering import answer
 from node.faces.errors import Unparseable, WrongParameter
 from node.faces.openai import content_type_of, passed, pin
@@ -39,8 +38,8 @@ def routes(context: Context) -> list[web.RouteDef]:
     ]
 
 
-def _asking(context: Context, kind: Kind, *, one_node: bool) -> Handler:
-    async def handle(http: web.Request) -> web.StreamResponse:
+def _asking(context: Context, kind: Kind, *, one_node: bool) -> web.Handler:
+    async def handle(http: web.Request) -> web.Answer:
         async def ask() -> Request:
             return await _read(context, http, kind, one_node=one_node)
 
@@ -67,7 +66,7 @@ async def _read(context: Context, http: web.Request, kind: Kind, *, one_node: bo
     if one_node and not node:
         raise WrongParameter("node_id can not be empty", param="node_id")
     return Request(
-        id=http[REQUEST_ID],
+        id=http.id,
         kind=kind,
         model=model,
         body=body,

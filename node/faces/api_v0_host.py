@@ -5,9 +5,9 @@ from http import HTTPStatus
 from typing import Any
 
 import orjson
-from aiohttp import web
 
-from node.faces import REQUEST_ID, Context, Serving
+from node import web
+from node.faces import Context, Serving
 from node.faces.errors import UnknownNode
 from node.faces.openai import peer_id
 from node.faces.peers import HOP
@@ -28,7 +28,7 @@ def routes(context: Context) -> list[web.RouteDef]:
         given = await read_object(request, idle=context.settings.router.idle_timeout)
         node = peer_id(text_of(given, "node_id") or context.peer)
         if node != context.peer:
-            return done(**await _of_other(context, node, request[REQUEST_ID]))
+            return done(**await _of_other(context, node, request.id))
         seen = await context.host.look()
         return done(**(seen if context.access.local(request) else without_serials(seen)))
 

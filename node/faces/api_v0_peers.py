@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from aiohttp import web
-
-from node import __version__
+from node import __version__, web
 from node.bootstrap import peer_at
 from node.faces import Context
 from node.faces.errors import UnknownNode, WrongParameter

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from aiohttp import web
-
+from node import web
 from node.faces import Context
 from node.faces.errors import UnknownNode, WrongParameter
 from node.faces.models import live_offers

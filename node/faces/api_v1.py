@@ -4,8 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from aiohttp import web
-
+from node import web
 from node.faces import Context, loads
 from node.faces.reading import done, json_answer
 from registry.catalog import Signed

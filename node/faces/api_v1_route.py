@@ -6,9 +6,8 @@ With a body it is the request itself, which is read as on `/v1`, weighed, and fo
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aiohttp import web
-
-from node.faces import REQUEST_ID, Context, loads
+from node import web
+from node.faces import Context, loads
 from node.faces.errors import WrongParameter
 from node.faces.openai import pin, read_request, session_of
 from node.faces.reading import json_answer
@@ -51,7 +50,7 @@ def _named(http: web.Request) -> Request:
     wanted = pin(http.query.get("project", ""), http.query.get("cid"), http.query.get("node", ""))
     session = session_of(http)
     return Request(
-        http[REQUEST_ID], _kind(http), model, b"{}", "application/json", pin=wanted, session=session
+        http.id, _kind(http), model, b"{}", "application/json", pin=wanted, session=session
     )
 
 

@@ -5,31 +5,31 @@ ours, and what is no error of ours is logged without a word of the request.
 """
 
 import logging
+import os
 import pkgutil
+import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from types import ModuleType
 
-from aiohttp import hdrs, web
-from aiohttp.typedefs import Handler, Middleware
-
-from node import faces
-from node.faces import REQUEST_ID, Context, Serving
-from node.faces.errors import KNOWN, of_http, refusal
+from node import faces, web
+from node.faces import Context, Serving
+from node.faces.errors import KNOWN, UnsupportedExpectation, of_fault, refusal
 from node.faces.peers import Known, peer_check
-from node.faces.serving import SERVER, request_id_of
 
 log = logging.getLogger("modelvine.http")
 
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-def public_app(context: Context) -> web.Application:
+
+def public_app(context: Context) -> web.App:
     """Return the application for clients."""
     definitions = [route for face in _modules("routes") for route in face.routes(context)]
     return application(definitions, context.access.admit)
 
 
-def link_app(context: Serving, known: Known) -> web.Application:
+def link_app(context: Serving, known: Known) -> web.App:
     """Return the application for nodes that are known; it must be served over TLS with client certificates."""
     definitions = [route for face in _modules("link_routes") for route in face.link_routes(context)]
     return application(definitions, peer_check(known))
@@ -44,52 +44,66 @@ def _modules(function: str) -> Iterator[ModuleType]:
 
 
 def application(
-    definitions: list[web.RouteDef], admit: Callable[[web.Request], None]
-) -> web.Application:
+    definitions: Iterable[web.RouteDef], admit: Callable[[web.Request], None]
+) -> web.App:
     """Return an application of these routes, for whom `admit` lets in."""
-    app = web.Application(middlewares=[_outermost(admit)])
-    app.on_response_prepare.append(_name_server)
-    app.add_routes(definitions)
-    return app
+    return _Application(web.Routes(definitions), admit)
 
 
-def _outermost(admit: Callable[[web.Request], None]) -> Middleware:
-    @web.middleware
-    async def answer_everything(request: web.Request, handler: Handler) -> web.StreamResponse:
-        request_id = request_id_of(request)
-        request[REQUEST_ID] = request_id
+class _Application:
+    """Answers everything: with what a handler says, or with an error of ours."""
+
+    def __init__(self, routes: web.Routes, admit: Callable[[web.Request], None]) -> None:
+        self._routes = routes
+        self._admit = admit
+
+    async def answer(self, request: web.Request) -> web.Answer:
+        given = request.headers.get("x-request-id")
+        request.id = given if given is not None and _ID.fullmatch(given) else _new_id()
+        route: web.RouteDef | None = None
         try:
-            admit(request)
-            response = await handler(request)
+            self._admit(request)
+            route = self._routes.find(request)
+            _check_expectation(request)
+            response = await route.handler(request)
         except KNOWN as error:
             response = refusal(error).response()
-        except web.HTTPException as error:
-            response = refusal(of_http(error, request.path)).response()
+        except web.Fault as fault:
+            response = self.refuse(fault)
         except ConnectionError:
-            # The caller hung up while we wrote; aiohttp ends the connection quietly.
+            # The caller hung up while we wrote; the connection ends quietly.
             raise
         except Exception as error:  # noqa: BLE001 (the outermost middleware: nothing may leave as a bare 500)
-            _log_unforeseen(request, request_id, error)
+            _log_unforeseen(request, route, error)
             response = refusal(error).response()
-        if not response.prepared:
-            response.headers["x-request-id"] = request_id
+        if isinstance(response, web.Response):
+            response.headers["x-request-id"] = request.id
         return response
 
-    return answer_everything
+    def refuse(self, fault: web.Fault) -> web.Response:
+        log.debug("refused what is no request: %s", type(fault).__name__)
+        response = refusal(of_fault(fault)).response()
+        response.headers["x-request-id"] = _new_id()
+        return response
 
 
-def _log_unforeseen(request: web.Request, request_id: str, error: Exception) -> None:
+def _new_id() -> str:
+    return os.urandom(16).hex()
+
+
+def _check_expectation(request: web.Request) -> None:
+    if request.headers.get("expect", "100-continue").lower() != "100-continue":
+        raise UnsupportedExpectation("this Expect header cannot be met")
+
+
+def _log_unforeseen(request: web.Request, route: web.RouteDef | None, error: Exception) -> None:
     # The text of an exception may quote the request, and so somebody's prompt; where it arose says enough.
     where = "".join(traceback.format_tb(error.__traceback__))
     log.error(
         "request %s, %s of %s, failed with %s:\n%s",
-        request_id,
+        request.id,
         request.method,
-        request.match_info.route.resource,
+        route.path if route else "no route",
         type(error).__qualname__,
         where,
     )
-
-
-async def _name_server(_: web.Request, response: web.StreamResponse) -> None:
-    response.headers[hdrs.SERVER] = SERVER

@@ -7,6 +7,7 @@ FaceError
 ├── BadHead                the request line or a header is malformed, or could be read in two ways
 ├── HeadTooLarge           the headers are longer or more than what we take in
 ├── UrlTooLong             the URL is longer than what we take in
+├── HeadTooSlow            the head of the request did not come in time
 ├── WrongParameter         read well, but a value will not do; `param` names it
 ├── NotAllowed             this caller may not do this, or not from there
 ├── UnknownPath            nothing is served under this path
@@ -25,8 +26,8 @@ from types import MappingProxyType
 from typing import Any
 
 import orjson
-from aiohttp import web
 
+from node import web
 from registry import errors as registry_errors
 from router import errors as router_errors
 
@@ -59,6 +60,10 @@ class HeadTooLarge(FaceError):
 
 class UrlTooLong(FaceError):
     """The URL is longer than what is taken in; the connection is closed."""
+
+
+class HeadTooSlow(FaceError):
+    """The head of a request did not come in time; the connection is closed."""
 
 
 class WrongParameter(FaceError):
@@ -130,6 +135,7 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         BadHead: Row(400, 1002, _BAD, "invalid_head"),
         HeadTooLarge: Row(431, 1001, _BAD, "head_too_large"),
         UrlTooLong: Row(414, 1001, _BAD, "url_too_long"),
+        HeadTooSlow: Row(408, 1005, _BAD, "head_too_slow"),
         WrongParameter: Row(400, 1001, _BAD, "invalid_parameter"),
         NotAllowed: Row(403, 1010, _DENIED, "not_allowed"),
         UnknownPath: Row(404, 1011, _BAD, "unknown_path"),
@@ -233,17 +239,25 @@ def refusal(error: Exception) -> Refusal:
             return Refusal(INTERNAL.status, _body(INTERNAL, "internal error; the log says more"))
 
 
-def of_http(error: web.HTTPException, path: str) -> Exception:
-    """Translate what aiohttp itself raises into an error of ours."""
-    match error:
-        case web.HTTPMethodNotAllowed():
-            return WrongMethod(error.method, tuple(sorted(error.allowed_methods)))
-        case web.HTTPNotFound():
-            return UnknownPath(f"nothing is served under {path[:200]!r}")
-        case web.HTTPExpectationFailed():
-            return UnsupportedExpectation("this Expect header cannot be met")
+_FAULTS: Mapping[type[web.Fault], type[FaceError]] = MappingProxyType(
+    {
+        web.HeadTooLarge: HeadTooLarge,
+        web.UrlTooLong: UrlTooLong,
+        web.TooSlow: HeadTooSlow,
+        web.BodyBroken: Unparseable,
+    }
+)
+
+
+def of_fault(fault: web.Fault) -> FaceError:
+    """Translate what the server finds wrong with a request into an error of ours."""
+    match fault:
+        case web.NoMethod():
+            return WrongMethod(fault.method, fault.allowed)
+        case web.NoPath():
+            return UnknownPath(f"nothing is served under {str(fault)[:200]!r}")
         case _:
-            return FaceError(error.reason)
+            return _FAULTS.get(type(fault), BadHead)(str(fault))
 
 
 def _row(error: Exception) -> Row:
@@ -273,8 +287,6 @@ def _headers(error: Exception) -> Mapping[str, str]:
             | router_errors.WorkerAway()
         ):
             return {"Retry-After": _seconds(_UNREACHABLE_RETRY)}
-        case BodyTooSlow() | BadHead() | HeadTooLarge() | UrlTooLong():
-            return {"Connection": "close"}
         case _:
             return {}
 

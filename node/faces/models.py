@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from aiohttp import web
-
+from node import web
 from node.faces import Context
 from node.faces.reading import json_answer
 from registry.catalog import Offer
@@ -30,7 +29,7 @@ def routes(context: Context) -> list[web.RouteDef]:
         return json_answer(_listing(context))
 
     async def one(request: web.Request) -> web.Response:
-        name = request.match_info["model"]
+        name = request.tail
         offers = [*_live(context, context.registry.catalog.offers.get(name, ()))]
         if not offers:
             raise UnknownModel(name)
@@ -42,7 +41,7 @@ def routes(context: Context) -> list[web.RouteDef]:
         for route in (
             web.get(f"{prefix}/models", listing),
             # A model's name may itself hold slashes.
-            web.get(f"{prefix}/models/{{model:.+}}", one),
+            web.get(f"{prefix}/models/*", one),
         )
     ]
 

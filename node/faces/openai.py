@@ -6,10 +6,8 @@ Bodies stay bytes: only the model's name, `stream` and `project` are read from t
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from aiohttp import hdrs, web
-from aiohttp.typedefs import Handler
-
-from node.faces import REQUEST_ID, Serving
+from node import web
+from node.faces import Serving
 from node.faces.answering import answer
 from node.faces.errors import WrongParameter
 from node.faces.peers import HOP
@@ -48,8 +46,8 @@ def link_routes(context: Serving) -> list[web.RouteDef]:
     return [web.post(f"/v1/{kind.value}", _asking(context, kind, own_only=True)) for kind in Kind]
 
 
-def _asking(context: Serving, kind: Kind, *, own_only: bool) -> Handler:
-    async def handle(http: web.Request) -> web.StreamResponse:
+def _asking(context: Serving, kind: Kind, *, own_only: bool) -> web.Handler:
+    async def handle(http: web.Request) -> web.Answer:
         async def ask() -> Request:
             return await read_request(context, http, kind, own_only=own_only)
 
@@ -67,7 +65,7 @@ async def read_request(
     content_type = content_type_of(http, body)
     asked = bodies.read(body, content_type)
     return Request(
-        id=http[REQUEST_ID],
+        id=http.id,
         kind=kind,
         model=asked.model,
         body=body,
@@ -86,7 +84,7 @@ async def read_request(
 
 def _caller(http: web.Request) -> str:
     """Tell callers apart: by node, by key (its hash differs from run to run and says nothing of it), or by address."""
-    said = http.headers.get(HOP) or http.headers.get(hdrs.AUTHORIZATION)
+    said = http.headers.get(HOP) or http.headers.get("authorization")
     return str(hash(said)) if said else http.remote or ""
 
 
@@ -97,7 +95,7 @@ def session_of(http: web.Request) -> str:
 
 def content_type_of(http: web.Request, body: bytes) -> str:
     """Return the content type as it was sent; a body without one that begins as a JSON object is taken for JSON."""
-    content_type = http.headers.get(hdrs.CONTENT_TYPE, "")
+    content_type = http.headers.get("content-type", "")
     if not content_type and body.lstrip()[:1] == b"{":
         return "application/json"
     return content_type

@@ -5,11 +5,10 @@ comment now and then, which events do not count (WHATWG, server-sent events, 9.2
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 
-from aiohttp import hdrs, web
-
-from registry.mesh.crew import Crew
+from node import web
 
 EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
 """The ends of events; that of CRLF is covered by the second."""
@@ -25,14 +24,14 @@ _LONGEST_END = 3
 class Outgoing:
     """One answer on its way to its caller. `sent` counts its bytes, comments not among them."""
 
-    __slots__ = ("_ended", "_http", "_patience", "_response", "_tail", "sent")
+    __slots__ = ("_ended", "_event_stream", "_http", "_patience", "_response", "_tail", "sent")
 
     def __init__(self, http: web.Request, *, patience: float) -> None:
         self._http = http
         self._patience = patience
         self._response = web.StreamResponse()
         self._tail = b""
-        self._ended = False
+        self._ended = self._event_stream = False
         self.sent = 0
 
     @property
@@ -43,20 +42,18 @@ class Outgoing:
     @property
     def streamed(self) -> bool:
         """Whether an event stream has begun."""
-        return self.begun and self._response.content_type == "text/event-stream"
+        return self.begun and self._event_stream
 
     @property
     def response(self) -> web.StreamResponse:
         """What a handler hands back to the server."""
         return self._response
 
-    async def begin(
-        self, status: int, headers: Mapping[str, str], *, length: int | None = None
-    ) -> None:
-        """Send status and headers."""
-        self._response = web.StreamResponse(status=status, headers=headers)
-        self._response.content_length = length
-        await self._response.prepare(self._http)
+    def begin(self, status: int, headers: Mapping[str, str], *, length: int | None = None) -> None:
+        """Send status and headers, with the first bytes."""
+        self._response = web.StreamResponse(status=status, headers=headers, length=length)
+        self._event_stream = headers["content-type"].startswith("text/event-stream")
+        self._response.prepare(self._http)
 
     async def send(self, chunk: bytes) -> None:
         """Send some bytes; raise `ConnectionError` when nobody takes them."""
@@ -66,21 +63,23 @@ class Outgoing:
         self._tail = chunk[-_LONGEST_END:]
         # This will not make anybody wait: a timer for every token would cost more than the token.
         if len(chunk) <= AT_ONCE_BYTES and self._unread() == 0:
-            await self._response.write(chunk)
+            self._response.write(chunk)
             return
-        await self._within(self._response.write(chunk))
+        self._response.write(chunk)
+        await self._drained()
 
     async def end(self, last: bytes = b"") -> None:
         """Send the last bytes, and say that they were."""
         await self.send(last)
         self._ended = True
-        await self._within(self._response.write_eof())
+        self._response.end()
+        await self._drained()
 
-    async def comment(self) -> None:
+    def comment(self) -> None:
         """Send a comment, unless it would stand in the middle of an event, or wait for its reader."""
         between = not self._tail or self._tail.endswith(EVENT_ENDS)
         if between and not self._ended and self._unread() == 0:
-            await self._response.write(COMMENT)
+            self._response.write(COMMENT)
 
     def cut(self) -> None:
         """Break the connection: what was sent shall not look like a whole answer."""
@@ -91,10 +90,12 @@ class Outgoing:
         transport = self._http.transport
         return transport.get_write_buffer_size() if transport is not None else -1
 
-    async def _within(self, writing: Awaitable[None]) -> None:
+    async def _drained(self) -> None:
+        if self._unread() == 0:
+            return
         try:
             async with asyncio.timeout(self._patience):
-                await writing
+                await self._response.drain()
         except TimeoutError as error:
             self.cut()
             raise ConnectionResetError("the caller stopped reading") from error
@@ -106,16 +107,14 @@ class KeepAlive:
     The first begins the answer, with a status of success: what fails later can only be told in an error event.
     """
 
-    __slots__ = ("_crew", "_headers", "_out", "_seconds", "_seen", "_speaking", "_timer")
+    __slots__ = ("_headers", "_out", "_seconds", "_seen", "_timer")
 
     def __init__(self, out: Outgoing, seconds: float, headers: Mapping[str, str]) -> None:
         """`headers` go with the first comment, if the answer has not begun by then."""
         self._out = out
         self._seconds = seconds
         self._headers = headers
-        self._crew = Crew()
         self._seen = 0
-        self._speaking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> "KeepAlive":
@@ -126,28 +125,17 @@ class KeepAlive:
     def __exit__(self, *_: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._speaking is not None:
-            self._speaking.cancel()
-
-    async def settled(self) -> None:
-        """Return when no comment is on its way, so that the answer may begin or go on."""
-        if self._speaking is not None:
-            await asyncio.wait({self._speaking})
 
     def _tick(self) -> None:
         quiet, self._seen = self._out.sent == self._seen, self._out.sent
-        if quiet and (self._speaking is None or self._speaking.done()):
-            self._speaking = self._crew.spawn(self._speak())
+        if quiet:
+            self._speak()
         # One timer that looks now and then, instead of one that is set anew for every chunk.
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self._tick)
 
-    async def _speak(self) -> None:
-        try:
+    def _speak(self) -> None:
+        # Of a caller who left the server tells the handler itself.
+        with suppress(ConnectionError):
             if not self._out.begun:
-                await self._out.begin(
-                    200, {**self._headers, hdrs.CONTENT_TYPE: "text/event-stream"}
-                )
-            await self._out.comment()
-        except ConnectionError:
-            # The caller left: the server tells the handler so itself.
-            return
+                self._out.begin(200, {**self._headers, "content-type": "text/event-stream"})
+            self._out.comment()

@@ -4,8 +4,7 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol
 
-from aiohttp import web
-
+from node import web
 from node.faces.errors import NotAllowed
 from registry.catalog import Catalog
 from registry.errors import RegistryError
@@ -48,7 +47,7 @@ def peer_check(known: Known) -> Callable[[web.Request], None]:
     return check
 
 
-def asking_peer(request: web.BaseRequest) -> PeerId:
+def asking_peer(request: web.Request) -> PeerId:
     """Return the peer whose key the other end of this TLS connection proved to hold; raise `NotAllowed`."""
     transport = request.transport
     secured = transport.get_extra_info("ssl_object") if transport else None

@@ -7,15 +7,15 @@ from contextlib import nullcontext
 from typing import Any
 
 import orjson
-from aiohttp import ClientPayloadError, hdrs, web
-from aiohttp.http_exceptions import HttpProcessingError
 
+from node import web
 from node.faces.errors import (
     BodyTooLarge,
     BodyTooSlow,
     Unparseable,
     UnsupportedMediaType,
     WrongParameter,
+    of_fault,
 )
 
 MAX_CONTROL_BYTES = 2 * 1024 * 1024
@@ -46,23 +46,23 @@ async def read_body(request: web.Request, *, limit: int, idle: float) -> bytes:
     if (request.content_length or 0) > limit:
         raise BodyTooLarge(limit)
     pieces: list[bytes] = []
-    taken = 0
-    content = request.content
-    while not content.at_eof():
+    taken, complete = 0, False
+    while not complete:
         try:
             # Most bodies are here already, all of them: then there is nothing to wait for.
-            async with _NO_WAIT if content.is_eof() else asyncio.timeout(idle):
-                piece = await content.readany()
+            async with _NO_WAIT if request.complete else asyncio.timeout(idle):
+                piece = await request.some()
         except TimeoutError as error:
             raise BodyTooSlow(f"no more of the body came within {idle:g} s") from error
-        except (web.RequestPayloadError, ClientPayloadError, HttpProcessingError) as error:
-            raise Unparseable("the body is broken off, or not chunked as it says") from error
+        except web.Fault as error:
+            raise of_fault(error) from error
         taken += len(piece)
         if taken > limit:
             raise BodyTooLarge(limit)
         pieces.append(piece)
-    body = b"".join(pieces)
-    return await _unpacked(body, ",".join(request.headers.getall(hdrs.CONTENT_ENCODING, ())), limit)
+        complete = request.ended
+    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return await _unpacked(body, request.headers.get("content-encoding", ""), limit)
 
 
 async def read_object(request: web.Request, *, idle: float) -> dict[str, Any]:

@@ -5,9 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from aiohttp import hdrs, web
-
-from node import __version__
+from node import __version__, web
 from node.faces import Context, loads
 from node.faces.reading import json_answer
 from node.metrics import CONTENT_TYPE, Sizes
@@ -31,7 +29,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
     async def metrics(_: web.Request) -> web.Response:
         text = context.metrics.text(_sizes(context))
-        return web.Response(body=text, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE})
+        return web.Response(body=text, headers={"content-type": CONTENT_TYPE})
 
     async def status(_: web.Request) -> web.Response:
         return json_answer(_status(context))

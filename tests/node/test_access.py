@@ -1,13 +1,15 @@
 """Who may call what: this machine and holders of the token may change the node; pages of other origins may not."""
 
-from contextlib import asynccontextmanager
+import socket
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
 import pytest
-from aiohttp import web
 
+from node import web
 from node.access import Access, is_own_address, same_machine
-from node.faces.errors import KNOWN, refusal
+from node.faces.app import application
+from node.listening import serve
 
 TOKEN = "a-token-of-sufficient-length-for-anybody"
 
@@ -25,24 +27,12 @@ async def guarded(access):
         access.change(request)
         return web.Response()
 
-    @web.middleware
-    async def tell(request, handler):
-        try:
-            return await handler(request)
-        except KNOWN as error:
-            return refusal(error).response()
-
-    app = web.Application(middlewares=[tell])
-    app.add_routes([web.get("/", read), web.post("/", read), web.post("/change", change)])
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        async with aiohttp.ClientSession(url) as session:
-            yield session
-    finally:
-        await runner.cleanup()
+    routes = [web.get("/", read), web.post("/", read), web.post("/change", change)]
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with AsyncExitStack() as closing:
+        await serve(application(routes, lambda _: None), listener, closing)
+        session = aiohttp.ClientSession(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        yield await closing.enter_async_context(session)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import aiohttp
-from aiohttp import web
 
 from node import __version__
 from node.access import Access, is_own_address
@@ -20,9 +19,9 @@ from node.assembly import exchange_load, observer
 from node.bootstrap import Bootstrap
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
-from node.faces.serving import runner
 from node.host import Host
 from node.lateness import Lateness
+from node.listening import serve
 from node.metrics import Metrics
 from node.settings import Settings
 from registry.mesh.memory import MemoryMesh
@@ -88,7 +87,7 @@ async def node(world: World, settings: Settings | None = None) -> AsyncIterator[
         public, link = (closing.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in "ab")
         context = _context(registry, identity, settings, store, public, link)
         closing.push_async_callback(context.links.close)
-        await _serve(public_app(context), public, closing)
+        await serve(public_app(context), public, closing)
         await _open_link(context, identity, link, closing)
         await registry.start(partial(serve_pipe, port=link.getsockname()[1]))
         closing.push_async_callback(registry.stop)
@@ -191,14 +190,7 @@ async def _open_link(context, identity, listener, closing) -> None:
                 trust(tls, shown)
 
     context.registry.on_change(meet)
-    await _serve(link_app(context, context.registry), listener, closing, tls=tls)
-
-
-async def _serve(app: web.Application, listener, closing, *, tls=None) -> None:
-    serving = runner(app, shutdown_timeout=1)
-    await serving.setup()
-    closing.push_async_callback(serving.cleanup)
-    await web.SockSite(serving, listener, ssl_context=tls).start()
+    await serve(link_app(context, context.registry), listener, closing, tls=tls)
 
 
 async def until(holds, *, seconds=10.0):

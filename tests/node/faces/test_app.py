@@ -2,37 +2,37 @@
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
+import re
+import socket
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
+import orjson
 import pytest
-from aiohttp import web
 
-from node.faces.app import public_app
-from node.faces.serving import runner
+from node import web
+from node.faces.app import application
+from node.listening import serve
+from tests.node.faces.assembly import raw, told
 
 
 @asynccontextmanager
-async def with_route(node, handler):
-    """A session to the node's public application with one more path, `/more`."""
-    app = public_app(node.context)
-    app.add_routes([web.post("/more", handler)])
-    serving = runner(app)
-    await serving.setup()
-    await web.TCPSite(serving, "127.0.0.1", 0).start()
-    try:
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{serving.addresses[0][1]}") as session:
-            yield session
-    finally:
-        await serving.cleanup()
+async def having(node, handler):
+    """A session to an application for the callers of a node, with one path, `/more`."""
+    app = application([web.post("/more", handler)], node.context.access.admit)
+    listener = socket.create_server(("127.0.0.1", 0))
+    async with AsyncExitStack() as closing:
+        await serve(app, listener, closing)
+        session = aiohttp.ClientSession(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        yield await closing.enter_async_context(session)
 
 
 async def test_an_unforeseen_error_is_500_and_its_text_is_neither_told_nor_logged(alone, caplog):
     async def fail(request):
-        raise KeyError(await request.text())
+        raise KeyError(await request.some())
 
     async with (
-        with_route(alone, fail) as session,
+        having(alone, fail) as session,
         session.post(
             "/more", data=b"a secret prompt", headers={"x-request-id": "id-7"}
         ) as response,
@@ -58,7 +58,7 @@ async def test_a_caller_who_hangs_up_cancels_the_handler(alone):
             cancelled.set()
             raise
 
-    async with with_route(alone, wait) as session:
+    async with having(alone, wait) as session:
         with pytest.raises(TimeoutError):
             await session.post("/more", timeout=aiohttp.ClientTimeout(total=0.1))
         await asyncio.wait_for(cancelled.wait(), 5)
@@ -78,3 +78,32 @@ async def test_pages_of_other_origins_cannot_use_the_models(alone, worker):
     async with alone.http.post("/v1/chat/completions", json=asked, headers=headers) as response:
         assert response.status == 403
     assert worker.received == []
+
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "a secret prompt"}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "sent"),
+    [
+        (400, "invalid_head", b"\x16\x03\x01\x02\x00\x01\x00"),
+        (400, "invalid_head", b"GET / HTTP/9.9\r\n\r\n"),
+        (400, "invalid_head", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n"),
+        (414, "url_too_long", b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n"),
+        (431, "head_too_large", b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20_000 + b"\r\n\r\n"),
+    ],
+    ids=["TLS", "version", "length", "line", "header"],
+)
+async def test_bytes_that_are_no_request_are_answered_in_our_shape_without_a_traceback(
+    alone, status, code, sent, caplog
+):
+    head, _, body = (await raw(alone, sent)).partition(b"\r\n\r\n")
+    assert re.match(rb"HTTP/1\.[01] %d " % status, head)
+    assert b"Server: modelvine" in head
+    assert orjson.loads(body)["error"]["code"] == code
+    assert not [r for r in caplog.records if r.exc_info or r.levelno >= logging.WARNING]
+
+
+async def test_an_expectation_that_cannot_be_met_is_417(alone):
+    call = alone.http.post("/v1/chat/completions", json=CHAT, headers={"Expect": "miracles"})
+    assert (await told(call))[0] == 417

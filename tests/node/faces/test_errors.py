@@ -4,10 +4,10 @@ import inspect
 
 import orjson
 import pytest
-from aiohttp import web
 
+from node import web
 from node.faces import errors as face_errors
-from node.faces.errors import TABLE, BodyTooSlow, WrongMethod, WrongParameter, of_http, refusal
+from node.faces.errors import TABLE, WrongMethod, WrongParameter, of_fault, refusal
 from registry import errors as registry_errors
 from router import errors as router_errors
 
@@ -101,22 +101,21 @@ def test_a_wrong_method_names_the_right_ones():
     assert (refused.status, refused.headers["Allow"]) == (405, "GET, POST")
 
 
-def test_after_a_body_that_came_too_slowly_the_connection_ends():
-    assert refusal(BodyTooSlow("no")).headers["Connection"] == "close"
-
-
 @pytest.mark.parametrize(
     ("raised", "status"),
     [
-        (web.HTTPNotFound(), 404),
-        (web.HTTPMethodNotAllowed("PUT", ["GET"]), 405),
-        (web.HTTPExpectationFailed(), 417),
-        (web.HTTPBadRequest(), 400),
+        (web.NoPath("/x"), 404),
+        (web.NoMethod("PUT", ("GET",)), 405),
+        (web.Malformed("no HTTP"), 400),
+        (web.BodyBroken("no chunks"), 400),
+        (web.HeadTooLarge("long"), 431),
+        (web.UrlTooLong("long"), 414),
+        (web.TooSlow("slow"), 408),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_aiohttp_raises_becomes_an_error_of_ours(raised, status):
-    refused = refusal(of_http(raised, "/x"))
+def test_what_the_server_finds_wrong_becomes_an_error_of_ours(raised, status):
+    refused = refusal(of_fault(raised))
     assert refused.status == status
     assert refused.body["error"]["message"]
 

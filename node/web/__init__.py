@@ -1,0 +1,45 @@
+"""How is HTTP/1.1 served? What a handler sees of a request, what it gives back, and the server around it.
+
+Written for the two things that a node serves: short JSON, and answers of models, which stream. A body is taken in no faster
+than its handler reads it, a stream is sent no faster than its caller reads it, and every wait has an end.
+"""
+
+from node.web.messages import (
+    BodyBroken,
+    Fault,
+    Headers,
+    HeadTooLarge,
+    Malformed,
+    Request,
+    Response,
+    StreamResponse,
+    TooSlow,
+    UrlTooLong,
+    Wire,
+)
+from node.web.routes import Answer, Handler, NoMethod, NoPath, RouteDef, Routes, get, post
+from node.web.server import App, Server
+
+__all__ = [
+    "Answer",
+    "App",
+    "BodyBroken",
+    "Fault",
+    "Handler",
+    "HeadTooLarge",
+    "Headers",
+    "Malformed",
+    "NoMethod",
+    "NoPath",
+    "Request",
+    "Response",
+    "RouteDef",
+    "Routes",
+    "Server",
+    "StreamResponse",
+    "TooSlow",
+    "UrlTooLong",
+    "Wire",
+    "get",
+    "post",
+]

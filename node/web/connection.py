@@ -1,0 +1,361 @@
+"""How are requests taken off one connection, and answers put on it? HTTP/1.1 (RFC 9112), and 1.0, by httptools.
+
+Strict where two readers could disagree: what is ambiguous is refused, and its connection ends. Requests are answered one
+after the other; a few more may have come meanwhile, beyond them the socket is not read.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from math import inf
+from typing import Any, Protocol, cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+from node.web.heads import MAX_HEAD_BYTES, Head, Unspoken
+from node.web.messages import (
+    BodyBroken,
+    Fault,
+    HeadTooLarge,
+    Malformed,
+    Request,
+    Response,
+    StreamResponse,
+    TooSlow,
+    head_of,
+)
+
+FULL_BYTES = 256 * 1024
+"""Bytes of a body that wait for their handler before the socket is left unread."""
+
+WAITING = 16
+"""Requests that wait for the one before them to be answered, before the socket is left unread."""
+
+HEAD_SECONDS = 10.0
+"""Seconds that a head may take from its first byte, or from the opening of the connection."""
+
+IDLE_SECONDS = 75.0
+"""Seconds that a connection is kept between two requests."""
+
+STALL_SECONDS = 30.0
+"""Seconds that a caller may take to read a whole answer before the next request is looked at."""
+
+LINGER_SECONDS = 2.0
+"""Seconds that what is still being sent is thrown away, so that its sender gets to read why."""
+
+_NO_HTTP = "these bytes are no HTTP request; send HTTP/1.1, without TLS on this port"
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Surroundings(Protocol):
+    """What a connection needs of the server that it belongs to."""
+
+    now: float
+    closing: bool
+
+    def answer(self, request: Request) -> Coroutine[Any, Any, Response | StreamResponse]:
+        """Answer a request; raises nothing but `ConnectionError`."""
+
+    def refuse(self, fault: Fault) -> Response:
+        """Return the answer to what is no request."""
+
+    def lines(self) -> str:
+        """Return the header lines that every answer has."""
+
+    def made(self, connection: "Connection") -> bool:
+        """Take in a connection that is open; return whether there is room for it."""
+
+    def lost(self, connection: "Connection") -> None:
+        """Forget a connection that is closed."""
+
+
+class Connection(asyncio.Protocol):
+    """One caller's connection."""
+
+    def __init__(self, server: Surroundings) -> None:
+        self._server = server
+        self.transport: asyncio.Transport | None = None
+        self._parser = HttpRequestParser(self)
+        self._head = Head()
+        self._barren = 0
+        """Bytes that came since the last one of a body."""
+        self._arriving: Request | None = None
+        """The request whose body is coming."""
+        self._waiting: deque[Request | Response] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._begun = False
+        """Whether an answer to the present request has begun."""
+        self._last = False
+        """Whether the present answer is the last one on this connection."""
+        self._in_head = False
+        self._declined = False
+        """Whether the head that is being parsed is our own, after another protocol was declined."""
+        self._deaf = False
+        """Whether what still comes is thrown away."""
+        self._paused = False
+        self._writable: asyncio.Future[None] | None = None
+        self._head_due = inf
+        self._due = inf
+
+    # What the server calls.
+
+    @property
+    def busy(self) -> asyncio.Task[None] | None:
+        """The task that answers a request of this connection, if there is one."""
+        return self._task
+
+    def look(self, now: float) -> None:
+        """End what takes too long."""
+        if now >= self._head_due:
+            self._head_due = inf
+            if self._in_head:
+                self._refuse(TooSlow("the head of the request did not come in time"))
+            else:
+                self.close()
+        elif now >= self._due:
+            self.abort()
+
+    def close(self) -> None:
+        """End the connection, after the answer that has begun if there is one."""
+        if self._task is None and self.transport is not None:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    # What messages call.
+
+    def wanted(self, request: Request) -> None:
+        """Read on, and tell a caller that waits for it to send the body."""
+        if request.expects and self.transport is not None:
+            request.expects = False
+            self.transport.write(_CONTINUE)
+        self._resume()
+
+    def begin(self, request: Request, *, last: bool) -> str:
+        """Return the header lines that are the connection's, and note that an answer begins."""
+        self._begun = True
+        kept = request.keep_alive and request.complete and not (last or self._server.closing)
+        self._last = not kept
+        if not kept:
+            return f"{self._server.lines()}Connection: close\r\n"
+        if request.old:
+            return f"{self._server.lines()}Connection: keep-alive\r\n"
+        return self._server.lines()
+
+    async def drained(self) -> None:
+        """Wait until the transport takes more."""
+        if self._writable is not None:
+            await asyncio.shield(self._writable)
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self.transport = cast("asyncio.Transport", transport)
+        if self._server.made(self):
+            self._head_due = self._server.now + HEAD_SECONDS
+        else:
+            self.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 (however it ended)
+        """The caller is gone: nobody wants its answer any more."""
+        self.transport = None
+        self.resume_writing()
+        self._waiting.clear()
+        if self._task is not None:
+            self._task.cancel()
+        self._server.lost(self)
+
+    def pause_writing(self) -> None:
+        """The transport holds enough."""
+        if self._writable is None:
+            self._writable = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        """The transport takes more."""
+        writable, self._writable = self._writable, None
+        if writable is not None and not writable.done():
+            writable.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in bytes."""
+        if self._deaf:
+            return
+        self._barren += len(data)
+        try:
+            self._feed(data)
+        except HttpParserError as error:
+            fault = error.__context__
+            self._refuse(fault if isinstance(fault, Fault) else Malformed(_NO_HTTP))
+            return
+        if self._barren > MAX_HEAD_BYTES:
+            self._refuse(
+                HeadTooLarge(f"the headers have more than {MAX_HEAD_BYTES} bytes together")
+            )
+        elif len(self._waiting) > WAITING or self._flooded():
+            self._pause()
+
+    # What the parser calls. What is raised here ends the parsing, and is the context of the parser's own error.
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        if not self._declined:
+            self._head, self._arriving = Head(), None
+            self._in_head, self._head_due = True, self._server.now + HEAD_SECONDS
+
+    def on_url(self, piece: bytes) -> None:
+        """Take in the target."""
+        if not self._declined:
+            self._head.take_url(piece)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take in a header, or a trailer."""
+        if self._arriving is None:
+            self._head.take_field(name, value)
+        elif not self._declined:
+            self._head.take_trailer(name, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is there."""
+        if self._declined:
+            self._declined = False
+            return
+        head, parser = self._head, self._parser
+        method, version = parser.get_method().decode(), parser.get_http_version()
+        head.check(method, version)
+        self._head_due, self._in_head = inf, False
+        request = Request(self, method, head.url.decode(), head.fields)
+        request.keep_alive = parser.should_keep_alive() and method != "CONNECT"
+        request.old = version == "1.0"
+        request.expects = head.fields.get("expect", "").lower() == "100-continue"
+        self._arriving = request
+        self._put(request)
+
+    def on_body(self, piece: bytes) -> None:
+        """Take in bytes of the body."""
+        self._barren = 0
+        if self._arriving is not None:
+            self._arriving.take(piece)
+
+    def on_message_complete(self) -> None:
+        """The body is complete."""
+        if self._parser.should_upgrade():
+            return
+        self._barren = 0
+        if self._arriving is not None:
+            self._arriving.finish()
+
+    # How.
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade as offered:
+            # Whatever is offered, we stay with HTTP/1.1 (RFC 9110, 7.8). The parser would take the body for something else;
+            # another one is told how the body is framed, and no more.
+            self._parser, self._declined = HttpRequestParser(self), True
+            self._parser.feed_data(f"POST / HTTP/1.1\r\n{self._head.framing()}\r\n\r\n".encode())
+            self._feed(data[offered.args[0] :])
+
+    def _put(self, item: Request | Response) -> None:
+        if self._task is not None:
+            self._waiting.append(item)
+            return
+        self._due = inf
+        self._task = asyncio.get_running_loop().create_task(self._serve(item))
+
+    def _refuse(self, fault: Fault) -> None:
+        """Answer what is no request when its turn comes, and listen no more."""
+        if self._deaf:
+            return
+        self._deaf = True
+        if isinstance(fault, Unspoken):
+            self.abort()
+            return
+        arriving = self._arriving
+        if arriving is not None and not arriving.complete:
+            # Its handler may be reading, and answers for it.
+            large = isinstance(fault, HeadTooLarge)
+            arriving.fail(fault if large else BodyBroken("the body is not framed as it says"))
+        else:
+            self._put(self._server.refuse(fault))
+
+    async def _serve(self, item: Request | Response) -> None:
+        """Answer one request after the other, as long as there are any."""
+        while True:
+            self._begun = self._last = False
+            if isinstance(item, Response):
+                self._send(None, item)
+            else:
+                await self._answer(item)
+            if self._last or self.transport is None:
+                self._task = None
+                self._finish(whole=isinstance(item, Request) and item.complete)
+                return
+            if self._writable is not None:
+                self._due = self._server.now + STALL_SECONDS
+                await self.drained()
+            self._resume()
+            if not self._waiting:
+                break
+            item = self._waiting.popleft()
+        self._task = None
+        self._due = self._server.now + IDLE_SECONDS
+        if self._server.closing:
+            self.close()
+
+    async def _answer(self, request: Request) -> None:
+        try:
+            answer = await self._server.answer(request)
+            if isinstance(answer, Response) and not self._begun:
+                self._send(request, answer)
+            elif isinstance(answer, Response) or not answer.ended:
+                # Half an answer must not look like a whole one.
+                self.abort()
+        except ConnectionError:
+            self.abort()
+        except BaseException:
+            self.abort()
+            raise
+
+    def _send(self, request: Request | None, answer: Response) -> None:
+        if request is None:
+            self._last = True
+            lines = f"{self._server.lines()}Connection: close\r\n"
+        else:
+            lines = self.begin(request, last=False)
+        body = b"" if request is not None and request.method == "HEAD" else answer.body
+        lines += f"Content-Length: {len(answer.body)}\r\n"
+        if self.transport is not None:
+            self.transport.write(head_of(answer.status, answer.headers, lines) + body)
+
+    def _finish(self, *, whole: bool) -> None:
+        """Close, once the caller has had the time to read the last answer: what it still sends would make it lose that."""
+        transport = self.transport
+        self._waiting.clear()
+        self._deaf = True
+        if transport is None:
+            return
+        self._due = self._server.now + (STALL_SECONDS if whole else LINGER_SECONDS)
+        if whole or not transport.can_write_eof():
+            transport.close()
+            return
+        transport.write_eof()
+        self._resume()
+
+    def _flooded(self) -> bool:
+        arriving = self._arriving
+        return arriving is not None and not arriving.complete and arriving.waiting >= FULL_BYTES
+
+    def _pause(self) -> None:
+        if not self._paused and self.transport is not None:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused and self.transport is not None:
+            self._paused = False
+            self.transport.resume_reading()

@@ -1,0 +1,114 @@
+"""Who is connected, and who is cut off? The listeners, the time limits of all connections, and the end."""
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Coroutine
+from email.utils import formatdate
+from typing import Any, Protocol
+
+from node.web.connection import Connection
+from node.web.messages import Fault, Request, Response, StreamResponse
+
+NAME = "modelvine"
+"""What this program calls itself in the `Server` header; versions are nobody's business."""
+
+CONNECTIONS = 16_384
+"""Connections to one server; whoever comes when there are as many is cut off at once."""
+
+HANDSHAKE_SECONDS = 10.0
+"""Seconds that a TLS handshake may take."""
+
+_BACKLOG = 1024
+_GRAIN = 0.5  # seconds between two looks at all connections, and by which time limits may be late
+
+
+class App(Protocol):
+    """What is served."""
+
+    def answer(self, request: Request) -> Coroutine[Any, Any, Response | StreamResponse]:
+        """Answer a request; raises nothing but `ConnectionError`."""
+
+    def refuse(self, fault: Fault) -> Response:
+        """Return the answer to what is no request."""
+
+
+class Server:
+    """Serves an application on one event loop. Whoever hangs up cancels what is done for it."""
+
+    def __init__(self, app: App) -> None:
+        self.answer = app.answer
+        self.refuse = app.refuse
+        self.now = asyncio.get_running_loop().time()
+        self.closing = False
+        self._connections: set[Connection] = set()
+        self._listeners: list[asyncio.Server] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._second = 0
+        self._lines = ""
+
+    async def listen(self, listener: socket.socket, *, tls: ssl.SSLContext | None = None) -> None:
+        """Begin to serve on a bound socket, over TLS with a context."""
+        loop = asyncio.get_running_loop()
+        handshake = HANDSHAKE_SECONDS if tls else None
+        self._listeners.append(
+            await loop.create_server(
+                lambda: Connection(self),
+                sock=listener,
+                ssl=tls,
+                backlog=_BACKLOG,
+                ssl_handshake_timeout=handshake,
+            )
+        )
+
+    async def close(self, *, within: float) -> None:
+        """Serve nobody any more: idle connections end now, busy ones with their answer or after `within` seconds."""
+        self.closing = True
+        for listener in self._listeners:
+            listener.close()
+        for connection in tuple(self._connections):
+            connection.close()
+        if busy := [c.busy for c in self._connections if c.busy is not None]:
+            await asyncio.wait(busy, timeout=within)
+        left = [c.busy for c in self._connections if c.busy is not None]
+        for connection in tuple(self._connections):
+            connection.abort()
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # What connections call.
+
+    def lines(self) -> str:
+        """Return the header lines that every answer has."""
+        second = int(time.time())
+        if second != self._second:
+            self._second = second
+            self._lines = f"Server: {NAME}\r\nDate: {formatdate(second, usegmt=True)}\r\n"
+        return self._lines
+
+    def made(self, connection: Connection) -> bool:
+        """Take in a connection that is open; return whether there is room for it."""
+        if self.closing or len(self._connections) >= CONNECTIONS:
+            return False
+        self._connections.add(connection)
+        if self._timer is None:
+            self._look(asyncio.get_running_loop())
+        return True
+
+    def lost(self, connection: Connection) -> None:
+        """Forget a connection that is closed."""
+        self._connections.discard(connection)
+
+    # How.
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.now = loop.time()
+        for connection in tuple(self._connections):
+            connection.look(self.now)
+        # A server that nobody is connected to has no timer.
+        self._timer = loop.call_later(_GRAIN, self._look, loop) if self._connections else None

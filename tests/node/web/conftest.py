@@ -1,0 +1,10 @@
+"""The server is tested on the event loop that it runs on, and on the standard library's."""
+
+import asyncio
+
+import uvloop
+
+
+def pytest_asyncio_loop_factories(config, item):
+    """Return what makes the loops of a test, by name."""
+    return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}

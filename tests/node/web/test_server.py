@@ -1,0 +1,128 @@
+"""The end of a server, and its bounds."""
+
+import asyncio
+import socket
+import ssl
+
+import pytest
+
+from node import web
+from node.web import server as module
+from registry.signing import Identity
+from router.certificate import certificate_of, client_context, server_context, trust
+
+ASKED = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class App:
+    """Answers when it is told to."""
+
+    def __init__(self):
+        self.go, self.begun = asyncio.Event(), asyncio.Event()
+
+    async def answer(self, request):
+        self.begun.set()
+        await self.go.wait()
+        return web.Response(body=b"done")
+
+    def refuse(self, fault):
+        return web.Response(status=400)
+
+
+@pytest.fixture
+async def app():
+    return App()
+
+
+async def serving(app, tls=None):
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = web.Server(app)
+    await server.listen(listener, tls=tls)
+    return server, listener.getsockname()[1]
+
+
+async def rest(reader):
+    """Whatever still comes, however it ends."""
+    try:
+        async with asyncio.timeout(5):
+            return await reader.read()
+    except (ConnectionError, ssl.SSLError):
+        return b""
+
+
+async def test_closing_ends_idle_connections_at_once_and_busy_ones_with_their_answer(app):
+    server, port = await serving(app)
+    idle, nobody = await asyncio.open_connection("127.0.0.1", port)
+    busy, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(ASKED)
+    await app.begun.wait()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        closing = group.create_task(server.close(within=60))
+        assert await idle.read() == b""
+        assert not closing.done()
+        app.go.set()
+        answer = await busy.read()
+    assert b"Connection: close" in answer
+    assert answer.endswith(b"done")
+    with pytest.raises(OSError, match="Connect"):
+        await asyncio.open_connection("127.0.0.1", port)
+    nobody.close()
+    writer.close()
+
+
+async def test_closing_does_not_wait_for_ever(app):
+    server, port = await serving(app)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(ASKED)
+    await app.begun.wait()
+    async with asyncio.timeout(5):
+        await server.close(within=0.01)
+        assert await rest(reader) == b""
+    writer.close()
+
+
+async def test_whoever_comes_when_all_places_are_taken_is_cut_off(app, monkeypatch):
+    monkeypatch.setattr(module, "CONNECTIONS", 1)
+    app.go.set()
+    server, port = await serving(app)
+    first, one = await asyncio.open_connection("127.0.0.1", port)
+    one.write(ASKED)
+    assert await first.readuntil(b"done")
+    second, two = await asyncio.open_connection("127.0.0.1", port)
+    assert await rest(second) == b""
+    one.close()
+    two.close()
+    await server.close(within=0)
+
+
+async def test_answers_are_dated_and_named(app):
+    app.go.set()
+    server, port = await serving(app)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(ASKED)
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    assert "Server: modelvine\r\n" in head
+    assert " GMT\r\n" in head.partition("Date: ")[2]
+    writer.close()
+    await server.close(within=0)
+
+
+async def test_over_tls_the_same_is_served_and_what_speaks_none_is_told_nothing(app):
+    app.go.set()
+    ours, theirs = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
+    tls = server_context(ours)
+    trust(tls, certificate_of(theirs))
+    server, port = await serving(app, tls)
+    context = client_context(theirs, certificate_of(ours))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    for _ in range(2):
+        writer.write(ASKED)
+        assert await reader.readuntil(b"done")
+    writer.transport.abort()
+    for stranger in (None, client_context(Identity(bytes([3]) * 32), certificate_of(ours))):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=stranger)
+        writer.write(ASKED)
+        assert b"HTTP" not in await rest(reader)
+        writer.transport.abort()
+    await server.close(within=0)
+    assert not server._connections
