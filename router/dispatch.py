@@ -5,7 +5,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from itertools import chain
-from types import TracebackType
 from typing import Any
 
 from registry.catalog import Catalog
@@ -25,7 +24,7 @@ from router.policies import Policy, in_order
 from router.readiness import not_ready
 from router.requests import Request
 from router.settings import RouterSettings
-from router.trying import Attempt, Desk, Outcome, Routed
+from router.trying import Answering, Attempt, Desk, Outcome, Routed
 from router.vigil import Vigil
 from router.waits import Waits
 from router.workers import Worker, Workers
@@ -95,7 +94,7 @@ class Router:
 
         Leaving early cancels the request at its worker. Reading `answer.rest` may raise `AnswerBroken`.
         """
-        return _Answering(self._begun, request)
+        return Answering(self._begun, request)
 
     def explain(self, request: Request) -> Explained:
         """Say whom the request would be sent to now, and why not to others; sends nothing."""
@@ -154,25 +153,34 @@ class Router:
         self._ledger.asked()
         try:
             begun = await self._tried(request)
-        except WorkerBusy as error:
-            field = self._field(request)
-            # It had a bound that nobody knew of: the request waits for a slot as if it had been registered.
-            if not field.eligible and any(e.reason is Reason.FULL for e in field.excluded):
-                begun = await self._tried(request)
-            else:
-                told = (e.seconds for e in field.excluded if e.reason is Reason.TOLD)
-                error.retry_after = min((error.retry_after, *told))
-                raise
         except (NobodyServes, WorkerError) as error:
-            if not not_ready(error) or not request.holds or self._draining():
-                raise
-            begun = await self._holding.until_ready(request, error, began, self._tried)
+            begun = await self._otherwise(request, error, began)
         self._holding.readiness.answered(request.model, self._now())
         return begun
 
+    async def _otherwise(
+        self, request: Request, error: NobodyServes | WorkerError, began: float
+    ) -> tuple[Attempt, Routed]:
+        """Wait for a slot of who is only full, or until somebody is ready; raise the error where neither is to be expected."""
+        field = self._field(request)
+        full = self._only_full(field)
+        if full and isinstance(error, WorkerError) and error.elsewhere:
+            return await self._try(request, await self._slot(request, full))
+        if isinstance(error, WorkerBusy):
+            told = (e.seconds for e in field.excluded if e.reason is Reason.TOLD)
+            error.retry_after = min((error.retry_after, *told))
+        elif not_ready(error) and request.holds and not self._draining():
+            return await self._holding.until_ready(request, error, began, self._tried)
+        raise error
+
     async def _tried(self, request: Request) -> tuple[Attempt, Routed]:
+        return await self._try(request, await self._ordered(request))
+
+    async def _try(
+        self, request: Request, ordered: tuple[list[Candidate], bool]
+    ) -> tuple[Attempt, Routed]:
         began = self._now()
-        left, holds_slot = await self._ordered(request)
+        left, holds_slot = ordered
         most = self._settings.attempts
         tries = attempts(
             left, at_most=most, within=self._settings.total_timeout, afford=self._afford
@@ -225,7 +233,9 @@ class Router:
     async def _ordered(self, request: Request) -> tuple[list[Candidate], bool]:
         """Return whom to try, and whether a slot of the first is taken already: it had to be waited for."""
         field = self._field(request)
-        if field.eligible:
+        full = self._only_full(field)
+        # Rather a slot of one that is well than one that failed time and again.
+        if field.eligible and not (full and all(c.ejected for c in field.eligible)):
             ordered = list(in_order(self._policy, request, field.eligible, self._random))
             self._policy.begun(request)
             if self._ledger.lent is None:
@@ -233,11 +243,20 @@ class Router:
             left, holds_slot = await self._ledger.lent.secure(ordered)
             if left:
                 return left, holds_slot
-        full = [e.candidate for e in field.excluded if e.reason is Reason.FULL]
-        full += field.eligible
+            full += ordered
         if not full:
             names = chain(self._workers().by_name, self._catalog().offers)
             raise nobody(request, field.excluded, names)
+        return await self._slot(request, full)
+
+    def _only_full(self, field: Field) -> list[Candidate]:
+        full = [e.candidate for e in field.excluded if e.reason is Reason.FULL]
+        return [c for c in full if self._ledger.admits(c)] or full
+
+    async def _slot(
+        self, request: Request, full: Sequence[Candidate]
+    ) -> tuple[list[Candidate], bool]:
+        """Wait for a slot of one of these, and return whose it is, and that it is taken."""
         service = await self._ledger.waiting.turn(request, full)
         worker = self._workers().by_key.get((service.project, service.model, service.cid))
         if worker is None or worker.service != service:
@@ -273,30 +292,3 @@ class Router:
     async def _alive(self, worker: Worker) -> bool:
         dialect = self._dialects.get(worker.dialect)
         return dialect is not None and await dialect.alive(worker)
-
-
-class _Answering:
-    """A request that is being answered: left when its attempt is."""
-
-    __slots__ = ("_attempt", "_begun", "_request")
-
-    def __init__(
-        self,
-        begun: Callable[[Request], Coroutine[Any, Any, tuple[Attempt, Routed]]],
-        request: Request,
-    ) -> None:
-        self._begun = begun
-        self._request = request
-        self._attempt: Attempt | None = None
-
-    async def __aenter__(self) -> Routed:
-        self._attempt, routed = await self._begun(self._request)
-        return routed
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        return await self._attempt.__aexit__(kind, error, trace) if self._attempt else None

@@ -105,6 +105,10 @@ class Ledger:
         """Describe the circuit of a candidate; a worker that has stopped has none that would say so, see `stopped`."""
         return self._health.condition(candidate.address, self._now())
 
+    def admits(self, candidate: Candidate) -> bool:
+        """Say whether a candidate is worth asking: its circuit lets a request pass, and it has not stopped."""
+        return self._admits(candidate, self._now())
+
     def stopped(self, candidate: Candidate) -> bool:
         """Say whether a candidate is a worker of this machine that answers nothing any more."""
         return candidate.worker is not None and self.silence.silent(candidate.worker.api)

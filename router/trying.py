@@ -1,9 +1,10 @@
 """How does one attempt go? It is put to its candidate, watched until the first byte, and booked from its start to its end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 from router.candidates import Candidate
 from router.dialects import Answer
@@ -119,3 +120,30 @@ class Attempt:
         if answer is not None or error is not None:
             broken = error if answer is None else answer.broken
             desk.observe(Outcome(self.candidate, broken, seconds))
+
+
+class Answering:
+    """A request that is being answered: left when its attempt is."""
+
+    __slots__ = ("_attempt", "_begun", "_request")
+
+    def __init__(
+        self,
+        begun: Callable[[Request], Coroutine[Any, Any, tuple[Attempt, Routed]]],
+        request: Request,
+    ) -> None:
+        self._begun = begun
+        self._request = request
+        self._attempt: Attempt | None = None
+
+    async def __aenter__(self) -> Routed:
+        self._attempt, routed = await self._begun(self._request)
+        return routed
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return await self._attempt.__aexit__(kind, error, trace) if self._attempt else None

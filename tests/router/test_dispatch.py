@@ -473,6 +473,35 @@ async def test_what_was_never_begun_costs_no_budget(world: World) -> None:
     assert world.router.events["retries_refused"] == 0
 
 
+async def test_when_the_others_fail_a_request_waits_for_a_worker_that_is_only_full(
+    world: World,
+) -> None:
+    async with running() as good:
+        good.fail(delay_headers=0.3)
+        world.serve(own(good.url, cid="1", capacity=1), own(NOBODY, cid="2"))
+        answers = await asyncio.gather(*(world.ask(chat()) for _ in range(3)))
+    assert all(b'"llama"' in body for body, _ in answers)
+    assert good.served == 3
+
+
+async def test_a_slot_of_one_that_is_well_is_waited_for_before_one_is_asked_that_is_out(
+    world: World,
+) -> None:
+    async with several(2) as (good, bad):
+        world.serve(own(bad.url, cid="1"))
+        bad.fail(status=500)
+        for _ in range(TRIP):
+            with suppress(WorkerFailed):
+                await world.ask(chat())
+        bad.fail(hang=True)
+        bad.received.clear()
+        good.fail(delay_headers=0.2)
+        world.serve(own(bad.url, cid="1"), own(good.url, cid="2", capacity=1))
+        await asyncio.gather(*(world.ask(chat()) for _ in range(3)))
+        assert good.served == 3
+        assert not bad.received
+
+
 async def test_a_worker_that_names_a_time_is_left_alone_until_then_and_others_are_asked(
     world: World,
 ) -> None:
