@@ -194,6 +194,7 @@ class World:
         if self._gentle:
             found = begin_gently(found, lambda c: entry.warming.allowance(*c.key, now))
         chosen = in_order(entry.policy, job.request, found, self._random.random)[0]
+        entry.warming.began(*chosen.key, now)
         entry.policy.begun(job.request)
         entry.policy.answered(job.request, chosen)
         return next(m for m in self.machines if m.node == chosen.node)

@@ -146,7 +146,6 @@ def candidates(
     """Sort everybody who offers `request.model` into eligible and excluded."""
     eligible: list[Candidate] = []
     excluded: list[Excluded] = []
-    length = Length(request)
 
     def sort(candidate: Candidate, reason: Reason | None) -> None:
         if reason is not None and reason is not Reason.FULL:
@@ -181,17 +180,17 @@ def candidates(
         )
         reason = Reason.HOP if request.own_only else _unwanted(request, theirs)
         sort(theirs, reason or _ABSENT.get(seen))
-    eligible, short = _long_enough(eligible, excluded, length)
+    if any(c.service.context for c in eligible):
+        eligible, short = _long_enough(eligible, excluded, Length(request))
+        excluded += short
     judged = [c if known.admits(c) else replace(c, ejected=True) for c in eligible]
-    return Field(begin_gently(judged, known.allowance), (*excluded, *short))
+    return Field(begin_gently(judged, known.allowance), tuple(excluded))
 
 
 def _long_enough(
     found: Sequence[Candidate], excluded: Sequence[Excluded], length: Length
 ) -> tuple[list[Candidate], list[Excluded]]:
     """Leave out whose context is surely too short; where everybody's is, leave the longest: the worker has the last word."""
-    if not any(c.service.context for c in found):
-        return list(found), []
     left = [
         replace(c, tight=length.strains(c.service)) for c in found if not length.beyond(c.service)
     ]
@@ -213,11 +212,10 @@ def begin_gently(
     found: Sequence[Candidate], allowance: Callable[[Candidate], float]
 ) -> tuple[Candidate, ...]:
     """Hold back who is new and has enough, as long as somebody else has room."""
-    full = [not c.ejected and c.in_flight >= allowance(c) for c in found]
-    pairs = [*zip(found, full, strict=True)]
-    if not any(full) or not any(c.has_room and not c.rank for c, held in pairs if not held):
+    full = {c.key for c in found if c.in_flight and not c.ejected and c.in_flight >= allowance(c)}
+    if not full or not any(c.has_room and not c.rank and c.key not in full for c in found):
         return tuple(found)
-    return tuple(replace(c, held_back=True) if held else c for c, held in pairs)
+    return tuple([replace(c, held_back=True) if c.key in full else c for c in found])
 
 
 _FOR_NOW = frozenset({Reason.FULL, Reason.TOLD})

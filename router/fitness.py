@@ -40,7 +40,7 @@ MADE_FOR: Mapping[ModelType, frozenset[Kind]] = {
 
 def serves(service: Service, kind: Kind) -> bool:
     """Say whether a replica is made for such requests."""
-    return kind in MADE_FOR[service.type]
+    return service.type is ModelType.TEXT or kind in MADE_FOR[service.type]
 
 
 class Length:

@@ -145,6 +145,7 @@ class Ledger:
         now = self._now()
         self._count(candidate.key, 0 if holds_slot else 1)
         self._health.began(candidate.address, now)
+        self._warming.began(*candidate.key, now)
         if candidate.worker:
             self.silence.began(candidate.worker.api, now)
 

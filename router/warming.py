@@ -2,7 +2,7 @@
 
 To power of two choices an empty machine is the best of any two, so all nodes would flood it while its caches are cold and
 nobody knows how it answers. It begins as TCP does: one request at one time, and one more for each answer, so a quick one is
-warm after a few answers and a slow one has not got many. Each node decides for itself, from when it first saw the replica.
+warm after a few answers and a slow one has not got many. Each node decides for itself, from when it first asked the replica.
 """
 
 import math
@@ -32,14 +32,17 @@ class _Newcomer:
         return 1 + self.answered + (now - self.since) // RISE
 
 
+_NOBODY: dict[Service, _Newcomer | None] = {}
+
+
 class Warming:
-    """The replicas that were candidates here; `None` is held for those that are warm."""
+    """The replicas that were asked from here; `None` is held for those that are warm."""
 
     def __init__(self) -> None:
         self._seen: dict[PeerId, dict[Service, _Newcomer | None]] = {}
 
-    def allowance(self, node: PeerId, service: Service, now: float) -> float:
-        """Return how many of our requests a replica may have at one time, and see it for the first time if it is new."""
+    def began(self, node: PeerId, service: Service, now: float) -> None:
+        """A request goes to a replica: from its first one on it is new here, and then warm."""
         of_node = self._seen.get(node)
         if of_node is None:
             if len(self._seen) >= MAX_NODES:
@@ -49,6 +52,12 @@ class Warming:
             if len(of_node) >= MAX_REPLICAS:
                 del of_node[next(iter(of_node))]
             of_node[service] = _Newcomer(now)
+
+    def allowance(self, node: PeerId, service: Service, now: float) -> float:
+        """Return how many of our requests a replica may have at one time."""
+        of_node = self._seen.get(node, _NOBODY)
+        if service not in of_node:
+            return 1
         newcomer = of_node[service]
         if newcomer is None:
             return math.inf

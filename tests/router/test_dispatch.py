@@ -96,9 +96,10 @@ class World:
         record = Record(node, Version(1, len(self.catalog.held)), services=services)
         self.catalog = self.catalog.merge([Signed(record, repr(record).encode())])
 
-    def settle(self) -> None:
-        """Let time pass until nobody counts as new here."""
-        self.router.explain(chat())
+    async def settle(self) -> None:
+        """Have everybody answer once, and let time pass until nobody counts as new here."""
+        for worker in self.workers:
+            await self.ask(replace(chat(), pin=Pin(cid=worker.service.cid)))
         self.now += ENOUGH * RISE
 
     async def ask(self, request: Request) -> tuple[bytes, int]:
@@ -389,9 +390,10 @@ async def test_a_machine_that_dies_with_many_requests_under_way_fails_none_of_th
 ) -> None:
     async with AsyncExitStack() as dying, running() as good:
         worker = await dying.enter_async_context(running())
-        worker.fail(hang=True)
         world.serve(own(worker.url, cid="1"), own(good.url, cid="2"))
-        world.settle()
+        await world.settle()
+        worker.received.clear()
+        worker.fail(hang=True)
         callers = [asyncio.ensure_future(world.ask(chat())) for _ in range(4 * RESERVE)]
         await until(lambda: len(worker.received) == len(callers))
         await dying.aclose()
@@ -406,7 +408,7 @@ async def test_who_is_new_is_sent_one_request_until_it_answers_and_the_others_th
         for worker in (new, known):
             worker.fail(delay_headers=0.2)
         world.serve(own(known.url, cid="2"))
-        world.settle()
+        await world.settle()
         world.serve(own(new.url, cid="1"), own(known.url, cid="2"))
         for expected in (1, 2):
             async with asyncio.TaskGroup() as group:
