@@ -42,7 +42,8 @@ class Request:
     `own_only` is set for requests that another node sent on: only this node's workers may answer, so there is no
     second hop. `session` is what the caller calls the conversation that it belongs to. `passed` are the headers that travel
     with the request (trace context), lower-case names. `caller` tells whom it is for, so that all get their turn, and `waits`
-    says that it may queue: not when it has others to go to. `holds` says that it may wait for somebody to be ready.
+    says that it may queue: not when it has others to go to. `holds` says that it may wait for somebody to be ready, and
+    `continues` that another worker shall take up a text stream whose worker dies.
     """
 
     id: str
@@ -57,4 +58,5 @@ class Request:
     caller: str = ""
     waits: bool = True
     holds: bool = True
+    continues: bool = False
     passed: Mapping[str, str] = field(default_factory=lambda: NOTHING_PASSED)

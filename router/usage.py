@@ -47,6 +47,10 @@ class Usage:
     completion: int
     estimated: bool = False
 
+    def __add__(self, other: "Usage") -> "Usage":
+        estimated = self.estimated or other.estimated
+        return Usage(self.prompt + other.prompt, self.completion + other.completion, estimated)
+
 
 def asking(body: bytes) -> bytes | None:
     """Return the JSON object `body` with the question for usage in it, all other bytes as they came.

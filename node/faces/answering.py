@@ -9,16 +9,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 
 from node import web
 from node.faces import Serving
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.outgoing import AT_ONCE_BYTES, EVENT_ENDS, KeepAlive, Outgoing
+from router import continuing
 from router.dialects import Answer
 from router.errors import AnswerBroken, RouterError
 from router.reports import HEADER, written
 from router.requests import Kind, Request
+from router.seams import Continued
 from router.trying import Routed
 from router.usage import TEXT, Tokens, Usage
 
@@ -51,10 +54,13 @@ class _Report:
     """The name of the model whose tokens are ours to count: the worker is this machine's."""
     usage: Usage | None = None
     tokens: Tokens | None = None
+    parts: list[tuple[str, Usage]] = field(default_factory=list)
+    """The same of the parts of a stream that several workers wrote."""
 
-    def spent(self) -> Usage | None:
-        """Return the tokens that were used at a worker of this machine, as far as anything tells."""
-        return self.tokens.usage() if self.tokens else self.usage
+    def spent(self) -> list[tuple[str, Usage]]:
+        """Return the tokens that workers of this machine used, by model, as far as anything tells."""
+        usage = self.tokens.usage() if self.tokens else self.usage
+        return [*self.parts, (self.served, usage)] if usage else self.parts
 
 
 async def answer(
@@ -90,7 +96,7 @@ async def _pass_on(
     audible = request.stream and report.kind in TEXT and not report.to_peer
     with KeepAlive(out, settings.keep_alive if audible else 0, {"x-request-id": report.id}):
         try:
-            async with context.router.answer(request) as routed:
+            async with _asked(context, request, report) as routed:
                 context.metrics.answering(report.kind, time.monotonic() - report.began)
                 headers = _headers(context, routed, report)
                 whole = await _passed_on(routed, out, headers, report)
@@ -103,6 +109,21 @@ async def _pass_on(
         finally:
             report.sent = out.sent
     return out.response
+
+
+def _asked(
+    context: Serving, request: Request, report: _Report
+) -> AbstractAsyncContextManager[Routed]:
+    stream = continuing.of(request) if request.continues else None
+    if stream is None:
+        return context.router.answer(request)
+    return Continued(
+        context.router.answer,
+        request,
+        stream,
+        max_event_bytes=context.settings.router.max_event_bytes,
+        spent=lambda model, usage: report.parts.append((model, usage)),
+    )
 
 
 async def _passed_on(
@@ -248,9 +269,9 @@ def _conclude(context: Serving, report: _Report) -> None:
         taken=report.taken,
         sent=report.sent,
     )
-    usage = report.spent()
-    if usage is not None:
-        context.metrics.spent(report.served, usage)
+    spent = report.spent()
+    for model, usage in spent:
+        context.metrics.spent(model, usage)
     log.info(
         "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f tokens=%s",
         report.id,
@@ -261,14 +282,13 @@ def _conclude(context: Serving, report: _Report) -> None:
         report.attempts,
         report.status,
         seconds,
-        _in_words(usage),
+        _in_words([usage for _, usage in spent]),
     )
 
 
-def _in_words(usage: Usage | None) -> str:
-    """Write `prompt+completion`, `~completion` where it is estimated, `-` where the worker is not ours or tells nothing."""
-    if usage is None:
+def _in_words(spent: list[Usage]) -> str:
+    """Write `prompt+completion`, `~` before it where part is estimated, `-` where the worker is not ours or tells nothing."""
+    if not spent:
         return "-"
-    if usage.estimated:
-        return f"~{usage.completion}"
-    return f"{usage.prompt}+{usage.completion}"
+    total = sum(spent, start=Usage(0, 0))
+    return f"{'~' if total.estimated else ''}{total.prompt}+{total.completion}"

@@ -26,6 +26,9 @@ PREFIXES = ("/v1", "/v1/openai/v1")
 SESSION = "x-modelvine-session"
 """The header in which a caller names the conversation that a request belongs to."""
 
+CONTINUE = "x-modelvine-continue"
+"""The header in which a caller says `1` when another worker shall go on with a text stream whose worker dies."""
+
 _LONGEST_SESSION = 256
 
 # What they accept and the W3C's trace context travel on; callers' keys and cookies never do.
@@ -78,6 +81,8 @@ async def read_request(
         caller=_caller(http),
         waits=HOP not in http.headers or WAIT_HEADER in http.headers,
         holds=HOP not in http.headers or http.headers.get(WAIT_HEADER) == READY,
+        # Whoever the caller asked takes the stream up, so nobody else has to.
+        continues=http.headers.get(CONTINUE) == "1" and HOP not in http.headers,
         passed=passed(http),
     )
 

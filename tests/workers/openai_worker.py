@@ -116,7 +116,7 @@ class OpenAIWorker:
         if faults.refuses_usage and "stream_options" in fields:
             return web.Response(status=400, body=faults.refusal, content_type="application/json")
         if kind in ("chat/completions", "completions") and fields.get("stream"):
-            return await self._stream(request, str(fields.get("model")), usage=_wants_usage(fields))
+            return await self._stream(request, fields)
         return await self._whole(request, kind, str(fields.get("model")))
 
     async def _whole(self, request: web.Request, kind: str, model: str) -> web.StreamResponse:
@@ -146,12 +146,12 @@ class OpenAIWorker:
         await asyncio.sleep(faults.delay_between)
         return self._die(request)
 
-    async def _stream(self, request: web.Request, model: str, *, usage: bool) -> web.StreamResponse:
-        faults = self.faults
+    async def _stream(self, request: web.Request, fields: dict[str, object]) -> web.StreamResponse:
+        faults, model, usage = self.faults, str(fields.get("model")), _wants_usage(fields)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         await asyncio.sleep(faults.delay_first)
-        for sent, event in enumerate(self.events(model, usage=usage)):
+        for sent, event in enumerate(self.events(model, usage=usage, begun=_begun(fields))):
             if faults.die_after is not None and sent >= faults.die_after:
                 return self._die(request)
             if sent == faults.stall_after:
@@ -162,14 +162,16 @@ class OpenAIWorker:
         await response.write_eof()
         return response
 
-    def events(self, model: str, *, usage: bool = False) -> list[bytes]:
-        """Return the events of a stream, as bytes; with `usage` one more than words and `[DONE]`."""
+    def events(self, model: str, *, usage: bool = False, begun: str = "") -> list[bytes]:
+        """Return the events of a stream, as bytes; with `usage` one more than words and `[DONE]`, without words `begun`."""
         faults = self.faults
         end = "\r\n" if faults.crlf else "\n"
         if faults.garbage:
             return [f"data: <html>{end}{end}".encode()]
         chunks: list[dict[str, object]] = []
         for index, word in enumerate(WORDS):
+            if index and "".join(WORDS[1 : index + 1]) in begun:
+                continue
             delta = {"role": "assistant", "content": ""} if index == 0 else {"content": word}
             head: dict[str, object] = {"id": "c", "object": "chat.completion.chunk", "created": 1}
             chunk = head | self._named(model) | {"choices": [{"index": 0, "delta": delta}]}
@@ -203,6 +205,14 @@ def _fields(body: bytes) -> dict[str, object]:
         return dict(orjson.loads(body))
     except ValueError:
         return {"model": "form"}
+
+
+def _begun(fields: dict[str, object]) -> str:
+    match fields.get("messages"):
+        case [*_, {"role": "assistant", "content": str(text)}]:
+            return text
+        case _:
+            return ""
 
 
 def _wants_usage(fields: dict[str, object]) -> bool:
