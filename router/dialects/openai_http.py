@@ -7,9 +7,9 @@ beyond `LOOKED_AT_BYTES` are not looked at: they pass through under whatever nam
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
 from functools import lru_cache
 
 import orjson
@@ -20,7 +20,7 @@ from router.bodies import splice_model, with_model
 from router.candidates import Candidate
 from router.connections import start_of
 from router.dialects import ALIVE_SECONDS, Answer, Route
-from router.errors import WorkerError, WorkerFailed, WorkerRejected, WorkerStale
+from router.errors import WorkerError, WorkerFailed, WorkerStale
 from router.exchange import (
     MAX_REFUSAL_BYTES,
     SMALL_BYTES,
@@ -36,6 +36,8 @@ from router.http1 import request_head
 from router.links import Links
 from router.requests import Kind, Request
 from router.sse import SILENT_BYTES, Event, EventTooLarge, Splitter, with_data
+from router.telling import TellingUsage
+from router.usage import Takers
 from router.workers import Worker
 
 LOOKED_AT_BYTES = 4 * 1024 * 1024
@@ -61,7 +63,7 @@ class OpenAIHttp:
         self._places = links.workers
         self._settings = links.settings
         self._deadlines = links.deadlines
-        self._takers = usage.Takers()
+        self._takers = Takers()
 
     def answer(self, request: Request, candidate: Candidate) -> AbstractAsyncContextManager[Answer]:
         """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
@@ -72,7 +74,7 @@ class OpenAIHttp:
         if worker.own_model != request.model:
             body = with_model(body, request.content_type, worker.own_model)
         url = endpoint(worker.api, request.kind)
-        call = Call(self._places.of(url), start_of(url), headers_of(request), body)
+        place, start, headers = self._places.of(url), start_of(url), headers_of(request)
 
         async def read(exchange: Exchange) -> Answer:
             if not 200 <= exchange.status <= 299:
@@ -84,35 +86,11 @@ class OpenAIHttp:
             return await read_plain(exchange, Route.LOCAL)
 
         def ask(body: bytes) -> AbstractAsyncContextManager[Answer]:
-            return put(replace(call, body=body), self._settings, self._deadlines, read)
+            return put(Call(place, start, headers, body), self._settings, self._deadlines, read)
 
         if self._settings.stream_usage and request.stream and request.kind in usage.TEXT:
-            return self._telling_usage(worker.api, body, ask)
+            return TellingUsage(self._takers, worker.api, body, ask)
         return ask(body)
-
-    @asynccontextmanager
-    async def _telling_usage(
-        self,
-        api: str,
-        body: bytes,
-        ask: Callable[[bytes], AbstractAsyncContextManager[Answer]],
-    ) -> AsyncIterator[Answer]:
-        """Have a stream end with its usage; a worker that refuses the question is asked once more without it."""
-        now = asyncio.get_running_loop().time
-        question = usage.asking(body) if self._takers.takes(api, now()) else None
-        async with AsyncExitStack() as asked:
-            try:
-                answer = await asked.enter_async_context(ask(question or body))
-            except WorkerRejected as refusal:
-                if question is None or not self._takers.may_mind(api, refusal.status, refusal.body):
-                    raise
-                answer = await asked.enter_async_context(ask(body))
-                self._takers.refused(api, now())
-            else:
-                if question is not None:
-                    self._takers.took(api)
-                    answer.hides_usage = True
-            yield answer
 
     async def alive(self, worker: Worker) -> bool:
         """Ask for the list of models; whatever the status, a worker that answers lives."""
