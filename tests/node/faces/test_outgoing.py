@@ -9,6 +9,8 @@ import pytest
 
 from node.faces.outgoing import COMMENT
 from registry.mesh.memory_net import MemoryNet
+from registry.records import Reach
+from router.certificate import certificate_of
 from tests.node.faces.assembly import World, node, settings_of, until
 from tests.workers.raw import raw, take
 
@@ -54,6 +56,15 @@ async def test_who_waits_for_a_long_prefill_hears_comments_and_then_every_byte(a
     comments = said.count(COMMENT)
     assert 3 <= comments <= 5
     assert said == COMMENT * comments + b"".join(worker.events("tiny"))
+
+
+async def test_who_leaves_after_a_comment_takes_its_request_along(asked, worker):
+    worker.fail(delay_first=60)
+    async with asked.http.post(PATH, json=STREAM) as response:
+        assert await response.content.readuntil(b"\n\n") == COMMENT
+        response.close()
+    await until(lambda: worker.hung_up == 1)
+    await until(lambda: asked.context.router.in_flight.total() == 0)
 
 
 async def test_who_waits_in_the_queue_hears_comments(alone, worker):
@@ -151,29 +162,47 @@ async def test_zero_is_silence(worker):
             assert await response.read() == b"".join(worker.events("tiny"))
 
 
+@pytest.mark.parametrize("way", ["local", "hop", "pipe"])
 @pytest.mark.parametrize("kind", [b"text/event-stream", b"audio/wav"])
-async def test_a_caller_who_does_not_read_is_cut_off_and_its_worker_free(kind):
-    body = b'data: {"model":"tiny"}\n\n' * 1_600_000
+async def test_a_caller_who_does_not_read_presses_back_on_the_worker_and_is_cut_off(kind, way):
+    event = b'data: {"model":"tiny"}\n\n' * 3_000
+    taken, freed = [0], asyncio.Event()
 
     async def serve(reader, writer):
-        await take(reader)
-        head = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n"
-        writer.write(head % (kind, len(body)) + body)
-        with suppress(ConnectionError):
-            await writer.drain()
-            await reader.read()
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"POST"):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n\r\n" % kind)
+            with suppress(ConnectionError):
+                while taken[0] < 200_000_000:
+                    writer.write(event)
+                    await writer.drain()
+                    taken[0] += len(event)
+            freed.set()
 
-    async with raw(serve) as url, node(World(MemoryNet()), settings_of(stall_timeout=0.3)) as one:
+    world, settings = World(MemoryNet()), settings_of(stall_timeout=0.5)
+    async with raw(serve) as url, node(world, settings) as one, node(world, settings) as two:
+        await until(lambda: two.context.peer in one.context.registry.catalog.held)
+        await until(lambda: one.context.peer in two.context.registry.catalog.held)
+        if way == "pipe":
+            # Nothing answers at the address that it names.
+            reach = Reach(links=("127.0.0.1:1",), certificate=certificate_of(one.identity))
+            await one.context.registry.readdress(reach)
         await one.register(At(url))
-        host, port = one.context.listening.http.split(":")
+        await until(lambda: "tiny" in two.context.registry.catalog.offers)
+        asked = one if way == "local" else two
+        host, port = asked.context.listening.http.split(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
-        asked = orjson.dumps(STREAM if b"event" in kind else CHAT)
+        body = orjson.dumps(STREAM if b"event" in kind else CHAT)
         head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        writer.write(f"{head}Content-Length: {len(asked)}\r\n\r\n".encode() + asked)
-        await reader.readexactly(1000)
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         try:
-            metrics = one.context.metrics
-            await until(lambda: any(row.ended == "499" for row in metrics.counts().requests))
-            assert one.context.router.in_flight.total() == 0
+            await reader.readexactly(1000)
+            await asyncio.wait_for(freed.wait(), 10)
         finally:
             writer.transport.abort()
+        await until(lambda: asked.context.router.in_flight.total() == 0)
+        await until(lambda: one.context.router.in_flight.total() == 0)
+        rows = asked.context.metrics.counts().requests
+        assert [row.ended for row in rows] == ["499"]
+    # What it could write is what fits the buffers of sockets, and some hundred KiB of ours.
+    assert taken[0] < 50_000_000
