@@ -1,11 +1,14 @@
 """What does a log line look like, and which lines are written? The only place that configures logging.
 
-One line per record, on standard error. What comes from outside is escaped, so nobody can forge a line.
+One line per record, on standard error. What comes from outside is escaped, so nobody can forge a line; complaints that repeat
+themselves are counted, so nobody can fill a disk.
 """
 
 import json
 import logging
+import math
 import sys
+import threading
 import time
 import traceback
 from collections import OrderedDict
@@ -16,11 +19,12 @@ from functools import lru_cache
 from typing import Literal, TextIO
 
 from node.errors import NodeError
+from node.lines import Lines, writing_to
 from registry.errors import RegistryError
 from router.errors import RouterError
 
 REPEATS = 5
-"""Equal warnings that are written within `WINDOW` seconds; the others are counted."""
+"""Equal warnings, or errors, that are written within `WINDOW` seconds; the others are counted."""
 
 WINDOW = 10.0
 MAX_TEMPLATES = 1024
@@ -54,11 +58,14 @@ def configure(
 
     Call it before libp2p is imported: that library logs while it is imported, which would set up the root logger.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLine() if form == "json" else ConsoleLine(colour=colour))
-    handler.addFilter(Repeats(clock))
+    handler = Log(
+        writing_to(stream or sys.stderr),
+        JsonLine() if form == "json" else ConsoleLine(colour=colour),
+        Repeats(clock),
+    )
     # What no line of ours shows need not be looked up for every line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None  # noqa: SLF001  (Python's logging HOWTO, "Optimization": nor who called)
     root = logging.getLogger()
     for old in tuple(root.handlers):
         root.removeHandler(old)
@@ -116,48 +123,115 @@ class JsonLine(logging.Formatter):
         return json.dumps(fields, default=str)
 
 
+class Log(logging.Handler):
+    """Hands each record's line over to be written, warnings at once; tells now and then how many were suppressed."""
+
+    def __init__(
+        self, write: Callable[[str], object], form: logging.Formatter, repeats: "Repeats"
+    ) -> None:
+        super().__init__()
+        self.setFormatter(form)
+        self.addFilter(repeats)
+        self._repeats = repeats
+        self._lines = Lines(write, due=self._due, lost=self._lost)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a record; nobody waits for it to be written."""
+        try:
+            line = self.format(record)
+        except (TypeError, ValueError):  # arguments that are not what the template wants
+            self.handleError(record)
+            return
+        self._lines.add(line, hurry=record.levelno >= logging.WARNING)
+
+    def flush(self) -> None:
+        """Wait until all lines are written, for as long as `Lines` waits."""
+        self._lines.flush()
+
+    def close(self) -> None:
+        """Write what is left, the counts included."""
+        for record in self._repeats.due(now=math.inf):
+            self._lines.add(self.format(record))
+        self._lines.flush()
+        super().close()
+
+    def _due(self) -> list[str]:
+        return [self.format(record) for record in self._repeats.due()]
+
+    def _lost(self, count: int) -> str:
+        message = "%d lines of this log were left out: standard error did not take them"
+        return self.format(_record("modelvine.log", logging.WARNING, message, count))
+
+
 @dataclass(slots=True)
 class _Seen:
-    """One warning's count in its present window."""
+    """One line's count in its present window."""
 
     since: float
+    level: int
     written: int = 0
     suppressed: int = 0
 
 
 class Repeats(logging.Filter):
-    """Writes a warning `REPEATS` times in `WINDOW` seconds; the first one after that says how many were left out.
+    """Writes a warning or an error `REPEATS` times in `WINDOW` seconds, and afterwards how many were left out.
 
-    Warnings are equal when logger and template are. Errors always pass: each needs a person.
+    They are equal when logger and template are: what differs is often the caller's to choose.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
         self._clock = clock
+        self._lock = threading.Lock()
         self._seen: OrderedDict[tuple[str, str], _Seen] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Say whether the record is written, with the count of those before it that were not."""
-        if record.levelno != logging.WARNING:
+        if record.levelno < logging.WARNING:
             return True
         now = self._clock()
         key = (record.name, str(record.msg))
-        seen = self._seen.setdefault(key, _Seen(now))
-        self._seen.move_to_end(key)
-        if len(self._seen) > MAX_TEMPLATES:
-            self._seen.popitem(last=False)
-        if now - seen.since >= WINDOW:
-            left_out, seen.suppressed = seen.suppressed, 0
-            seen.since, seen.written = now, 1
-            if left_out:
-                record.msg = f"{record.getMessage()} (suppressed {left_out} more like this)"
-                record.args = None
-            return True
-        if seen.written >= REPEATS:
-            seen.suppressed += 1
-            return False
-        seen.written += 1
+        with self._lock:
+            seen = self._seen.setdefault(key, _Seen(now, record.levelno))
+            self._seen.move_to_end(key)
+            if len(self._seen) > MAX_TEMPLATES:
+                self._seen.popitem(last=False)
+            if now - seen.since < WINDOW and seen.written >= REPEATS:
+                seen.suppressed += 1
+                return False
+            left_out = self._passed(seen, now)
+        if left_out:
+            record.msg = f"{record.getMessage()} (suppressed {left_out} more like this)"
+            record.args = None
         return True
+
+    def due(self, now: float | None = None) -> list[logging.LogRecord]:
+        """Return what is to be said of lines that were left out, and that no later one like them has told."""
+        now = self._clock() if now is None else now
+        with self._lock:
+            told = [
+                _record(
+                    key[0], seen.level, "suppressed %d more like this: %s", seen.suppressed, key[1]
+                )
+                for key, seen in self._seen.items()
+                if seen.suppressed and now - seen.since >= WINDOW
+            ]
+            for seen in self._seen.values():
+                if now - seen.since >= WINDOW:
+                    seen.suppressed = 0
+        return told
+
+    def _passed(self, seen: _Seen, now: float) -> int:
+        if now - seen.since < WINDOW:
+            seen.written += 1
+            return 0
+        left_out, seen.suppressed = seen.suppressed, 0
+        seen.since, seen.written = now, 1
+        return left_out
+
+
+def _record(name: str, level: int, message: str, *args: object) -> logging.LogRecord:
+    return logging.LogRecord(name, level, "", 0, message, args, None)
 
 
 @lru_cache(maxsize=2)

@@ -39,8 +39,16 @@ def record(
     return made
 
 
+class Written(io.StringIO):
+    """What was written, all of it."""
+
+    def getvalue(self) -> str:
+        logging.getLogger().handlers[0].flush()
+        return super().getvalue()
+
+
 def written(form: Literal["console", "json"]) -> io.StringIO:
-    stream = io.StringIO()
+    stream = Written()
     configure(form=form, level="info", stream=stream)
     return stream
 
@@ -148,13 +156,41 @@ def test_repeated_warnings_are_counted_instead_of_written() -> None:
     assert repeats.filter(record("dropped %d", 51, level=logging.WARNING))
 
 
-def test_different_warnings_do_not_hide_each_other_and_errors_always_pass() -> None:
+def test_different_warnings_do_not_hide_each_other() -> None:
     repeats = Repeats(lambda: 0.0)
     for _ in range(REPEATS + 1):
         repeats.filter(record("one %s", level=logging.WARNING))
     assert not repeats.filter(record("one %s", level=logging.WARNING))
     assert repeats.filter(record("two %s", level=logging.WARNING))
-    assert all(repeats.filter(record("bad %s", level=logging.ERROR)) for _ in range(100))
+
+
+def test_a_flood_of_errors_is_counted_too_and_what_is_told_of_requests_is_not() -> None:
+    repeats = Repeats(lambda: 0.0)
+    passed = [repeats.filter(record("bad %s", level=logging.ERROR)) for _ in range(100)]
+    assert sum(passed) == REPEATS
+    assert all(repeats.filter(record("done %s", level=logging.INFO)) for _ in range(100))
+
+
+def test_the_count_of_a_flood_that_has_ended_is_told_once() -> None:
+    now = [0.0]
+    repeats = Repeats(lambda: now[0])
+    for _ in range(50):
+        repeats.filter(record("bad %s", level=logging.ERROR))
+    assert repeats.due() == []
+    now[0] = WINDOW
+    (told,) = repeats.due()
+    assert told.levelname == "ERROR"
+    assert told.getMessage() == f"suppressed {50 - REPEATS} more like this: bad %s"
+    assert repeats.due() == []
+
+
+def test_the_count_of_a_flood_is_told_at_the_end_of_the_process() -> None:
+    stream = written("console")
+    for _ in range(50):
+        logging.getLogger("modelvine.test").warning("dropped %s", "x")
+    logging.getLogger().handlers[0].close()
+    assert stream.getvalue().count("\n") == REPEATS + 1
+    assert f"suppressed {50 - REPEATS} more like this: dropped %s" in stream.getvalue()
 
 
 def test_the_count_of_warnings_is_bounded() -> None:
