@@ -27,7 +27,9 @@ from router.errors import (
     AnswerBroken,
     NobodyServes,
     NoCapacity,
+    WorkerAway,
     WorkerBusy,
+    WorkerLoading,
     WorkerStale,
     WorkerUnreachable,
 )
@@ -56,7 +58,15 @@ _CLIENT = {
 }
 
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[\w.]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_WAITS = (NobodyServes, NoCapacity, WorkerBusy, WorkerStale, WorkerUnreachable)
+_WAITS = (
+    NobodyServes,
+    NoCapacity,
+    WorkerAway,
+    WorkerBusy,
+    WorkerLoading,
+    WorkerStale,
+    WorkerUnreachable,
+)
 
 
 def settings_table(section: str) -> Iterable[str]:

@@ -46,6 +46,7 @@ SETTINGS = {
         "max_event_bytes": 1024,
         "queue": 1,
         "queue_timeout": 0.4,
+        "ready_timeout": 0.3,
     }
 }
 
@@ -261,7 +262,19 @@ async def a_worker_that_is_gone(scene: Scene) -> None:
     await scene.chat(GONE)
 
 
-@provokes(router.WorkerStale, hops=(1,))
+@provokes(router.WorkerLoading)
+async def a_worker_that_is_still_loading(scene: Scene) -> None:
+    scene.worker.fail(status=503, refusal=b'{"error":{"message":"Loading model","code":503}}')
+    await scene.chat()
+
+
+@provokes(router.WorkerStale, hops=(0,))
+async def a_worker_that_has_no_such_model(scene: Scene) -> None:
+    scene.worker.fail(status=404, refusal=b'{"error":{"message":"no such model"}}')
+    await scene.chat()
+
+
+@provokes(router.WorkerAway, hops=(1,))
 async def a_worker_that_is_gone_elsewhere(scene: Scene) -> None:
     await scene.chat(GONE)
 
