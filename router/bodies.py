@@ -17,6 +17,9 @@ from router.media import media_of
 MAX_MODEL_CHARACTERS = 513
 """`PROJECT/MODEL`, each at most 256 bytes."""
 
+MAX_NAMES = 8
+"""Names that a body may list in `models`: each may cost `router.attempts` attempts."""
+
 MAX_VALUES = 2_000_000
 """Values in one JSON body: more would cost hundreds of megabytes once parsed. A million tokens of text have far fewer."""
 
@@ -38,11 +41,15 @@ _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a body says that routing needs. `fields` are its other top-level fields; of a form, the short text ones."""
+    """What a body says that routing needs. `fields` are its other top-level fields; of a form, the short text ones.
+
+    `names` are those to be asked for in turn where the body lists several (`models`); `model` is the first of them.
+    """
 
     model: str
     stream: bool
     fields: Mapping[str, object]
+    names: tuple[str, ...] = ()
 
 
 def read(body: bytes, content_type: str) -> Asked:
@@ -61,7 +68,16 @@ def read(body: bytes, content_type: str) -> Asked:
     wanted = fields.get("stream")
     if wanted is not None and not isinstance(wanted, bool):
         raise BadRequest("`stream` must be true or false", param="stream")
+    if fields.get("models") is not None:
+        names = _names(fields)
+        return Asked(names[0], bool(wanted), fields, names)
     return Asked(_model(fields.get("model")), bool(wanted), fields)
+
+
+def with_one_model(asked: Asked) -> bytes:
+    """Write a body that lists several models anew, with the first alone: workers do not know such lists."""
+    others = {name: value for name, value in asked.fields.items() if name != "models"}
+    return orjson.dumps(others | {"model": asked.model})
 
 
 def with_model(body: bytes, content_type: str, model: str) -> bytes:
@@ -134,6 +150,14 @@ def _check_named_once(body: bytes, fields: Mapping[str, object]) -> None:
 
 def _has_escaped_letters(body: bytes) -> bool:
     return b"\\u006" in body and _ESCAPED_LETTER.search(body) is not None
+
+
+def _names(fields: Mapping[str, object]) -> tuple[str, ...]:
+    listed, first = fields["models"], fields.get("model")
+    if not isinstance(listed, list) or not listed or len(listed) > MAX_NAMES:
+        raise BadRequest(f"`models` must list 1 to {MAX_NAMES} names", param="models")
+    names = listed if first is None else [first, *listed]
+    return tuple(dict.fromkeys(map(_model, names)))
 
 
 def _model(model: object) -> str:

@@ -214,6 +214,9 @@ class Continuing:
 
 def of(request: Request) -> Continuing | None:
     """Return the stream that a request will be answered with, if its caller wants it to be continued and it can be."""
+    # With a list of models, another one could go on.
+    if request.fallbacks:
+        return None
     if not (request.continues and request.stream and request.kind in (Kind.CHAT, Kind.COMPLETION)):
         return None
     fields = _object(request.body)

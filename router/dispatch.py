@@ -13,12 +13,13 @@ from registry.records import Load, PeerId, Service
 from router.attempts import Failure, attempts
 from router.candidates import Candidate, Excluded, Field, Reason, candidates
 from router.dialects import Answer, Dialect
-from router.errors import NobodyServes, WorkerBusy, WorkerError, WorkerFailed
+from router.errors import NobodyServes, RouterError, WorkerBusy, WorkerError, WorkerFailed
 from router.health import Condition
 from router.holding import Holding
 from router.inquiry import Inquiry
 from router.ledger import Ledger
 from router.lending import Lender, Lending
+from router.names import in_turn
 from router.nobody import nobody
 from router.policies import Policy, in_order
 from router.readiness import not_ready
@@ -152,32 +153,46 @@ class Router:
         began = self._now()
         self._ledger.asked()
         try:
-            begun = await self._tried(request)
+            begun = await self._by_names(request)
         except (NobodyServes, WorkerError) as error:
-            begun = await self._otherwise(request, error, began)
-        self._holding.readiness.answered(request.model, self._now())
+            if not not_ready(error) or not request.holds or self._draining():
+                raise
+            begun = await self._holding.until_ready(request, error, began, self._by_names)
+        self._holding.readiness.answered(begun[0].request.model, self._now())
         return begun
 
-    async def _otherwise(
-        self, request: Request, error: NobodyServes | WorkerError, began: float
-    ) -> tuple[Attempt, Routed]:
-        """Wait for a slot of who is only full, or until somebody is ready; raise the error where neither is to be expected."""
-        field = self._field(request)
-        full = self._only_full(field)
-        if full and isinstance(error, WorkerError) and error.elsewhere:
-            return await self._try(request, await self._slot(request, full))
-        if isinstance(error, WorkerBusy):
-            told = (e.seconds for e in field.excluded if e.reason is Reason.TOLD)
-            error.retry_after = min((error.retry_after, *told))
-        elif not_ready(error) and request.holds and not self._draining():
-            return await self._holding.until_ready(request, error, began, self._tried)
-        raise error
+    async def _by_names(self, request: Request) -> tuple[Attempt, Routed]:
+        if not request.fallbacks:
+            return await self._by_name(request, 0)
+        names, tried = in_turn(request), 0
+        asked = next(names)
+        while True:
+            try:
+                return await self._by_name(asked, tried)
+            except RouterError as error:
+                failed = error
+            # Of an error that left without an attempt nothing was tried.
+            tried = failed.attempts = failed.attempts or tried
+            asked = names.send(failed)
+            if not self._afford(None, failed):
+                raise failed
 
-    async def _tried(self, request: Request) -> tuple[Attempt, Routed]:
-        return await self._try(request, await self._ordered(request))
+    async def _by_name(self, request: Request, before: int) -> tuple[Attempt, Routed]:
+        """Ask by one name, after so many attempts by others; where all fail, wait for a slot of who is only full."""
+        try:
+            return await self._try(request, await self._ordered(request), before)
+        except WorkerError as error:
+            field = self._field(request)
+            full = self._only_full(field)
+            if full and error.elsewhere:
+                return await self._try(request, await self._slot(request, full), before)
+            if isinstance(error, WorkerBusy):
+                told = (e.seconds for e in field.excluded if e.reason is Reason.TOLD)
+                error.retry_after = min((error.retry_after, *told))
+            raise
 
     async def _try(
-        self, request: Request, ordered: tuple[list[Candidate], bool]
+        self, request: Request, ordered: tuple[list[Candidate], bool], before: int
     ) -> tuple[Attempt, Routed]:
         began = self._now()
         left, holds_slot = ordered
@@ -195,7 +210,7 @@ class Router:
                     self._desk,
                     request,
                     candidate,
-                    number=tried,
+                    number=before + tried,
                     others=tuple(left) if tried < most else (),
                     holds_slot=holds_slot,
                 )
@@ -207,7 +222,7 @@ class Router:
                 return attempt, routed
             candidate, tried, holds_slot = tries.send(failure), tried + 1, False
 
-    def _afford(self, candidate: Candidate, error: WorkerError) -> bool:
+    def _afford(self, candidate: Candidate | None, error: RouterError) -> bool:
         affordable = self._ledger.afford(candidate, error)
         if not affordable:
             log.warning("a failure is not tried elsewhere: router.retry_share is spent: %s", error)

@@ -11,7 +11,7 @@ from registry.records import Load, PeerId, Service
 from router.budget import Budget
 from router.candidates import Candidate, Known
 from router.dialects import Answer
-from router.errors import WorkerBusy, WorkerError, WorkerRejected
+from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected
 from router.events import EVENTS
 from router.health import Condition, Health, Sign
 from router.lending import Lender, Lent
@@ -130,12 +130,15 @@ class Ledger:
         """A request came in."""
         self._budget.began(self._now())
 
-    def afford(self, candidate: Candidate, error: WorkerError) -> bool:
-        """Say whether one more attempt may follow this failure, and take it as made."""
+    def afford(self, candidate: Candidate | None, error: RouterError) -> bool:
+        """Say whether one more attempt may follow this failure, of this candidate where it is known, and take it as made."""
         # What was never begun costs the workers nothing when it is tried again.
-        if not error.sent:
+        if not isinstance(error, WorkerError) or not error.sent:
             return True
-        if self._budget.spend(candidate.place, 1 + self._under_way(candidate), self._now()):
+        place, under_way = "", 0
+        if candidate is not None:
+            place, under_way = candidate.place, 1 + self._under_way(candidate)
+        if self._budget.spend(place, under_way, self._now()):
             return True
         self.events["retries_refused"] += 1
         return False

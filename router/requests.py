@@ -43,7 +43,8 @@ class Request:
     second hop. `session` is what the caller calls the conversation that it belongs to. `passed` are the headers that travel
     with the request (trace context), lower-case names. `caller` tells whom it is for, so that all get their turn, and `waits`
     says that it may queue: not when it has others to go to. `holds` says that it may wait for somebody to be ready, and
-    `continues` that another worker shall take up a text stream whose worker dies.
+    `continues` that another worker shall take up a text stream whose worker dies. `fallbacks` are the names to be asked for in
+    turn when nobody answers by the first; the body holds the first alone.
     """
 
     id: str
@@ -59,4 +60,5 @@ class Request:
     waits: bool = True
     holds: bool = True
     continues: bool = False
+    fallbacks: tuple[str, ...] = ()
     passed: Mapping[str, str] = field(default_factory=lambda: NOTHING_PASSED)

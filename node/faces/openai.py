@@ -67,6 +67,8 @@ async def read_request(
     body = await read_body(http, limit=settings.max_body_bytes, idle=settings.idle_timeout)
     content_type = content_type_of(http, body)
     asked = bodies.read(body, content_type)
+    if asked.names:
+        body = bodies.with_one_model(asked)
     return Request(
         id=http.id,
         kind=kind,
@@ -83,6 +85,7 @@ async def read_request(
         holds=HOP not in http.headers or http.headers.get(WAIT_HEADER) == READY,
         # Whoever the caller asked takes the stream up, so nobody else has to.
         continues=http.headers.get(CONTINUE) == "1" and HOP not in http.headers,
+        fallbacks=asked.names[1:],
         passed=passed(http),
     )
 

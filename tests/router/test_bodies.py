@@ -193,3 +193,39 @@ def test_nesting_is_read_as_deep_as_can_be_written_again() -> None:
     assert orjson.dumps(bodies.read(nested(bodies.MAX_DEPTH), JSON).fields)
     with pytest.raises(BadRequest):
         bodies.read(nested(bodies.MAX_DEPTH + 10), JSON)
+
+
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ('"models":["a"]', ("a",)),
+        ('"models":["a","b"]', ("a", "b")),
+        ('"model":"a","models":["b","p/c"]', ("a", "b", "p/c")),
+        ('"model":"a","models":["b","a","b"]', ("a", "b")),
+        ('"model":null,"models":["a","b"]', ("a", "b")),
+    ],
+)
+def test_a_body_may_list_models_and_is_written_anew_with_the_first(
+    said: str, names: tuple[str, ...]
+) -> None:
+    body = b'{"x":[1.5,{"models":["not","these"]}],%b,"stream":true}' % said.encode()
+    asked = bodies.read(body, JSON)
+    assert (asked.model, asked.names, asked.stream) == (names[0], names, True)
+    assert json.loads(bodies.with_one_model(asked)) == {
+        "x": [1.5, {"models": ["not", "these"]}],
+        "model": names[0],
+        "stream": True,
+    }
+
+
+@pytest.mark.parametrize(
+    "said", ["[]", '"a"', "{}", "[1]", '[""]', '["a",null]', json.dumps([*"abcdefghi"])]
+)
+def test_a_list_of_models_is_short_and_of_names(said: str) -> None:
+    with pytest.raises(BadRequest) as bad:
+        bodies.read(b'{"model":"m","models":%b}' % said.encode(), JSON)
+    assert bad.value.param in ("model", "models")
+
+
+def test_a_body_whose_list_of_models_is_null_lists_none() -> None:
+    assert bodies.read(b'{"model":"m","models":null}', JSON).names == ()

@@ -13,7 +13,7 @@ from registry.records import Standing
 from registry.signing import Identity
 from router.requests import Kind
 from tests.node.faces.assembly import Pair, World, node, settings_of, told, until
-from tests.workers.openai_worker import WORDS, OpenAIWorker
+from tests.workers.openai_worker import WORDS, OpenAIWorker, running
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "a secret prompt"}]}
 PATH = "/v1/chat/completions"
@@ -131,6 +131,85 @@ class TestARequest:
         async with mesh.two.http.post(PATH, json=CHAT, headers=headers) as response:
             assert response.status in (404, 503)
         assert worker.received == []
+
+
+class TestAListOfModels:
+    """`models` in the body: names that are asked for in turn."""
+
+    HELLO = CHAT["messages"]
+
+    async def ask(self, at, *models, **more):
+        body = {"models": [*models], "messages": self.HELLO, **more}
+        async with at.http.post(PATH, json=body) as response:
+            return response, await response.json()
+
+    @pytest.fixture
+    async def two_models(self, mesh, worker):
+        async with running() as other:
+            await mesh.one.register(worker, model="first")
+            await mesh.one.register(other, model="second")
+            await mesh.knows(mesh.two, "first")
+            await mesh.knows(mesh.two, "second")
+            yield mesh, worker, other
+
+    @pytest.mark.parametrize("hops", [0, 1])
+    async def test_is_answered_by_the_first_that_somebody_serves(self, two_models, hops):
+        mesh, worker, other = two_models
+        at = mesh.two if hops else mesh.one
+        response, body = await self.ask(at, "unheard-of", "second", "first")
+        assert (response.status, body["model"]) == (200, "second")
+        assert orjson.loads(other.received[-1].body) == {"model": "second", "messages": self.HELLO}
+        assert worker.received == []
+
+    @pytest.mark.parametrize("hops", [0, 1])
+    @pytest.mark.parametrize("status", [429, 500, 503])
+    async def test_goes_on_to_the_next_when_all_attempts_failed(self, two_models, hops, status):
+        mesh, worker, other = two_models
+        worker.fail(status=status)
+        at = mesh.two if hops else mesh.one
+        response, body = await self.ask(at, "second", model="first")
+        assert (response.status, body["model"]) == (200, "second")
+        assert response.headers["x-modelvine-attempts"] == "2"
+        assert (len(worker.received), len(other.received)) == (1, 1)
+
+    async def test_stays_with_the_first_whose_worker_finds_fault_with_the_request(self, two_models):
+        mesh, worker, other = two_models
+        worker.fail(status=400)
+        response, _ = await self.ask(mesh.one, "first", "second")
+        assert response.status == 400
+        assert other.received == []
+
+    async def test_does_not_queue_while_another_has_a_slot(self, two_models):
+        mesh, worker, _ = two_models
+        await mesh.one.register(worker, model="first", capacity=1)
+        worker.fail(delay_headers=2)
+        async with asyncio.TaskGroup() as group:
+            taken = group.create_task(self.ask(mesh.one, "first"))
+            await until(lambda: worker.received)
+            _, body = await self.ask(mesh.one, "first", "second")
+            assert body["model"] == "second"
+            assert not taken.done()
+
+    async def test_waits_for_all_of_them_when_none_is_ready(self, worker):
+        async with (
+            node(World(MemoryNet()), settings_of(ready_timeout=8.0)) as one,
+            running() as other,
+        ):
+            await one.register(worker, model="first")
+            await one.register(other, model="second")
+            for each in (worker, other):
+                each.fail(status=503, refusal=TestAModelThatLoads.LLAMA_CPP)
+            async with asyncio.TaskGroup() as group:
+                asking = group.create_task(self.ask(one, "first", "second"))
+                await until(lambda: one.context.router.held == 1)
+                other.fail()
+            assert asking.result()[1]["model"] == "second"
+
+    async def test_of_nobody_is_404_and_of_no_names_400(self, alone):
+        response, body = await self.ask(alone, "x", "y")
+        assert (response.status, body["error"]["code"]) == (404, "model_not_found")
+        response, body = await self.ask(alone)
+        assert (response.status, body["error"]["param"]) == (400, "models")
 
 
 class TestAModelThatLoads:
