@@ -27,6 +27,7 @@ from node.listening import TRUSTED_PER_NODE, bind, place_of, serve, welcome
 from node.reach import host_of, reach_of, within_reach
 from node.refusals import Refusals
 from node.settings import Settings
+from node.surfaces import surfaces, told, warned
 from node.tasks import supervise
 from registry.errors import RegistryError
 from registry.records import Reach, Standing
@@ -90,7 +91,7 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
             ]
             _settle()
             ready(f"ready http=http://{listening.http} p2p={registry.mesh.addresses()[0]}")
-            log.info("%s", _surfaces(settings, listening, registry.mesh.addresses()))
+            _tell_surfaces(settings, listening, registry.mesh.addresses())
             if not parts.bootstrap.addresses and len(registry.catalog.held) == 1:
                 private = bool(settings.node.swarm_key)
                 log.info("%s", invitation(registry.mesh.addresses(), private=private))
@@ -113,14 +114,11 @@ def _background(
     }
 
 
-def _surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> str:
-    """Say who can reach what, so that nothing is open by accident."""
-    public = "this machine" if host_port(listening.http).loopback else "EVERYBODY, without a key"
-    peers = "nodes with the swarm key" if settings.node.swarm_key else "any node"
-    return (
-        f"serving {public} at http://{listening.http}; {peers} at {', '.join(mesh)} "
-        f"and https://{listening.link}"
-    )
+def _tell_surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> None:
+    found = surfaces(settings, listening, mesh)
+    log.info("%s", told(found))
+    if warning := warned(found):
+        log.warning("%s", warning)
 
 
 def _settle() -> None:
