@@ -30,6 +30,7 @@ CONTINUE = "x-modelvine-continue"
 """The header in which a caller says `1` when another worker shall go on with a text stream whose worker dies."""
 
 _LONGEST_SESSION = 256
+_NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 
 # What they accept and the W3C's trace context travel on; callers' keys and cookies never do.
 _PASSED = ("accept", "traceparent", "tracestate")
@@ -79,7 +80,7 @@ async def read_request(
         pin=_pin(http.headers, asked.fields),
         # A hop header on the public side forbids a second hop as well: it is how loops end.
         own_only=own_only or HOP in http.headers,
-        session=session_of(http),
+        session=session_of(http, asked.fields),
         caller=_caller(http),
         waits=HOP not in http.headers or WAIT_HEADER in http.headers,
         holds=HOP not in http.headers or http.headers.get(WAIT_HEADER) == READY,
@@ -96,9 +97,11 @@ def _caller(http: web.Request) -> str:
     return str(hash(said)) if said else http.remote or ""
 
 
-def session_of(http: web.Request) -> str:
-    """Return what a caller calls its conversation; bytes that are no text are replaced."""
-    return http.headers.get(SESSION, "")[:_LONGEST_SESSION].encode(errors="replace").decode()
+def session_of(http: web.Request, fields: Mapping[str, object] = _NO_FIELDS) -> str:
+    """Return what a caller calls its conversation, by header or as OpenAI has it; what is no text in it is replaced."""
+    said = http.headers.get(SESSION) or fields.get("prompt_cache_key")
+    text = said if isinstance(said, str) else ""
+    return text[:_LONGEST_SESSION].encode(errors="replace").decode()
 
 
 def content_type_of(http: web.Request, body: bytes) -> str:

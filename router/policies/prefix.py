@@ -2,8 +2,8 @@
 
 Its cache still holds what was said before, so the answer begins sooner. Whoever has read most of it comes first, of several
 the idler; tools and the system's words, which all chats of a service share, draw nobody. A new conversation goes where
-rendezvous hashing of its first words sends it, on every node alike. Bounded by load: a machine with far more than its
-share, or without a free slot while another has one, is passed over (`router.weights`).
+rendezvous hashing of its session or its first words sends it, on every node alike. Bounded by load: a machine with far more
+than its share, or without a free slot while another has one, is passed over (`router.weights`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,9 @@ class Prefix(Policy):
         talk = self._read(request)
         if not talk.own:
             return self._otherwise.order(request, candidates, random)
-        return with_room_first(self._preferred(talk, candidates))
+        # A name that the caller gave holds chats together that begin unlike.
+        key = request.session.encode() or talk.key
+        return with_room_first(self._preferred(talk, key, candidates))
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
         """Say how much of the conversation it has read, and whether it has room for it."""
@@ -53,7 +55,7 @@ class Prefix(Policy):
         if not talk.own:
             return self._otherwise.why(request, candidate, among)
         read = self._read_by(talk).get(candidate.key)
-        said = "by the hash of the conversation's first words"
+        said = "by the hash of its session" if request.session else "by the hash of its first words"
         if read is not None:
             said = (
                 f"it has read {read.messages} of this conversation's {talk.messages} messages, "
@@ -101,7 +103,9 @@ class Prefix(Policy):
             self._last = mark, conversation(request)
         return self._last[1]
 
-    def _preferred(self, talk: Conversation, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def _preferred(
+        self, talk: Conversation, key: bytes, candidates: Sequence[Candidate]
+    ) -> list[Candidate]:
         read = self._read_by(talk)
 
         def place(candidate: Candidate) -> tuple[int, float]:
@@ -109,7 +113,7 @@ class Prefix(Policy):
             found = read.get(candidate.key)
             return (-found.size, candidate.expected) if found else (0, 0.0)
 
-        return sorted(rendezvous(talk.key, candidates), key=place)
+        return sorted(rendezvous(key, candidates), key=place)
 
     def _read_by(self, talk: Conversation) -> Mapping[_Key, Beginning]:
         """Return the longest beginning that each machine has read, as far as it is worth going there for it."""

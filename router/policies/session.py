@@ -1,7 +1,7 @@
-"""A caller's session stays with one machine: requests with the same `x-modelvine-session` go to the same candidate.
+"""A caller's session stays with one machine: requests with the same `x-modelvine-session` header, or `prompt_cache_key`.
 
 Rendezvous hashing by slots: every node comes to the same choice without a word between them, and when a machine comes or
-goes only its own sessions move. A machine with far more than its share is passed over. Without the header: power of two
+goes only its own sessions move. A machine with far more than its share is passed over. Without a session: power of two
 choices.
 """
 

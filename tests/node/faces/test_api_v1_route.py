@@ -134,6 +134,22 @@ class TestASession:
         assert "the session's home" in body["candidates"][0]["why"]
         assert [c["figures"] for c in body["candidates"]] == [{"place": n} for n in range(3)]
 
+    async def test_is_named_by_header_or_as_openai_has_it(self, worker):
+        async with node(World(MemoryNet()), settings_of(policy="session")) as one:
+            for cid in ("a", "b", "c", "d"):
+                await one.register(worker, cid=cid)
+
+            async def home(body, **headers):
+                _, found = await told(one.http.post("/api/v1/route", json=body, headers=headers))
+                return found["candidates"][0]["cid"], found["candidates"][0]["why"]
+
+            for name in ("s", "t", "u"):
+                cid, why = await home(CHAT | {"prompt_cache_key": name})
+                assert "the session's home" in why
+                assert await home(CHAT, **{"x-modelvine-session": name}) == (cid, why)
+            for none in ({"prompt_cache_key": 7}, {"prompt_cache_key": ""}, {}):
+                assert "p2c" in (await home(CHAT | none))[1]
+
 
 async def test_who_is_new_and_has_enough_comes_last_and_the_explanation_says_so(alone, worker):
     worker.fail(delay_between=60)

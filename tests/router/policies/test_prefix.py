@@ -99,6 +99,13 @@ def test_nobody_waits_for_a_slot_of_a_warm_machine_while_another_has_one() -> No
     assert policy.order(later, full, CHANCE)[0].node == MACHINES[2].node
 
 
+def test_conversations_of_one_session_begin_at_one_machine() -> None:
+    policy = Prefix()
+    asked = [replace(turn(f"question {number}"), session="s") for number in range(20)]
+    assert len({policy.order(one, MACHINES, CHANCE)[0].node for one in asked}) == 1
+    assert "session" in policy.why(asked[0], MACHINES[0], MACHINES)
+
+
 def test_the_figures_say_how_much_has_been_read() -> None:
     policy = Prefix()
     first, later = turn("hi"), turn("hi", "hello", "how?")
