@@ -10,7 +10,7 @@ MADE := $(VENV)/made
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --quiet $(UPGRADE)
 
-.PHONY: help demo test swarm check fmt docs bench install lock clean
+.PHONY: help demo test swarm check fmt docs bench soak install lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ docs: $(MADE)/dev ## the generated tables of docs/ again
 
 bench: $(MADE)/dev ## what the project measures about itself
 	@$(BIN)/python -m bench $(ARGS)
+
+soak: $(MADE)/dev ## 200,000 requests, kills and freezes throughout; ARGS="--requests 2000 --rate 200" is a look
+	@$(BIN)/python -m bench.soak $(ARGS)
 
 install: $(MADE)/node ## a node and nothing else, in .venv
 	@echo "installed: $(BIN)/modelvine up"

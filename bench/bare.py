@@ -3,6 +3,7 @@
 python -m bench.bare PORT WORKER_HOST:PORT
 """
 
+import logging
 import sys
 
 import orjson
@@ -51,6 +52,8 @@ def app(worker: str) -> web.Application:
 
 
 if __name__ == "__main__":
+    # What it says of callers who hang up is not asked here.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
     web.run_app(
         app(sys.argv[2]),
         host="127.0.0.1",

@@ -30,7 +30,6 @@ HERE = Path(__file__).resolve().parent
 WORKER_PORT, BARE_PORT = 28_000, 28_104
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
-MARK_BEGIN, MARK_END = "<!-- bench begin -->", "<!-- bench end -->"
 
 Figures = dict[str, float]
 
@@ -257,13 +256,14 @@ def heading(arguments: argparse.Namespace) -> str:
     return f"Measured {datetime.now(UTC):%Y-%m-%d} with `{command}` on {machine}; medians.\n"
 
 
-def replace_between_marks(file: Path, text: str) -> None:
-    """Put the table where the page keeps it."""
-    before, _, rest = file.read_text().partition(MARK_BEGIN)
-    _, found, after = rest.partition(MARK_END)
+def replace_between_marks(file: Path, text: str, name: str = "bench") -> None:
+    """Put a table where the page keeps it."""
+    begin, end = f"<!-- {name} begin -->", f"<!-- {name} end -->"
+    before, _, rest = file.read_text().partition(begin)
+    _, found, after = rest.partition(end)
     if not found:
-        raise ValueError(f"{file} has no {MARK_BEGIN} … {MARK_END}")
-    file.write_text(f"{before}{MARK_BEGIN}\n{text}\n{MARK_END}{after}")
+        raise ValueError(f"{file} has no {begin} … {end}")
+    file.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def main() -> int:

@@ -49,6 +49,10 @@ class Sizes:
     """Peers connected to the mesh."""
     loop_lag: float
     """Seconds by which the event loop woke too late at worst."""
+    tasks: int
+    """Tasks of the event loop."""
+    threads: int
+    """Threads of Python."""
     relaying: Mapping[str, int]
     """What others have at this node as a relay now."""
     relayed: Mapping[str, int]
@@ -221,6 +225,8 @@ class _Momentary(Collector):
             "Seconds by which the event loop woke too late, the worst of the last minute.",
             sizes.loop_lag,
         )
+        yield GaugeMetricFamily("modelvine_tasks", "Tasks of the event loop.", sizes.tasks)
+        yield GaugeMetricFamily("modelvine_threads", "Threads of Python.", sizes.threads)
         yield _labelled(
             GaugeMetricFamily("modelvine_up", "Whether a part works (1) or not.", labels=("part",)),
             sizes.up,

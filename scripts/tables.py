@@ -45,6 +45,8 @@ SIZES = Sizes(
     routed={"retries_refused": 0},
     connections=0,
     loop_lag=0.0,
+    tasks=1,
+    threads=1,
     relaying={"circuits": 1},
     relayed={"bytes": 1},
 )

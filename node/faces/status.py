@@ -1,5 +1,7 @@
 """Is this node well? For load balancers (`/healthz`, `/readyz`), for Prometheus (`/metrics`), and for people."""
 
+import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -91,6 +93,8 @@ def _sizes(context: Context) -> Sizes:
         routed=context.router.events,
         connections=len(registry.mesh.connections()),
         loop_lag=context.lateness.worst(time.monotonic()),
+        tasks=len(asyncio.all_tasks()),
+        threads=threading.active_count(),
         relaying={what: count for what, count in relay.items() if what in _NOW},
         relayed={what: count for what, count in relay.items() if what not in _NOW},
     )

@@ -18,6 +18,8 @@ SIZES = Sizes(
     routed={"retries_refused": 3},
     connections=2,
     loop_lag=0.25,
+    tasks=30,
+    threads=3,
     relaying={"circuits": 1},
     relayed={"bytes": 1},
 )

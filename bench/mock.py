@@ -1,0 +1,46 @@
+"""Which worker costs next to nothing? One in C, at a port of its own that it keeps."""
+
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+LOADGEN = HERE / "bin/loadgen"
+_MOCK = HERE / "bin/mock_worker"
+
+
+def build() -> None:
+    """Compile the worker and the load generator, where their sources are newer."""
+    subprocess.run(["make", "-s", "-C", str(HERE / "csrc")], check=True)
+
+
+class Mock:
+    """The worker as a process."""
+
+    def __init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._process = self._run()
+
+    @property
+    def api(self) -> str:
+        """Where its node reaches it."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def kill(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait(10)
+
+    def again(self) -> None:
+        """Run it again."""
+        self._process = self._run()
+
+    def send(self, what: signal.Signals) -> None:
+        """Stop it in its tracks, or let it go on."""
+        self._process.send_signal(what)
+
+    def _run(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([str(_MOCK), "-p", str(self.port)], stdin=subprocess.DEVNULL)

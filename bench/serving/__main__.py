@@ -1,0 +1,76 @@
+"""What does a node do when everybody comes at once, or reads too slowly? Its behaviour in figures, beside the goals.
+
+    python -m bench.serving                        everything, some four minutes
+    python -m bench.serving --only overload
+
+Nodes and workers on loopback, each a process of its own; needs a C compiler. Exit status 1: a goal was missed.
+"""
+
+import argparse
+import asyncio
+import os
+import platform
+import sys
+import tempfile
+from contextlib import AsyncExitStack, ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.compare import replace_between_marks
+from bench.mock import build
+from bench.serving import images, overload, readers, starting, streams
+from bench.serving.rows import Row, table
+from bench.serving.scene import Scene
+from tests.swarm.client import connected
+from tests.swarm.nodes import Swarm
+
+PARTS = {
+    "starting": starting.measure,
+    "overload": overload.measure,
+    "readers": readers.measure,
+    "images": images.measure,
+    "streams": streams.measure,
+}
+
+
+async def measure(only: list[str], folder: Path) -> list[Row]:
+    """Take the parts one after the other, each with nodes of its own."""
+    rows: list[Row] = []
+    for name in only:
+        print(name, file=sys.stderr, flush=True)
+        place = folder / name
+        place.mkdir()
+        async with AsyncExitStack() as stack:
+            swarm = stack.enter_context(Swarm(place))
+            client = await stack.enter_async_context(connected())
+            ended = stack.enter_context(ExitStack())
+            rows += await PARTS[name](Scene(swarm, client, place, ended))
+    return rows
+
+
+def main() -> int:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.serving",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", default=",".join(PARTS), help=f"of: {', '.join(PARTS)}")
+    parser.add_argument("--write", type=Path, help="page whose table is replaced")
+    options = parser.parse_args()
+    build()
+    with tempfile.TemporaryDirectory(prefix="modelvine-serving-") as name:
+        rows = asyncio.run(measure(options.only.split(","), Path(name)))
+    machine = f"{os.cpu_count()} CPUs, Python {platform.python_version()}"
+    only = "" if options.only == ",".join(PARTS) else f" --only {options.only}"
+    command = f"python -m bench.serving{only}"
+    measured = f"Measured {datetime.now(UTC):%Y-%m-%d} with `{command}` on {machine}."
+    text = f"{measured}\n\n{table(rows)}"
+    print(text)
+    if options.write:
+        replace_between_marks(options.write, text, "serving")
+    return 0 if all(row.kept for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

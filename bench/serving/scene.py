@@ -1,0 +1,73 @@
+"""What is measured? Nodes, workers and the load, each a process of its own, on loopback."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.compare import memory_mb
+from bench.mock import LOADGEN, Mock
+from tests.swarm.client import Client
+from tests.swarm.nodes import Node, Swarm
+
+MODEL = "mock"
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Starts what a measurement needs; everything ends with `stack`."""
+
+    swarm: Swarm
+    client: Client
+    folder: Path
+    stack: ExitStack
+
+    async def node(self, name: str) -> Node:
+        """Run a node."""
+        return await asyncio.to_thread(self.swarm.start, name)
+
+    async def serving(self, name: str) -> tuple[Node, Mock]:
+        """Run a node with a worker in C that serves `MODEL`."""
+        mock = Mock()
+        self.stack.callback(mock.kill)
+        node = await self.node(name)
+        await self.client.register(node, "bench", [MODEL], mock.api)
+        await self.client.listed([node], MODEL)
+        return node, mock
+
+    def body(self, name: str, content: bytes) -> Path:
+        """Write what the load sends."""
+        path = self.folder / f"{name}.body"
+        path.write_bytes(content)
+        return path
+
+    async def load(self, mode: str, url: str, body: Path, *more: str, **options: float) -> Mapping:
+        """Run the load generator, and return what it says."""
+        words = [mode, "-u", url, "-b", str(body), *more]
+        for name, value in options.items():
+            words += [f"-{name}", f"{value:g}"]
+        process = await asyncio.create_subprocess_exec(
+            str(LOADGEN), *words, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            output, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+        said = json.loads(output)
+        if "fatal" in said:
+            raise RuntimeError(said["fatal"])
+        return said
+
+
+def resident(node: Node) -> float:
+    """Return the resident memory of a node in MB."""
+    return memory_mb((node.actor.process.pid,))
+
+
+def chat(orders: str, *, stream: bool) -> bytes:
+    """Write a chat whose prompt carries orders to the worker in C."""
+    messages = [{"role": "user", "content": f"[[{orders}]] What does a router do?"}]
+    return json.dumps({"model": MODEL, "messages": messages, "stream": stream}).encode()

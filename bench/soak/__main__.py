@@ -1,0 +1,215 @@
+"""What becomes of a small swarm that is used, registered at and harmed for a long time?
+
+    python -m bench.soak                                   200,000 requests, 20,000 registrations: some six minutes
+    python -m bench.soak --requests 2000 --rate 200        a look
+
+Four nodes on loopback: one is asked, one serves and stays well, two serve and are killed, frozen and stopped in turn.
+Exit status 0: no request failed, and neither of the first two grew. Needs a C compiler. Ends only what it started.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.compare import write_bodies
+from bench.mock import Mock, build
+from bench.soak.crowd import Crowd
+from bench.soak.gauges import PER, TELLING, Gauge, judged, leaks, read, slope
+from bench.soak.harm import Harm, Place
+from tests.swarm.client import Client, connected
+from tests.swarm.nodes import Node, Swarm
+
+MODEL = "mock"
+NOWHERE = "http://127.0.0.1:9/v1"
+TURN = 10.0
+"""Seconds of steady load between two looks at the gauges."""
+
+AT_REST = 5.0
+LET_GO = 45.0
+"""Seconds of rest before the first look, and for connections to end that nobody needs before the last one."""
+
+STREAM_EVERY = 5
+KEPT = 20
+"""Models that are registered at one node at one time, besides the one that is asked for."""
+
+
+@dataclass(slots=True)
+class Soak:
+    """The run."""
+
+    options: argparse.Namespace
+    client: Client
+    crowd: Crowd
+    steady: list[Node]
+    harm: Harm
+    gauges: dict[str, list[Gauge]] = field(default_factory=dict)
+    registered: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    async def run(self) -> None:
+        """Warm up, then take turns until enough was asked."""
+        await self.crowd.hastily(1.0)
+        await asyncio.sleep(AT_REST)
+        await self._look()
+        async with asyncio.TaskGroup() as group:
+            harming = group.create_task(self._harm())
+            registering = group.create_task(self._register())
+            turn = 0
+            while self.crowd.seen.asked < self.options.requests:
+                turn += 1
+                left = self.options.requests - self.crowd.seen.asked
+                await self.crowd.steadily(
+                    self.options.rate, min(TURN, 1 + left / self.options.rate)
+                )
+                await self.crowd.hastily(1.0)
+                if turn % STREAM_EVERY == 1:
+                    await self.crowd.streaming(1.0)
+                await self._look()
+            harming.cancel()
+            await registering
+        await self.client.met([*self.steady, *(v.node for v in self.harm.victims)], within=30)
+        rested = time.monotonic() + LET_GO
+        while True:
+            await asyncio.sleep(AT_REST)
+            await self._look()
+            if time.monotonic() > rested or not any(
+                leaks(g[0], g[-1]) for g in self.gauges.values()
+            ):
+                return
+
+    async def _harm(self) -> None:
+        while True:
+            what = await self.harm.next()
+            self._say(what)
+            await asyncio.sleep(self.options.pause)
+
+    async def _register(self) -> None:
+        """Register models one by one at the nodes that stay, and whole projects away again, at an even pace."""
+        total = self.options.registrations
+        while self.registered < total:
+            node = self.steady[self.registered // KEPT % len(self.steady)]
+            for _ in range(min(KEPT, total - self.registered)):
+                row = {
+                    "project": "soak",
+                    "model": f"soak-{self.registered}",
+                    "api": NOWHERE,
+                    "type": 0,
+                }
+                seen = await self.client.post(node, "/api/v0/ai/model/register", row)
+                if seen.status != 200:
+                    raise RuntimeError(f"a registration was refused: {seen.body!r}")
+                self.registered += 1
+            await self.client.unregister(node, "soak")
+            # Ahead of the requests: let them catch up.
+            while self.registered / total > self.crowd.seen.asked / self.options.requests + 0.05:  # noqa: ASYNC110 (nobody signals)
+                await asyncio.sleep(0.1)
+
+    async def _look(self) -> None:
+        for node in self.steady:
+            said = await self.client.metrics(node)
+            self.gauges.setdefault(node.name, []).append(read(said, self.crowd.seen.asked))
+        last = [f"{g[-1].resident:.0f} MiB" for g in self.gauges.values()]
+        self._say(f"memory {' / '.join(last)}, {self.crowd.seen.failed} failed")
+
+    def _say(self, what: str) -> None:
+        seconds = time.monotonic() - self.began
+        done = f"{self.crowd.seen.asked:,} of {self.options.requests:,}"
+        print(f"{seconds:5.0f} s  {done}  {what}", file=sys.stderr, flush=True)
+
+    def wrong(self) -> list[str]:
+        """Say what was not as it should be."""
+        seen = self.crowd.seen
+        wrong = [w for name, gauges in self.gauges.items() for w in judged(name, gauges)]
+        if seen.failed:
+            wrong.append(f"{seen.failed} requests failed; the last with: {seen.last_error}")
+        return wrong
+
+    def table(self) -> str:
+        """Lay out what was seen."""
+        seen, names = self.crowd.seen, list(self.gauges)
+        ends = {name: (gauges[0], gauges[-1]) for name, gauges in self.gauges.items()}
+        lines = [
+            f"Soaked {datetime.now(UTC):%Y-%m-%d} for {time.monotonic() - self.began:.0f} s.",
+            "",
+            "| | |",
+            "|---|---|",
+            f"| requests, streams | {seen.requests:,}, {seen.streams:,} |",
+            f"| failed | {seen.failed} |",
+            f"| slowest | {seen.slowest:.1f} s |",
+            f"| registrations | {self.registered:,} |",
+            f"| times a node or worker was killed, frozen or stopped | {self.harm.done} |",
+        ]
+        for name in names:
+            first, last = ends[name]
+            told = f"{slope(self.gauges[name]):+.2f} MiB in {PER:,} requests"
+            if last.requests < TELLING:
+                told += " (too few to tell)"
+            lines += [
+                f"| {name}: memory | {first.resident:.1f} → {last.resident:.1f} MiB, {told} |",
+                f"| {name}: descriptors, tasks, threads | {_three(first)} → {_three(last)} |",
+            ]
+        return "\n".join(lines)
+
+
+def _three(gauge: Gauge) -> str:
+    return f"{gauge.descriptors}, {gauge.tasks}, {gauge.threads}"
+
+
+async def soak(options: argparse.Namespace, folder: Path) -> int:
+    """Start everybody, run, and say what was seen; 0 when all was well."""
+    async with AsyncExitStack() as stack:
+        workers = [Mock() for _ in range(3)]
+        for worker in workers:
+            stack.callback(worker.kill)
+        swarm = stack.enter_context(Swarm(folder))
+        client = await stack.enter_async_context(connected())
+        names = ("asked", "steady", "victim1", "victim2")
+        asked, *serving = await asyncio.to_thread(swarm.start_all, *names)
+        for node, worker in zip(serving, workers, strict=True):
+            await client.register(node, "bench", [MODEL], worker.api)
+        await client.met([asked, *serving])
+        await client.agreed([asked, *serving])
+        places = [Place(n, w) for n, w in zip(serving[1:], workers[1:], strict=True)]
+        steady = [asked, serving[0]]
+        harm = Harm(swarm, client, steady, places)
+        crowd = Crowd(asked.http, write_bodies(folder))
+        run = Soak(options, client, crowd, steady, harm)
+        async with asyncio.timeout(120 + 3 * options.requests / options.rate):
+            await run.run()
+    print(run.table())
+    wrong = run.wrong()
+    for what in wrong:
+        print(f"WRONG: {what}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the soak."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.soak",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--requests", type=int, default=200_000)
+    parser.add_argument("--registrations", type=int, help="default: a tenth of the requests")
+    parser.add_argument("--rate", type=float, default=700.0, help="requests per second")
+    parser.add_argument(
+        "--pause", type=float, default=2.0, help="seconds between two pieces of harm"
+    )
+    options = parser.parse_args(words)
+    options.registrations = options.registrations or options.requests // 10
+    build()
+    with ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="modelvine-soak-"))
+        return asyncio.run(soak(options, Path(name)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Does a node grow? Its own figures of its process over a soak: memory as a slope, everything else before and after."""
+
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SERIES = {
+    "resident": "process_resident_memory_bytes",
+    "descriptors": "process_open_fds",
+    "tasks": "modelvine_tasks",
+    "threads": "modelvine_threads",
+}
+
+MIB = 1024 * 1024
+PER = 50_000
+"""Requests by which the slope of memory is told."""
+
+SLOPE = 1.0
+"""MiB by which a node may grow in so many requests."""
+
+WARM_UP = 0.3
+"""Share of the requests after which a node's caches and pools are as full as they will be."""
+
+TELLING = 100_000
+"""Requests below which a slope is mostly chance, and not judged."""
+
+SPARE = 8
+"""Descriptors, tasks or threads that a node may have more at the end: what is open, is open by chance."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """What a node said of its process after so many requests."""
+
+    requests: int
+    resident: float
+    descriptors: int
+    tasks: int
+    threads: int
+
+
+def read(metrics: str, requests: int) -> Gauge:
+    """Read a gauge from a node's metrics."""
+    values = {name: _value(metrics, series) for name, series in SERIES.items()}
+    return Gauge(
+        requests,
+        values["resident"] / MIB,
+        int(values["descriptors"]),
+        int(values["tasks"]),
+        int(values["threads"]),
+    )
+
+
+def _value(metrics: str, series: str) -> float:
+    found = re.search(rf"^{series} (\S+)$", metrics, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"the node shows no {series}")
+    return float(found[1])
+
+
+def slope(gauges: Sequence[Gauge]) -> float:
+    """Return the MiB by which memory grew in `PER` requests, once warm."""
+    warm = [g for g in gauges if g.requests >= WARM_UP * gauges[-1].requests]
+    if len({g.requests for g in warm}) < 3:
+        return 0.0
+    line = statistics.linear_regression([g.requests for g in warm], [g.resident for g in warm])
+    return line.slope * PER
+
+
+def leaks(before: Gauge, after: Gauge) -> list[str]:
+    """Say what a node has more of at rest than it had at rest before."""
+    return [
+        f"{after_count - before_count} more {name} ({before_count} → {after_count})"
+        for name in ("descriptors", "tasks", "threads")
+        if (after_count := getattr(after, name)) > (before_count := getattr(before, name)) + SPARE
+    ]
+
+
+def judged(name: str, gauges: Sequence[Gauge]) -> list[str]:
+    """Say what is wrong with how a node changed from the first gauge, at rest, to the last, at rest again."""
+    wrong = leaks(gauges[0], gauges[-1])
+    if gauges[-1].requests >= TELLING and slope(gauges) > SLOPE:
+        wrong.append(f"memory grows by {slope(gauges):.2f} MiB in {PER:,} requests")
+    return [f"{name}: {what}" for what in wrong]

@@ -1,0 +1,88 @@
+"""What goes wrong throughout? One victim at a time, a node or its worker, killed, frozen or told to stop, then well again."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import cycle
+
+from bench.mock import Mock
+from tests.swarm.client import Client
+from tests.swarm.nodes import Node, Swarm
+
+FROZEN = 3.0
+"""Seconds."""
+
+
+@dataclass(slots=True)
+class Place:
+    """A node that serves, and its worker."""
+
+    node: Node
+    worker: Mock
+
+
+@dataclass(slots=True)
+class Harm:
+    """Does harm to some of the places in turn; `others` stay well, and one of them knows the rest."""
+
+    swarm: Swarm
+    client: Client
+    others: list[Node]
+    victims: list[Place]
+    done: int = 0
+    _order: Iterator[tuple[str, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        kinds = ("worker killed", "node frozen", "worker frozen", "node killed", "node stopped")
+        self._order = cycle((kind, n) for kind in kinds for n in range(len(self.victims)))
+
+    async def next(self) -> str:
+        """Do the next harm and undo it; return what it was, once everybody is well."""
+        kind, number = next(self._order)
+        place = self.victims[number]
+        does: dict[str, Callable[[Place], Awaitable[None]]] = {
+            "worker killed": self._kill_worker,
+            "worker frozen": self._freeze_worker,
+            "node killed": self._kill_node,
+            "node frozen": self._freeze_node,
+            "node stopped": self._stop_node,
+        }
+        await does[kind](place)
+        await self.client.met([*self.others, *(victim.node for victim in self.victims)])
+        self.done += 1
+        return f"{kind}: {place.node.name}"
+
+    async def _kill_worker(self, place: Place) -> None:
+        await asyncio.to_thread(place.worker.kill)
+        await asyncio.sleep(1)
+        place.worker.again()
+
+    async def _freeze_worker(self, place: Place) -> None:
+        place.worker.send(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(FROZEN)
+        finally:
+            place.worker.send(signal.SIGCONT)
+
+    async def _kill_node(self, place: Place) -> None:
+        await asyncio.to_thread(self.swarm.kill, place.node.actor)
+        await self._start(place)
+
+    async def _freeze_node(self, place: Place) -> None:
+        process = place.node.actor.process
+        process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.sleep(FROZEN)
+        finally:
+            process.send_signal(signal.SIGCONT)
+
+    async def _stop_node(self, place: Place) -> None:
+        code = await asyncio.to_thread(self.swarm.stop, place.node)
+        if code != 0:
+            raise RuntimeError(f"{place.node.name} was told to stop and ended with {code}")
+        await self._start(place)
+
+    async def _start(self, place: Place) -> None:
+        again = asyncio.to_thread(self.swarm.again, place.node, known=self.others)
+        place.node = await again
