@@ -111,12 +111,21 @@ def _check_delimiters(body: bytes, boundary: bytes) -> None:
     delimiter = b"--" + boundary
     if not boundary or not body.startswith(delimiter):
         raise BadRequest("the form does not begin with the boundary that its content type names")
-    seen = body.count(delimiter)
-    if seen > MAX_PARTS + 1:
+    # One pass: an image is long.
+    at, closing = 0, -1
+    for _ in range(MAX_PARTS + 1):
+        after = at + len(delimiter)
+        if body.startswith(b"--", after):
+            closing = at
+        elif not body.startswith(b"\r\n", after):
+            closing = -1
+            break
+        at = body.find(delimiter, after)
+        if at < 0:
+            break
+    else:
         raise BadRequest(f"the form has more than {MAX_PARTS} parts", status=413)
-    closing = body.rfind(delimiter + b"--")
-    plain = body.count(delimiter + b"\r\n")
-    if closing < 0 or plain + body.count(delimiter + b"--") != seen:
+    if closing < 0:
         raise BadRequest("a boundary of the form is malformed, or the last one is missing")
     if len(body) - closing > len(delimiter) + 2 + MAX_EPILOGUE_BYTES:
         raise BadRequest("the form goes on after its end")
