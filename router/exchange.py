@@ -212,7 +212,8 @@ async def refusal(exchange: Exchange) -> WorkerError:
         return WorkerRejected(
             status, (await exchange.at_most(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
         )
-    if status in (408, 425, 429):
+    # 529 is Anthropic's word for overloaded, which others have taken up.
+    if status in (408, 425, 429, 529):
         return busy(exchange)
     if status in (401, 403):
         return WorkerFailed("the worker does not let this node in")

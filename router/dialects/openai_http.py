@@ -7,6 +7,7 @@ beyond `LOOKED_AT_BYTES` are not looked at: they pass through under whatever nam
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
@@ -53,6 +54,10 @@ MOST_SLOTS = 65_535
 """More than so many at one time is no sensible number."""
 
 _DONE = b"[DONE]"
+# What servers say in a 503 that names no time: Ollama, llama.cpp, and most of what stands before them.
+_BUSY = re.compile(
+    rb"server busy|overloaded|no slots? (?:is |are )?available|queue is full", re.IGNORECASE
+)
 _QUOTES = 64
 _TELLING = (b'"code"', b'"error"', b'"model"')
 _LONGEST_FIRST = sorted((kind.value for kind in Kind), key=len, reverse=True)
@@ -157,10 +162,11 @@ async def _refusal(exchange: Exchange) -> WorkerError:
             return WorkerStale("the worker does not serve this model")
         return WorkerFailed("the worker has no such path")
     if exchange.status == 503:
-        loading = readiness.said(await exchange.at_most(MAX_REFUSAL_BYTES))
+        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+        loading = readiness.said(body)
         if loading is not None:
             return loading
-        if exchange.header("retry-after"):
+        if exchange.header("retry-after") or _BUSY.search(body):
             return busy(exchange)
     return await refusal(exchange)
 

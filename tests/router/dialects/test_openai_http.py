@@ -190,6 +190,9 @@ async def test_audio_passes_through(worker: OpenAIWorker, dialect: Dialect) -> N
     assert len(body) == answer.length == 201_004
 
 
+OLLAMA_IS_BUSY = b'{"error":"server busy, please try again.  maximum pending requests exceeded"}'
+
+
 FAILURES: list[tuple[dict[str, object], type[WorkerError]]] = [
     ({"status": 500}, WorkerFailed),
     ({"status": 502}, WorkerFailed),
@@ -201,6 +204,14 @@ FAILURES: list[tuple[dict[str, object], type[WorkerError]]] = [
     ({"status": 404, "refusal": b"404 page not found"}, WorkerFailed),
     ({"status": 404, "refusal": b'{"error":{"message":"Model x not found"}}'}, WorkerStale),
     ({"status": 429}, WorkerBusy),
+    ({"status": 529}, WorkerBusy),
+    ({"status": 503, "refusal": OLLAMA_IS_BUSY}, WorkerBusy),
+    (
+        {"status": 503, "refusal": b'{"error":{"message":"The engine is currently overloaded"}}'},
+        WorkerBusy,
+    ),
+    ({"status": 503, "refusal": b'{"error":"No slot available"}'}, WorkerBusy),
+    ({"status": 500, "refusal": OLLAMA_IS_BUSY}, WorkerFailed),
     ({"status": 503, "retry_after": "7"}, WorkerBusy),
     ({"status": 408}, WorkerBusy),
     ({"status": 400}, WorkerRejected),
