@@ -66,8 +66,8 @@ def server_context(identity: Identity) -> ssl.SSLContext:
     """Make the context of our listener: it answers nobody until peers are trusted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _prepare(context, identity)
-    # Without tickets every connection proves its key anew.
-    context.num_tickets = 0
+    # For connections to come, see `_Resuming`: what is resumed is a connection on which a key was proven.
+    context.num_tickets = 1
     return context
 
 
@@ -76,11 +76,46 @@ def client_context(identity: Identity, expected_der: bytes) -> ssl.SSLContext:
 
     Raise `InvalidSignature` when `expected_der` is no certificate of a node.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = _Resuming(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the key is checked, which says more than a name
     _prepare(context, identity)
     trust(context, expected_der)
     return context
+
+
+class _Resuming(ssl.SSLContext):
+    """Resumes its last session (RFC 8446, 2.2): both ends prove their keys once, and only then that they are still they.
+
+    A signature and a check at each end less, which is half of a handshake. A peer that has forgotten the session, or was
+    started anew, asks for the whole handshake. Sessions are this context's own, so none can be shown to another peer.
+    """
+
+    _last: ssl.SSLObject | None = None
+    _known: ssl.SSLSession | None = None
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,  # noqa: FBT001, FBT002 (the standard library's)
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """Make a connection's TLS, with the newest session that a peer has given a ticket for."""
+        self._learn()
+        self._last = super().wrap_bio(
+            incoming, outgoing, server_side, server_hostname, session or self._known
+        )
+        return self._last
+
+    def _learn(self) -> None:
+        try:
+            given = self._last.session if self._last is not None else None
+        except ValueError:
+            # Of a handshake that failed there is a session that cannot be written down.
+            return
+        if given is not None and given.has_ticket:
+            self._known = given
 
 
 def trust(context: ssl.SSLContext, der: bytes) -> PeerId:

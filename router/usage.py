@@ -127,9 +127,12 @@ class Tokens:
         return self._told or Usage(0, self.events, estimated=True)
 
     def _read(self, events: bytes) -> bytes:
+        # Of many events that come together the last one tells; where it begins, the blank line before it says.
+        at = events.rfind(b"\n\n", 0, events.index(_TOLD))
+        begins = at + 2 if at >= 0 else 0
         splitter = Splitter(max_event_bytes=len(events))
-        left = []
-        for event in (*splitter.feed(events), *splitter.finish()):
+        left = [events[:begins]]
+        for event in (*splitter.feed(events[begins:]), *splitter.finish()):
             said = _parsed(event.data) if _TOLD in event.data else {}
             usage = told(said)
             self._told = usage or self._told

@@ -25,8 +25,12 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 def public_app(context: Context) -> web.App:
     """Return the application for clients."""
-    definitions = [route for face in _modules("routes") for route in face.routes(context)]
-    return application(definitions, context.access.admit)
+    return application(public_routes(context), context.access.admit)
+
+
+def public_routes(context: Context) -> list[web.RouteDef]:
+    """Return all that clients may ask."""
+    return [route for face in _modules("routes") for route in face.routes(context)]
 
 
 def link_app(context: Serving, known: Known) -> web.App:
@@ -58,8 +62,7 @@ class _Application:
         self._admit = admit
 
     async def answer(self, request: web.Request) -> web.Answer:
-        given = request.headers.get("x-request-id")
-        request.id = given if given is not None and _ID.fullmatch(given) else _new_id()
+        request.id = _id_of(request.headers)
         route: web.RouteDef | None = None
         try:
             self._admit(request)
@@ -69,7 +72,7 @@ class _Application:
         except KNOWN as error:
             response = refusal(error).response()
         except web.Fault as fault:
-            response = self.refuse(fault)
+            response = self.refuse(fault, request.headers)
         except ConnectionError:
             # The caller hung up while we wrote; the connection ends quietly.
             raise
@@ -80,15 +83,16 @@ class _Application:
             response.headers["x-request-id"] = request.id
         return response
 
-    def refuse(self, fault: web.Fault) -> web.Response:
+    def refuse(self, fault: web.Fault, said: web.Headers) -> web.Response:
         log.debug("refused what is no request: %s", type(fault).__name__)
         response = refusal(of_fault(fault)).response()
-        response.headers["x-request-id"] = _new_id()
+        response.headers["x-request-id"] = _id_of(said)
         return response
 
 
-def _new_id() -> str:
-    return os.urandom(16).hex()
+def _id_of(headers: web.Headers) -> str:
+    given = headers.get("x-request-id")
+    return given if given is not None and _ID.fullmatch(given) else os.urandom(16).hex()
 
 
 def _check_expectation(request: web.Request) -> None:

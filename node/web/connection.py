@@ -16,6 +16,7 @@ from node.web.heads import MAX_HEAD_BYTES, Head, Unspoken
 from node.web.messages import (
     BodyBroken,
     Fault,
+    Headers,
     HeadTooLarge,
     Malformed,
     Request,
@@ -56,8 +57,8 @@ class Surroundings(Protocol):
     def answer(self, request: Request) -> Coroutine[Any, Any, Response | StreamResponse]:
         """Answer a request; raises nothing but `ConnectionError`."""
 
-    def refuse(self, fault: Fault) -> Response:
-        """Return the answer to what is no request."""
+    def refuse(self, fault: Fault, said: Headers) -> Response:
+        """Return the answer to what is no request; `said` is what of its head could be read."""
 
     def lines(self) -> str:
         """Return the header lines that every answer has."""
@@ -281,7 +282,8 @@ class Connection(asyncio.Protocol):
             large = isinstance(fault, HeadTooLarge)
             arriving.fail(fault if large else BodyBroken("the body is not framed as it says"))
         else:
-            self._put(self._server.refuse(fault))
+            said = self._head.fields if self._in_head else Headers()
+            self._put(self._server.refuse(fault, said))
 
     async def _serve(self, item: Request | Response) -> None:
         """Answer one request after the other, as long as there are any."""

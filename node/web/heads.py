@@ -6,7 +6,7 @@ What is sent on from here is framed anew; what comes in is refused wherever read
 
 import re
 
-from node.web.messages import Fault, HeadTooLarge, Malformed, UrlTooLong
+from node.web.messages import Fault, Headers, HeadTooLarge, Malformed, UrlTooLong
 
 MAX_URL_BYTES = 8 * 1024
 """The longest URL."""
@@ -51,8 +51,7 @@ class Head:
 
     def __init__(self) -> None:
         self.url = b""
-        self.fields: dict[str, str] = {}
-        """By lower-case name; the values of fields that may stand twice are joined by commas."""
+        self.fields = Headers()
         self._count = self._size = 0
 
     def take_url(self, piece: bytes) -> None:

@@ -1,10 +1,10 @@
 """What does a handler see of a request, and what does it give back?"""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Protocol
+from typing import Protocol, overload
 from urllib.parse import parse_qsl
 
 from router.http1 import header_lines
@@ -49,26 +49,22 @@ class Wire(Protocol):
         """Wait until the caller has read most of what was sent."""
 
 
-class Headers(Mapping[str, str]):
-    """Header fields by name, in whatever case. Of fields that come twice and may, the values are joined by commas."""
-
-    __slots__ = ("_fields",)
-
-    def __init__(self, fields: Mapping[str, str]) -> None:
-        """Take fields by their lower-case names."""
-        self._fields = fields
+class Headers(dict[str, str]):
+    """Header fields by lower-case name, found in whatever case; the values of fields that may come twice are joined by commas."""
 
     def __getitem__(self, name: str) -> str:
-        return self._fields[name.lower()]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._fields)
-
-    def __len__(self) -> int:
-        return len(self._fields)
+        return dict.__getitem__(self, name.lower())
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.lower() in self._fields
+        return isinstance(name, str) and dict.__contains__(self, name.lower())
+
+    @overload  # type: ignore[override]  # a dictionary's would take any default
+    def get(self, name: str) -> str | None: ...
+    @overload
+    def get(self, name: str, default: str) -> str: ...
+    def get(self, name: str, default: str | None = None) -> str | None:
+        """Return the value of a field, or `default`."""
+        return dict.get(self, name.lower(), default)
 
 
 class Request:
@@ -92,12 +88,12 @@ class Request:
         "wire",
     )
 
-    def __init__(self, wire: Wire, method: str, target: str, headers: Mapping[str, str]) -> None:
-        """Take what the head says; `headers` are by lower-case name."""
+    def __init__(self, wire: Wire, method: str, target: str, headers: Headers) -> None:
+        """Take what the head says."""
         self.wire = wire
         self.method = method
         self.path, _, self.query_string = target.partition("?")
-        self.headers = Headers(headers)
+        self.headers = headers
         self.id = ""
         """Set by whoever answers."""
         self.tail = ""

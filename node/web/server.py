@@ -9,7 +9,7 @@ from email.utils import formatdate
 from typing import Any, Protocol
 
 from node.web.connection import Connection
-from node.web.messages import Fault, Request, Response, StreamResponse
+from node.web.messages import Fault, Headers, Request, Response, StreamResponse
 
 NAME = "modelvine"
 """What this program calls itself in the `Server` header; versions are nobody's business."""
@@ -30,8 +30,8 @@ class App(Protocol):
     def answer(self, request: Request) -> Coroutine[Any, Any, Response | StreamResponse]:
         """Answer a request; raises nothing but `ConnectionError`."""
 
-    def refuse(self, fault: Fault) -> Response:
-        """Return the answer to what is no request."""
+    def refuse(self, fault: Fault, said: Headers) -> Response:
+        """Return the answer to what is no request; `said` is what of its head could be read."""
 
 
 class Server:

@@ -47,6 +47,9 @@ LOOKED_AT_BYTES = 4 * 1024 * 1024
 _LOOKED_AT_ONCE = 16 * 1024
 """Bytes of a stream that are looked at before others get their turn: of tiny events, that takes a hundredth of a second."""
 
+_LOOKED_AT_FIRST = 1024
+"""Bytes that are looked at in turn until the stream says something: what comes with that need not be cut into events."""
+
 MAX_PROPERTIES_BYTES = 1024 * 1024
 """The longest properties that are read; a chat template of some kilobytes is most of them."""
 
@@ -221,8 +224,8 @@ class _Begun:
 async def _begin(exchange: Exchange, splitter: Splitter) -> _Begun:
     silent = bytearray()
     while chunk := await exchange.some():
-        for start in range(0, len(chunk), _LOOKED_AT_ONCE):
-            end = start + _LOOKED_AT_ONCE
+        for start in range(0, len(chunk), _LOOKED_AT_FIRST):
+            end = start + _LOOKED_AT_FIRST
             events = splitter.feed(chunk[start:end])
             if first := _said(events):
                 return _Begun(bytes(silent), events, first, chunk[end:])

@@ -2,7 +2,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -194,3 +194,62 @@ def test_what_is_no_nodes_certificate_is_refused_everywhere(der: bytes) -> None:
         trust(server_context(ADA), der)
     with pytest.raises(InvalidSignature):
         client_context(BOB, der)
+
+
+def shaken(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Both ends of a new connection, after the first byte came from the server."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    theirs = server.wrap_bio(to_server, to_client, server_side=True)
+    ours = client.wrap_bio(to_client, to_server)
+    for _ in range(3):
+        for end in (ours, theirs):
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    theirs.write(b"x")
+    assert ours.read() == b"x"
+    return theirs, ours
+
+
+def serving(identity: Identity, *callers: Identity) -> ssl.SSLContext:
+    context = server_context(identity)
+    for caller in callers:
+        trust(context, certificate_of(caller))
+    return context
+
+
+def shown(end: ssl.SSLObject) -> PeerId:
+    der = end.getpeercert(binary_form=True)
+    assert der is not None
+    return peer_of_certificate(der)
+
+
+def test_later_connections_resume_the_first_and_both_ends_are_still_who_they_were() -> None:
+    server, client = serving(ADA, BOB), client_context(BOB, certificate_of(ADA))
+    resumed = []
+    for _ in range(4):
+        theirs, ours = shaken(server, client)
+        assert (shown(theirs), shown(ours)) == (BOB.peer, ADA.peer)
+        resumed.append(ours.session_reused)
+    assert resumed == [False, True, True, True]
+
+
+def test_a_peer_that_was_started_anew_gets_the_whole_handshake() -> None:
+    client = client_context(BOB, certificate_of(ADA))
+    shaken(serving(ADA, BOB), client)
+    again = serving(ADA, BOB)
+    assert not shaken(again, client)[1].session_reused
+    assert shaken(again, client)[1].session_reused
+
+
+def test_a_session_is_no_way_round_the_key_of_the_peer_that_is_meant() -> None:
+    client = client_context(BOB, certificate_of(ADA))
+    shaken(serving(ADA, BOB), client)
+    with pytest.raises(ssl.SSLError):
+        shaken(serving(EVE, BOB), client)
+
+
+def test_after_a_handshake_that_failed_the_next_one_is_whole() -> None:
+    client = client_context(BOB, certificate_of(ADA))
+    with pytest.raises(ssl.SSLError):
+        shaken(serving(EVE, BOB), client)
+    assert not shaken(serving(ADA, BOB), client)[1].session_reused

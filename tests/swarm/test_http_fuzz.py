@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import orjson
 import pytest
 
-from node.faces.app import public_app
+from node.faces.app import public_routes
 from node.identity import load
 from registry.mesh.memory_net import MemoryNet
 from router.certificate import certificate_of, client_context
@@ -75,9 +75,7 @@ def scene(swarm: Swarm) -> Scene:
 async def _routes() -> list[Route]:
     """Return what clients may ask, by a node of this process."""
     async with small_node(World(MemoryNet())) as running:
-        table = public_app(running.context).router.routes()
-    found = {(route.method, route.resource.canonical) for route in table if route.resource}
-    return sorted((method, path) for method, path in found if method != "HEAD")
+        return sorted((route.method, route.path) for route in public_routes(running.context))
 
 
 async def test_ten_thousand_bad_requests_hurt_nobody(scene: Scene, client: Client) -> None:

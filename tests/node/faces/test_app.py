@@ -107,3 +107,9 @@ async def test_bytes_that_are_no_request_are_answered_in_our_shape_without_a_tra
 async def test_an_expectation_that_cannot_be_met_is_417(alone):
     call = alone.http.post("/v1/chat/completions", json=CHAT, headers={"Expect": "miracles"})
     assert (await told(call))[0] == 417
+
+
+async def test_what_is_no_request_is_answered_with_the_id_that_it_names_or_a_new_one(alone):
+    named = b"GET / HTTP/1.1\r\nX-Request-Id: id-8\r\nHost: localhost\r\nX : y\r\n\r\n"
+    assert b"x-request-id: id-8\r\n" in await raw(alone, named)
+    assert re.search(rb"x-request-id: [0-9a-f]{32}\r\n", await raw(alone, b"BAD\r\n\r\n"))

@@ -42,7 +42,7 @@ class App:
             while piece := await request.some():
                 body += piece
         except web.Fault as fault:
-            return self.refuse(fault)
+            return self.refuse(fault, request.headers)
         return web.Response(body=body)
 
     async def _wait(self):
@@ -63,7 +63,7 @@ class App:
             response.end()
         return response
 
-    def refuse(self, fault):
+    def refuse(self, fault, said):
         return web.Response(status=400, body=type(fault).__name__.encode())
 
 

@@ -37,7 +37,7 @@ class Wire:
 
 
 def request(headers=None, target="/"):
-    return web.Request(Wire(), "POST", target, headers or {})
+    return web.Request(Wire(), "POST", target, web.Headers(headers or {}))
 
 
 def test_headers_are_found_in_any_case():

@@ -25,7 +25,7 @@ class App:
         await self.go.wait()
         return web.Response(body=b"done")
 
-    def refuse(self, fault):
+    def refuse(self, fault, said):
         return web.Response(status=400)
 
 
