@@ -1,5 +1,7 @@
 """Does a real language model's stream reach a client of another machine? llama.cpp behind one node, asked at another."""
 
+import os
+import signal
 import time
 
 import orjson
@@ -49,3 +51,57 @@ async def test_words_of_a_real_model_behind_node_1_come_one_by_one_at_node_3(
         events=str(len(came)),
     )
     await client.unregister(three[0], "real")
+
+
+async def test_a_real_model_goes_on_where_another_was_killed(
+    three: list[Node], swarm: Swarm, client: Client
+) -> None:
+    """Two processes with one model, each behind a node of its own; the one that answers is killed in mid-stream."""
+    workers = [
+        swarm.start_worker(name, "--port", "0", "--threads", "1", module="node.demo.worker")
+        for name in ("one", "two")
+    ]
+    model = workers[0].fields["model"]
+    for node, worker in zip(three, workers, strict=False):
+        await client.register(node, "real", [model], worker.ready.split()[1])
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "List the numbers from one to twenty."}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": 120,
+        "temperature": 0,
+    }
+    whole = await client.post(three[0], "/v1/chat/completions", body | {"stream": False})
+    expected = orjson.loads(whole.body)["choices"][0]["message"]["content"]
+    url = f"{three[2].http}/v1/chat/completions"
+    words: list[str] = []
+    killed = resumed = 0.0
+    asked = {"x-modelvine-continue": "1"}
+    async with client.session.post(url, json=body, headers=asked) as response:
+        serving = [node.peer for node in three].index(response.headers["x-modelvine-node"])
+        async for event in events_of(response):
+            words.append(event)
+            if len(words) == 20:
+                os.kill(workers[serving].process.pid, signal.SIGKILL)
+                killed = time.monotonic()
+            elif killed and not resumed and "seam" in event:
+                resumed = time.monotonic()
+    assert words.pop() == "[DONE]"
+    chunks = [orjson.loads(word) for word in words]
+    assert not [chunk for chunk in chunks if "error" in chunk]
+    text = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks if c["choices"])
+    [seam] = [c["modelvine"]["seam"] for c in chunks if "seam" in c.get("modelvine", {})]
+    assert {seam["from"], seam["to"]} == {three[0].peer, three[1].peer}
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    # With a temperature of 0 the rest is what the first would have said, but for words that are cut otherwise.
+    assert text[: seam["characters"]] == expected[: seam["characters"]]
+    show(
+        "killed in mid-stream, another goes on",
+        seam_after=resumed - killed,
+        characters=f"{seam['characters']} of {len(text)}",
+        same_text=str(text == expected),
+        usage=str(chunks[-1].get("usage")),
+    )
+    for node in three[:2]:
+        await client.unregister(node, "real")
