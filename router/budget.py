@@ -56,9 +56,11 @@ class Budget:
 
     def _turn(self, now: float) -> None:
         second = int(now)
+        if second <= self._second:
+            return
         for gone in range(max(self._second + 1, second - WINDOW + 1), second + 1):
             self._requests[gone % WINDOW] = self._retries[gone % WINDOW] = 0
-        self._second = max(self._second, second)
+        self._second = second
 
     def _remember(self, place: str, death: _Death) -> _Death:
         self._deaths.pop(place, None)

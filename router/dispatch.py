@@ -15,6 +15,7 @@ from router.candidates import Candidate, Excluded, Field, Reason, candidates
 from router.dialects import Answer, Dialect
 from router.errors import NobodyServes, RouterError, WorkerBusy, WorkerError, WorkerFailed
 from router.health import Condition
+from router.hedging import Hedging
 from router.holding import Holding
 from router.inquiry import Inquiry
 from router.ledger import Ledger
@@ -78,6 +79,8 @@ class Router:
         self._workers = self._ledger.workers
         self.lending = Lending(self._ledger, own=own, workers=self._workers)
         self._desk = Desk(self._ledger, self._put, observe, now)
+        # Slots that are lent are not taken for what may be thrown away.
+        self._hedging = Hedging(self._desk) if settings.hedge and not self._ledger.lent else None
         self._holding = Holding(settings, self._ledger.events, now)
         self.in_flight = self._ledger.in_flight
         self.reports = self._ledger.reports
@@ -214,11 +217,14 @@ class Router:
                     others=tuple(left) if tried < most else (),
                     holds_slot=holds_slot,
                 )
-                routed = await attempt.__aenter__()
+                if self._hedging is None:
+                    routed = await attempt.__aenter__()
+                else:
+                    attempt, routed = await self._hedging.enter(attempt)
             except WorkerError as error:
                 failure = Failure(error, self._now() - began)
             else:
-                self._policy.answered(request, candidate)
+                self._policy.answered(request, attempt.candidate)
                 return attempt, routed
             candidate, tried, holds_slot = tries.send(failure), tried + 1, False
 

@@ -143,6 +143,13 @@ class Ledger:
         self.events["retries_refused"] += 1
         return False
 
+    def afford_hedge(self) -> bool:
+        """Say whether a second worker may be asked while the first is still at it, and take it as done."""
+        if not self._budget.spend("", 0, self._now()):
+            return False
+        self.events["hedged"] += 1
+        return True
+
     def began(self, candidate: Candidate, *, holds_slot: bool) -> None:
         """An attempt begins; whoever waited for a slot holds it already."""
         now = self._now()

@@ -17,6 +17,11 @@ class RouterSettings(BaseModel):
         le=10,
         description="Workers tried at most for one request, before its first byte. More hide more failures and cost time.",
     )
+    hedge: bool = Field(
+        default=False,
+        description="Ask a second, idle worker when the first takes longer than 19 of 20 answers did, and cancel the slower: "
+        "short answers in one piece only. Cuts the slowest answers; costs work that is thrown away, within `retry_share`.",
+    )
     retry_share: float = Field(
         0.2,
         ge=0,

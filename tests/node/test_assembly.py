@@ -6,7 +6,7 @@ from node.settings import Settings
 from registry.mesh.memory_net import Faults, MemoryNet
 from registry.settings import RegistrySettings
 from router.settings import RouterSettings
-from tests.node.faces.assembly import World, node, told, until
+from tests.node.faces.assembly import World, node, settings_of, told, until
 from tests.workers.openai_worker import running
 
 # Nothing but a request makes these two compare within the time of a test.
@@ -49,3 +49,28 @@ async def test_a_catalog_that_a_request_found_to_be_behind_is_right_right_after(
         if not elsewhere:
             status, _ = await told(one.http.post("/v1/chat/completions", json=ASKED))
             assert status == 404
+
+
+async def test_a_slow_worker_is_overtaken_by_one_of_another_node() -> None:
+    world, hedging = World(MemoryNet()), settings_of(hedge=True, policy="local_first")
+    async with (
+        running() as slow,
+        running() as quick,
+        node(world, hedging) as one,
+        node(world, hedging) as two,
+    ):
+        await one.register(slow)
+        await two.register(quick)
+        known = one.context.registry
+        await until(lambda: two.context.peer in {o.node for o in known.catalog.offers["tiny"]})
+        await until(lambda: known.presence(two.context.peer) == "alive")
+        for _ in range(30):
+            async with one.http.post("/v1/chat/completions", json=ASKED) as response:
+                assert response.headers["x-modelvine-node"] == one.context.peer
+        slow.fail(hang=True)
+        for _ in range(5):
+            async with one.http.post("/v1/chat/completions", json=ASKED) as response:
+                assert (response.status, response.headers["x-modelvine-attempts"]) == (200, "2")
+                assert response.headers["x-modelvine-node"] == two.context.peer
+                assert (await response.json())["choices"]
+        await until(lambda: slow.hung_up == 5)
