@@ -31,7 +31,7 @@ CORE = {
     },
     "router": {
         "attempts", "bodies", "candidates", "continuing", "errors", "media", "meter", "multipart", "policies", "premises",
-        "reports", "requests", "settings", "sse", "usage", "warming", "workers",
+        "reports", "requests", "settings", "sse", "trace", "usage", "warming", "workers",
     },
 }  # fmt: skip
 OUTSIDE = {"aiohttp", "asyncio", "grpc", "libp2p", "redis", "socket", "sqlite3", "time", "trio", "random"}  # fmt: skip

@@ -16,7 +16,7 @@ from registry.errors import InvalidSignature
 from registry.records import PeerId
 from registry.signing import public_of
 from registry.wire import is_name
-from router import bodies
+from router import bodies, trace
 from router.dialects.peer import READY, WAIT_HEADER
 from router.requests import ANYWHERE, Kind, Pin, Request
 
@@ -31,9 +31,6 @@ CONTINUE = "x-modelvine-continue"
 
 _LONGEST_SESSION = 256
 _NO_FIELDS: Mapping[str, object] = MappingProxyType({})
-
-# What they accept and the W3C's trace context travel on; callers' keys and cookies never do.
-_PASSED = ("accept", "traceparent", "tracestate")
 
 
 def routes(context: Serving) -> list[web.RouteDef]:
@@ -113,9 +110,12 @@ def content_type_of(http: web.Request, body: bytes) -> str:
 
 
 def passed(http: web.Request) -> MappingProxyType[str, str]:
-    """Return the headers that travel with a request to whoever answers it, as far as they are plain text."""
-    found = {n: http.headers[n] for n in _PASSED if n in http.headers}
-    return MappingProxyType({n: v for n, v in found.items() if v.isascii() and v.isprintable()})
+    """Return the headers that travel with a request to whoever answers it: what its caller accepts, and its trace."""
+    found = trace.carried(http.headers)
+    accept = http.headers.get("accept", "")
+    if accept and accept.isascii() and accept.isprintable():
+        found["accept"] = accept
+    return MappingProxyType(found)
 
 
 def _pin(headers: Mapping[str, str], fields: Mapping[str, object]) -> Pin:
