@@ -141,7 +141,7 @@ class Router:
     def bounded(self, service: Service) -> bool:
         """Say whether a worker of this machine has a bound that nobody registered, but that was learnt."""
         worker = self._workers().by_key.get((service.project, service.model, service.cid))
-        return worker is not None and worker.capacity > 0 and self._ledger.workers.learns(worker)
+        return worker is not None and worker.capacity > 0 and self._ledger.learns(worker)
 
     def condition(self, candidate: Candidate) -> Condition:
         """Describe the circuit of a candidate; a worker that has stopped has none that would say so, see `stopped`."""
@@ -246,7 +246,7 @@ class Router:
             # It has others to go to; whoever is ready first is found here.
             asked = replace(request, holds=False)
         worker = candidate.worker
-        if worker and self.in_flight[candidate.key] > 1 and self._ledger.workers.learns(worker):
+        if worker and self.in_flight[candidate.key] > 1 and self._ledger.learns(worker):
             self._inquiry.about(worker)
         answer = dialect.answer(asked, candidate)
         return self._waits.watch(candidate, others, answer, elsewhere=request.own_only)

@@ -105,6 +105,13 @@ class Ledger:
         """Describe the circuit of a candidate; a worker that has stopped has none that would say so, see `stopped`."""
         return self._health.condition(candidate.address, self._now())
 
+    def learns(self, worker: Worker) -> bool:
+        """Say whether a bound of a worker is to be learnt: nobody registered one, and all its requests pass here.
+
+        A process that borrows slots sees a part of them only, and what it learnt would bind nobody else.
+        """
+        return self.lent is None and self.workers.learns(worker)
+
     def admits(self, candidate: Candidate) -> bool:
         """Say whether a candidate is worth asking: its circuit lets a request pass, and it has not stopped."""
         return self._admits(candidate, self._now())
@@ -200,7 +207,7 @@ class Ledger:
 
     def _learn(self, worker: Worker, error: WorkerError | None) -> None:
         """Take in what the end of an attempt shows about how many requests a worker of ours takes at one time."""
-        if not self.workers.learns(worker):
+        if not self.learns(worker):
             return
         service, now = worker.service, self._now()
         under_way = self.in_flight[self._own, service]
@@ -209,7 +216,7 @@ class Ledger:
                 self.limits.refused(service, under_way, now)
             case None if self.limits.answered(service, under_way, now):
                 # One slot more: for whoever is next, if anybody waits.
-                if self.lent is None and self.waiting.hand_over(service, beyond=False):
+                if self.waiting.hand_over(service, beyond=False):
                     self.count(service)
 
     def _judge(

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 
@@ -134,3 +134,18 @@ async def test_a_worker_whose_bound_shrinks_under_way_gets_all_its_slots_back(
         for world in (pair.lending, pair.borrowing):
             world.workers = Workers.of([own(worker.url, capacity=1).worker])
     assert (await pair.borrowing.ask(chat()))[1] == 1
+
+
+async def test_who_borrows_learns_no_bound_since_it_sees_a_part_of_the_requests(
+    pair: Pair, worker: OpenAIWorker
+) -> None:
+    pair.serve(own(worker.url))
+    worker.fail(slots=2, delay_headers=0.1, properties=b'{"total_slots":2}')
+
+    async def ask() -> None:
+        with suppress(WorkerBusy):
+            await pair.borrowing.ask(chat())
+
+    await asyncio.gather(*(ask() for _ in range(8)))
+    assert worker.refused
+    assert pair.borrowing.router.explain(chat()).ordered[0].slots == 0
