@@ -6,7 +6,7 @@ half-registered: what does not fit the record, or cannot be saved, changes nothi
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -28,8 +28,13 @@ class Agent:
         self._registry = registry
         self._store = store
         self._changing = asyncio.Lock()
+        self._listeners: list[Callable[[Workers], Awaitable[None]]] = []
         self.workers = Workers()
         registry.saving.also(lambda: _difference(Workers(), self.workers))
+
+    def on_change(self, listener: Callable[[Workers], Awaitable[None]]) -> None:
+        """Have `listener` told of the workers whenever they change; a change is done when it returns, and it raises nothing."""
+        self._listeners.append(listener)
 
     async def restore(self) -> None:
         """Load the workers of the last run; raise `StoreUnavailable`."""
@@ -70,6 +75,8 @@ class Agent:
                 await self._registry.saving.write(changes, undo=_difference(after, before))
                 self.workers = after
                 await self._registry.announce(services)
+                for listener in self._listeners:
+                    await listener(after)
             return len(before.by_key.keys() - after.by_key.keys())
 
 

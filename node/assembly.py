@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,10 @@ from node.access import is_own_address
 from node.agent import Agent
 from node.bootstrap import Bootstrap
 from node.faces import Listening
+from node.following import follow_loads, follow_ways
 from node.metrics import Metrics
 from node.reach import own_ports
 from node.settings import Settings
-from registry.liveness import Evidence, Presence
 from registry.mesh.libp2p import LibP2PMesh
 from registry.records import PeerId, Reach, Standing
 from registry.service import Registry, next_epoch
@@ -23,13 +23,10 @@ from registry.store import Store
 from registry.store.opening import open_store
 from router import dialects, policies
 from router.dispatch import Router
-from router.errors import WorkerAway, WorkerStale, WorkerTimeout, WorkerUnreachable
 from router.links import Links
 from router.premises import Premises, networks_of
 from router.reaching import Reaching
 from router.trying import Outcome
-
-_GONE = frozenset({Presence.LOST, Presence.LEFT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +47,7 @@ class Parts:
     agent: Agent
     bootstrap: Bootstrap
     links: Links
+    reaching: Reaching
     router: Router
     metrics: Metrics
 
@@ -62,7 +60,8 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
     registry = await _registry(given, store)
     agent = Agent(registry, store)
     await agent.restore()
-    links = _links(given, registry, _premises(given, listening, registry), closing)
+    premises = _premises(given, listening, registry)
+    links, reaching = _links(given, registry, premises, closing)
     metrics = Metrics()
     router = Router(
         own=identity.peer,
@@ -85,7 +84,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         store, registry.saving, configured=settings.mesh.bootstrap, keep=registry.pin
     )
     registry.saving.also(bootstrap.changes)
-    return Parts(registry, agent, bootstrap, links, router, metrics)
+    return Parts(registry, agent, bootstrap, links, reaching, router, metrics)
 
 
 async def _registry(given: Given, store: Store) -> Registry:
@@ -111,9 +110,9 @@ def _premises(given: Given, listening: Listening, registry: Registry) -> Premise
     return Premises(is_own_address, ports, networks_of(given.settings.router.worker_networks))
 
 
-def _links(given: Given, registry: Registry, premises: Premises, closing: AsyncExitStack) -> Links:
-    away: set[PeerId] = set()
-
+def _links(
+    given: Given, registry: Registry, premises: Premises, closing: AsyncExitStack
+) -> tuple[Links, Reaching]:
     def reach(peer: PeerId) -> Reach | None:
         held = registry.catalog.held.get(peer)
         return held.record.reach if held else None
@@ -134,34 +133,16 @@ def _links(given: Given, registry: Registry, premises: Premises, closing: AsyncE
         premises=premises,
     )
 
-    def changed(nodes: Iterable[PeerId]) -> None:
-        for node in nodes:
-            presence = registry.presence(node)
-            if presence in (Presence.LOST, Presence.UNREACHABLE):
-                away.add(node)
-            if presence is Presence.LOST:
-                links.give_up(node)
-            elif presence is Presence.ALIVE and node in away:
-                away.remove(node)
-                links.forgive(node)
-                reaching.forgive(node)
-
-    registry.on_change(changed)
+    registry.on_change(follow_ways(links, registry.presence, forgive=reaching.forgive))
     closing.push_async_callback(links.close)
-    return links
+    return links, reaching
 
 
 def exchange_load(registry: Registry, router: Router) -> None:
     """Have the registry say what the router measures, and the router weigh what other nodes said, until they are gone."""
-
-    def changed(nodes: Iterable[PeerId]) -> None:
-        for node in nodes:
-            if registry.presence(node) in _GONE:
-                router.forget(node)
-
     registry.load.measure(router.busy)
     registry.load.on_load(router.hear)
-    registry.on_change(changed)
+    registry.on_change(follow_loads(router, registry.presence))
 
 
 def observer(registry: Registry, metrics: Metrics) -> Callable[[Outcome], None]:
@@ -169,15 +150,11 @@ def observer(registry: Registry, metrics: Metrics) -> Callable[[Outcome], None]:
 
     def observe(outcome: Outcome) -> None:
         metrics.attempt(outcome)
-        node = outcome.candidate.node
-        match outcome.error:
-            case None:
-                registry.observe(node, Evidence.ANSWERED)
-            # Only the way to a node says something about the node; a failing worker does not.
-            case WorkerUnreachable() | WorkerTimeout(phase="connection"):
-                registry.observe(node, Evidence.FAILED)
-            # Its newest word has not come to us yet, or it got lost.
-            case WorkerStale() | WorkerAway() if outcome.candidate.worker is None:
-                registry.refresh(node)
+        shown = outcome.shows
+        if shown is not None:
+            registry.observe(outcome.candidate.node, shown)
+        # Its newest word has not come to us yet, or it got lost.
+        if outcome.stale:
+            registry.refresh(outcome.candidate.node)
 
     return observe

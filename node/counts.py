@@ -44,6 +44,8 @@ class Counts:
     seconds: tuple[Spread, ...] = ()
     first_byte: tuple[Spread, ...] = ()
     tokens: tuple[Spent, ...] = ()
+    routed: tuple[tuple[str, int], ...] = ()
+    """The router's events."""
     in_flight: int = 0
     taken: int = 0
     sent: int = 0
@@ -58,6 +60,7 @@ def summed(all_counts: Iterable[Counts]) -> Counts:
         seconds=_spreads(row for counts in each for row in counts.seconds),
         first_byte=_spreads(row for counts in each for row in counts.first_byte),
         tokens=_spent(row for counts in each for row in counts.tokens),
+        routed=_events(row for counts in each for row in counts.routed),
         in_flight=sum(counts.in_flight for counts in each),
         taken=sum(counts.taken for counts in each),
         sent=sum(counts.sent for counts in each),
@@ -89,6 +92,13 @@ def _spent(rows: Iterable[Spent]) -> tuple[Spent, ...]:
     for model, part, estimated, tokens in rows:
         found[model, part, estimated] += tokens
     return tuple(Spent(*key, tokens) for key, tokens in found.items())
+
+
+def _events(rows: Iterable[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    found: Counter[str] = Counter()
+    for event, times in rows:
+        found[event] += times
+    return tuple(found.items())
 
 
 def _spreads(rows: Iterable[Spread]) -> tuple[Spread, ...]:

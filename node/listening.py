@@ -23,18 +23,55 @@ _CLOSE_WITHIN = 1.0
 _BACKLOG = 1024
 
 
-def bind(address: HostPort) -> socket.socket:
-    """Return a socket that listens at an address; raise `OSError` with a sentence."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+def bind(address: HostPort, *, count: int = 1) -> list[socket.socket]:
+    """Return sockets that listen at one address, each for one process; raise `OSError` with a sentence.
+
+    The kernel spreads connections over them. Nobody else may listen there, though the sockets let each other do so.
+    """
     try:
-        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+        first = _bound(address, shared=False)
+        if count == 1:
+            return [first]
+        place = place_of(first)
+        first.close()
+        return [_bound(place, shared=True) for _ in range(count)]
     except OSError as error:
         raise OSError(f"cannot listen on {address}: {error.strerror}") from error
+
+
+def _bound(address: HostPort, *, shared: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    place = address.host, address.port
+    return socket.create_server(place, family=family, backlog=_BACKLOG, reuse_port=shared)
 
 
 def place_of(listener: socket.socket) -> HostPort:
     """Say where a socket listens."""
     return HostPort(*listener.getsockname()[:2])
+
+
+class Served:
+    """An application that is served on listeners, as many as it is given."""
+
+    def __init__(self, app: web.App, *, tls: SSLContext | None = None) -> None:
+        self._server = web.Server(app)
+        self._tls = tls
+
+    async def on(self, listener: socket.socket) -> None:
+        """Take in who comes at a listener."""
+        await self._server.listen(listener, tls=self._tls)
+
+    def off(self, listener: socket.socket) -> None:
+        """Close a listener; who came by it stays."""
+        self._server.leave(listener)
+
+    async def take(self, connection: socket.socket) -> None:
+        """Serve a connection that stands already."""
+        await self._server.take(connection)
+
+    async def close(self) -> None:
+        """Close every listener, and soon after that every connection."""
+        await self._server.close(within=_CLOSE_WITHIN)
 
 
 async def serve(
@@ -43,11 +80,12 @@ async def serve(
     closing: AsyncExitStack,
     *,
     tls: SSLContext | None = None,
-) -> None:
+) -> Served:
     """Serve an application until `closing` does."""
-    server = web.Server(app)
-    closing.push_async_callback(server.close, within=_CLOSE_WITHIN)
-    await server.listen(listener, tls=tls)
+    served = Served(app, tls=tls)
+    closing.push_async_callback(served.close)
+    await served.on(listener)
+    return served
 
 
 def welcome(tls: SSLContext, known: Known, *, at_most: int) -> Callable[[Iterable[PeerId]], None]:

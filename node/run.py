@@ -1,13 +1,13 @@
 """How does a node come up, serve, and end? The steps of one process's life."""
 
 import asyncio
-import gc
 import logging
 import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,16 +19,22 @@ from node.addresses import HostPort, host_port
 from node.assembly import Given, Parts, assemble
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
+from node.garbage import settle
 from node.host import Host
 from node.identity import control_token
 from node.invitation import invitation
 from node.lateness import Lateness
-from node.listening import TRUSTED_PER_NODE, bind, place_of, serve, welcome
+from node.listening import TRUSTED_PER_NODE, Served, bind, place_of, serve, welcome
+from node.processes.first import Helpers, Post
+from node.processes.passing import PassedOn
+from node.processes.protocol import Welcome
+from node.processes.session import Offices
 from node.reach import host_of, reach_of, within_reach
 from node.refusals import Refusals
 from node.settings import Settings
 from node.surfaces import surfaces, told, warned
 from node.tasks import supervise
+from node.whole import Whole
 from registry.errors import RegistryError
 from registry.records import Reach, Standing
 from registry.service import Registry
@@ -40,8 +46,6 @@ log = logging.getLogger("modelvine.node")
 
 _REACH_CHECK = 0.5
 _DRAIN_POLL = 0.05
-# A request makes some hundred objects that refer to each other; the default looks for garbage after 700.
-_YOUNG_OBJECTS = 10_000
 
 
 def run(
@@ -66,37 +70,44 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
     signals = _Signals()
     settings = given.settings
     async with AsyncExitStack() as closing:
-        public = closing.enter_context(bind(host_port(settings.node.http)))
-        link = closing.enter_context(bind(_link_address(settings)))
-        listening = Listening(http=str(place_of(public)), link=str(place_of(link)))
+        count = settings.node.workers
+        https = [*map(closing.enter_context, bind(host_port(settings.node.http), count=count))]
+        links = [*map(closing.enter_context, bind(_link_address(settings), count=count))]
+        listening = Listening(http=str(place_of(https[0])), link=str(place_of(links[0])))
         parts = await assemble(given, listening, closing)
         registry = parts.registry
         context = _context(given, parts, listening)
-        await _open_link(context, given.identity, link, closing)
+        link = await _open_link(context, given.identity, links[0], closing)
         # Before anything is dialled: a configured address may have been removed.
         await parts.bootstrap.restore()
-        own = within_reach(place_of(link))
+        own = within_reach(place_of(links[0]))
         await registry.start(partial(serve_pipe, host=own.host, port=own.port))
         closing.push_async_callback(registry.stop)
-        reach = partial(_reach, registry, certificate_of(given.identity), place_of(link))
+        reach = partial(_reach, registry, certificate_of(given.identity), place_of(links[0]))
         await registry.introduce(
             services=parts.agent.workers.services(), reach=reach(), agent=f"modelvine/{__version__}"
         )
         closing.push_async_callback(registry.stand, Standing.LEFT)
-        await serve(public_app(context), public, closing)
+        public = await serve(public_app(context), https[0], closing)
+        posts = [*map(Post, https[1:], links[1:])]
+        helpers = _helpers(given, parts, context, posts, (public, link))
         async with asyncio.TaskGroup() as group:
             work = [
                 group.create_task(supervise(name, run))
                 for name, run in _background(context, reach).items()
             ]
-            _settle()
+            if posts:
+                work.append(group.create_task(supervise("helpers", helpers.run)))
+                await helpers.ready()
+            settle()
             ready(f"ready http=http://{listening.http} p2p={registry.mesh.addresses()[0]}")
             _tell_surfaces(settings, listening, registry.mesh.addresses())
             if not parts.bootstrap.addresses and len(registry.catalog.held) == 1:
                 private = bool(settings.node.swarm_key)
                 log.info("%s", invitation(registry.mesh.addresses(), private=private))
             await signals.first.wait()
-            await _drain(parts, signals.second, settings.node.drain_timeout)
+            await _drain(context, signals.second, settings.node.drain_timeout)
+            await helpers.leave()
             for task in work:
                 task.cancel()
 
@@ -119,17 +130,6 @@ def _tell_surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]
     log.info("%s", told(found))
     if warning := warned(found):
         log.warning("%s", warning)
-
-
-def _settle() -> None:
-    """Take what was built out of the garbage collector's sight, then let it look: what there is stays until the end.
-
-    Every full collection would walk it: the imports alone are 126,000 objects and 35 ms, in which no byte moves. What
-    little of it is garbage (4,000 objects) is kept, rather than looked for while others wait for the ready line.
-    """
-    gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS)
-    gc.enable()
 
 
 class _Signals:
@@ -159,19 +159,17 @@ def _reach(registry: Registry, certificate: bytes, link: HostPort) -> Reach:
 
 
 def _context(given: Given, parts: Parts, listening: Listening) -> Context:
+    lateness = Lateness()
     return Context(
         peer=given.identity.peer,
         settings=given.settings,
         registry=parts.registry,
         router=parts.router,
         agent=parts.agent,
-        # By the names that a node tells others, they may also ask it.
-        access=Access(
-            token=control_token(given.data_dir),
-            names=map(host_of, given.settings.mesh.announce),
-        ),
+        access=_judge(Access, given),
         metrics=parts.metrics,
-        lateness=Lateness(),
+        lateness=lateness,
+        whole=Whole(parts.router, parts.metrics, lateness),
         links=parts.links,
         bootstrap=parts.bootstrap,
         host=Host(),
@@ -180,14 +178,52 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
     )
 
 
+def _judge(kind: type[Access], given: Given) -> Access:
+    # By the names that a node tells others, they may also ask it.
+    names = map(host_of, given.settings.mesh.announce)
+    return kind(token=control_token(given.data_dir), names=names)
+
+
+def _helpers(
+    given: Given,
+    parts: Parts,
+    context: Context,
+    posts: Sequence[Post],
+    served: tuple[Served, Served],
+) -> Helpers:
+    """Make the helpers, of which a node of one process has none."""
+    registry, listening, whole = parts.registry, context.listening, context.whole
+    judge = _judge(PassedOn, given)
+    helpers = Helpers(
+        posts,
+        first_word=Welcome(given.identity.seed, given.settings, listening.http, listening.link),
+        offices=Offices(
+            registry=registry,
+            lending=parts.router.lending,
+            open_pipe=parts.reaching.open_pipe,
+            relayed=parts.reaching.relayed,
+            control=Served(public_app(replace(context, access=judge))),
+        ),
+        workers=lambda: parts.agent.workers,
+        served=served,
+        whole=whole,
+    )
+    if posts:
+        registry.on_change(helpers.changed)
+        registry.load.on_load(helpers.heard)
+        registry.load.measure(whole.busy)
+        parts.agent.on_change(helpers.register)
+    return helpers
+
+
 async def _open_link(
     context: Context, identity: Identity, link: socket.socket, closing: AsyncExitStack
-) -> None:
+) -> Served:
     tls = server_context(identity)
     registry = context.registry
     most = TRUSTED_PER_NODE * context.settings.registry.max_nodes
     registry.on_change(welcome(tls, registry, at_most=most))
-    await serve(link_app(context, registry), link, closing, tls=tls)
+    return await serve(link_app(context, registry), link, closing, tls=tls)
 
 
 async def _follow(registry: Registry, reach: Callable[[], Reach]) -> None:
@@ -200,14 +236,15 @@ async def _follow(registry: Registry, reach: Callable[[], Reach]) -> None:
             await registry.readdress(now)
 
 
-async def _drain(parts: Parts, hurry: asyncio.Event, patience: float) -> None:
+async def _drain(context: Context, hurry: asyncio.Event, patience: float) -> None:
     """Tell the others to go elsewhere, then let requests in flight finish, at most `patience` seconds."""
-    log.info("draining: %d requests in flight", parts.router.in_flight.total())
-    await parts.registry.stand(Standing.DRAINING)
+    whole = context.whole
+    log.info("draining: %d requests in flight", whole.in_flight())
+    await context.registry.stand(Standing.DRAINING)
     with suppress(TimeoutError):
         async with asyncio.timeout(patience):
             # Polled: the counter is on the path of every request, and an event there would cost them all.
-            while parts.router.in_flight.total() and not hurry.is_set():  # noqa: ASYNC110
+            while await whole.at_work() and not hurry.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(_DRAIN_POLL)
-    if left := parts.router.in_flight.total():
+    if left := whole.in_flight():
         log.warning("stopping with %d requests unfinished", left)

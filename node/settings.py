@@ -36,6 +36,15 @@ class NodeSettings(BaseModel):
         "local",
         description="`local`, `lan` or `wan`: sets of defaults for one machine, one network, many networks.",
     )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description=(
+            "Processes that answer requests for models, together one node. Worth more than one where a single processor is too "
+            "slow; each further one takes some 70 MB."
+        ),
+    )
     drain_timeout: float = Field(
         30.0,
         ge=0,

@@ -121,6 +121,10 @@ class Router:
         """Say how busy one worker of this machine is."""
         return self._ledger.load_of(worker)
 
+    def borrowed(self) -> Mapping[Service, int]:
+        """Say how many slots of which worker this process has from another one of its node."""
+        return self._ledger.lent.held if self._ledger.lent else {}
+
     def hear(self, node: PeerId, loads: Mapping[Service, Load]) -> None:
         """Take in how busy another node says that its replicas are."""
         self._ledger.hear(node, loads)

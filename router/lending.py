@@ -42,16 +42,8 @@ class Lent:
         """`count` notes in this process's own books that a slot was granted."""
         self._lender = lender
         self._count = count
-        self._held: Counter[Service] = Counter()
-
-    @property
-    def held(self) -> int:
-        """How many slots are borrowed now."""
-        return self._held.total()
-
-    def held_of(self, service: Service) -> int:
-        """How many slots of one worker are borrowed now."""
-        return self._held[service]
+        self.held: Counter[Service] = Counter()
+        """How many slots of which worker are borrowed now."""
 
     async def secure(self, ordered: list[Candidate]) -> tuple[list[Candidate], bool]:
         """Take a slot for the first that needs one; return who may be tried and whether the first's slot is taken.
@@ -83,10 +75,10 @@ class Lent:
 
     def hand_over(self, worker: Service, *, beyond: bool) -> bool:  # noqa: ARG002
         """Give a slot back: whoever is next, the lender knows."""
-        if self._held[worker]:
-            self._held[worker] -= 1
-            if not self._held[worker]:
-                del self._held[worker]
+        if self.held[worker]:
+            self.held[worker] -= 1
+            if not self.held[worker]:
+                del self.held[worker]
             self._lender.give_back(worker)
         return False
 
@@ -99,7 +91,7 @@ class Lent:
         self._lender.took(model, seconds)
 
     def _granted(self, service: Service) -> None:
-        self._held[service] += 1
+        self.held[service] += 1
         self._count(service)
 
 
@@ -113,6 +105,10 @@ class Lending:
 
     async def take(self, services: Sequence[Service]) -> Service | None:
         """Take a slot of the first of these workers that has one."""
+        return self.lend(services)
+
+    def lend(self, services: Sequence[Service]) -> Service | None:
+        """Do what `take` does: here it needs no waiting."""
         for service in services:
             worker = self._worker(service)
             count = self._ledger.in_flight[self._own, service]
@@ -124,7 +120,7 @@ class Lending:
     async def turn(self, request: Request, services: Sequence[Service]) -> Service:
         """Wait until a slot of one of these workers is handed to a request; raise `NoCapacity` or `NobodyServes`."""
         # One may have come free since the borrower was told that there is none.
-        service = await self.take(services)
+        service = self.lend(services)
         if service is not None:
             return service
         known = [(service, self._worker(service)) for service in services]

@@ -51,19 +51,19 @@ async def serve_pipe(pipe: Pipe, *, port: int, host: str = "127.0.0.1") -> None:
     """Carry an incoming pipe to this node's own HTTPS listener until either side ends."""
     async with asyncio.timeout(_CONNECT_SECONDS):
         reader, writer = await asyncio.open_connection(host, port, limit=_CHUNK_BYTES)
-    await _couple(pipe, reader, writer, pipe.finish)
+    await couple(pipe, reader, writer, pipe.finish)
 
 
 async def _ask_over(pipe: Pipe, end: socket.socket) -> None:
     try:
         reader, writer = await asyncio.open_connection(sock=end, limit=_CHUNK_BYTES)
-        await _couple(pipe, reader, writer, pipe.reset)
+        await couple(pipe, reader, writer, pipe.reset)
     finally:
         end.close()
         await pipe.reset()
 
 
-async def _couple(
+async def couple(
     pipe: Pipe,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,

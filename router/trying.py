@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from registry.liveness import Evidence
 from router.candidates import Candidate
 from router.dialects import Answer
-from router.errors import WorkerError
+from router.errors import WorkerAway, WorkerError, WorkerStale, WorkerTimeout, WorkerUnreachable
 from router.ledger import Ledger
 from router.meter import Tally
 from router.requests import Request
@@ -34,6 +35,22 @@ class Outcome:
     candidate: Candidate
     error: WorkerError | None
     seconds: float
+
+    @property
+    def shows(self) -> Evidence | None:
+        """What it shows about the node: the way there works, or does not. A failing worker shows nothing."""
+        match self.error:
+            case None:
+                return Evidence.ANSWERED
+            case WorkerUnreachable() | WorkerTimeout(phase="connection"):
+                return Evidence.FAILED
+            case _:
+                return None
+
+    @property
+    def stale(self) -> bool:
+        """Whether another node said that it does not serve the model any more: our catalog is behind."""
+        return self.candidate.worker is None and isinstance(self.error, WorkerStale | WorkerAway)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,12 @@ TESTED_AS_A_WHOLE = {
     "node/cli/console/*.py": "commands speak through it",
     "node/demo/play.py": "`make demo` performs it with a real model",
     "node/demo/show.py": "`make demo` performs it with a real model",
+    "node/garbage.py": "every node that tests/swarm starts",
+    "node/processes/__main__.py": "tests/swarm/test_processes.py starts helpers through it",
+    "node/processes/assembly.py": "tests/swarm/test_processes.py runs whole helpers",
+    "node/processes/first.py": "tests/swarm/test_processes.py runs nodes with helpers",
+    "node/processes/helper.py": "tests/swarm/test_processes.py runs whole helpers",
+    "node/processes/session.py": "tests/swarm/test_processes.py runs nodes with helpers",
     "registry/mesh/inbox.py": "part of every mesh, under the contract suite",
     "registry/mesh/libp2p_*.py": "parts of libp2p.py, under the contract suite",
 }

@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
             ("http", found["http"]),
             *(("p2p", address) for address in found["p2p"]),
             ("link", found["link"]),
+            *((("processes", found["processes"]),) if found["processes"] > 1 else ()),
             ("models here", found["models"]),
             ("nodes alive", found["nodes_alive"]),
             ("in flight", found["in_flight"]),

@@ -10,6 +10,7 @@ Examples:
                --bootstrap /ip4/127.0.0.1/tcp/6101/p2p/12D3KooW...
   modelvine up --profile lan --swarm-key swarm.key
   modelvine up --profile wan --relay
+  modelvine up --workers 4
   modelvine up --profile wan --rendezvous /ip4/192.0.2.7/tcp/6101/p2p/12D3KooW...
 """
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from node.host import Host
     from node.lateness import Lateness
     from node.metrics import Metrics
+    from node.whole import Whole
     from registry.service import Registry
     from router.dispatch import Router
     from router.links import Links
@@ -50,6 +51,7 @@ class Context(Serving):
     agent: "Agent"
     access: "Access"
     lateness: "Lateness"
+    whole: "Whole"
     links: "Links"
     bootstrap: "Bootstrap"
     listening: Listening

@@ -13,7 +13,7 @@ def of_node(context: Context, node: PeerId) -> list[dict[str, Any]]:
     if node == context.peer:
         return [
             _row(service, load, 0.0) | _learned(context, service)
-            for service, load in context.router.busy().items()
+            for service, load in context.whole.busy().items()
         ]
     reports = context.router.reports.of_node(node, time.monotonic())
     return [_row(service, said.load, said.age) for service, said in reports]

@@ -43,6 +43,12 @@ async def read_body(request: web.Request, *, limit: int, idle: float) -> bytes:
 
     Raise `BodyTooLarge`, `BodyTooSlow`, `Unparseable` or `UnsupportedMediaType`.
     """
+    body = await read_raw(request, limit=limit, idle=idle)
+    return await _unpacked(body, request.headers.get("content-encoding", ""), limit)
+
+
+async def read_raw(request: web.Request, *, limit: int, idle: float) -> bytes:
+    """Return the body as it was sent; raise `BodyTooLarge`, `BodyTooSlow` or `Unparseable`."""
     if (request.content_length or 0) > limit:
         raise BodyTooLarge(limit)
     pieces: list[bytes] = []
@@ -61,8 +67,7 @@ async def read_body(request: web.Request, *, limit: int, idle: float) -> bytes:
             raise BodyTooLarge(limit)
         pieces.append(piece)
         complete = request.ended
-    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-    return await _unpacked(body, request.headers.get("content-encoding", ""), limit)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 async def read_object(request: web.Request, *, idle: float) -> dict[str, Any]:

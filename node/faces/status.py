@@ -30,10 +30,12 @@ def routes(context: Context) -> list[web.RouteDef]:
         return json_answer({"status": "ok" if well else "degraded", "parts": ready})
 
     async def metrics(_: web.Request) -> web.Response:
-        text = context.metrics.text(_sizes(context))
+        await context.whole.refresh()
+        text = context.metrics.text(_sizes(context), context.whole.others())
         return web.Response(body=text, headers={"content-type": CONTENT_TYPE})
 
     async def status(_: web.Request) -> web.Response:
+        await context.whole.refresh()
         return json_answer(_status(context))
 
     return [
@@ -66,7 +68,8 @@ def _status(context: Context) -> dict[str, Any]:
         "ready": _parts(context),
         "models": len(context.agent.workers),
         "nodes_alive": sum(p is Presence.ALIVE for p in presences),
-        "in_flight": context.router.in_flight.total(),
+        "in_flight": context.whole.in_flight(),
+        "processes": context.whole.processes,
         "load": loads.of_node(context, context.peer),
         "digest": registry.catalog.digest,
         # A Redis URL may carry a password.
@@ -90,9 +93,9 @@ def _sizes(context: Context) -> Sizes:
         workers=len(context.agent.workers),
         up={part: part not in degraded for part in _PARTS},
         frames=registry.counted(),
-        routed=context.router.events,
+        routed=context.whole.routed(),
         connections=len(registry.mesh.connections()),
-        loop_lag=context.lateness.worst(time.monotonic()),
+        loop_lag=context.whole.loop_lag(time.monotonic()),
         tasks=len(asyncio.all_tasks()),
         threads=threading.active_count(),
         relaying={what: count for what, count in relay.items() if what in _NOW},

@@ -43,7 +43,7 @@ class Server:
         self.now = asyncio.get_running_loop().time()
         self.closing = False
         self._connections: set[Connection] = set()
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: dict[socket.socket, asyncio.Server] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._second = 0
         self._lines = ""
@@ -52,20 +52,27 @@ class Server:
         """Begin to serve on a bound socket, over TLS with a context."""
         loop = asyncio.get_running_loop()
         handshake = HANDSHAKE_SECONDS if tls else None
-        self._listeners.append(
-            await loop.create_server(
-                lambda: Connection(self),
-                sock=listener,
-                ssl=tls,
-                backlog=_BACKLOG,
-                ssl_handshake_timeout=handshake,
-            )
+        self._listeners[listener] = await loop.create_server(
+            lambda: Connection(self),
+            sock=listener,
+            ssl=tls,
+            backlog=_BACKLOG,
+            ssl_handshake_timeout=handshake,
         )
+
+    def leave(self, listener: socket.socket) -> None:
+        """Close one listener; who came by it stays."""
+        self._listeners.pop(listener).close()
+
+    async def take(self, connection: socket.socket) -> None:
+        """Serve a connection that stands already, not over TLS."""
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: Connection(self), connection)
 
     async def close(self, *, within: float) -> None:
         """Serve nobody any more: idle connections end now, busy ones with their answer or after `within` seconds."""
         self.closing = True
-        for listener in self._listeners:
+        for listener in self._listeners.values():
             listener.close()
         for connection in tuple(self._connections):
             connection.close()

@@ -69,6 +69,8 @@ class OpenAIWorker:
     served: int = 0
     answering: int = 0
     refused: int = 0
+    most: int = 0
+    """The most requests that it had at one time."""
     connections: set[object] = field(default_factory=set)
 
     def fail(self, **faults: object) -> None:
@@ -79,6 +81,7 @@ class OpenAIWorker:
         """Answer one request, or do not."""
         body = await request.read()
         self.received.append(Received(request.path_qs, request.headers, body))
+        self.most = max(self.most, len(self.received) - self.served - self.hung_up)
         self.connections.add(request.transport)
         if 0 < self.faults.slots <= self.answering:
             self.refused += 1

@@ -65,6 +65,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         help="only nodes with the same key connect",
     )
     add(
+        "--workers",
+        dest="node.workers",
+        metavar="N",
+        help="processes that serve as one node, for many small requests a second (default: 1)",
+    )
+    add(
         "--drain-timeout",
         dest="node.drain_timeout",
         metavar="S",

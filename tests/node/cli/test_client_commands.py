@@ -204,7 +204,7 @@ def test_peers_shows_what_is_known_of_each_node(modelvine: Modelvine, node: Star
 def a_status(**ready: str) -> dict[str, object]:
     return {
         "peer": PEER, "version": "0.1.0", "uptime": 7500.0, "http": "http://127.0.0.1:6100", "p2p": ["/ip4/a", "/ip4/b"],
-        "link": "127.0.0.1:7", "ready": {"http": "ok", "mesh": "ok", "store": "ok"} | ready, "models": 1,
+        "link": "127.0.0.1:7", "ready": {"http": "ok", "mesh": "ok", "store": "ok"} | ready, "models": 1, "processes": 2,
         "nodes_alive": 3, "in_flight": 0, "load": [], "digest": "ab", "store": "sqlite", "profile": "local",
     }  # fmt: skip
 
@@ -215,6 +215,9 @@ def test_status_of_a_well_node(modelvine: Modelvine, node: Start) -> None:
     assert shown.startswith("state        ok\n")
     assert "up for       2 h 05 min" in shown
     assert shown.count("p2p") == 2
+    assert "processes    2\n" in shown
+    node(**{STATUS: Said(a_status() | {"processes": 1})})
+    assert "processes" not in modelvine("status").out
 
 
 def test_status_names_the_load_of_each_busy_model(modelvine: Modelvine, node: Start) -> None:

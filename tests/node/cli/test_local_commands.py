@@ -75,7 +75,12 @@ def test_up_names_a_wrong_setting_before_anything_starts(
 
 
 def test_up_takes_no_option_that_does_nothing(modelvine: Modelvine) -> None:
-    assert modelvine("up", "--workers=2").code == 2
+    assert modelvine("up", "--threads=2").code == 2
+
+
+def test_a_node_has_at_least_one_process(modelvine: Modelvine) -> None:
+    ended = modelvine("up", "--workers=0")
+    assert (ended.code, "node.workers" in ended.err) == (2, True)
 
 
 def test_two_nodes_never_share_a_data_directory(modelvine: Modelvine, data_dir: Path) -> None:

@@ -24,6 +24,7 @@ from node.lateness import Lateness
 from node.listening import serve
 from node.metrics import Metrics
 from node.settings import Settings
+from node.whole import Whole
 from registry.mesh.memory import MemoryMesh
 from registry.mesh.memory_net import MemoryNet, address_of
 from registry.records import PeerId, Reach, Standing
@@ -155,6 +156,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         spawn=links.crew.spawn,
     )
     exchange_load(registry, router)
+    lateness = Lateness()
     return Context(
         peer=identity.peer,
         settings=settings,
@@ -163,7 +165,8 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         agent=agent,
         access=Access(token=TOKEN),
         metrics=metrics,
-        lateness=Lateness(),
+        lateness=lateness,
+        whole=Whole(router, metrics, lateness),
         links=links,
         bootstrap=Bootstrap(store, registry.saving, configured=(), keep=registry.pin),
         host=Host(),

@@ -1,0 +1,123 @@
+"""What is a helper made of? Everything is built here, from the first process's first word; nothing is started."""
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from node.access import is_own_address
+from node.faces import Serving
+from node.following import follow_loads, follow_ways
+from node.host import Host
+from node.lateness import Lateness
+from node.metrics import Metrics
+from node.processes.borrowing import Borrowing
+from node.processes.doors import Doors
+from node.processes.pipes import borrow
+from node.processes.protocol import Look, Report, Said, Welcome
+from node.processes.view import View
+from node.processes.witness import Witness
+from node.reach import own_ports
+from node.settings import Settings
+from registry.records import Load, PeerId, Service
+from registry.signing import Identity
+from router import dialects, policies
+from router.dispatch import Router
+from router.links import Links
+from router.premises import Premises, networks_of
+from router.trying import Outcome
+
+Changed = Callable[[Iterable[PeerId]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A helper's parts, wired but still."""
+
+    identity: Identity
+    settings: Settings
+    view: View
+    links: Links
+    borrowing: Borrowing
+    router: Router
+    metrics: Metrics
+    lateness: Lateness
+    listeners: list[Changed]
+    """Called with the nodes whose record or presence changed."""
+
+    def serving(self) -> Serving:
+        """Return what the faces of a helper use."""
+        return Serving(
+            settings=self.settings, router=self.router, metrics=self.metrics, host=Host()
+        )
+
+    def report(self, number: int) -> Report:
+        """Say how this process is; the slots that it borrowed are in the books of who lent them."""
+        return Report(
+            number=number,
+            in_flight=self.router.in_flight.total() - sum(self.router.borrowed().values()),
+            loads=tuple(self._loads()),
+            counts=replace(self.metrics.counts(), routed=tuple(self.router.events.items())),
+            loop_lag=self.lateness.worst(time.monotonic()),
+        )
+
+    def _loads(self) -> Iterable[tuple[Service, Load]]:
+        borrowed = self.router.borrowed()
+        for service, load in self.router.busy().items():
+            yield service, replace(load, in_flight=load.in_flight - borrowed.get(service, 0))
+
+
+def assemble(welcome: Welcome, doors: Doors, tell: Callable[[Said], None]) -> Parts:
+    """Build the parts."""
+    identity, settings = Identity(welcome.seed), welcome.settings
+    view = View(identity.peer, settings.registry)
+    borrowing = Borrowing(tell)
+    links = Links(
+        identity=identity,
+        reach=view.reach,
+        open_pipe=partial(borrow, doors),
+        relayed=borrowing.relayed,
+        settings=settings.router,
+        premises=_premises(welcome, view, identity.peer),
+    )
+    metrics = Metrics()
+    witness = Witness(identity.peer, tell, time.monotonic)
+
+    def observe(outcome: Outcome) -> None:
+        metrics.attempt(outcome)
+        witness.observe(outcome)
+
+    router = Router(
+        own=identity.peer,
+        catalog=lambda: view.catalog,
+        workers=lambda: view.workers,
+        presence=view.presence,
+        draining=view.draining,
+        dialects={name: dialects.load(name)(links) for name in dialects.NAMES},
+        policy=policies.load(settings.router.policy),
+        settings=settings.router,
+        now=time.monotonic,
+        random=random.random,
+        observe=observe,
+        look=lambda node: tell(Look(node)),
+        silent=view.silent,
+        spawn=links.crew.spawn,
+        lender=borrowing,
+    )
+    listeners: list[Changed] = [
+        follow_ways(links, view.presence, forgive=lambda _: None),
+        follow_loads(router, view.presence),
+    ]
+    return Parts(identity, settings, view, links, borrowing, router, metrics, Lateness(), listeners)
+
+
+def _premises(welcome: Welcome, view: View, own: PeerId) -> Premises:
+    settings = welcome.settings
+
+    def ports() -> frozenset[int]:
+        reach = view.reach(own)
+        mesh = (*settings.mesh.listen, *(reach.mesh if reach else ()))
+        return own_ports((welcome.http, welcome.link), mesh)
+
+    return Premises(is_own_address, ports, networks_of(settings.router.worker_networks))

@@ -1,0 +1,150 @@
+"""How does a helper live? It is told who it is, learns what the first knows, and serves until that ends or says so."""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+
+import uvloop
+
+from node import config, logs
+from node.access import Access
+from node.faces import openai
+from node.faces.app import application, link_app
+from node.garbage import settle
+from node.listening import TRUSTED_PER_NODE, serve, welcome
+from node.processes import passing
+from node.processes.assembly import Parts, assemble
+from node.processes.channel import Channel
+from node.processes.doors import Doors
+from node.processes.protocol import (
+    Ask,
+    Forgotten,
+    Granted,
+    Heard,
+    Leave,
+    Ready,
+    Refused,
+    Relayed,
+    Seen,
+    Silent,
+    Table,
+    Told,
+    Welcome,
+    told,
+)
+from node.reach import host_of
+from node.settings import Settings
+from node.tasks import supervise
+from router.certificate import server_context
+from router.connections import Place
+
+log = logging.getLogger("modelvine.processes")
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What a helper inherits: its ends of two socket pairs, and two listeners."""
+
+    channel: socket.socket
+    doors: socket.socket
+    http: socket.socket
+    link: socket.socket
+
+
+def main(descriptors: list[str]) -> int:
+    """Serve over the inherited descriptors until the first process ends, or says so."""
+    # Whoever stops the node may signal all of its processes; the first one tells when to end.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    gc.disable()
+    channel, doors, http, link = (socket.socket(fileno=int(each)) for each in descriptors)
+    uvloop.run(_Helper(Ends(channel, doors, http, link)).live())
+    return 0
+
+
+class _Helper:
+    """One helper, from the first word on."""
+
+    def __init__(self, ends: Ends) -> None:
+        self._ends = ends
+        self._doors = Doors(ends.doors)
+        self._channel = Channel(told, self._take)
+        self._parts: Parts | None = None
+        self._informed = asyncio.Event()
+        self._leaves = asyncio.Event()
+
+    async def live(self) -> None:
+        """Serve."""
+        await self._channel.open(self._ends.channel)
+        async with asyncio.TaskGroup() as group:
+            ending = group.create_task(self._end_with_the_first())
+            await self._informed.wait()
+            if self._parts is None:
+                raise RuntimeError("the first process asked before it said who we are")
+            async with AsyncExitStack() as closing:
+                await self._serve(self._parts, closing)
+                late = partial(self._parts.lateness.watch, time.monotonic)
+                watch = group.create_task(supervise("lateness", late))
+                settle()
+                self._channel.tell(Ready())
+                await self._leaves.wait()
+                watch.cancel()
+            ending.cancel()
+
+    async def _end_with_the_first(self) -> None:
+        await self._channel.closed.wait()
+        # Nobody is left to be told anything, and the ports are wanted by whoever comes next.
+        os._exit(1)
+
+    async def _serve(self, parts: Parts, closing: AsyncExitStack) -> None:
+        closing.push_async_callback(parts.links.close)
+        settings, serving = parts.settings, parts.serving()
+        tls = server_context(parts.identity)
+        most = TRUSTED_PER_NODE * settings.registry.max_nodes
+        parts.listeners.append(welcome(tls, parts.view, at_most=most))
+        await serve(link_app(serving, parts.view), self._ends.link, closing, tls=tls)
+        access = Access(token="", names=map(host_of, settings.mesh.announce))
+        first = Place(self._doors.dial(), settings.router)
+        rest = passing.routes(first, access, settings)
+        public = application([*openai.routes(serving), *rest], access.admit)
+        await serve(public, self._ends.http, closing)
+
+    def _take(self, word: Told) -> None:
+        if isinstance(word, Welcome):
+            _configure_logging(word.settings)
+            self._parts = assemble(word, self._doors, self._channel.tell)
+        elif self._parts is not None:
+            self._learn(self._parts, word)
+
+    def _learn(self, parts: Parts, word: Told) -> None:
+        match word:
+            case Table() | Seen() | Forgotten() | Silent():
+                if changed := parts.view.take(word):
+                    for listener in parts.listeners:
+                        listener(changed)
+            case Heard(node, loads):
+                parts.router.hear(node, dict(loads))
+            case Granted() | Refused() | Relayed():
+                parts.borrowing.hear(word)
+            case Ask(number):
+                # It comes after everything that there was to know.
+                self._informed.set()
+                self._channel.tell(parts.report(number))
+            case Leave():
+                self._leaves.set()
+
+
+def _configure_logging(settings: Settings) -> None:
+    logs.configure(
+        form=settings.node.log_format,
+        level=settings.node.log_level,
+        colour=config.wants_colour(sys.stderr),
+    )

@@ -1,0 +1,150 @@
+"""What does one helper get from the first process? Its questions are answered, and what it holds is taken back when it ends."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import count
+
+from node.counts import Counts
+from node.listening import Served
+from node.processes.channel import Channel
+from node.processes.doors import Door, Doorway
+from node.processes.loans import Loans
+from node.processes.pipes import lend
+from node.processes.protocol import (
+    Ask,
+    Cancel,
+    Freed,
+    Leave,
+    Look,
+    Reach,
+    Ready,
+    Relayed,
+    Report,
+    Said,
+    Shown,
+    Silent,
+    Stale,
+    Take,
+    Told,
+    Took,
+    said,
+)
+from registry.mesh import Pipe
+from registry.mesh.crew import Crew
+from registry.records import PeerId
+from registry.service import Registry
+from router.lending import Lending
+
+log = logging.getLogger("modelvine.processes")
+
+FROZEN = 10.0
+"""Seconds within which a helper says how it is; one that does not is ended, and started anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offices:
+    """What of the node helpers may use."""
+
+    registry: Registry
+    lending: Lending
+    open_pipe: Callable[[PeerId], Awaitable[Pipe]]
+    relayed: Callable[[PeerId], Awaitable[bool]]
+    control: Served
+    """Answers the requests that helpers pass on."""
+
+
+class Session:
+    """One helper, as the first process sees it."""
+
+    def __init__(self, offices: Offices) -> None:
+        self._offices = offices
+        self._crew = Crew()
+        self._numbers = count(1)
+        self._asked: dict[int, asyncio.Future[Report]] = {}
+        self._loans = Loans(offices.lending, self._crew, self.tell)
+        self._doorway: Doorway | None = None
+        self._channel = Channel(said, self._take)
+        self.ready = asyncio.Event()
+        self.gone = asyncio.Event()
+        self.state = Report(0, 0, (), Counts(), 0.0)
+
+    async def begin(self, end: socket.socket, doors: socket.socket) -> None:
+        """Speak with a helper over our ends of its socket pairs."""
+        await self._channel.open(end)
+        self._doorway = Doorway(doors, self._let_in)
+
+    async def ended(self) -> None:
+        """Wait until the helper is gone, and take back what it had."""
+        await self._channel.closed.wait()
+        await self.end()
+
+    async def end(self) -> None:
+        """Cut it off, and take back what it had."""
+        self._channel.close()
+        if self._doorway is not None:
+            self._doorway.close()
+            self._doorway = None
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(ConnectionResetError("a helper has ended"))
+        await self._crew.dismiss()
+        self._loans.end()
+
+    def tell(self, word: Told) -> None:
+        """Tell the helper something."""
+        self._channel.tell(word)
+
+    async def ask(self) -> Report:
+        """Have the helper say how it is, once it has taken in all that it was told.
+
+        Raise `TimeoutError` when it does not, and `ConnectionError` when it has ended.
+        """
+        if self._channel.closed.is_set():
+            raise ConnectionResetError("a helper has ended")
+        number = next(self._numbers)
+        asked: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
+        self._asked[number] = asked
+        self.tell(Ask(number))
+        try:
+            async with asyncio.timeout(FROZEN):
+                return await asked
+        finally:
+            del self._asked[number]
+
+    def leave(self) -> None:
+        """Have the helper end."""
+        self.tell(Leave())
+
+    def _take(self, word: Said) -> None:
+        match word:
+            case Take() | Cancel() | Freed() | Took():
+                self._loans.hear(word)
+            case Report():
+                self.state = word
+                asked = self._asked.get(word.number)
+                if asked is not None and not asked.done():
+                    asked.set_result(word)
+            case Shown(node, evidence):
+                self._offices.registry.observe(node, evidence)
+            case Stale(node):
+                self._offices.registry.refresh(node)
+            case Look(node):
+                self._offices.registry.look(node)
+                self.tell(Silent(node, self._offices.registry.silent(node)))
+            case Reach(number, node):
+                self._crew.spawn(self._reach(number, node))
+            case Ready():
+                self.ready.set()
+
+    async def _reach(self, number: int, node: PeerId) -> None:
+        self.tell(Relayed(number, await self._offices.relayed(node)))
+
+    def _let_in(self, door: Door, connection: socket.socket) -> None:
+        match door:
+            case Door.HTTP:
+                self._crew.spawn(self._offices.control.take(connection))
+            case Door.PIPE:
+                self._crew.spawn(lend(connection, self._offices.open_pipe))

@@ -1,0 +1,94 @@
+"""What the processes of one node tell each other: whole frames, known shapes, and an end to what is neither."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.counts import Counts, Histogram, Spread, Times
+from node.processes import protocol
+from node.processes.protocol import (
+    MAX_FRAME_BYTES,
+    Ask,
+    Frames,
+    Granted,
+    Heard,
+    Leave,
+    Refused,
+    Report,
+    Seen,
+    Shown,
+    Table,
+    Take,
+    Unreadable,
+    Welcome,
+    framed,
+    said,
+    told,
+)
+from node.settings import Settings
+from registry.liveness import Evidence, Presence
+from registry.records import Load, ModelType, PeerId, Service
+from router.workers import Worker
+
+SERVICE = Service("p", "m", "1", ModelType.IMAGE)
+LOADS = ((SERVICE, Load(1, 2, slots=3, rate=4.5, first=0.1)),)
+HISTOGRAM = Histogram()
+COUNTS = Counts(
+    requests=(Times("chat", "200", 3),),
+    seconds=(Spread("chat", tuple(HISTOGRAM.counts), 1.5),),
+    in_flight=2,
+)
+TOLD = (
+    Welcome(bytes(range(32)), Settings(), "127.0.0.1:1", "127.0.0.1:2"),
+    Table((Worker(SERVICE, "http://127.0.0.1:1", capacity=4),)),
+    Seen(PeerId("a"), Presence.SUSPECT, b"\xff\0frame"),
+    Heard(PeerId("a"), LOADS),
+    Ask(7),
+    Granted(1, SERVICE),
+    Granted(1, None),
+    Refused(1, "full", 2.5),
+    Leave(),
+)
+SAID = (
+    Take(3, (SERVICE,), waiting=True, model="m"),
+    Shown(PeerId("a"), Evidence.FAILED),
+    Report(1, 2, LOADS, COUNTS, 0.1),
+)
+
+
+@pytest.mark.parametrize("word", TOLD, ids=lambda word: word.kind)
+def test_what_the_first_tells_is_read_as_it_was(word) -> None:
+    assert [told(frame) for frame in Frames().cut(framed(word))] == [word]
+
+
+@pytest.mark.parametrize("word", SAID, ids=lambda word: word.kind)
+def test_what_a_helper_says_is_read_as_it_was(word) -> None:
+    assert [said(frame) for frame in Frames().cut(framed(word))] == [word]
+
+
+@given(st.lists(st.integers(1, 9)), st.integers(1, 50))
+def test_frames_are_whole_however_the_bytes_are_cut(numbers: list[int], size: int) -> None:
+    sent = b"".join(framed(Ask(number)) for number in numbers)
+    frames = Frames()
+    found = [f for at in range(0, len(sent), size) for f in frames.cut(sent[at : at + size])]
+    assert [told(frame) for frame in found] == [Ask(number) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b'{"kind":"ask"}', b'{"kind":"fire","number":1}', b"\xff", b'{"kind":"ready"}'],
+)  # fmt: skip
+def test_what_is_no_message_of_that_side_is_refused(body: bytes) -> None:
+    with pytest.raises(Unreadable):
+        told(body)
+
+
+def test_a_frame_that_is_too_long_is_refused_before_it_is_there() -> None:
+    with pytest.raises(Unreadable):
+        Frames().cut((MAX_FRAME_BYTES + 1).to_bytes(4) + b"{")
+    with pytest.raises(Unreadable):
+        framed(Seen(PeerId("a"), Presence.ALIVE, bytes(MAX_FRAME_BYTES)))
+
+
+def test_a_key_is_never_shown() -> None:
+    assert "seed" not in repr(TOLD[0])
+    assert protocol.Welcome.__name__ in repr(TOLD[0])

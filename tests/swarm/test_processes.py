@@ -1,0 +1,251 @@
+"""A node of several processes behaves as one: registrations, slots, metrics, drain, and what becomes of it when one dies."""
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.swarm.client import Client
+from tests.swarm.nodes import Node, Start, Swarm
+from tests.swarm.processes import Line, alive, helpers, kill, lines
+from tests.swarm.waiting import show, until
+from tests.workers.openai_worker import OpenAIWorker, running
+
+pytestmark = pytest.mark.swarm
+
+TWO = {"node": {"workers": 2}}
+_REQUESTS = re.compile(rb'^modelvine_requests_total\{kind="chat/completions",status="200"\} (\S+)$', re.MULTILINE)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pair(swarm: Swarm) -> list[Node]:
+    """A node of two processes, and one of one that no peer reaches but over pipes."""
+    return swarm.start_all(Start("many", TWO), Start("hidden", module="tests.swarm.hidden_node"))
+
+
+@pytest.fixture(scope="module")
+def many(pair: list[Node]) -> Node:
+    return pair[0]
+
+
+@pytest.fixture
+def fresh(tmp_path) -> Iterator[Node]:
+    """A node of two processes that a test may end."""
+    with Swarm(tmp_path) as swarm:
+        yield swarm.start(Start("fresh", TWO))
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[OpenAIWorker]:
+    async with running() as started:
+        yield started
+
+
+def row(worker: OpenAIWorker, model: str, **fields: object) -> dict[str, object]:
+    return {"project": "p", "model": model, "api": worker.url, "type": 0, **fields}
+
+
+async def register(line: Line, worker: OpenAIWorker, model: str, **fields: object) -> None:
+    status, said = await line.ask("POST", "/api/v0/ai/model/register", row(worker, model, **fields))
+    assert (status, said) == (200, b'{"code":0,"message":"ok"}')
+
+
+async def unregister(line: Line, model: str) -> None:
+    given = {"project": "p", "model": model}
+    assert (await line.ask("POST", "/api/v0/ai/model/unregister", given))[0] == 200
+
+
+def each(held: dict[int, list[Line]]) -> list[Line]:
+    return [line for found in held.values() for line in found]
+
+
+async def counted(line: Line) -> int:
+    found = _REQUESTS.search((await line.ask("GET", "/metrics"))[1])
+    return int(float(found[1])) if found else 0
+
+
+async def test_both_processes_answer_and_are_counted_as_one(many: Node, worker: OpenAIWorker):
+    async with lines(many, 2) as held:
+        assert len(held) == 2
+        asked = each(held)
+        await register(asked[0], worker, "counted")
+        before = await counted(asked[0])
+        for line in asked:
+            assert (await line.chat("counted"))[0] == 200
+        assert [await counted(line) - before for line in asked] == [4, 4, 4, 4]
+        said = [await line.ask("GET", "/api/v1/status") for line in asked]
+        assert all(b'"processes":2' in body for _, body in said)
+        await unregister(asked[0], "counted")
+
+
+async def test_what_is_registered_is_known_to_both_when_the_answer_comes(
+    many: Node, worker: OpenAIWorker
+):
+    async with lines(many) as held:
+        asked = each(held)
+        for number in range(20):
+            told, model = asked[number % 2], f"soon{number}"
+            await register(told, worker, model)
+            assert [(await line.chat(model))[0] for line in asked] == [200, 200]
+            await unregister(told, model)
+            assert [(await line.chat(model))[0] for line in asked] == [404, 404]
+
+
+async def test_a_worker_never_has_more_requests_than_it_takes(many: Node, worker: OpenAIWorker):
+    async with lines(many, 25) as held:
+        asked = each(held)
+        await register(asked[0], worker, "narrow", capacity=1)
+        worker.fail(delay_headers=0.01)
+        began = time.monotonic()
+        answers = await asyncio.gather(*(line.chat("narrow") for line in asked))
+        show("50 requests for 1 slot through two processes", took=time.monotonic() - began)
+        assert {status for status, _ in answers} == {200}
+        assert (len(worker.received), worker.most) == (50, 1)
+        await unregister(asked[0], "narrow")
+
+
+async def test_a_full_queue_refuses_in_both_processes(many: Node, worker: OpenAIWorker):
+    async with lines(many, 80) as held:
+        asked = each(held)
+        await register(asked[0], worker, "refused", capacity=1)
+        worker.fail(delay_headers=0.02)
+        statuses = [s for s, _ in await asyncio.gather(*(line.chat("refused") for line in asked))]
+        assert (statuses.count(200), statuses.count(429)) == (101, 59)
+        await unregister(asked[0], "refused")
+
+
+async def test_requests_go_out_of_both_processes_to_another_node_over_pipes(
+    pair: list[Node], client: Client, worker: OpenAIWorker
+):
+    many, hidden = pair
+    await client.met(pair)
+    await client.register(hidden, "far", ["away"], worker.url)
+    await client.listed([many], "away")
+    async with lines(many) as held:
+        for line in each(held):
+            assert (await line.chat("away"))[0] == 200
+    await client.unregister(hidden, "far")
+
+
+async def test_requests_of_another_node_come_in_at_both_processes(
+    pair: list[Node], client: Client, worker: OpenAIWorker
+):
+    many, hidden = pair
+    await client.register(many, "near", ["here"], worker.url)
+    await client.listed([hidden], "here")
+    worker.fail(delay_headers=0.2)
+    seen = await asyncio.gather(*(client.chat(hidden, "here") for _ in range(40)))
+    assert {(one.status, one.node, one.route) for one in seen} == {(200, many.peer, "direct")}
+    await client.unregister(many, "near")
+
+
+async def test_a_caller_who_hangs_up_frees_the_slot_that_another_process_gave(
+    many: Node, worker: OpenAIWorker
+):
+    async with lines(many, 2) as held:
+        (first, _), (helper, other) = held.values()
+        await register(first, worker, "left", capacity=1)
+        worker.fail(hang=True)
+        await helper.send("POST", "/v1/chat/completions", {"model": "left", "messages": []})
+        await until(lambda: len(worker.received) == 1, within=3, otherwise="it was not asked")
+        helper.writer.transport.abort()
+        await until(lambda: worker.hung_up == 1, within=3, otherwise="the worker works on")
+        worker.fail()
+        for line in (first, other):
+            assert (await asyncio.wait_for(line.chat("left"), 3))[0] == 200
+        await unregister(first, "left")
+
+
+async def test_a_helper_that_is_killed_costs_its_own_connections_and_is_back(
+    many: Node, worker: OpenAIWorker
+):
+    (killed,) = helpers(many)
+    async with lines(many, 3) as held:
+        ours, cut = held[many.actor.process.pid], held[killed]
+        await register(ours[0], worker, "kept", capacity=4)
+        for line in cut:
+            assert (await line.chat("kept"))[0] == 200
+        before = await counted(ours[0])
+        worker.fail(delay_headers=0.5)
+        waiting = [asyncio.ensure_future(line.chat("kept")) for line in (*ours, *cut)]
+        await until(lambda: len(worker.received) == 7, within=3, otherwise="they were not asked")
+        kill(killed)
+        gone = time.monotonic()
+        worker.fail()
+        # New connections are taken in at once, and the slots of those that were cut are free.
+        fresh = [await _once(many, "kept") for _ in range(20)]
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {answer[0] for answer in (*fresh, *ended[:3])} == {200}
+        assert all(isinstance(answer, EOFError | OSError) for answer in ended[3:])
+        # What it had counted still counts.
+        assert await counted(ours[0]) >= before + 23
+        took = await until(
+            lambda: helpers(many) not in ([], [killed]),
+            within=10,
+            otherwise="it is not back",
+            since=gone,
+        )
+        await _serving(many)
+        show("a helper is killed", started_again_after=took, serves_after=time.monotonic() - gone)
+        await unregister(ours[0], "kept")
+
+
+async def test_nothing_is_lost_when_a_node_of_two_processes_is_told_to_end(
+    fresh: Node, worker: OpenAIWorker
+):
+    (helper,) = helpers(fresh)
+    async with lines(fresh, 5) as held:
+        asked = each(held)
+        await register(asked[0], worker, "last")
+        worker.fail(delay_headers=1.0)
+        waiting = [asyncio.ensure_future(line.chat("last")) for line in asked]
+        await until(lambda: len(worker.received) == 10, within=3, otherwise="they were not asked")
+        # Whoever stops a service may signal all of its processes.
+        fresh.actor.process.send_signal(signal.SIGTERM)
+        os.kill(helper, signal.SIGTERM)
+        answers = await asyncio.gather(*waiting)
+        assert {status for status, _ in answers} == {200}
+        assert await asyncio.to_thread(fresh.actor.process.wait, 10) == 0
+        assert not alive(helper)
+
+
+async def test_helpers_end_at_once_with_the_first_process(fresh: Node):
+    (helper,) = helpers(fresh)
+    kill(fresh.actor.process.pid)
+    took = await until(lambda: not alive(helper), within=2, otherwise="the helper lives on")
+    show("the first process is killed", helper_gone_after=took)
+
+
+async def test_a_helper_that_freezes_is_replaced(fresh: Node):
+    (helper,) = helpers(fresh)
+    os.kill(helper, signal.SIGSTOP)
+    took = await until(
+        lambda: helpers(fresh) not in ([], [helper]), within=20, otherwise="nobody notices"
+    )
+    show("a helper freezes", replaced_after=took)
+    await _serving(fresh)
+
+
+async def _once(node: Node, model: str) -> tuple[int, bytes]:
+    host, _, port = node.http.removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        return await asyncio.wait_for(Line(reader, writer, 0).chat(model), 5)
+    finally:
+        writer.transport.abort()
+
+
+async def _serving(node: Node) -> None:
+    """Wait until every process takes connections in."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            async with lines(node):
+                return
+        except AssertionError:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.1)
