@@ -15,10 +15,13 @@ Examples:
 """
 
 import argparse
+import logging
 from contextlib import suppress
 from pathlib import Path
 
 from node.cli.console.options import add_settings, settings_given
+
+log = logging.getLogger("modelvine.node")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,10 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
         from node.cli.console.locate import leave_trace, remove_trace  # noqa: PLC0415
 
         def ready(line: str) -> None:
-            with suppress(BrokenPipeError):  # whoever started us need not read
+            with suppress(OSError):  # whoever started us need not read, and a disk may be full
                 print(line, flush=True)
             fields = dict(part.partition("=")[::2] for part in line.split())
-            leave_trace(data_dir, url=fields["http"], peer=own.peer)
+            try:
+                leave_trace(data_dir, url=fields["http"], peer=own.peer)
+            except OSError as error:
+                log.warning("commands on this machine must be told where this node is: %s", error)
 
         try:
             return composition.run(settings, own, swarm_key, data_dir, ready=ready)

@@ -1,0 +1,126 @@
+"""What if the disk is full under a node that serves? It serves on, takes no registration that it cannot keep, and recovers.
+
+A limit on the sizes of a real process's files stands in for the disk: what it appends to its database or its log fails.
+"""
+
+import asyncio
+import resource
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.swarm.client import Client, connected
+from tests.swarm.nodes import Node, Swarm
+from tests.swarm.waiting import show, until
+from tests.workers.openai_worker import OpenAIWorker, running
+
+NOWHERE = "http://127.0.0.1:9/v1"
+REGISTER = "/api/v0/ai/project/register"
+LATE = {"project": "late", "models": [{"model": "late", "api": NOWHERE, "type": 0}]}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Swarm(tmp_path) as swarm:
+        yield swarm.start("full")
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async with connected() as client:
+        yield client
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[OpenAIWorker]:
+    async with running() as worker:
+        yield worker
+
+
+def fill(node: Node, *, room: int) -> None:
+    _, most = resource.prlimit(node.actor.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(node.actor.process.pid, resource.RLIMIT_FSIZE, (room, most))
+
+
+def empty(node: Node) -> None:
+    _, most = resource.prlimit(node.actor.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(node.actor.process.pid, resource.RLIMIT_FSIZE, (most, most))
+
+
+async def state(client: Client, node: Node) -> str:
+    return str((await client.get(node, "/readyz"))["parts"]["store"])
+
+
+async def test_a_node_serves_on_while_its_disk_and_its_log_are_full(
+    node: Node, worker: OpenAIWorker, client: Client
+) -> None:
+    await client.register(node, "early", ["early"], worker.url)
+    fill(node, room=1)
+    seen = await client.post(node, REGISTER, LATE)
+    assert seen.status == 500
+    assert b'"not_saved"' in seen.body
+    assert "late" not in await client.models(node)
+    assert await state(client, node) != "ok"
+    answers = [await client.chat(node, "early") for _ in range(200)]
+    assert {answer.status for answer in answers} == {200}
+    written = len(node.log)
+    await asyncio.sleep(0.3)
+    assert len(node.log) == written
+    empty(node)
+
+    async def well() -> bool:
+        return await state(client, node) == "ok"
+
+    back = await until(well, within=5, otherwise="the store does not work again")
+    assert "late" not in await client.models(node)
+    assert (await client.post(node, REGISTER, LATE)).status == 200
+    assert "late" in await client.models(node)
+    told = await until(
+        lambda: "lines of this log were left out" in node.log, within=3, otherwise="nothing is told of lost lines"
+    )  # fmt: skip
+    show("full disk", requests="200, 0 failed", well_again_after=back, lost_lines_told_after=told)
+
+
+async def test_what_was_registered_is_there_again_and_what_was_refused_is_not(
+    tmp_path: Path, client: Client
+) -> None:
+    with Swarm(tmp_path) as swarm:
+        node = swarm.start("full")
+        await client.register(node, "early", ["early"], NOWHERE)
+        fill(node, room=1)
+        assert (await client.post(node, REGISTER, LATE)).status == 500
+        await asyncio.to_thread(swarm.kill, node.actor)
+        again = swarm.again(node)
+        assert await client.models(again) == {"early"}
+
+
+async def test_a_node_ends_well_on_a_full_disk(tmp_path: Path, client: Client) -> None:
+    with Swarm(tmp_path) as swarm:
+        node = swarm.start("full")
+        fill(node, room=1)
+        await client.post(node, REGISTER, LATE)
+        assert await asyncio.to_thread(swarm.stop, node) == 0
+
+
+STARTED_ON_A_FULL_DISK = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+sys.argv = ["modelvine", "up", "--http", "127.0.0.1:0", "--data-dir", sys.argv[1]]
+runpy.run_module("node", run_name="__main__")
+"""
+
+
+def test_a_node_that_cannot_keep_its_key_says_so_and_does_not_start(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", STARTED_ON_A_FULL_DISK, str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    assert "identity.key" in ended.stderr
