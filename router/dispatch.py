@@ -81,7 +81,7 @@ class Router:
         self._desk = Desk(self._ledger, self._put, observe, now)
         # Slots that are lent are not taken for what may be thrown away.
         self._hedging = Hedging(self._desk) if settings.hedge and not self._ledger.lent else None
-        self._holding = Holding(settings, self._ledger.events, now)
+        self._holding = Holding(settings, self._ledger.events, now, draining)
         self.in_flight = self._ledger.in_flight
         self.reports = self._ledger.reports
         self.events = self._ledger.events
@@ -162,7 +162,7 @@ class Router:
         try:
             begun = await self._by_names(request)
         except (NobodyServes, WorkerError) as error:
-            if not not_ready(error) or not request.holds or self._draining():
+            if not not_ready(error) or not request.holds:
                 raise
             begun = await self._holding.until_ready(request, error, began, self._by_names)
         self._holding.readiness.answered(begun[0].request.model, self._now())

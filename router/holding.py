@@ -24,6 +24,9 @@ COMES_BACK = 0.25
 MAX_HELD = 1_000
 """Requests that wait on this node for any model; those beyond it, and beyond `router.queue` for one model, do not wait."""
 
+MAX_HELD_BYTES = 256 * 1024 * 1024
+"""Bytes of their bodies; a request that would go beyond does not wait."""
+
 _Result = TypeVar("_Result")
 
 
@@ -31,12 +34,19 @@ class Holding:
     """The requests that wait for a worker to be ready, on one event loop."""
 
     def __init__(
-        self, settings: RouterSettings, events: Counter[str], now: Callable[[], float]
+        self,
+        settings: RouterSettings,
+        events: Counter[str],
+        now: Callable[[], float],
+        draining: Callable[[], bool],
     ) -> None:
+        """A node that is `draining` keeps nobody waiting."""
         self.readiness = Readiness()
         self._settings = settings
         self._events = events
         self._now = now
+        self._draining = draining
+        self._bytes = 0
         self._rooms: dict[str, _Room] = {}
 
     async def until_ready(
@@ -52,21 +62,23 @@ class Holding:
         """
         self.readiness.missed(request.model, error, self._now())
         patience = self._settings.ready_timeout - (self._now() - began)
-        if patience <= 0 or not self.readiness.promising(request.model, self._now()):
+        promising = self.readiness.promising(request.model, self._now())
+        if patience <= 0 or not promising or self._draining():
             raise self._told(request, error)
-        room = self._room(request.model)
+        room = self._room(request)
         if room is None:
             self._events["holds_refused"] += 1
             raise self._told(request, error)
         self._events["held"] += 1
         ends = asyncio.get_running_loop().time() + patience
         place, found_out = room.enter(), True
+        self._bytes += len(request.body)
         try:
             while found_out := await room.turn(place, ends):
                 try:
                     return await attempt(request)
                 except (NobodyServes, WorkerError) as again:
-                    if not not_ready(again):
+                    if not not_ready(again) or self._draining():
                         raise
                     error = again
                     self.readiness.missed(request.model, error, self._now())
@@ -74,6 +86,7 @@ class Holding:
             found_out = False
             raise
         finally:
+            self._bytes -= len(request.body)
             room.leave(place, found_out=found_out)
             if not room.places:
                 self._rooms.pop(request.model, None)
@@ -90,11 +103,12 @@ class Holding:
         """How many wait now."""
         return sum(len(room.places) for room in self._rooms.values())
 
-    def _room(self, model: str) -> "_Room | None":
-        room = self._rooms.get(model)
-        if self.held >= MAX_HELD or (room and len(room.places) >= self._settings.queue):
+    def _room(self, request: Request) -> "_Room | None":
+        room = self._rooms.get(request.model)
+        full = self.held >= MAX_HELD or self._bytes + len(request.body) > MAX_HELD_BYTES
+        if full or (room and len(room.places) >= self._settings.queue):
             return None
-        return room or self._rooms.setdefault(model, _Room())
+        return room or self._rooms.setdefault(request.model, _Room())
 
 
 class _Place:

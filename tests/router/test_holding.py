@@ -17,7 +17,7 @@ from router.errors import (
     WorkerLoading,
     WorkerUnreachable,
 )
-from router.holding import COMES_BACK, LONGEST_PAUSE, MAX_HELD
+from router.holding import COMES_BACK, LONGEST_PAUSE, MAX_HELD, MAX_HELD_BYTES
 from router.settings import RouterSettings
 from tests.router.test_dispatch import FAR, World, several
 from tests.router.world import MODEL, QUICK, chat, links, own, until
@@ -179,6 +179,34 @@ async def test_no_more_wait_than_there_are_places() -> None:
         assert [type(one.exception()) for one in refused] == [WorkerLoading] * 5
         worker.fail()
         await asyncio.gather(*(set(asking) - set(refused)))
+
+
+async def test_a_node_that_begins_to_drain_keeps_nobody_waiting() -> None:
+    async with router() as world, running() as worker:
+        loading(worker)
+        world.serve(own(worker.url))
+        asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(5)]
+        await until(lambda: world.router.held == 5)
+        world.draining = True
+        await asyncio.wait(asking, timeout=NOTICED)
+        assert [type(one.exception()) for one in asking] == [NobodyServes] * 5
+
+
+async def test_long_bodies_do_not_wait_beyond_what_they_may_take_together() -> None:
+    async with router() as world, running() as worker:
+        loading(worker)
+        world.serve(own(worker.url))
+        # As if others held nearly all of it.
+        world.router._holding._bytes += MAX_HELD_BYTES - 1000
+        with pytest.raises(WorkerLoading):
+            await world.ask(chat(body=b'{"model":"llama","x":"%b"}' % (b"x" * 2000)))
+        assert world.router.events["holds_refused"] == 1
+        asking = asyncio.ensure_future(world.ask(chat()))
+        await until(lambda: world.router.held == 1)
+        worker.fail()
+        await asking
+        world.router._holding._bytes -= MAX_HELD_BYTES - 1000
+        assert world.router._holding._bytes == 0
 
 
 async def test_what_is_away_for_long_is_not_waited_for() -> None:
