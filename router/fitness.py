@@ -79,8 +79,8 @@ class Length:
         if not isinstance(said, dict):
             return 0, 0
         text = sum(map(_text_of, _list(said.get("messages"))))
-        if tools := said.get("tools"):
-            text += len(orjson.dumps(tools))
+        if isinstance(tools := said.get("tools"), list):
+            text += sum(map(_text_of_tool, tools))
         inputs = [_input(said.get(name)) for name in ("prompt", "input")]
         answer = max(_count(said.get(name)) for name in ("max_tokens", "max_completion_tokens"))
         return text + sum(t for t, _ in inputs), answer + sum(n for _, n in inputs)
@@ -98,15 +98,30 @@ def _text_of(message: object) -> int:
     return 0
 
 
+def _text_of_tool(tool: object) -> int:
+    try:
+        return len(orjson.dumps(tool))
+    except orjson.JSONEncodeError:
+        # Too deep to be written again, so too deep for a tool.
+        return 0
+
+
 def _input(given: object) -> tuple[int, int]:
     """Return bytes and tokens of a text, of tokens, or of the longest of several of either: each is read by itself."""
     match given:
+        case [int(), *_] as tokens:
+            return 0, len(tokens)
+        case list(several):
+            return max(map(_alone, several), key=sum, default=(0, 0))
+    return _alone(given)
+
+
+def _alone(given: object) -> tuple[int, int]:
+    match given:
         case str(text):
             return len(text.encode(errors="replace")), 0
-        case [int(), *_]:
-            return 0, len(given)
-        case list():
-            return max(map(_input, given), key=lambda found: found[0] + found[1], default=(0, 0))
+        case list(tokens):
+            return 0, len(tokens)
     return 0, 0
 
 

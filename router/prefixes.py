@@ -72,10 +72,14 @@ def conversation(request: Request) -> Conversation:
         messages = [said["prompt"]]
     if not isinstance(messages, list) or not messages:
         return NONE
-    # A chat template puts the tools before everything else.
-    seed = request.model.encode() + orjson.dumps(said.get("tools"))
     shared = len([*takewhile(_is_everybodys, messages)])
-    chain = [*_chain(seed, messages)]
+    try:
+        # A chat template puts the tools before everything else.
+        seed = request.model.encode() + orjson.dumps(said.get("tools"))
+        chain = [*_chain(seed, messages)]
+    except orjson.JSONEncodeError:
+        # It can be read, but is too deep to be written: no worker reads a conversation in it.
+        return NONE
     # Where nobody but the system speaks, the last of it has to tell conversations apart.
     own = [b for place, b in chain if place >= shared] or [chain[-1][1]]
     opening = next((at for at, b in enumerate(own) if b.messages > shared), len(own) - 1)

@@ -78,6 +78,13 @@ def test_what_is_no_request_or_huge_has_no_length(body: bytes) -> None:
     assert Length(chat(body=body)).least == 0
 
 
+@pytest.mark.parametrize("depth", [10, 300, 1_000])
+@pytest.mark.parametrize("name", ["messages", "prompt", "input", "tools"])
+def test_what_is_nested_deep_is_read_all_the_same(name: str, depth: int) -> None:
+    deep = b"[" * depth + b"]" * depth
+    assert Length(chat(body=b'{"model":"m","%b":%b}' % (name.encode(), deep))).least < depth
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),

@@ -83,6 +83,14 @@ def test_what_is_no_conversation_has_no_beginnings(body: bytes) -> None:
     assert conversation(chat(body=body)) == NONE
 
 
+@pytest.mark.parametrize("depth", [300, 1_000])
+@pytest.mark.parametrize(
+    "body", [b'{"messages":[{"content":%b}]}', b'{"messages":["hi"],"tools":%b}']
+)
+def test_what_is_nested_too_deep_is_no_conversation(body: bytes, depth: int) -> None:
+    assert conversation(chat(body=body % (b"[" * depth + b"]" * depth))) == NONE
+
+
 def test_a_prompt_is_a_conversation_of_one_message() -> None:
     assert conversation(chat(body=b'{"prompt":"once upon a time"}')).messages == 1
 

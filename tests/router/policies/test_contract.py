@@ -44,6 +44,7 @@ requests = st.builds(
             b'{"model":"m","messages":"hi"}',
             b'{"model":"m","prompt":"once upon"}',
             b'{"model":"m","prompt":[1,2]}',
+            b'{"model":"m","messages":[' + b"[" * 500 + b"]" * 500 + b"]}",
             b"[]",
         ]
     ),
