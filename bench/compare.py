@@ -249,9 +249,9 @@ def table(rounds: Mapping[str, list[Figures]]) -> str:
     return "\n".join(lines)
 
 
-def heading(arguments: argparse.Namespace) -> str:
+def heading(arguments: argparse.Namespace, module: str = "bench") -> str:
     """Say when, with what command and on what this was measured."""
-    command = f"python -m bench --rounds {arguments.rounds} --seconds {arguments.seconds:g}"
+    command = f"python -m {module} --rounds {arguments.rounds} --seconds {arguments.seconds:g}"
     machine = f"{os.cpu_count()} CPUs, Python {platform.python_version()}"
     return f"Measured {datetime.now(UTC):%Y-%m-%d} with `{command}` on {machine}; medians.\n"
 

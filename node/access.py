@@ -18,7 +18,7 @@ from node.faces.errors import NotAllowed, UnsupportedMediaType
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # A proxy on this machine speaks for callers who are elsewhere; it says so in one of these.
 _HOST = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?")
-_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
 
 
 class Access:

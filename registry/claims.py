@@ -5,6 +5,7 @@ A record is signed, but nothing stops its author from naming our loopback or som
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from registry.records import PeerId, Reach
@@ -21,6 +22,8 @@ def among_ourselves(own: Reach) -> bool:
     return all(map(_is_loopback, hosts))
 
 
+# These two are remembered: they are asked of each address of a peer for each request that is sent there.
+@lru_cache(maxsize=4096)
 def credible(host: str, *, together: bool) -> bool:
     """Whether a peer may be at a host: a name or an address, loopback only where all are `together` on one machine."""
     if not host or _is_loopback(host):
@@ -66,6 +69,7 @@ def _host_of_link(link: str) -> str:
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
+@lru_cache(maxsize=4096)
 def _is_loopback(host: str) -> bool:
     number = _number(host)
     if number is None:

@@ -256,3 +256,26 @@ def test_every_tests_folder_is_a_package() -> None:
     # Else pytest's import mode would let tests/registry shadow registry.
     folders = {path.parent for path in TESTS}
     assert [relative(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def looked_up(node: ast.AST) -> Iterator[str]:
+    """The names of headers that an expression looks up in `….headers`."""
+    match node:
+        case ast.Subscript(value=where, slice=ast.Constant(value=str(name))):
+            pass
+        case ast.Call(func=ast.Attribute(value=where, attr="get"), args=[first, *_]):
+            name = first.value if isinstance(first, ast.Constant) else ""
+        case ast.Compare(left=ast.Constant(value=str(name)), comparators=[where]):
+            pass
+        case _:
+            return
+    if isinstance(where, ast.Attribute) and where.attr == "headers":
+        yield name
+
+
+def test_headers_of_requests_are_looked_up_by_their_lower_case_names() -> None:
+    """They are kept so, in a plain dictionary: another spelling would never be found."""
+    served = [*ROOT.glob("node/faces/*.py"), ROOT / "node/access.py", *ROOT.glob("node/web/*.py")]
+    names = {name for path in served for node in ast.walk(tree(path)) for name in looked_up(node)}
+    assert {"origin", "host"} <= names
+    assert names == set(map(str.lower, names))

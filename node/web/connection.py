@@ -282,7 +282,7 @@ class Connection(asyncio.Protocol):
             large = isinstance(fault, HeadTooLarge)
             arriving.fail(fault if large else BodyBroken("the body is not framed as it says"))
         else:
-            said = self._head.fields if self._in_head else Headers()
+            said = self._head.fields if self._in_head else {}
             self._put(self._server.refuse(fault, said))
 
     async def _serve(self, item: Request | Response) -> None:

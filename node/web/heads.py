@@ -51,7 +51,7 @@ class Head:
 
     def __init__(self) -> None:
         self.url = b""
-        self.fields = Headers()
+        self.fields: Headers = {}
         self._count = self._size = 0
 
     def take_url(self, piece: bytes) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Protocol, overload
+from typing import Protocol
 from urllib.parse import parse_qsl
 
 from router.http1 import header_lines
@@ -49,22 +49,8 @@ class Wire(Protocol):
         """Wait until the caller has read most of what was sent."""
 
 
-class Headers(dict[str, str]):
-    """Header fields by lower-case name, found in whatever case; the values of fields that may come twice are joined by commas."""
-
-    def __getitem__(self, name: str) -> str:
-        return dict.__getitem__(self, name.lower())
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and dict.__contains__(self, name.lower())
-
-    @overload  # type: ignore[override]  # a dictionary's would take any default
-    def get(self, name: str) -> str | None: ...
-    @overload
-    def get(self, name: str, default: str) -> str: ...
-    def get(self, name: str, default: str | None = None) -> str | None:
-        """Return the value of a field, or `default`."""
-        return dict.get(self, name.lower(), default)
+Headers = dict[str, str]
+"""Header fields by lower-case name; the values of fields that may come twice are joined by commas."""
 
 
 class Request:
