@@ -1,12 +1,15 @@
 """How the parts of a node work on each other, seen with real nodes."""
 
+import asyncio
+import socket
+
 import pytest
 
 from node.settings import Settings
 from registry.mesh.memory_net import Faults, MemoryNet
 from registry.settings import RegistrySettings
 from router.settings import RouterSettings
-from tests.node.faces.assembly import World, node, settings_of, told, until
+from tests.node.faces.assembly import Running, World, node, settings_of, told, until
 from tests.workers.openai_worker import running
 
 # Nothing but a request makes these two compare within the time of a test.
@@ -74,3 +77,39 @@ async def test_a_slow_worker_is_overtaken_by_one_of_another_node() -> None:
                 assert response.headers["x-modelvine-node"] == two.context.peer
                 assert (await response.json())["choices"]
         await until(lambda: slow.hung_up == 5)
+
+
+async def test_nobody_notices_that_the_only_worker_is_restarted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    world, patient = World(MemoryNet()), settings_of(ready_timeout=10.0)
+    statuses: list[int] = []
+    down = asyncio.Event()
+
+    async def ask(at: Running) -> None:
+        status, _ = await told(at.http.post("/v1/chat/completions", json=ASKED))
+        statuses.append(status)
+
+    async def load(at: Running, group: asyncio.TaskGroup) -> None:
+        while not down.is_set() or len(statuses) < 100:
+            group.create_task(ask(at))
+            await asyncio.sleep(0.02)
+
+    async with (
+        node(world, patient) as one,
+        node(world, patient) as two,
+        asyncio.TaskGroup() as group,
+    ):
+        async with running(port=port) as worker:
+            await one.register(worker)
+            await until(lambda: "tiny" in two.context.registry.catalog.offers)
+            loads = [group.create_task(load(at, group)) for at in (one, two)]
+            await until(lambda: len(statuses) > 20)
+        await until(lambda: one.context.router.held >= 20)
+        down.set()
+        async with running(port=port):
+            await asyncio.wait(loads)
+            await until(lambda: not one.context.router.held)
+            await until(lambda: not one.context.router.in_flight)
+    assert len(statuses) >= 100
+    assert set(statuses) == {200}
