@@ -94,6 +94,8 @@ def _say(found: _Row) -> None:
     from node.cli.console.text import load_of, plain, say_table  # noqa: PLC0415
 
     print(plain(f"model {found['model']}, policy {found['policy']}"))
+    if found["fallbacks"]:
+        print(plain(f"if nobody answers: {', '.join(found['fallbacks'])}"))
     candidates = found["candidates"]
     say_table(
         ("", "NODE", "ROUTE", "MODEL", "CID", "HERE", "THERE", "LOAD", "CIRCUIT"),

@@ -4,6 +4,7 @@ With a body it is the request itself, which is read as on `/v1`, weighed, and fo
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from node import web
@@ -15,6 +16,7 @@ from registry.mesh import Connection
 from registry.records import PeerId
 from router.candidates import Candidate, Excluded
 from router.dialects import Route
+from router.dispatch import Explained
 from router.errors import UnknownModel
 from router.requests import Kind, Request
 
@@ -54,13 +56,27 @@ def _named(http: web.Request) -> Request:
     )
 
 
-def _explanation(context: Context, request: Request) -> dict[str, Any]:
-    explained = context.router.explain(request)
-    if not (explained.ordered or explained.excluded):
+def _first_served(context: Context, request: Request) -> tuple[Request, Explained]:
+    """Return the request by the first of its names that somebody may answer, else by the first that is known."""
+    names = (request.model, *request.fallbacks)
+    asked = [
+        replace(request, model=name, fallbacks=names[place + 1 :])
+        for place, name in enumerate(names)
+    ]
+    found = [(one, context.router.explain(one)) for one in asked]
+    known = [pair for pair in found if pair[1].ordered] or [p for p in found if p[1].excluded]
+    if not known:
         raise UnknownModel(request.model)
+    return known[0]
+
+
+def _explanation(context: Context, asked: Request) -> dict[str, Any]:
+    request, explained = _first_served(context, asked)
     connections = {c.peer: c for c in context.registry.mesh.connections()}
     return {
         "model": request.model,
+        # The names that are asked for in turn where nobody answers this one.
+        "fallbacks": list(request.fallbacks),
         "policy": context.settings.router.policy,
         "candidates": [
             {

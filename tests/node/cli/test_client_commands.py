@@ -255,6 +255,7 @@ def test_route_explains_who_would_answer_and_who_would_not(
     explained = {
         "model": "tiny",
         "policy": "p2c",
+        "fallbacks": [],
         "candidates": [a_candidate()],
         "excluded": [left_out],
     }
@@ -273,11 +274,14 @@ def test_route_weighs_a_message_or_a_request_of_a_session(
     explained = {
         "model": "tiny",
         "policy": "prefix",
+        "fallbacks": ["small", "smaller"],
         "candidates": [a_candidate(circuit=circuit)],
         "excluded": [],
     }
     server = node(**{"POST_/api/v1/route": Said(explained)})
-    assert "open, 1.2 s" in modelvine("route", "tiny", "--message", "hi").out
+    shown = modelvine("route", "tiny", "--message", "hi").out
+    assert "open, 1.2 s" in shown
+    assert "if nobody answers: small, smaller" in shown
     hi = [{"role": "user", "content": "hi"}]
     assert server.heard[-1].body == {"model": "tiny", "messages": hi}
     (tmp_path / "said.json").write_text(json.dumps({"model": "x", "messages": hi, "tools": []}))

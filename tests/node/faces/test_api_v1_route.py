@@ -115,6 +115,15 @@ class TestARequest:
             said["error"]["message"],
         )
 
+    async def test_with_several_names_is_explained_by_the_first_that_somebody_serves(
+        self, prefixed
+    ):
+        listed = {"models": ["nobody", "tiny", "small"], "messages": CHAT["messages"]}
+        _, body = await told(prefixed.http.post("/api/v1/route", json=listed))
+        assert (body["model"], body["fallbacks"]) == ("tiny", ["small"])
+        status, _ = await told(prefixed.http.post("/api/v1/route", json={"models": ["a", "b"]}))
+        assert status == 404
+
     async def test_is_neither_logged_nor_told(self, prefixed, caplog):
         caplog.set_level(logging.DEBUG)
         async with prefixed.http.post("/api/v1/route", json=CHAT) as response:
