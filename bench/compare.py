@@ -60,14 +60,15 @@ def memory_mb(pids: tuple[int, ...]) -> float:
 class Load:
     """Runs the load generator against targets; one method for each thing that is measured."""
 
-    def __init__(self, bodies: Path, seconds: float) -> None:
+    def __init__(self, bodies: Path, seconds: float, *, cpus: str = "0") -> None:
         self._bodies = bodies
         self._seconds = seconds
+        self._cpus = cpus
 
-    def closed_loop(self, target: Target, connections: int) -> Figures:
+    def closed_loop(self, target: Target, connections: int, body: str = "chat") -> Figures:
         """As many requests as go over some connections."""
         before = cpu_seconds(target.pids)
-        out = self._loadgen("req", target, "chat", c=connections, d=self._seconds, w=0)
+        out = self._loadgen("req", target, body, c=connections, d=self._seconds, w=0)
         spent = cpu_seconds(target.pids) - before
         return {
             "requests_per_s": out["rps"],
@@ -101,7 +102,7 @@ class Load:
         }
 
     def _loadgen(self, mode: str, target: Target, body: str, **options: float) -> Mapping:
-        command = ["taskset", "-c", "0", str(HERE / "bin/loadgen"), mode]
+        command = ["taskset", "-c", self._cpus, str(HERE / "bin/loadgen"), mode]
         command += ["-u", f"{target.url}/v1/chat/completions", "-b", str(self._bodies / body)]
         for name, value in options.items():
             command += [f"-{name}", str(value)]
@@ -279,11 +280,18 @@ def main() -> int:
         "--only", default="c1,c32,c128,paced,s500,burst", help="which measurements, by name"
     )
     parser.add_argument("--write", type=Path, help="page whose table is replaced")
+    parser.add_argument(
+        "--workers", type=int, help="instead: a node of so many processes beside a node of one"
+    )
     arguments = parser.parse_args()
     if shutil.which("taskset") is None or (os.cpu_count() or 1) < 2:
         print("needs taskset (util-linux) and two CPUs", file=sys.stderr)
         return 1
     subprocess.run(["make", "-s", "-C", str(HERE / "csrc")], check=True)
+    if arguments.workers:
+        from bench import several  # noqa: PLC0415 (it is built of what stands here)
+
+        return several.main(arguments.workers, rounds=arguments.rounds, seconds=arguments.seconds)
     rounds: dict[str, list[Figures]] = {}
     only = arguments.only.split(",")
     with tempfile.TemporaryDirectory(prefix="modelvine-bench-") as name:

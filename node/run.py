@@ -107,7 +107,8 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
                 log.info("%s", invitation(registry.mesh.addresses(), private=private))
             await signals.first.wait()
             await _drain(context, signals.second, settings.node.drain_timeout)
-            await helpers.leave()
+            if posts:
+                await asyncio.gather(helpers.leave(), public.close())
             for task in work:
                 task.cancel()
 

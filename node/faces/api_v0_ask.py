@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from node import web
-from node.faces import Context
+from node.faces import Serving
 from node.faces.answering import answer
 from node.faces.errors import Unparseable, WrongParameter
 from node.faces.openai import content_type_of, passed, pin
@@ -25,7 +25,7 @@ _PAYMENT = frozenset({"wallet", "signature", "hash"})
 _IN_QUERY = ("node_id", "project", "model", "cid")
 
 
-def routes(context: Context) -> list[web.RouteDef]:
+def routes(context: Serving) -> list[web.RouteDef]:
     """Return the routes of this face."""
     return [
         web.post(f"/api/v0/{path}{suffix}", _asking(context, kind, one_node=not suffix))
@@ -38,7 +38,7 @@ def routes(context: Context) -> list[web.RouteDef]:
     ]
 
 
-def _asking(context: Context, kind: Kind, *, one_node: bool) -> web.Handler:
+def _asking(context: Serving, kind: Kind, *, one_node: bool) -> web.Handler:
     async def handle(http: web.Request) -> web.Answer:
         async def ask() -> Request:
             return await _read(context, http, kind, one_node=one_node)
@@ -48,7 +48,7 @@ def _asking(context: Context, kind: Kind, *, one_node: bool) -> web.Handler:
     return handle
 
 
-async def _read(context: Context, http: web.Request, kind: Kind, *, one_node: bool) -> Request:
+async def _read(context: Serving, http: web.Request, kind: Kind, *, one_node: bool) -> Request:
     settings = context.settings.router
     body = await read_body(http, limit=settings.max_body_bytes, idle=settings.idle_timeout)
     content_type = content_type_of(http, body)

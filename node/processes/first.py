@@ -34,6 +34,9 @@ READY_WITHIN = 20.0
 LEAVE_WITHIN = 5.0
 """Seconds that helpers get to end."""
 
+END_WITHIN = 1.0
+"""Seconds that a helper gets for its last lines of the log, once it is cut off."""
+
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 # A helper that lived for so long did not die of its start.
 _LIVED = 30.0
@@ -158,9 +161,7 @@ class Helpers:
         finally:
             post.session = None
             self._whole.part(session)
-            with suppress(ProcessLookupError):
-                process.kill()
-            code = await process.wait()
+            code = await _ended(process)
             session.gone.set()
         return code
 
@@ -226,6 +227,17 @@ async def _spawn(post: Post, session: Session) -> Process:
         )
     await session.begin(ours, doors)
     return process
+
+
+async def _ended(process: Process) -> int:
+    """Return a helper's exit code; one that does not end by itself is ended."""
+    try:
+        async with asyncio.timeout(END_WITHIN):
+            return await process.wait()
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            process.kill()
+        return await process.wait()
 
 
 def _path() -> str:

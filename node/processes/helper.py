@@ -16,7 +16,7 @@ import uvloop
 
 from node import config, logs
 from node.access import Access
-from node.faces import openai
+from node.faces import api_v0_ask, openai
 from node.faces.app import application, link_app
 from node.garbage import settle
 from node.listening import TRUSTED_PER_NODE, serve, welcome
@@ -114,7 +114,8 @@ class _Helper:
         access = Access(token="", names=map(host_of, settings.mesh.announce))
         first = Place(self._doors.dial(), settings.router)
         rest = passing.routes(first, access, settings)
-        public = application([*openai.routes(serving), *rest], access.admit)
+        own = [*openai.routes(serving), *api_v0_ask.routes(serving)]
+        public = application([*own, *rest], access.admit)
         await serve(public, self._ends.http, closing)
 
     def _take(self, word: Told) -> None:

@@ -77,6 +77,9 @@ async def test_both_processes_answer_and_are_counted_as_one(many: Node, worker: 
         for line in asked:
             assert (await line.chat("counted"))[0] == 200
         assert [await counted(line) - before for line in asked] == [4, 4, 4, 4]
+        named = {"project": "p", "model": "counted", "messages": []}
+        for line in asked:
+            assert (await line.ask("POST", "/api/v0/chat/completion/proxy", named))[0] == 200
         said = [await line.ask("GET", "/api/v1/status") for line in asked]
         assert all(b'"processes":2' in body for _, body in said)
         await unregister(asked[0], "counted")
@@ -211,6 +214,25 @@ async def test_nothing_is_lost_when_a_node_of_two_processes_is_told_to_end(
         assert {status for status, _ in answers} == {200}
         assert await asyncio.to_thread(fresh.actor.process.wait, 10) == 0
         assert not alive(helper)
+
+
+async def test_a_second_signal_ends_all_processes_at_once(fresh: Node, worker: OpenAIWorker):
+    (helper,) = helpers(fresh)
+    async with lines(fresh) as held:
+        asked = each(held)
+        await register(asked[0], worker, "hung")
+        worker.fail(hang=True)
+        waiting = [asyncio.ensure_future(line.chat("hung")) for line in asked]
+        await until(lambda: len(worker.received) == 2, within=3, otherwise="they were not asked")
+        fresh.actor.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.5)
+        assert fresh.running
+        fresh.actor.process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert await asyncio.to_thread(fresh.actor.process.wait, 10) == 0
+        show("a second signal", ended_after=time.monotonic() - began)
+        assert not alive(helper)
+        assert all(await asyncio.gather(*waiting, return_exceptions=True))
 
 
 async def test_helpers_end_at_once_with_the_first_process(fresh: Node):
