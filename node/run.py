@@ -46,6 +46,8 @@ log = logging.getLogger("modelvine.node")
 
 _REACH_CHECK = 0.5
 _DRAIN_POLL = 0.05
+_FAREWELL = 0.5
+"""Seconds between telling the others to go elsewhere and serving nobody any more."""
 
 
 def run(
@@ -242,6 +244,9 @@ async def _drain(context: Context, hurry: asyncio.Event, patience: float) -> Non
     whole = context.whole
     log.info("draining: %d requests in flight", whole.in_flight())
     await context.registry.stand(Standing.DRAINING)
+    # Requests that others have sent already arrive, and who keeps a connection is told with the next answer to close it.
+    with suppress(TimeoutError):
+        await asyncio.wait_for(hurry.wait(), min(_FAREWELL, patience))
     with suppress(TimeoutError):
         async with asyncio.timeout(patience):
             # Polled: the counter is on the path of every request, and an event there would cost them all.

@@ -17,6 +17,7 @@ from node import faces, web
 from node.faces import Context, Serving
 from node.faces.errors import KNOWN, UnsupportedExpectation, of_fault, refusal
 from node.faces.peers import Known, peer_check
+from registry.records import Standing
 
 log = logging.getLogger("modelvine.http")
 
@@ -25,7 +26,11 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 def public_app(context: Context) -> web.App:
     """Return the application for clients."""
-    return application(public_routes(context), context.access.admit)
+    return application(
+        public_routes(context),
+        context.access.admit,
+        leaving=lambda: context.registry.own.standing is not Standing.SERVING,
+    )
 
 
 def public_routes(context: Context) -> list[web.RouteDef]:
@@ -48,21 +53,33 @@ def _modules(function: str) -> Iterator[ModuleType]:
 
 
 def application(
-    definitions: Iterable[web.RouteDef], admit: Callable[[web.Request], None]
+    definitions: Iterable[web.RouteDef],
+    admit: Callable[[web.Request], None],
+    *,
+    leaving: Callable[[], bool] = lambda: False,
 ) -> web.App:
-    """Return an application of these routes, for whom `admit` lets in."""
-    return _Application(web.Routes(definitions), admit)
+    """Return an application of these routes, for whom `admit` lets in; while it is `leaving`, each answer ends its connection."""
+    return _Application(web.Routes(definitions), admit, leaving)
 
 
 class _Application:
     """Answers everything: with what a handler says, or with an error of ours."""
 
-    def __init__(self, routes: web.Routes, admit: Callable[[web.Request], None]) -> None:
+    def __init__(
+        self,
+        routes: web.Routes,
+        admit: Callable[[web.Request], None],
+        leaving: Callable[[], bool],
+    ) -> None:
         self._routes = routes
         self._admit = admit
+        self._leaving = leaving
 
     async def answer(self, request: web.Request) -> web.Answer:
         request.id = _id_of(request.headers)
+        if self._leaving():
+            # Whoever goes on with this connection would find it closed: it shall look for another node now.
+            request.keep_alive = False
         route: web.RouteDef | None = None
         try:
             self._admit(request)

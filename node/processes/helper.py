@@ -115,7 +115,7 @@ class _Helper:
         first = Place(self._doors.dial(), settings.router)
         rest = passing.routes(first, access, settings)
         own = [*openai.routes(serving), *api_v0_ask.routes(serving)]
-        public = application([*own, *rest], access.admit)
+        public = application([*own, *rest], access.admit, leaving=parts.view.draining)
         await serve(public, self._ends.http, closing)
 
     def _take(self, word: Told) -> None:

@@ -113,3 +113,16 @@ async def test_what_is_no_request_is_answered_with_the_id_that_it_names_or_a_new
     named = b"GET / HTTP/1.1\r\nX-Request-Id: id-8\r\nHost: localhost\r\nX : y\r\n\r\n"
     assert b"x-request-id: id-8\r\n" in await raw(alone, named)
     assert re.search(rb"x-request-id: [0-9a-f]{32}\r\n", await raw(alone, b"BAD\r\n\r\n"))
+
+
+async def test_while_a_node_leaves_each_answer_ends_its_connection(served):
+    asked = {"model": "tiny", "messages": []}
+    for path, close in (("undrain", False), ("drain", True), ("undrain", False)):
+        async with served.http.post(f"/api/v1/{path}"):
+            pass
+        for stream in (False, True):
+            body = asked | {"stream": stream}
+            async with served.http.post("/v1/chat/completions", json=body) as response:
+                assert response.status == (503 if close else 200)  # nobody else serves it
+                assert (response.headers.get("Connection") == "close") is close
+                await response.read()

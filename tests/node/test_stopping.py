@@ -1,0 +1,115 @@
+"""What does a process do when it is told to stop? It ends what it has begun, and exits well; told twice, at once."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.swarm.client import Client, connected, events_of
+from tests.swarm.nodes import Node, Swarm
+from tests.swarm.waiting import show, until
+from tests.workers.openai_worker import OpenAIWorker, running
+
+CHAT = "/v1/chat/completions"
+LONGEST_FAREWELL = 3.0
+"""Seconds that an end may take in which nothing is in flight."""
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Iterator[Swarm]:
+    with Swarm(tmp_path) as swarm:
+        yield swarm
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async with connected() as client:
+        yield client
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[OpenAIWorker]:
+    async with running() as worker:
+        yield worker
+
+
+@pytest.fixture
+async def node(swarm: Swarm, worker: OpenAIWorker, client: Client) -> Node:
+    node = swarm.start("alone")
+    await client.register(node, "p", ["tiny"], worker.url)
+    return node
+
+
+async def ended(node: Node, *, within: float) -> int:
+    return await asyncio.to_thread(node.actor.process.wait, within)
+
+
+async def test_a_node_without_requests_ends_soon_and_well(
+    swarm: Swarm, node: Node, client: Client
+) -> None:
+    began = time.monotonic()
+    swarm.ask_to_stop(node)
+    assert await ended(node, within=10) == 0
+    seconds = time.monotonic() - began
+    show("SIGTERM at rest", ended_after=seconds)
+    assert seconds < LONGEST_FAREWELL
+    assert "stopped" in node.log
+
+
+async def test_streams_and_answers_in_flight_end_well(
+    swarm: Swarm, node: Node, worker: OpenAIWorker, client: Client
+) -> None:
+    worker.fail(delay_first=1.0, delay_between=0.2)
+    body = {"model": "tiny", "messages": []}
+    async with client.stream(node, "tiny") as stream:
+        whole = asyncio.ensure_future(client.post(node, CHAT, body))
+        await until(lambda: len(worker.received) == 2, within=5, otherwise="nothing arrives")
+        swarm.ask_to_stop(node)
+        events = [event async for event in events_of(stream)]
+        answer = await whole
+    assert events[-1] == "[DONE]"
+    assert answer.status == 200
+    assert await ended(node, within=10) == 0
+
+
+async def test_whoever_keeps_a_connection_is_told_to_close_it(
+    swarm: Swarm, node: Node, worker: OpenAIWorker, client: Client
+) -> None:
+    async with client.session.get(f"{node.http}/healthz") as response:
+        await response.read()
+        assert "Connection" not in response.headers
+    worker.fail(delay_first=1.5)
+    asking = asyncio.ensure_future(client.chat(node, "tiny"))
+    await until(lambda: len(worker.received) == 1, within=5, otherwise="nothing arrives")
+    swarm.ask_to_stop(node)
+    await until(lambda: "draining: 1 request" in node.log, within=2, otherwise="no drain")
+    async with client.session.get(f"{node.http}/healthz") as response:
+        assert response.headers["Connection"] == "close"
+        await response.read()
+    seen = await client.chat(node, "tiny")
+    assert (seen.status, seen.headers["Connection"]) == (503, "close")
+    assert (await asking).status == 200
+    assert await ended(node, within=10) == 0
+
+
+async def test_told_twice_it_ends_at_once_whatever_is_in_flight(
+    swarm: Swarm, node: Node, worker: OpenAIWorker, client: Client
+) -> None:
+    worker.fail(hang=True)
+    asking = asyncio.ensure_future(client.chat(node, "tiny"))
+    await until(lambda: len(worker.received) == 1, within=5, otherwise="nothing arrives")
+    swarm.ask_to_stop(node)
+    await asyncio.sleep(1.5)
+    assert node.running
+    began = time.monotonic()
+    swarm.ask_to_stop(node)
+    assert await ended(node, within=10) == 0
+    seconds = time.monotonic() - began
+    show("second signal", ended_after=seconds)
+    assert seconds < LONGEST_FAREWELL
+    with pytest.raises(aiohttp.ClientError):
+        await asking
+    assert "stopping with 1 requests unfinished" in node.log
