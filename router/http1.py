@@ -15,8 +15,12 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 HEAD_BYTES = 64 * 1024
 """Bytes of an answer that may come without a byte of its body among them: headers, chunk extensions, trailers."""
 
-FULL_BYTES = 256 * 1024
-"""Bytes of a body that wait for their reader before the socket is left unread; it is read again at half of that."""
+FULL_BYTES = 64 * 1024
+"""Bytes of a body that wait for their reader before the socket is left unread, until all of them are taken."""
+
+_INWARD = memoryview(
+    bytearray(64 * 1024)
+)  # of event loops in one thread; uvloop's own is four times as long
 
 _PIECE_COST = 64
 """What a piece of a body counts for beyond its bytes: of tiny ones, that is what they take in memory."""
@@ -91,10 +95,10 @@ class Reply:
                 return b""
             if self._error is not None:
                 raise self._error
+            if self._connection is not None:
+                self._connection.resume()
             await self._wait()
         pieces, self._pieces, self._size = self._pieces, [], 0
-        if self._connection is not None:
-            self._connection.resume()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:
@@ -152,7 +156,7 @@ class Home(Protocol):
         """Forget a connection that is closed."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One connection. `home` is told once each time when it is free for the next request, or will never be."""
 
     def __init__(self, home: "Home") -> None:
@@ -246,14 +250,19 @@ class Connection(asyncio.Protocol):
         if writable is not None and not writable.done():
             writable.set_result(None)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Return where the next bytes go: one place for all, since they are taken out before anything else is read."""
+        return _INWARD
+
+    def buffer_updated(self, count: int) -> None:
         """Take in bytes."""
+        data = _INWARD[:count]
         if self._reply is None:
             # Nobody asked for anything.
             self.abort()
             return
         self._heard = True
-        self._barren += len(data)
+        self._barren += count
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):

@@ -197,6 +197,8 @@ async def _copy_events(routed: Routed, out: Outgoing, report: _Report) -> bytes:
         if tally:
             tokens.events += tally.streamed(chunk)
             ready = tokens.passing(ready)
+        # While a slow caller reads, nobody holds it twice.
+        del chunk
         await out.send(ready)
     return tokens.passing(held.rest)
 
@@ -223,13 +225,14 @@ class WholeEvents:
         before = bytes(self._held[-_LONGEST_END:])
         looked = before + chunk
         end = max(looked.rfind(mark) + len(mark) if mark in looked else 0 for mark in EVENT_ENDS)
-        self._held += chunk
-        ready = len(self._held) - len(looked) + end if end else 0
-        if not end and len(self._held) >= _WHOLE_BYTES:
-            ready = len(self._held)
-        sent = bytes(self._held[:ready])
-        del self._held[:ready]
-        return sent
+        if end == 0 and len(self._held) + len(chunk) < _WHOLE_BYTES:
+            self._held += chunk
+            return b""
+        cut = end - len(before) if end else len(chunk)
+        ready = b"".join((self._held, chunk[:cut]))
+        # A new one, for what was once long keeps its room.
+        self._held = bytearray(chunk[cut:])
+        return ready
 
 
 def _headers(context: Serving, routed: Routed, report: _Report) -> dict[str, str]:

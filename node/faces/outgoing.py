@@ -19,6 +19,7 @@ AT_ONCE_BYTES = 32 * 1024
 """Bytes that nobody has to wait for: half of what asyncio buffers before it makes a writer wait."""
 
 _LONGEST_END = 3
+_PIECE_BYTES = 64 * 1024
 
 
 class Outgoing:
@@ -65,8 +66,10 @@ class Outgoing:
         if len(chunk) <= AT_ONCE_BYTES and self._unread() == 0:
             self._response.write(chunk)
             return
-        self._response.write(chunk)
-        await self._drained()
+        # In pieces, for what is not read is held by the transport as well.
+        for start in range(0, len(chunk), _PIECE_BYTES):
+            self._response.write(chunk[start : start + _PIECE_BYTES])
+            await self._drained()
 
     async def end(self, last: bytes = b"") -> None:
         """Send the last bytes, and say that they were."""

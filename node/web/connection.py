@@ -29,6 +29,9 @@ from node.web.messages import (
 FULL_BYTES = 256 * 1024
 """Bytes of a body that wait for their handler before the socket is left unread."""
 
+HELD_BYTES = 64 * 1024
+"""Bytes of an answer that wait for their caller before its handler waits too."""
+
 WAITING = 16
 """Requests that wait for the one before them to be answered, before the socket is left unread."""
 
@@ -156,6 +159,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self.transport = cast("asyncio.Transport", transport)
+        # TLS would hold eight times as much for a caller who does not read.
+        self.transport.set_write_buffer_limits(HELD_BYTES)
         if self._server.made(self):
             self._head_due = self._server.now + HEAD_SECONDS
         else:
