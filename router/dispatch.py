@@ -3,15 +3,15 @@
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import replace
 from typing import Any
 
 from registry.catalog import Catalog
 from registry.liveness import Presence
 from registry.records import Load, PeerId, Service
 from router.attempts import Failure, attempts
-from router.candidates import Candidate, Excluded, Field, Reason, candidates
+from router.candidates import Candidate, Reason
+from router.choosing import Choosing, Explained
 from router.dialects import Answer, Dialect
 from router.errors import NobodyServes, RouterError, WorkerBusy, WorkerError, WorkerFailed
 from router.health import Condition
@@ -21,8 +21,7 @@ from router.inquiry import Inquiry
 from router.ledger import Ledger
 from router.lending import Lender, Lending
 from router.names import in_turn
-from router.nobody import nobody
-from router.policies import Policy, in_order
+from router.policies import Policy
 from router.readiness import not_ready
 from router.requests import Request
 from router.settings import RouterSettings
@@ -32,14 +31,6 @@ from router.waits import Waits
 from router.workers import Worker, Workers
 
 log = logging.getLogger("modelvine.router")
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """Whom a request would be sent to, in this order, and who may not answer it."""
-
-    ordered: tuple[Candidate, ...]
-    excluded: tuple[Excluded, ...]
 
 
 class Router:
@@ -64,20 +55,25 @@ class Router:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         lender: Lender | None = None,
     ) -> None:
-        self._own = own
-        self._catalog = catalog
         self._presence = presence
-        self._draining = draining
         self._dialects = dialects
         self._policy = policy
         self._settings = settings
         self._now = now
-        self._random = random
         self._ledger = Ledger(
             own=own, workers=workers, settings=settings, now=now, random=random, lender=lender
         )
         self._workers = self._ledger.workers
         self.lending = Lending(self._ledger, own=own, workers=self._workers)
+        self._choosing = Choosing(
+            self._ledger,
+            own=own,
+            catalog=catalog,
+            presence=presence,
+            draining=draining,
+            policy=policy,
+            random=random,
+        )
         self._desk = Desk(self._ledger, self._put, observe, now)
         # Slots that are lent are not taken for what may be thrown away.
         self._hedging = Hedging(self._desk) if settings.hedge and not self._ledger.lent else None
@@ -102,9 +98,7 @@ class Router:
 
     def explain(self, request: Request) -> Explained:
         """Say whom the request would be sent to now, and why not to others; sends nothing."""
-        field = self._field(request)
-        ordered = in_order(self._policy, request, field.eligible, self._random)
-        return Explained(tuple(ordered), field.excluded)
+        return self._choosing.explain(request)
 
     def why(
         self, request: Request, candidate: Candidate, among: Sequence[Candidate]
@@ -187,12 +181,12 @@ class Router:
     async def _by_name(self, request: Request, before: int) -> tuple[Attempt, Routed]:
         """Ask by one name, after so many attempts by others; where all fail, wait for a slot of who is only full."""
         try:
-            return await self._try(request, await self._ordered(request), before)
+            return await self._try(request, await self._choosing.ordered(request), before)
         except WorkerError as error:
-            field = self._field(request)
-            full = self._only_full(field)
+            field = self._choosing.field(request)
+            full = self._choosing.only_full(field)
             if full and error.elsewhere:
-                return await self._try(request, await self._slot(request, full), before)
+                return await self._try(request, await self._choosing.slot(request, full), before)
             if isinstance(error, WorkerBusy):
                 told = (e.seconds for e in field.excluded if e.reason is Reason.TOLD)
                 error.retry_after = min((error.retry_after, *told))
@@ -254,53 +248,6 @@ class Router:
             self._inquiry.about(worker)
         answer = dialect.answer(asked, candidate)
         return self._waits.watch(candidate, others, answer, elsewhere=request.own_only)
-
-    async def _ordered(self, request: Request) -> tuple[list[Candidate], bool]:
-        """Return whom to try, and whether a slot of the first is taken already: it had to be waited for."""
-        field = self._field(request)
-        full = self._only_full(field)
-        # Rather a slot of one that is well than one that failed time and again.
-        if field.eligible and not (full and all(c.ejected for c in field.eligible)):
-            ordered = list(in_order(self._policy, request, field.eligible, self._random))
-            self._policy.begun(request)
-            if self._ledger.lent is None:
-                return ordered, False
-            left, holds_slot = await self._ledger.lent.secure(ordered)
-            if left:
-                return left, holds_slot
-            full += ordered
-        if not full:
-            names = chain(self._workers().by_name, self._catalog().offers)
-            raise nobody(request, field.excluded, names)
-        return await self._slot(request, full)
-
-    def _only_full(self, field: Field) -> list[Candidate]:
-        full = [e.candidate for e in field.excluded if e.reason is Reason.FULL]
-        return [c for c in full if self._ledger.admits(c)] or full
-
-    async def _slot(
-        self, request: Request, full: Sequence[Candidate]
-    ) -> tuple[list[Candidate], bool]:
-        """Wait for a slot of one of these, and return whose it is, and that it is taken."""
-        service = await self._ledger.waiting.turn(request, full)
-        worker = self._workers().by_key.get((service.project, service.model, service.cid))
-        if worker is None or worker.service != service:
-            self._ledger.release(service)
-            raise NobodyServes(
-                f"{request.model!r} was unregistered while this request waited for it"
-            )
-        return [Candidate(self._own, service, worker)], True
-
-    def _field(self, request: Request) -> Field:
-        return candidates(
-            request,
-            own=self._own,
-            catalog=self._catalog(),
-            workers=self._workers(),
-            presence=self._presence,
-            known=self._ledger.known(),
-            draining=self._draining(),
-        )
 
     def _trusted(self, candidate: Candidate) -> bool:
         if candidate.worker is not None:

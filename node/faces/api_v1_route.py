@@ -15,8 +15,8 @@ from node.faces.reading import json_answer
 from registry.mesh import Connection
 from registry.records import PeerId
 from router.candidates import Candidate, Excluded
+from router.choosing import Explained
 from router.dialects import Route
-from router.dispatch import Explained
 from router.errors import UnknownModel
 from router.requests import Kind, Request
 
