@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from multidict import CIMultiDict
 
 from tests.swarm.client import Client, connected, events_of
 from tests.swarm.nodes import Node, Swarm
@@ -113,3 +114,37 @@ async def test_told_twice_it_ends_at_once_whatever_is_in_flight(
     with pytest.raises(aiohttp.ClientError):
         await asking
     assert "stopping with 1 requests unfinished" in node.log
+
+
+async def test_each_request_has_its_line_in_the_log_though_the_node_ends_right_after(
+    swarm: Swarm, node: Node, worker: OpenAIWorker, client: Client
+) -> None:
+    seen = await asyncio.gather(*(client.chat(node, "tiny") for _ in range(200)))
+    seen += await asyncio.gather(*(client.chat(node, "nobody-has-this") for _ in range(200)))
+    swarm.ask_to_stop(node)
+    assert await ended(node, within=10) == 0
+    lines = [line for line in node.log.splitlines() if "modelvine.requests  request=" in line]
+    ids = {CIMultiDict(answer.headers)["x-request-id"] for answer in seen}
+    assert len(lines) == len(seen) == len(ids)
+    assert all(any(f"request={one} " in line for line in lines) for one in ids)
+
+
+async def test_a_flood_of_failures_fills_no_log(
+    swarm: Swarm, node: Node, worker: OpenAIWorker, client: Client
+) -> None:
+    worker.fail(garbage=True)
+    for _ in range(5):
+        await asyncio.gather(*(client.chat(node, "tiny") for _ in range(40)))
+    bad = (b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", b"\x16\x03\x01garbage")
+    place = node.http.removeprefix("http://").split(":")
+    for n in range(300):
+        _, writer = await asyncio.open_connection(place[0], int(place[1]))
+        writer.write(bad[n % len(bad)])
+        writer.close()
+    swarm.ask_to_stop(node)
+    assert await ended(node, within=10) == 0
+    others = [line for line in node.log.splitlines() if "request=" not in line]
+    show(
+        "200 failed requests and 300 that are none", lines_beside_those_of_requests=str(len(others))
+    )
+    assert len(others) < 30
