@@ -163,6 +163,7 @@ def _reach(registry: Registry, certificate: bytes, link: HostPort) -> Reach:
 
 def _context(given: Given, parts: Parts, listening: Listening) -> Context:
     lateness = Lateness()
+    whole = Whole(parts.router, parts.metrics, lateness)
     return Context(
         peer=given.identity.peer,
         settings=given.settings,
@@ -172,7 +173,8 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         access=_judge(Access, given),
         metrics=parts.metrics,
         lateness=lateness,
-        whole=Whole(parts.router, parts.metrics, lateness),
+        whole=whole,
+        load_of=whole.load_of,
         links=parts.links,
         bootstrap=parts.bootstrap,
         host=Host(),

@@ -10,6 +10,7 @@ from node.lateness import Lateness
 from node.metrics import Metrics
 from registry.records import Load, Service
 from router.dispatch import Router
+from router.workers import Worker
 
 
 class State(Protocol):
@@ -87,6 +88,15 @@ class Whole:
         if not self._siblings:
             return own
         return together([own, *(dict(sibling.state.loads) for sibling in self._siblings)])
+
+    def load_of(self, worker: Worker) -> Load:
+        """Say how busy one worker of this machine is."""
+        own = self._router.load_of(worker)
+        if not self._siblings:
+            return own
+        service = worker.service
+        said = ({s: load} for o in self._siblings for s, load in o.state.loads if s == service)
+        return together([{service: own}, *said])[service]
 
     def others(self) -> Iterable[Counts]:
         """Return what all other processes have counted, those that have ended included."""

@@ -5,11 +5,12 @@ writes what comes back; errors are left to `node.faces.errors`. What other nodes
 in a second function, `link_routes(context)`, where a face has such. The other modules of this folder serve the faces.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from node.settings import Settings
-from registry.records import PeerId
+from registry.records import Load, PeerId
 
 if TYPE_CHECKING:
     from node.access import Access
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from registry.service import Registry
     from router.dispatch import Router
     from router.links import Links
+    from router.workers import Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Serving:
     router: "Router"
     metrics: "Metrics"
     host: "Host"
+    load_of: "Callable[[Worker], Load]"
+    """Says how busy a worker of this machine is, by all processes of this node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

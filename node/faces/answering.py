@@ -248,7 +248,7 @@ def _headers(context: Serving, routed: Routed, report: _Report) -> dict[str, str
         "x-modelvine-attempts": str(report.attempts),
     }
     if report.to_peer and worker:
-        headers[HEADER] = written(context.router.load_of(worker))
+        headers[HEADER] = written(context.load_of(worker))
     return headers
 
 

@@ -27,6 +27,7 @@ from router.dispatch import Router
 from router.links import Links
 from router.premises import Premises, networks_of
 from router.trying import Outcome
+from router.workers import Worker
 
 Changed = Callable[[Iterable[PeerId]], None]
 
@@ -45,12 +46,23 @@ class Parts:
     lateness: Lateness
     listeners: list[Changed]
     """Called with the nodes whose record or presence changed."""
+    beside: dict[Service, int]
+    """How many requests of other processes each worker of this machine has."""
 
     def serving(self) -> Serving:
         """Return what the faces of a helper use."""
         return Serving(
-            settings=self.settings, router=self.router, metrics=self.metrics, host=Host()
+            settings=self.settings,
+            router=self.router,
+            metrics=self.metrics,
+            host=Host(),
+            load_of=self.load_of,
         )
+
+    def load_of(self, worker: Worker) -> Load:
+        """Say how busy one worker of this machine is, by all processes of this node."""
+        load = self.router.load_of(worker)
+        return replace(load, in_flight=load.in_flight + self.beside.get(worker.service, 0))
 
     def report(self, number: int) -> Report:
         """Say how this process is; the slots that it borrowed are in the books of who lent them."""
@@ -109,7 +121,9 @@ def assemble(welcome: Welcome, doors: Doors, tell: Callable[[Said], None]) -> Pa
         follow_ways(links, view.presence, forgive=lambda _: None),
         follow_loads(router, view.presence),
     ]
-    return Parts(identity, settings, view, links, borrowing, router, metrics, Lateness(), listeners)
+    return Parts(
+        identity, settings, view, links, borrowing, router, metrics, Lateness(), listeners, {}
+    )
 
 
 def _premises(welcome: Welcome, view: View, own: PeerId) -> Premises:

@@ -169,6 +169,8 @@ class Helpers:
         """Ask a helper how it is, time and again; cut off one that does not say it."""
         try:
             while True:
+                busy = self._whole.busy().items()
+                session.beside = {s: load.in_flight - session.part_of(s) for s, load in busy}
                 await session.ask()
                 await asyncio.sleep(PERIOD)
         except TimeoutError:

@@ -135,9 +135,11 @@ class _Helper:
                 parts.router.hear(node, dict(loads))
             case Granted() | Refused() | Relayed():
                 parts.borrowing.hear(word)
-            case Ask(number):
+            case Ask(number, beside):
                 # It comes after everything that there was to know.
                 self._informed.set()
+                parts.beside.clear()
+                parts.beside.update(beside)
                 self._channel.tell(parts.report(number))
             case Leave():
                 self._leaves.set()

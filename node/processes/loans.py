@@ -44,6 +44,10 @@ class Loans:
             case Took(model, seconds):
                 self._lending.took(model, seconds)
 
+    def lent(self, service: Service) -> int:
+        """Return how many slots of a worker the helper has."""
+        return self._lent[service]
+
     def end(self) -> None:
         """Give back what the helper has."""
         for service in self._lent.elements():

@@ -87,9 +87,13 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Say how you are, in a `Report`; it comes after all that was told before has been taken in."""
+    """Say how you are, in a `Report`; it comes after all that was told before has been taken in.
+
+    `beside` says how many requests of other processes each worker of this machine has.
+    """
 
     number: int
+    beside: tuple[tuple[Service, int], ...] = ()
     kind: Literal["ask"] = "ask"
 
 

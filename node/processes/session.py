@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 
@@ -34,7 +34,7 @@ from node.processes.protocol import (
 )
 from registry.mesh import Pipe
 from registry.mesh.crew import Crew
-from registry.records import PeerId
+from registry.records import PeerId, Service
 from registry.service import Registry
 from router.lending import Lending
 
@@ -69,6 +69,8 @@ class Session:
         self._channel = Channel(said, self._take)
         self.ready = asyncio.Event()
         self.gone = asyncio.Event()
+        self.beside: Mapping[Service, int] = {}
+        """How many requests of other processes each worker has."""
         self.state = Report(0, 0, (), Counts(), 0.0)
 
     async def begin(self, end: socket.socket, doors: socket.socket) -> None:
@@ -107,12 +109,17 @@ class Session:
         number = next(self._numbers)
         asked: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
         self._asked[number] = asked
-        self.tell(Ask(number))
+        self.tell(Ask(number, tuple(self.beside.items())))
         try:
             async with asyncio.timeout(FROZEN):
                 return await asked
         finally:
             del self._asked[number]
+
+    def part_of(self, service: Service) -> int:
+        """Return how many requests at a worker are this helper's, as far as it is known."""
+        said = (load.in_flight for s, load in self.state.loads if s == service)
+        return self._loans.lent(service) + sum(said)
 
     def leave(self) -> None:
         """Have the helper end."""

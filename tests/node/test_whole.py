@@ -6,6 +6,7 @@ from node.metrics import Metrics
 from node.processes.protocol import Report
 from node.whole import Whole, together
 from registry.records import Load, Service
+from router.workers import Worker
 from tests.router.test_dispatch import World
 from tests.router.world import links
 
@@ -48,6 +49,8 @@ async def test_several_processes_are_added_up_and_one_that_ended_still_counts() 
         assert (one.asked, two.asked) == (1, 1)
         assert whole.busy() == {ONE: Load(3)}
         assert whole.loop_lag(0.0) == 0.5
+        worker = Worker(ONE, "http://127.0.0.1:1", capacity=5)
+        assert whole.load_of(worker) == Load(3, slots=5)
         whole.part(two)
         past, present = whole.others()
         assert (past.requests, past.in_flight) == ((Times("chat", "200", 4),), 0)

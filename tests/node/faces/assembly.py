@@ -167,6 +167,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         metrics=metrics,
         lateness=lateness,
         whole=Whole(router, metrics, lateness),
+        load_of=router.load_of,
         links=links,
         bootstrap=Bootstrap(store, registry.saving, configured=(), keep=registry.pin),
         host=Host(),
