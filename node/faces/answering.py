@@ -98,6 +98,8 @@ async def _pass_on(
         try:
             async with _asked(context, request, report) as routed:
                 context.metrics.answering(report.kind, time.monotonic() - report.began)
+                if request.fallbacks:
+                    report.model = routed.candidate.service.model
                 headers = _headers(context, routed, report)
                 whole = await _passed_on(routed, out, headers, report)
             if whole is not None:

@@ -154,13 +154,17 @@ class TestAListOfModels:
             yield mesh, worker, other
 
     @pytest.mark.parametrize("hops", [0, 1])
-    async def test_is_answered_by_the_first_that_somebody_serves(self, two_models, hops):
+    async def test_is_answered_by_the_first_that_somebody_serves(self, two_models, hops, caplog):
         mesh, worker, other = two_models
         at = mesh.two if hops else mesh.one
+        caplog.set_level(logging.INFO, "modelvine.requests")
         response, body = await self.ask(at, "unheard-of", "second", "first")
         assert (response.status, body["model"]) == (200, "second")
         assert orjson.loads(other.received[-1].body) == {"model": "second", "messages": self.HELLO}
         assert worker.received == []
+        # The log says by which name it was answered.
+        await until(lambda: " model=second " in caplog.text)
+        assert "unheard-of" not in caplog.text
 
     @pytest.mark.parametrize("hops", [0, 1])
     @pytest.mark.parametrize("status", [429, 500, 503])
