@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -287,6 +288,8 @@ def main() -> int:
     if shutil.which("taskset") is None or (os.cpu_count() or 1) < 2:
         print("needs taskset (util-linux) and two CPUs", file=sys.stderr)
         return 1
+    # Whoever is told to stop takes what it started with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     subprocess.run(["make", "-s", "-C", str(HERE / "csrc")], check=True)
     if arguments.workers:
         from bench import several  # noqa: PLC0415 (it is built of what stands here)

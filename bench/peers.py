@@ -11,6 +11,7 @@ is named, and left out.
 import argparse
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -216,6 +217,8 @@ def main() -> int:
         "--write", type=Path, help="folder with performance.md, for the table and peers.svg"
     )
     arguments = parser.parse_args()
+    # Whoever is told to stop takes what it started with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     subprocess.run(["make", "-s", "-C", str(HERE / "csrc")], check=True)
     rounds: dict[str, list[Figures]] = {}
     began = time.monotonic()
@@ -240,7 +243,8 @@ def main() -> int:
                 figures = measure(load, target, arguments.only.split(","))
                 rounds.setdefault(target.name, []).append(figures)
     medians = {name: medians_of(taken) for name, taken in rounds.items() if name != "direct"}
-    text = heading(arguments, "bench.peers") + "\n" + table(medians)
+    chart = "![CPU of one request through each gateway](peers.svg)"
+    text = f"{heading(arguments, 'bench.peers')}\n{table(medians)}\n\n{chart}"
     print(text, f"\n{time.monotonic() - began:.0f} s", sep="")
     if arguments.write:
         replace_between_marks(arguments.write / "performance.md", text, "peers")

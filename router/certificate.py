@@ -86,8 +86,8 @@ def client_context(identity: Identity, expected_der: bytes) -> ssl.SSLContext:
 class _Resuming(ssl.SSLContext):
     """Resumes its last session (RFC 8446, 2.2): both ends prove their keys once, and only then that they are still they.
 
-    A signature and a check at each end less, which is half of a handshake. A peer that has forgotten the session, or was
-    started anew, asks for the whole handshake. Sessions are this context's own, so none can be shown to another peer.
+    A signature and a check at each end less. A peer that has forgotten the session, or was started anew, asks for the whole
+    handshake. Sessions are this context's own, so none can be shown to another peer.
     """
 
     _last: ssl.SSLObject | None = None
@@ -109,8 +109,10 @@ class _Resuming(ssl.SSLContext):
         return self._last
 
     def _learn(self) -> None:
+        if self._last is None or self._last.session_reused:
+            return  # what is known still serves, and reading a session costs as much as resuming it saves
         try:
-            given = self._last.session if self._last is not None else None
+            given = self._last.session
         except ValueError:
             # Of a handshake that failed there is a session that cannot be written down.
             return

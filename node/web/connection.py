@@ -236,7 +236,8 @@ class Connection(asyncio.Protocol):
         request = Request(self, method, head.url.decode(), head.fields)
         request.keep_alive = parser.should_keep_alive() and method != "CONNECT"
         request.old = version == "1.0"
-        request.expects = head.fields.get("expect", "").lower() == "100-continue"
+        expects = head.fields.get("expect", "").lower() == "100-continue"
+        request.expects = expects and not request.old
         self._arriving = request
         self._put(request)
 
