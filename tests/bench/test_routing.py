@@ -2,7 +2,8 @@
 
 import pytest
 
-from bench.routing import World, compare, fresh, percentile
+from bench.routing import compare, fresh, percentile
+from bench.simulation.callers import World
 from router import policies
 
 
