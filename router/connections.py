@@ -2,8 +2,8 @@
 
 A connection that closes under a request that had waited in the pool is opened anew once: the worker had let go of it
 while it lay idle, and has seen nothing of the request. A request that is given up cuts its connection at once, so that
-whoever works on it notices. Connections to workers go only to addresses at which workers may stand, looked at one by one
-when they are connected to; no redirect is followed anywhere.
+whoever works on it notices. Each address is looked at when it is connected to, whatever its name led to before; no redirect
+is followed.
 """
 
 import asyncio
@@ -25,6 +25,10 @@ _PLACES = 4096
 
 Dial = Callable[[Callable[[], Connection]], Awaitable[Connection]]
 """Opens a connection whose protocol the given function makes; raises `OSError`."""
+
+
+Objection = Callable[[str, int], str]
+"""Says why nothing may be connected to at an IP address and port, nothing when it may."""
 
 
 class Place:
@@ -175,7 +179,7 @@ class Places:
             if len(self._places) >= _PLACES:
                 self._places = {o: p for o, p in self._places.items() if not p.unused}
             context = _public_context() if origin[0] == "https" else None
-            dial = near(origin[1], origin[2], self._premises, context)
+            dial = tcp(origin[1], origin[2], context, objection=self._premises.objection)
             place = Place(dial, self._settings)
             self._places[origin] = place
         return place
@@ -187,33 +191,29 @@ class Places:
 
 
 def tcp(
-    host: str, port: int, context: ssl.SSLContext | None = None, name: str | None = None
+    host: str,
+    port: int,
+    context: ssl.SSLContext | None = None,
+    *,
+    name: str | None = None,
+    objection: Objection = lambda address, port: "",  # noqa: ARG005
 ) -> Dial:
-    """Return how to connect over TCP; with a context over TLS, as `name` if that is not the host's."""
+    """Return how to connect over TCP, with a context over TLS, as `name` if that is not the host's.
 
-    async def dial(make: Callable[[], Connection]) -> Connection:
-        _, connection = await asyncio.get_running_loop().create_connection(
-            make, host, port, ssl=context, server_hostname=name
-        )
-        return connection
-
-    return dial
-
-
-def near(host: str, port: int, premises: Premises, context: ssl.SSLContext | None = None) -> Dial:
-    """Return how to connect to a worker: to its addresses in turn, none but those at which it may stand."""
+    A host's addresses are tried in turn, none but those to which there is no objection: a name may lead anywhere by now.
+    """
+    shown = (host if name is None else name) if context else None
 
     async def dial(make: Callable[[], Connection]) -> Connection:
         connect = asyncio.get_running_loop().create_connection
-        name = host if context else None
         failure = OSError("no address")
         for address in await _addresses(host, port):
-            if objection := premises.objection(address, port):
-                failure = NotAdmitted(objection)
+            if why := objection(address, port):
+                failure = NotAdmitted(why)
                 continue
             try:
                 _, connection = await connect(
-                    make, address, port, ssl=context, server_hostname=name
+                    make, address, port, ssl=context, server_hostname=shown
                 )
             except OSError as error:
                 failure = error

@@ -119,6 +119,7 @@ class Links:
             relayed=lambda: self._relayed(peer),
             crew=self.crew,
             settings=self.settings,
+            objection=self._objection,
         )
         _close(gone)
         return way
@@ -140,10 +141,17 @@ class Links:
             way.retired = True
         return dropped
 
-    def _usable(self, reach: Reach) -> list[URL]:
+    def _together(self) -> bool:
         # Another machine's loopback is our own: its claims lead to strangers, unless all of us are on one machine.
         ours = self._reach(self.identity.peer)
-        together = ours is not None and claims.among_ourselves(ours)
+        return ours is not None and claims.among_ourselves(ours)
+
+    def _objection(self, address: str, _port: int) -> str:
+        credible = claims.credible(address, together=self._together())
+        return "" if credible else "a peer's name leads to where no other machine is"
+
+    def _usable(self, reach: Reach) -> list[URL]:
+        together = self._together()
         addresses = [address for link in reach.links if (address := _address(link)) is not None]
         credible = [a for a in addresses if claims.credible(a.host or "", together=together)]
         return credible[:MAX_ADDRESSES]

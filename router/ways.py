@@ -10,7 +10,7 @@ from yarl import URL
 from registry.mesh import Pipe
 from registry.mesh.crew import Crew
 from registry.records import Reach
-from router.connections import Place, start_of, tcp
+from router.connections import Objection, Place, start_of, tcp
 from router.deadlines import Deadlines
 from router.dialects import Route
 from router.http1 import HttpError, NotHttp, request_head
@@ -87,7 +87,9 @@ class Way:
         relayed: Callable[[], Awaitable[bool]],
         crew: Crew,
         settings: RouterSettings,
+        objection: Objection = lambda address, port: "",  # noqa: ARG005
     ) -> None:
+        """Take what ways need; `objection` is asked of each address that a peer's claims lead to."""
         self.reach = reach
         self.deadlines = Deadlines()
         self.users = 0
@@ -96,6 +98,7 @@ class Way:
         self._relayed = relayed
         self._crew = crew
         self._settings = settings
+        self._objection = objection
         self._direct: Direct = Untried()
         self._trying = asyncio.Lock()
         self._places: dict[URL, Place] = {}
@@ -186,7 +189,13 @@ class Way:
     async def _answers(self, address: URL) -> Proven | None:
         place = self._places.get(address)
         if place is None:
-            dial = tcp(address.host or "", address.port or 0, self._context, name="")
+            dial = tcp(
+                address.host or "",
+                address.port or 0,
+                self._context,
+                name="",
+                objection=self._objection,
+            )
             place = self._places[address] = Place(dial, self._settings)
         try:
             await place.warm()

@@ -9,6 +9,7 @@ from yarl import URL
 
 from registry.mesh.crew import Crew
 from router.certificate import certificate_of, client_context
+from router.connections import Objection
 from router.dialects import Route
 from router.ways import Proven, Shut, Untried, Way
 from tests.router.peer_node import THERE, PeerNode, peer_node
@@ -18,7 +19,12 @@ NOBODY = URL("https://127.0.0.1:1")
 
 
 @asynccontextmanager
-async def way_to(node: PeerNode, *, straight: asyncio.Event | None = None) -> AsyncIterator[Way]:
+async def way_to(
+    node: PeerNode,
+    *,
+    straight: asyncio.Event | None = None,
+    objection: Objection = lambda address, port: "",
+) -> AsyncIterator[Way]:
     """Know a way to a node whose pipes run through a relay, until there is a straight one."""
     crew = Crew()
 
@@ -32,6 +38,7 @@ async def way_to(node: PeerNode, *, straight: asyncio.Event | None = None) -> As
         relayed=relayed,
         crew=crew,
         settings=QUICK,
+        objection=objection,
     )
     try:
         yield way
@@ -54,6 +61,21 @@ async def test_without_an_address_the_way_is_a_pipe(node: PeerNode) -> None:
     async with way_to(node) as way:
         assert (await way.link([])).route is Route.RELAY
         assert way._direct == Untried()
+
+
+async def test_a_name_that_leads_to_a_machine_that_is_no_peer_is_not_connected_to(
+    node: PeerNode,
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def objection(address: str, port: int) -> str:
+        asked.append((address, port))
+        return "loopback is our own" if address in ("127.0.0.1", "::1") else ""
+
+    async with way_to(node, objection=objection) as way:
+        assert (await way.link([URL(f"https://localhost:{node.port}")])).route is Route.RELAY
+        assert isinstance(way._direct, Shut)
+    assert ("127.0.0.1", node.port) in asked
 
 
 async def tried_again(way: Way, *addresses: URL) -> Route:
