@@ -34,6 +34,9 @@ READY_WITHIN = 20.0
 LEAVE_WITHIN = 5.0
 """Seconds that helpers get to end."""
 
+STARTS_WITHIN = 60.0
+"""Seconds that a helper may take to its first answer: a slow machine reads the whole program from a cold disk."""
+
 END_WITHIN = 1.0
 """Seconds that a helper gets for its last lines of the log, once it is cut off."""
 
@@ -161,6 +164,7 @@ class Helpers:
         finally:
             post.session = None
             self._whole.part(session)
+            await session.end()
             code = await _ended(process)
             session.gone.set()
         return code
@@ -168,6 +172,7 @@ class Helpers:
     async def _watch(self, session: Session) -> None:
         """Ask a helper how it is, time and again; cut off one that does not say it."""
         try:
+            await session.ask(within=STARTS_WITHIN)
             while True:
                 busy = self._whole.busy().items()
                 session.beside = {s: load.in_flight - session.part_of(s) for s, load in busy}

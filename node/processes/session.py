@@ -99,10 +99,10 @@ class Session:
         """Tell the helper something."""
         self._channel.tell(word)
 
-    async def ask(self) -> Report:
+    async def ask(self, *, within: float = FROZEN) -> Report:
         """Have the helper say how it is, once it has taken in all that it was told.
 
-        Raise `TimeoutError` when it does not, and `ConnectionError` when it has ended.
+        Raise `TimeoutError` when it does not `within` so many seconds, and `ConnectionError` when it has ended.
         """
         if self._channel.closed.is_set():
             raise ConnectionResetError("a helper has ended")
@@ -111,7 +111,7 @@ class Session:
         self._asked[number] = asked
         self.tell(Ask(number, tuple(self.beside.items())))
         try:
-            async with asyncio.timeout(FROZEN):
+            async with asyncio.timeout(within):
                 return await asked
         finally:
             del self._asked[number]
