@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from ipaddress import ip_address
+from time import monotonic
 
 from yarl import URL
 
@@ -94,8 +95,7 @@ class Place:
         if self._retired:
             connection.abort()
             return
-        now = asyncio.get_running_loop().time()
-        self._idle.append((connection, now))
+        self._idle.append((connection, monotonic()))
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._tidy)
         self._next()
@@ -113,7 +113,7 @@ class Place:
             while self._idle:
                 # The one that was used last has the best chance to stand still.
                 connection, since = self._idle.pop()
-                if connection.quiet and asyncio.get_running_loop().time() - since < _IDLE_SECONDS:
+                if connection.quiet and monotonic() - since < _IDLE_SECONDS:
                     return connection
                 connection.abort()
             if self.closed or len(self._known) + self._dialling < self._limit:
@@ -154,8 +154,8 @@ class Place:
                 return
 
     def _tidy(self) -> None:
-        loop = asyncio.get_running_loop()
-        fresh = [(c, since) for c, since in self._idle if loop.time() - since < _IDLE_SECONDS]
+        loop, now = asyncio.get_running_loop(), monotonic()
+        fresh = [(c, since) for c, since in self._idle if now - since < _IDLE_SECONDS]
         stale = self._idle[: len(self._idle) - len(fresh)]
         self._idle = fresh
         for connection, _ in stale:

@@ -74,11 +74,17 @@ def headers_of(request: Request) -> dict[str, str]:
 class Exchange:
     """An answer whose headers are there."""
 
-    def __init__(self, reply: Reply, settings: RouterSettings, ends: float) -> None:
+    def __init__(
+        self,
+        reply: Reply,
+        settings: RouterSettings,
+        ends: float,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self._reply = reply
         self._settings = settings
         self._ends = ends
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._waiting = math.inf
         self._overdue = ""
         self._timer: asyncio.TimerHandle | None = None
@@ -176,13 +182,14 @@ async def put(
 
     Leaving before the end cuts the connection, so that the worker sees its caller go.
     """
-    ends = asyncio.get_running_loop().time() + settings.total_timeout
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + settings.total_timeout
     exchange: Exchange | None = None
     try:
         try:
             async with deadlines.within(min(settings.first_byte_timeout, settings.total_timeout)):
                 head = request_head(call.start, call.headers, len(call.body))
-                exchange = Exchange(await call.place.ask(head, call.body), settings, ends)
+                exchange = Exchange(await call.place.ask(head, call.body), settings, ends, loop)
                 answer = await read(exchange)
         except OSError as error:
             raise _failure(error, settings) from error

@@ -63,6 +63,7 @@ class Reply:
     __slots__ = (
         "_connection",
         "_error",
+        "_loop",
         "_pieces",
         "_size",
         "_waiter",
@@ -78,6 +79,7 @@ class Reply:
         self.length: int | None = None
         self.complete = False
         self._connection: Connection | None = connection
+        self._loop = connection.loop
         self._pieces: list[bytes] = []
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
@@ -139,7 +141,7 @@ class Reply:
             self._waiter.set_result(None)
 
     async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter = self._loop.create_future()
         try:
             await self._waiter
         finally:
@@ -160,6 +162,8 @@ class Connection(asyncio.BufferedProtocol):
     """One connection. `home` is told once each time when it is free for the next request, or will never be."""
 
     def __init__(self, home: "Home") -> None:
+        self.loop = asyncio.get_running_loop()
+        """Asked for once: each answer of `get_running_loop` costs a system call before Python 3.12."""
         self._home = home
         self._transport: asyncio.Transport | None = None
         self._parser = HttpResponseParser(self)

@@ -78,6 +78,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: Surroundings) -> None:
         self._server = server
+        # Asked for once: each answer costs a system call before Python 3.12.
+        self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         self._parser = HttpRequestParser(self)
         self._head = Head()
@@ -272,7 +274,7 @@ class Connection(asyncio.Protocol):
             self._waiting.append(item)
             return
         self._due = inf
-        self._task = asyncio.get_running_loop().create_task(self._serve(item))
+        self._task = self._loop.create_task(self._serve(item))
 
     def _refuse(self, fault: Fault) -> None:
         """Answer what is no request when its turn comes, and listen no more."""
