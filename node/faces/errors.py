@@ -211,8 +211,11 @@ class Refusal:
         )
 
     def event(self) -> bytes:
-        """Return it as the last event of a stream; no `[DONE]` follows."""
-        return b"data: " + orjson.dumps({"error": self.body["error"]}) + b"\n\n"
+        """Return it as the last event of a stream; no `[DONE]` follows. What would be a header stands in it."""
+        error = dict(self.body["error"])
+        if (seconds := self.headers.get("retry-after")) is not None:
+            error["retry_after"] = int(seconds)
+        return b"data: " + orjson.dumps({"error": error}) + b"\n\n"
 
 
 def refusal(error: Exception) -> Refusal:
@@ -276,17 +279,17 @@ def _headers(error: Exception) -> Mapping[str, str]:
         case WrongMethod():
             return {"Allow": ", ".join(error.allowed)}
         case router_errors.NobodyServes() | router_errors.NoCapacity() | router_errors.WorkerBusy():
-            return {"Retry-After": _seconds(error.retry_after)}
+            return {"retry-after": _seconds(error.retry_after)}
         case router_errors.WorkerLoading():
             return {
-                "Retry-After": _seconds(min(error.eta or _LOADING_RETRY, _LONGEST_LOADING_RETRY))
+                "retry-after": _seconds(min(error.eta or _LOADING_RETRY, _LONGEST_LOADING_RETRY))
             }
         case (
             router_errors.WorkerUnreachable()
             | router_errors.WorkerStale()
             | router_errors.WorkerAway()
         ):
-            return {"Retry-After": _seconds(_UNREACHABLE_RETRY)}
+            return {"retry-after": _seconds(_UNREACHABLE_RETRY)}
         case _:
             return {}
 

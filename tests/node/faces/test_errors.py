@@ -81,7 +81,7 @@ def test_an_error_has_its_status_and_both_shapes_of_body(error, status, code, re
     ],
 )
 def test_retry_after_is_whole_seconds_and_never_zero(error, seconds):
-    assert refusal(error).headers["Retry-After"] == seconds
+    assert refusal(error).headers["retry-after"] == seconds
 
 
 def test_an_error_that_is_not_ours_shows_nothing_of_itself():
@@ -160,3 +160,10 @@ def test_an_error_in_a_stream_is_one_event_that_clients_parse():
 
 def test_text_that_is_no_unicode_does_not_keep_an_error_from_being_told():
     assert b"?" in refusal(WrongParameter("\udcff")).response().body
+
+
+def test_when_to_come_again_is_told_in_an_event_too():
+    event = refusal(router_errors.NoCapacity("full", retry_after=2.2)).event()
+    assert orjson.loads(event.removeprefix(b"data: "))["error"]["retry_after"] == 3
+    event = refusal(router_errors.AnswerBroken("cut")).event()
+    assert "retry_after" not in orjson.loads(event.removeprefix(b"data: "))["error"]

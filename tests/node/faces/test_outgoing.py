@@ -116,6 +116,20 @@ async def test_a_failure_after_the_first_comment_is_an_event_without_done(alone)
     assert orjson.loads(event.removeprefix(b"data: "))["error"]["code"] == "worker_failed"
 
 
+async def test_who_waited_in_vain_for_a_slot_is_told_in_the_stream_when_to_come_again(worker):
+    settings = settings_of(keep_alive=0.1, queue_timeout=0.3)
+    worker.fail(delay_first=2)
+    async with node(World(MemoryNet()), settings) as one:
+        await one.register(worker, capacity=1)
+        async with one.http.post(PATH, json=CHAT | {"model": "tiny", "stream": True}) as first:
+            async with one.http.post(PATH, json=STREAM) as second:
+                said = (await second.read()).replace(COMMENT, b"")
+            first.close()
+    error = orjson.loads(said.removeprefix(b"data: "))["error"]
+    assert error["code"] == "no_capacity"
+    assert error["retry_after"] >= 1
+
+
 async def test_a_worker_that_does_not_stream_after_all_is_an_error_event(alone):
     async def serve(reader, writer):
         await take(reader)
