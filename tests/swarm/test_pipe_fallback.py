@@ -10,10 +10,11 @@ from itertools import pairwise
 
 import orjson
 import pytest
+from multidict import CIMultiDict
 
 from tests.swarm.client import Client, events_of
 from tests.swarm.nodes import Node, Start, Swarm
-from tests.swarm.waiting import show
+from tests.swarm.waiting import show, until
 from tests.workers.openai_worker import WORDS, OpenAIWorker, running
 
 pytestmark = pytest.mark.swarm
@@ -63,6 +64,22 @@ async def test_fifty_requests_at_once_reach_it(
     seen = await asyncio.gather(*(client.chat(three[2], MODEL) for _ in range(50)))
     assert {answer.status for answer in seen} == {200}
     show("50 at once over pipes", all_answered=time.monotonic() - began)
+
+
+async def test_id_and_trace_of_a_request_are_the_same_over_a_pipe(
+    three: list[Node], hidden: Node, worker: OpenAIWorker, client: Client
+) -> None:
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    headers = {"traceparent": parent, "tracestate": "a=b", "x-request-id": "over-a-pipe-1"}
+    body = {"model": MODEL, "messages": []}
+    seen = await client.post(three[2], "/v1/chat/completions", body, headers=headers)
+    assert (seen.status, seen.node) == (200, hidden.peer)
+    received = worker.received[-1].headers
+    assert (received["traceparent"], received["tracestate"]) == (parent, "a=b")
+    answered = CIMultiDict(seen.headers)["x-request-id"]
+    assert received["x-request-id"] == answered == "over-a-pipe-1"
+    for node in (three[2], hidden):
+        await until(lambda node=node: "request=over-a-pipe-1 " in node.log, within=2, otherwise="no line")  # fmt: skip
 
 
 async def test_a_streams_events_come_one_by_one_over_a_pipe(
