@@ -8,6 +8,7 @@ FaceError
 ├── HeadTooLarge           the headers are longer or more than what we take in
 ├── UrlTooLong             the URL is longer than what we take in
 ├── HeadTooSlow            the head of the request did not come in time
+├── TooManyConnections     no place for another connection
 ├── WrongParameter         read well, but a value will not do; `param` names it
 ├── NotAllowed             this caller may not do this, or not from there
 ├── UnknownPath            nothing is served under this path
@@ -64,6 +65,10 @@ class UrlTooLong(FaceError):
 
 class HeadTooSlow(FaceError):
     """The head of a request did not come in time; the connection is closed."""
+
+
+class TooManyConnections(FaceError):
+    """All places for connections are taken by requests under way."""
 
 
 class WrongParameter(FaceError):
@@ -136,6 +141,7 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         HeadTooLarge: Row(431, 1001, _BAD, "head_too_large"),
         UrlTooLong: Row(414, 1001, _BAD, "url_too_long"),
         HeadTooSlow: Row(408, 1005, _BAD, "head_too_slow"),
+        TooManyConnections: Row(503, 1017, _FULL, "too_many_connections"),
         WrongParameter: Row(400, 1001, _BAD, "invalid_parameter"),
         NotAllowed: Row(403, 1010, _DENIED, "not_allowed"),
         UnknownPath: Row(404, 1011, _BAD, "unknown_path"),
@@ -247,6 +253,7 @@ _FAULTS: Mapping[type[web.Fault], type[FaceError]] = MappingProxyType(
         web.HeadTooLarge: HeadTooLarge,
         web.UrlTooLong: UrlTooLong,
         web.TooSlow: HeadTooSlow,
+        web.Full: TooManyConnections,
         web.BodyBroken: Unparseable,
     }
 )
@@ -290,6 +297,8 @@ def _headers(error: Exception) -> Mapping[str, str]:
             | router_errors.WorkerAway()
         ):
             return {"retry-after": _seconds(_UNREACHABLE_RETRY)}
+        case TooManyConnections():
+            return {"retry-after": "1"}
         case _:
             return {}
 

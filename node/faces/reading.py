@@ -3,7 +3,6 @@
 import asyncio
 import zlib
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import orjson
@@ -21,6 +20,9 @@ from node.faces.errors import (
 MAX_CONTROL_BYTES = 2 * 1024 * 1024
 """The longest body of a control request: a record's 2,000 models, each named at full length, fit well."""
 
+MIN_RATE = 8 * 1024
+"""Bytes a second, on average, at which a long body must come: slower than any modem that could carry an answer."""
+
 MAX_LISTED = 10_000
 """The most entries of one list that a caller may ask for."""
 
@@ -35,11 +37,12 @@ MAX_RATIO = 200
 _ALWAYS = 1024 * 1024
 # Inflating more than this takes long enough to hold up other requests.
 _INFLATE_HERE = 256 * 1024
-_NO_WAIT = nullcontext()
 
 
 async def read_body(request: web.Request, *, limit: int, idle: float) -> bytes:
     """Return the body, unpacked; at most `limit` bytes before and after, at most `idle` seconds between two pieces.
+
+    After as many seconds in all it must have come at `MIN_RATE` on average.
 
     Raise `BodyTooLarge`, `BodyTooSlow`, `Unparseable` or `UnsupportedMediaType`.
     """
@@ -53,13 +56,22 @@ async def read_raw(request: web.Request, *, limit: int, idle: float) -> bytes:
         raise BodyTooLarge(limit)
     pieces: list[bytes] = []
     taken, complete = 0, False
+    began = 0.0
     while not complete:
         try:
             # Most bodies are here already, all of them: then there is nothing to wait for.
-            async with _NO_WAIT if request.complete else asyncio.timeout(idle):
+            if request.complete:
                 piece = await request.some()
+            else:
+                now = asyncio.get_running_loop().time()
+                began = began or now
+                due = began + idle + taken / MIN_RATE
+                async with asyncio.timeout(min(idle, max(due - now, 0.0))):
+                    piece = await request.some()
         except TimeoutError as error:
-            raise BodyTooSlow(f"no more of the body came within {idle:g} s") from error
+            raise BodyTooSlow(
+                f"no more of the body came within {idle:g} s, or less than {MIN_RATE} bytes a second"
+            ) from error
         except web.Fault as error:
             raise of_fault(error) from error
         taken += len(piece)

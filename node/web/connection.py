@@ -16,6 +16,7 @@ from node.web.heads import MAX_HEAD_BYTES, Head, Unspoken
 from node.web.messages import (
     BodyBroken,
     Fault,
+    Full,
     Headers,
     HeadTooLarge,
     Malformed,
@@ -81,6 +82,8 @@ class Connection(asyncio.Protocol):
         # Asked for once: each answer costs a system call before Python 3.12.
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
+        self.address = ""
+        """The caller's IP address."""
         self._parser = HttpRequestParser(self)
         self._head = Head()
         self._barren = 0
@@ -109,6 +112,11 @@ class Connection(asyncio.Protocol):
     def busy(self) -> asyncio.Task[None] | None:
         """The task that answers a request of this connection, if there is one."""
         return self._task
+
+    @property
+    def ends(self) -> float:
+        """When the connection is closed if nothing comes; infinite while a request is under way."""
+        return inf if self._task is not None else min(self._head_due, self._due)
 
     def look(self, now: float) -> None:
         """End what takes too long."""
@@ -161,12 +169,16 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self.transport = cast("asyncio.Transport", transport)
+        name = transport.get_extra_info("peername")
+        self.address = str(name[0]) if isinstance(name, tuple) else ""
         # TLS would hold eight times as much for a caller who does not read.
         self.transport.set_write_buffer_limits(HELD_BYTES)
         if self._server.made(self):
             self._head_due = self._server.now + HEAD_SECONDS
         else:
-            self.abort()
+            self._deaf = True
+            self._send(None, self._server.refuse(Full("too many connections are open here"), {}))
+            self.transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 (however it ended)
         """The caller is gone: nobody wants its answer any more."""

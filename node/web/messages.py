@@ -30,6 +30,10 @@ class TooSlow(Fault):
     """The head of a request did not come in time."""
 
 
+class Full(Fault):
+    """There is no place for another connection now."""
+
+
 class BodyBroken(Fault):
     """The body ended too soon, or is not framed as it says."""
 

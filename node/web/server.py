@@ -9,13 +9,17 @@ from email.utils import formatdate
 from typing import Any, Protocol
 
 from node.web.connection import Connection
+from node.web.doors import Doors
 from node.web.messages import Fault, Headers, Request, Response, StreamResponse
 
 NAME = "modelvine"
 """What this program calls itself in the `Server` header; versions are nobody's business."""
 
 CONNECTIONS = 16_384
-"""Connections to one server; whoever comes when there are as many is cut off at once."""
+"""Connections to one server. When there are as many, idle ones make room; if none is, whoever comes gets 503."""
+
+CONNECTIONS_OF_ADDRESS = 4_096
+"""Connections from one IP address, likewise. A proxy in front, and all callers of this machine, share one."""
 
 HANDSHAKE_SECONDS = 10.0
 """Seconds that a TLS handshake may take."""
@@ -43,6 +47,7 @@ class Server:
         self.now = asyncio.get_running_loop().time()
         self.closing = False
         self._connections: set[Connection] = set()
+        self._doors = Doors(CONNECTIONS, CONNECTIONS_OF_ADDRESS)
         self._listeners: dict[socket.socket, asyncio.Server] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._second = 0
@@ -100,7 +105,7 @@ class Server:
 
     def made(self, connection: Connection) -> bool:
         """Take in a connection that is open; return whether there is room for it."""
-        if self.closing or len(self._connections) >= CONNECTIONS:
+        if self.closing or not self._doors.enter(connection, connection.address):
             return False
         self._connections.add(connection)
         if self._timer is None:
@@ -110,6 +115,7 @@ class Server:
     def lost(self, connection: Connection) -> None:
         """Forget a connection that is closed."""
         self._connections.discard(connection)
+        self._doors.leave(connection, connection.address)
 
     # How.
 

@@ -93,6 +93,8 @@ class Listener:
             pass
         finally:
             writer.transport.abort()
+            with suppress(OSError):
+                await writer.wait_closed()
         answers, rest = answers_in(bytes(received))
         return Heard(tuple(answers), closed, rest)
 

@@ -81,15 +81,27 @@ async def test_closing_does_not_wait_for_ever(app):
     writer.close()
 
 
-async def test_whoever_comes_when_all_places_are_taken_is_cut_off(app, monkeypatch):
+async def test_who_is_idle_makes_room(app, monkeypatch):
     monkeypatch.setattr(module, "CONNECTIONS", 1)
-    app.go.set()
     server, port = await serving(app)
-    first, one = await asyncio.open_connection("127.0.0.1", port)
+    idle, one = await asyncio.open_connection("127.0.0.1", port)
+    _, two = await asyncio.open_connection("127.0.0.1", port)
+    assert await rest(idle) == b""
+    one.close()
+    two.close()
+    await server.close(within=0)
+
+
+async def test_who_comes_when_all_are_busy_is_told_so(app, monkeypatch):
+    monkeypatch.setattr(module, "CONNECTIONS", 1)
+    server, port = await serving(app)
+    _, one = await asyncio.open_connection("127.0.0.1", port)
     one.write(ASKED)
-    assert await first.readuntil(b"done")
-    second, two = await asyncio.open_connection("127.0.0.1", port)
-    assert await rest(second) == b""
+    await app.begun.wait()
+    refused, two = await asyncio.open_connection("127.0.0.1", port)
+    assert (await rest(refused)).startswith(
+        b"HTTP/1.1 400 "
+    )  # what this application says of a fault
     one.close()
     two.close()
     await server.close(within=0)

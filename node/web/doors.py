@@ -1,0 +1,63 @@
+"""Is there room for one more caller? So many in all, so many of one address; who only waits makes room for who comes.
+
+Whoever opens connections and sends nothing, or little by little, so loses his own: those of the address that has most are
+closed first, and of these the ones whose time would be up first. A connection with a request under way is never closed.
+"""
+
+from collections.abc import Iterable
+from math import inf
+from typing import Protocol
+
+_SHARE = 64  # of the places, as many at once are made free: looking through all of them is done the more rarely
+
+
+class Caller(Protocol):
+    """One connection."""
+
+    @property
+    def ends(self) -> float:
+        """When it will be closed if nothing comes; infinite while a request of its is under way."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class Doors:
+    """Counts callers by address."""
+
+    def __init__(self, most: int, most_of_one: int) -> None:
+        self._most, self._most_of_one = most, most_of_one
+        self._callers: dict[str, set[Caller]] = {}
+        self._count = 0
+
+    def enter(self, caller: Caller, address: str) -> bool:
+        """Take a caller in, making room where there is none; return whether there is."""
+        own = self._callers.get(address, set())
+        if len(own) >= self._most_of_one and not self._clear([(address, own)]):
+            return False
+        if self._count >= self._most and not self._clear(
+            sorted(self._callers.items(), key=lambda held: -len(held[1]))
+        ):
+            return False
+        self._callers.setdefault(address, set()).add(caller)
+        self._count += 1
+        return True
+
+    def leave(self, caller: Caller, address: str) -> None:
+        """Forget a caller; one that was closed to make room is forgotten already."""
+        own = self._callers.get(address, set())
+        if caller in own:
+            own.remove(caller)
+            self._count -= 1
+        if not own:
+            self._callers.pop(address, None)
+
+    def _clear(self, places: Iterable[tuple[str, set[Caller]]]) -> bool:
+        for address, callers in places:
+            idle = sorted((c for c in callers if c.ends < inf), key=lambda caller: caller.ends)
+            for caller in idle[: max(1, self._most_of_one // _SHARE)]:
+                self.leave(caller, address)
+                caller.close()
+            if idle:
+                return True
+        return False
