@@ -49,8 +49,8 @@ class Sizes:
     """Peers connected to the mesh."""
     loop_lag: float
     """Seconds by which the event loop woke too late at worst."""
-    tasks: int
-    """Tasks of the event loop."""
+    tasks: Mapping[str, int]
+    """Tasks by event loop: http, mesh."""
     threads: int
     """Threads of Python."""
     relaying: Mapping[str, int]
@@ -206,63 +206,81 @@ class _Momentary(Collector):
         self._sizes = sizes
 
     def collect(self) -> Iterable[Metric]:
-        sizes = self._sizes
-        yield _labelled(
-            GaugeMetricFamily(
-                "modelvine_nodes", "Nodes known, by what they are to us.", labels=("presence",)
-            ),
-            sizes.nodes,
-        )
-        yield GaugeMetricFamily(
-            "modelvine_services", "Replicas of models that the registry knows.", sizes.services
-        )
-        yield GaugeMetricFamily("modelvine_workers", "Workers of this machine.", sizes.workers)
-        yield GaugeMetricFamily(
-            "modelvine_mesh_connections", "Peers connected to the mesh.", sizes.connections
-        )
-        yield GaugeMetricFamily(
-            "modelvine_loop_lag_seconds",
-            "Seconds by which the event loop woke too late, the worst of the last minute.",
-            sizes.loop_lag,
-        )
-        yield GaugeMetricFamily("modelvine_tasks", "Tasks of the event loop.", sizes.tasks)
-        yield GaugeMetricFamily("modelvine_threads", "Threads of Python.", sizes.threads)
-        yield _labelled(
-            GaugeMetricFamily("modelvine_up", "Whether a part works (1) or not.", labels=("part",)),
-            sizes.up,
-        )
-        yield _labelled(
-            GaugeMetricFamily(
-                "modelvine_relaying",
-                "What others have at this node as a relay: reservations, circuits.",
-                labels=("what",),
-            ),
-            sizes.relaying,
-        )
-        yield _labelled(
-            CounterMetricFamily(
-                "modelvine_relayed",
-                "What this node did as a relay: reserved, opened, refused, cut at a limit, bytes.",
-                labels=("event",),
-            ),
-            sizes.relayed,
-        )
-        yield _labelled(
-            CounterMetricFamily(
-                "modelvine_router_events",
-                "What happened to requests beside being answered, since the start.",
-                labels=("event",),
-            ),
-            sizes.routed,
-        )
-        yield _labelled(
-            CounterMetricFamily(
-                "modelvine_registry_events",
-                "Frames, comparisons and refusals since the start.",
-                labels=("event",),
-            ),
-            sizes.frames,
-        )
+        yield from _known(self._sizes)
+        yield from _of_process(self._sizes)
+        yield from _happened(self._sizes)
+
+
+def _known(sizes: Sizes) -> Iterable[Metric]:
+    yield _labelled(
+        GaugeMetricFamily(
+            "modelvine_nodes", "Nodes known, by what they are to us.", labels=("presence",)
+        ),
+        sizes.nodes,
+    )
+    yield GaugeMetricFamily(
+        "modelvine_services", "Replicas of models that the registry knows.", sizes.services
+    )
+    yield GaugeMetricFamily("modelvine_workers", "Workers of this machine.", sizes.workers)
+    yield GaugeMetricFamily(
+        "modelvine_mesh_connections", "Peers connected to the mesh.", sizes.connections
+    )
+
+
+def _of_process(sizes: Sizes) -> Iterable[Metric]:
+    yield GaugeMetricFamily(
+        "modelvine_loop_lag_seconds",
+        "Seconds by which the event loop woke too late, the worst of the last minute.",
+        sizes.loop_lag,
+    )
+    yield _labelled(
+        GaugeMetricFamily(
+            "modelvine_tasks",
+            "Tasks of each event loop; those of the mesh as of the last look.",
+            labels=("loop",),
+        ),
+        sizes.tasks,
+    )
+    yield GaugeMetricFamily("modelvine_threads", "Threads of Python.", sizes.threads)
+    yield _labelled(
+        GaugeMetricFamily("modelvine_up", "Whether a part works (1) or not.", labels=("part",)),
+        sizes.up,
+    )
+
+
+def _happened(sizes: Sizes) -> Iterable[Metric]:
+    yield _labelled(
+        GaugeMetricFamily(
+            "modelvine_relaying",
+            "What others have at this node as a relay: reservations, circuits.",
+            labels=("what",),
+        ),
+        sizes.relaying,
+    )
+    yield _labelled(
+        CounterMetricFamily(
+            "modelvine_relayed",
+            "What this node did as a relay: reserved, opened, refused, cut at a limit, bytes.",
+            labels=("event",),
+        ),
+        sizes.relayed,
+    )
+    yield _labelled(
+        CounterMetricFamily(
+            "modelvine_router_events",
+            "What happened to requests beside being answered, since the start.",
+            labels=("event",),
+        ),
+        sizes.routed,
+    )
+    yield _labelled(
+        CounterMetricFamily(
+            "modelvine_registry_events",
+            "Frames, comparisons and refusals since the start.",
+            labels=("event",),
+        ),
+        sizes.frames,
+    )
 
 
 def _labelled(

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 SERIES = {
     "resident": "process_resident_memory_bytes",
     "descriptors": "process_open_fds",
-    "tasks": "modelvine_tasks",
+    "tasks": r'modelvine_tasks\{loop="http"\}',
+    "mesh_tasks": r'modelvine_tasks\{loop="mesh"\}',
     "threads": "modelvine_threads",
 }
+
+COUNTED = ("descriptors", "tasks", "mesh_tasks", "threads")
 
 MIB = 1024 * 1024
 PER = 50_000
@@ -26,7 +29,7 @@ TELLING = 100_000
 """Requests below which a slope is mostly chance, and not judged."""
 
 SPARE = 8
-"""Descriptors, tasks or threads that a node may have more at the end: what is open, is open by chance."""
+"""Descriptors, tasks or threads that a node may have more of at the end: what is open, is open by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Gauge:
     resident: float
     descriptors: int
     tasks: int
+    mesh_tasks: int
     threads: int
 
 
@@ -48,6 +52,7 @@ def read(metrics: str, requests: int) -> Gauge:
         values["resident"] / MIB,
         int(values["descriptors"]),
         int(values["tasks"]),
+        int(values["mesh_tasks"]),
         int(values["threads"]),
     )
 
@@ -71,8 +76,8 @@ def slope(gauges: Sequence[Gauge]) -> float:
 def leaks(before: Gauge, after: Gauge) -> list[str]:
     """Say what a node has more of at rest than it had at rest before."""
     return [
-        f"{after_count - before_count} more {name} ({before_count} → {after_count})"
-        for name in ("descriptors", "tasks", "threads")
+        f"{after_count - before_count} more {name.replace('_', ' ')} ({before_count} → {after_count})"
+        for name in COUNTED
         if (after_count := getattr(after, name)) > (before_count := getattr(before, name)) + SPARE
     ]
 

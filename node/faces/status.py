@@ -96,7 +96,7 @@ def _sizes(context: Context) -> Sizes:
         routed=context.whole.routed(),
         connections=len(registry.mesh.connections()),
         loop_lag=context.whole.loop_lag(time.monotonic()),
-        tasks=len(asyncio.all_tasks()),
+        tasks={"http": len(asyncio.all_tasks()), "mesh": registry.mesh.tasks()},
         threads=threading.active_count(),
         relaying={what: count for what, count in relay.items() if what in _NOW},
         relayed={what: count for what, count in relay.items() if what not in _NOW},

@@ -196,5 +196,8 @@ class Mesh(Protocol):
     def refused(self) -> Mapping[str, int]:
         """What of others was refused because a limit was reached, since the start: how often, by `registry.events`' names."""
 
+    def tasks(self) -> int:
+        """How many tasks the mesh's own loop had when this was last asked; 0 while it is down, or has none."""
+
     def running(self) -> bool:
         """Whether the mesh is up at this moment."""

@@ -39,7 +39,7 @@ from registry.mesh.libp2p_place import (
 )
 from registry.mesh.mdns import Neighbours, service_of
 from registry.mesh.strangers import claim_in, only_loopback
-from registry.mesh.trio_thread import TrioThread
+from registry.mesh.trio_thread import TrioThread, living_tasks
 from registry.records import PeerId
 from registry.settings import MeshSettings
 from registry.signing import Identity
@@ -70,6 +70,7 @@ class LibP2PMesh:
         self._addresses: tuple[str, ...] = ()
         self._place: Place | None = None
         self._begun = False
+        self._tasks = 0
         # Counted apart, each by one thread only: what trio sent towards the inbox, and what came in.
         self._sent = 0
         self._landed = 0
@@ -167,6 +168,14 @@ class LibP2PMesh:
     def refused(self) -> Mapping[str, int]:
         """What of others was refused because a limit was reached: how often, by event."""
         return dict(self._turned_away)
+
+    def tasks(self) -> int:
+        """How many tasks trio had when this was last asked: it counts them for the next time."""
+        self._thread.post(self._count_tasks)
+        return self._tasks if self.running() else 0
+
+    def _count_tasks(self) -> None:
+        self._tasks = living_tasks()
 
     def running(self) -> bool:
         """Whether the trio run lives."""

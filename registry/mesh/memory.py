@@ -197,6 +197,10 @@ class MemoryMesh:
         """What was refused: nothing, as nothing here is ever full."""
         return {}
 
+    def tasks(self) -> int:
+        """None: everything here runs on the caller's loop."""
+        return 0
+
     def running(self) -> bool:
         """Whether this node is on the switchboard."""
         return self._running

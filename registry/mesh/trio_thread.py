@@ -41,6 +41,11 @@ class Main(Protocol[_Ready_co]):
         """Start, call `ready`, and go on."""
 
 
+def living_tasks() -> int:
+    """From trio: how many tasks live."""
+    return trio.lowlevel.current_statistics().tasks_living
+
+
 class TrioThread(Generic[_Place]):
     """A supervised trio run. `up` and `down` are called on the asyncio side, `down` after each death."""
 

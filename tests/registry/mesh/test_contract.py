@@ -62,6 +62,16 @@ async def test_a_frame_reaches_every_node_but_its_author(world: World) -> None:
     assert {event.via for event in third.seen if isinstance(event, Arrived)} == {second.mesh.peer}
 
 
+async def test_a_mesh_says_how_many_tasks_it_has_of_its_own_and_none_once_it_is_down(
+    world: World,
+) -> None:
+    seat = await world.seat("first")
+    own_loop = isinstance(world, LibP2PWorld)
+    await until(lambda: (seat.mesh.tasks() > 0) is own_loop)
+    await seat.mesh.stop()
+    assert seat.mesh.tasks() == 0
+
+
 async def test_frames_of_one_author_arrive_whole_up_to_the_limit(world: World) -> None:
     first = await world.seat("first")
     second = await world.seat("second", first)
