@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import os
 import platform
+import signal
 import sys
 import tempfile
 from contextlib import AsyncExitStack, ExitStack
@@ -59,6 +60,8 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="page whose table is replaced")
     options = parser.parse_args()
     build()
+    # Whoever ends us with SIGTERM wants our processes ended as well.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="modelvine-serving-") as name:
         rows = asyncio.run(measure(options.only.split(","), Path(name)))
     machine = f"{os.cpu_count()} CPUs, Python {platform.python_version()}"

@@ -1,6 +1,6 @@
 """What becomes of a small swarm that is used, registered at and harmed for a long time?
 
-    python -m bench.soak                                   200,000 requests, 20,000 registrations: some six minutes
+    python -m bench.soak                                   200,000 requests, 20,000 registrations: some five minutes
     python -m bench.soak --requests 2000 --rate 200        a look
 
 Four nodes on loopback: one is asked, one serves and stays well, two serve and are killed, frozen and stopped in turn.
@@ -9,6 +9,7 @@ Exit status 0: no request failed, and neither of the first two grew. Needs a C c
 
 import argparse
 import asyncio
+import signal
 import sys
 import tempfile
 import time
@@ -33,9 +34,17 @@ TURN = 10.0
 
 AT_REST = 5.0
 LET_GO = 45.0
-"""Seconds of rest before the first look, and for connections to end that nobody needs before the last one."""
+"""Seconds of rest before a look at what is at rest, and for connections to end that nobody needs."""
+
+WARMING = 3.0
+"""Seconds of haste at first, which fill caches and pools, and tell how much can be done."""
 
 STREAM_EVERY = 5
+"""Turns."""
+
+SLOWEST = 100
+"""Requests a second below which the run is given up."""
+
 KEPT = 20
 """Models that are registered at one node at one time, besides the one that is asked for."""
 
@@ -51,29 +60,30 @@ class Soak:
     harm: Harm
     gauges: dict[str, list[Gauge]] = field(default_factory=dict)
     registered: int = 0
+    rate: float = 0.0
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
     began: float = field(default_factory=time.monotonic)
 
     async def run(self) -> None:
         """Warm up, then take turns until enough was asked."""
-        await self.crowd.hastily(1.0)
+        await self.crowd.hastily(WARMING)
+        self.rate = self.options.rate or self.crowd.seen.requests / WARMING / 2
+        self.crowd.seen.requests = 0
         await asyncio.sleep(AT_REST)
         await self._look()
         async with asyncio.TaskGroup() as group:
-            harming = group.create_task(self._harm())
-            registering = group.create_task(self._register())
+            group.create_task(self._harm())
+            group.create_task(self._register())
             turn = 0
             while self.crowd.seen.asked < self.options.requests:
                 turn += 1
                 left = self.options.requests - self.crowd.seen.asked
-                await self.crowd.steadily(
-                    self.options.rate, min(TURN, 1 + left / self.options.rate)
-                )
+                await self.crowd.steadily(self.rate, min(TURN, 1 + left / self.rate))
                 await self.crowd.hastily(1.0)
                 if turn % STREAM_EVERY == 1:
                     await self.crowd.streaming(1.0)
                 await self._look()
-            harming.cancel()
-            await registering
+            self.enough.set()
         await self.client.met([*self.steady, *(v.node for v in self.harm.victims)], within=30)
         rested = time.monotonic() + LET_GO
         while True:
@@ -85,7 +95,7 @@ class Soak:
                 return
 
     async def _harm(self) -> None:
-        while True:
+        while not self.enough.is_set():
             what = await self.harm.next()
             self._say(what)
             await asyncio.sleep(self.options.pause)
@@ -113,6 +123,9 @@ class Soak:
 
     async def _look(self) -> None:
         for node in self.steady:
+            # Tasks of the mesh are told as of the look before.
+            await self.client.metrics(node)
+            await asyncio.sleep(0.1)
             said = await self.client.metrics(node)
             self.gauges.setdefault(node.name, []).append(read(said, self.crowd.seen.asked))
         last = [f"{g[-1].resident:.0f} MiB" for g in self.gauges.values()]
@@ -153,13 +166,13 @@ class Soak:
                 told += " (too few to tell)"
             lines += [
                 f"| {name}: memory | {first.resident:.1f} → {last.resident:.1f} MiB, {told} |",
-                f"| {name}: descriptors, tasks, threads | {_three(first)} → {_three(last)} |",
+                f"| {name}: descriptors, tasks, tasks of the mesh, threads | {_counted(first)} → {_counted(last)} |",
             ]
         return "\n".join(lines)
 
 
-def _three(gauge: Gauge) -> str:
-    return f"{gauge.descriptors}, {gauge.tasks}, {gauge.threads}"
+def _counted(gauge: Gauge) -> str:
+    return f"{gauge.descriptors}, {gauge.tasks}, {gauge.mesh_tasks}, {gauge.threads}"
 
 
 async def soak(options: argparse.Namespace, folder: Path) -> int:
@@ -181,7 +194,7 @@ async def soak(options: argparse.Namespace, folder: Path) -> int:
         harm = Harm(swarm, client, steady, places)
         crowd = Crowd(asked.http, write_bodies(folder))
         run = Soak(options, client, crowd, steady, harm)
-        async with asyncio.timeout(120 + 3 * options.requests / options.rate):
+        async with asyncio.timeout(LET_GO + 120 + options.requests / SLOWEST):
             await run.run()
     print(run.table())
     wrong = run.wrong()
@@ -199,13 +212,15 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--requests", type=int, default=200_000)
     parser.add_argument("--registrations", type=int, help="default: a tenth of the requests")
-    parser.add_argument("--rate", type=float, default=700.0, help="requests per second")
+    parser.add_argument("--rate", type=float, help="per second; default: half of what goes at most")
     parser.add_argument(
         "--pause", type=float, default=2.0, help="seconds between two pieces of harm"
     )
     options = parser.parse_args(words)
     options.registrations = options.registrations or options.requests // 10
     build()
+    # Whoever ends us with SIGTERM wants our processes ended as well.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ExitStack() as stack:
         name = stack.enter_context(tempfile.TemporaryDirectory(prefix="modelvine-soak-"))
         return asyncio.run(soak(options, Path(name)))

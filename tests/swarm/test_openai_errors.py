@@ -30,7 +30,6 @@ pytestmark = pytest.mark.swarm
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PROJECT = "errors"
-GONE = "gone"
 HELLO = [{"role": "user", "content": "Hello!"}]
 NOWHERE = "http://127.0.0.1:9/v1"
 NOBODY = Identity(bytes(range(1, 33))).peer
@@ -103,13 +102,9 @@ async def scene(
         ) as ai,
     ):
         await client.register(serving, PROJECT, [model], worker.url)
-        await client.register(serving, GONE, [GONE], NOWHERE)
-        await client.listed(pair, model, GONE)
-        await client.agreed(pair)
+        await client.listed([asked], model)
         yield Scene(ai, client, asked, serving, worker, model)
-        for project in (PROJECT, GONE):
-            await client.unregister(pair[0], project)
-        await client.agreed(pair)
+        await client.unregister(pair[0], PROJECT)
 
 
 UNHURRIED = {faces.HeadTooSlow}
@@ -247,12 +242,13 @@ async def a_node_that_drains(scene: Scene) -> None:
 
 
 async def _crowd(scene: Scene) -> None:
-    await scene.register("narrow", scene.worker.url, capacity=1)
-    await scene.client.listed([scene.asked], "narrow")
+    narrow = f"{scene.model}-narrow"
+    await scene.register(narrow, scene.worker.url, capacity=1)
+    await scene.client.listed([scene.asked], narrow)
     scene.worker.fail(delay_between=0.8)
-    async with scene.client.stream(scene.serving, "narrow") as response:
+    async with scene.client.stream(scene.serving, narrow) as response:
         assert response.status == 200
-        await scene.chat("narrow")
+        await scene.chat(narrow)
 
 
 @provokes(router.NoCapacity, hops=(0,))
@@ -262,7 +258,10 @@ async def a_wait_for_a_slot_that_takes_too_long(scene: Scene) -> None:
 
 @provokes(router.WorkerUnreachable, hops=(0,))
 async def a_worker_that_is_gone(scene: Scene) -> None:
-    await scene.chat(GONE)
+    gone = f"{scene.model}-gone"
+    await scene.register(gone, NOWHERE)
+    await scene.client.listed([scene.asked], gone)
+    await scene.chat(gone)
 
 
 @provokes(router.WorkerLoading)
@@ -279,7 +278,7 @@ async def a_worker_that_has_no_such_model(scene: Scene) -> None:
 
 @provokes(router.WorkerAway, hops=(1,))
 async def a_worker_that_is_gone_elsewhere(scene: Scene) -> None:
-    await scene.chat(GONE)
+    await a_worker_that_is_gone(scene)
 
 
 @provokes(router.WorkerTimeout)
