@@ -146,6 +146,26 @@ async def test_requests_of_another_node_come_in_at_both_processes(
     await client.unregister(many, "near")
 
 
+async def test_another_node_hears_how_busy_all_processes_together_make_a_worker(
+    pair: list[Node], client: Client, worker: OpenAIWorker
+):
+    many, hidden = pair
+    await client.register(many, "busy", ["sums"], worker.url)
+    await client.listed([hidden], "sums")
+    async with lines(many) as held:
+        worker.fail(delay_headers=2.5)
+        waiting = [asyncio.ensure_future(line.chat("sums")) for line in each(held)]
+        await until(lambda: len(worker.received) == 2, within=3, otherwise="they were not asked")
+
+        async def told() -> bool:
+            (candidate,) = (await client.get(hidden, "/api/v1/route?model=sums"))["candidates"]
+            return candidate["load"] is not None and candidate["load"]["in_flight"] == 2
+
+        show("two requests, one in each process", known_after=await until(told, within=2, otherwise="nobody hears"))  # fmt: skip
+        await asyncio.gather(*waiting)
+    await client.unregister(many, "busy")
+
+
 async def test_a_caller_who_hangs_up_frees_the_slot_that_another_process_gave(
     many: Node, worker: OpenAIWorker
 ):
