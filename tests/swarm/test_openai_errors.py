@@ -35,11 +35,13 @@ NOWHERE = "http://127.0.0.1:9/v1"
 NOBODY = Identity(bytes(range(1, 33))).peer
 REQUEST_ID = "asked-by-a-test"
 
-# A worker and a caller's body are waited for no longer than a second, a place in the queue for less.
+PATIENCE = 1.0
+"""For so many seconds a worker and a caller's body are waited for; for a place in the queue less."""
+
 SETTINGS = {
     "router": {
-        "first_byte_timeout": 1.0,
-        "idle_timeout": 1.0,
+        "first_byte_timeout": PATIENCE,
+        "idle_timeout": PATIENCE,
         "keep_alive": 0.5,
         "max_body_bytes": 100_000,
         "max_event_bytes": 1024,
@@ -181,7 +183,7 @@ async def a_body_that_is_too_long(scene: Scene) -> None:
 
 
 class Dribble(httpx.AsyncByteStream):
-    """A body whose second half is a long time coming."""
+    """A body whose second half comes when the node has long given up; OpenAI's client reads no answer before it."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -189,7 +191,7 @@ class Dribble(httpx.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         middle = len(self._body) // 2
         yield self._body[:middle]
-        await asyncio.sleep(60)
+        await asyncio.sleep(3 * PATIENCE)
         yield self._body[middle:]
 
 
