@@ -19,6 +19,7 @@ from node.errors import WrongSetting
 from node.paths import CONFIG_FILE, user_data_dir
 from node.profiles import PROFILES
 from node.settings import NodeSettings, Settings
+from node.web.settings import WebSettings
 from registry.settings import MeshSettings, RegistrySettings
 from router.settings import RouterSettings
 
@@ -29,6 +30,7 @@ MAX_FILE_BYTES = 1024 * 1024
 SECTIONS: Mapping[str, type[BaseModel]] = MappingProxyType(
     {
         "node": NodeSettings,
+        "web": WebSettings,
         "mesh": MeshSettings,
         "registry": RegistrySettings,
         "router": RouterSettings,

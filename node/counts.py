@@ -46,6 +46,10 @@ class Counts:
     tokens: tuple[Spent, ...] = ()
     routed: tuple[tuple[str, int], ...] = ()
     """The router's events."""
+    crowd: tuple[tuple[str, int], ...] = ()
+    """What happened to connections."""
+    connections: int = 0
+    """Connections that are open."""
     in_flight: int = 0
     taken: int = 0
     sent: int = 0
@@ -61,6 +65,8 @@ def summed(all_counts: Iterable[Counts]) -> Counts:
         first_byte=_spreads(row for counts in each for row in counts.first_byte),
         tokens=_spent(row for counts in each for row in counts.tokens),
         routed=_events(row for counts in each for row in counts.routed),
+        crowd=_events(row for counts in each for row in counts.crowd),
+        connections=sum(counts.connections for counts in each),
         in_flight=sum(counts.in_flight for counts in each),
         taken=sum(counts.taken for counts in each),
         sent=sum(counts.sent for counts in each),

@@ -53,8 +53,15 @@ def place_of(listener: socket.socket) -> HostPort:
 class Served:
     """An application that is served on listeners, as many as it is given."""
 
-    def __init__(self, app: web.App, *, tls: SSLContext | None = None) -> None:
-        self._server = web.Server(app)
+    def __init__(
+        self,
+        app: web.App,
+        settings: web.WebSettings | None = None,
+        crowd: web.Crowd | None = None,
+        *,
+        tls: SSLContext | None = None,
+    ) -> None:
+        self._server = web.Server(app, settings, crowd)
         self._tls = tls
 
     async def on(self, listener: socket.socket) -> None:
@@ -78,11 +85,13 @@ async def serve(
     app: web.App,
     listener: socket.socket,
     closing: AsyncExitStack,
+    settings: web.WebSettings | None = None,
+    crowd: web.Crowd | None = None,
     *,
     tls: SSLContext | None = None,
 ) -> Served:
     """Serve an application until `closing` does."""
-    served = Served(app, tls=tls)
+    served = Served(app, settings, crowd, tls=tls)
     closing.push_async_callback(served.close)
     await served.on(listener)
     return served

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from node.counts import SECONDS, Counts, Histogram, Spent, Spread, Times, summed
+from node.web.doors import EVENTS, Crowd
 
 if TYPE_CHECKING:
     from router.trying import Outcome
@@ -75,6 +76,8 @@ class Metrics:
         self._tokens: Counter[tuple[str, str, str]] = Counter()
         self._models: set[str] = set()
         self._in_flight = self._taken = self._sent = 0
+        self.crowd = Crowd()
+        """Who is connected; counted by the servers."""
 
     def begun(self) -> None:
         """Count a request that came in."""
@@ -116,6 +119,8 @@ class Metrics:
             seconds=_spreads_of(self._seconds),
             first_byte=_spreads_of(self._first_byte),
             tokens=tuple(Spent(*key, tokens) for key, tokens in self._tokens.items()),
+            crowd=tuple(self.crowd.events.items()),
+            connections=self.crowd.open,
             in_flight=self._in_flight,
             taken=self._taken,
             sent=self._sent,
@@ -167,6 +172,19 @@ def _counted(counts: Counts) -> Iterable[Metric]:
         "modelvine_requests_in_flight",
         "Requests that are being answered now.",
         counts.in_flight,
+    )
+    yield GaugeMetricFamily(
+        "modelvine_connections",
+        "Connections of clients and of other nodes that are open now.",
+        counts.connections,
+    )
+    yield _labelled(
+        CounterMetricFamily(
+            "modelvine_connection_events",
+            "; ".join(f"`{event}`: {words}" for event, words in EVENTS.items()) + ".",
+            labels=("event",),
+        ),
+        dict.fromkeys(EVENTS, 0) | dict(counts.crowd),
     )
     yield CounterMetricFamily("modelvine_request_bytes", "Bytes of request bodies.", counts.taken)
     yield CounterMetricFamily("modelvine_answer_bytes", "Bytes of answers sent.", counts.sent)

@@ -12,6 +12,10 @@ LINES: Mapping[str, str] = {
     "frames_dropped": "dropped %d frames: a neighbour hands over more than one may",
     "frames_bad": "refused %d frames that are malformed, forged or not their publisher's own",
     "frames_lost_in_queue": "lost %d frames: this node is too busy to read them, or mesh.queue is too small",
+    "evicted_by_all": "closed %d idle connections to make room: all places are taken (web.connections)",
+    "evicted_by_own": "closed %d idle connections of addresses that have more than web.connections_per_address",
+    "refused_to_all": "turned %d connections away: requests under way have all places (web.connections)",
+    "refused_to_own": "turned %d connections away: their address has all its places (web.connections_per_address)",
 }
 """What is said of each event, with how often it happened."""
 

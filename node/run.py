@@ -90,7 +90,8 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
             services=parts.agent.workers.services(), reach=reach(), agent=f"modelvine/{__version__}"
         )
         closing.push_async_callback(registry.stand, Standing.LEFT)
-        public = await serve(public_app(context), https[0], closing)
+        crowd = parts.metrics.crowd
+        public = await serve(public_app(context), https[0], closing, settings.web, crowd)
         posts = [*map(Post, https[1:], links[1:])]
         helpers = _helpers(given, parts, context, posts, (public, link))
         async with asyncio.TaskGroup() as group:
@@ -124,7 +125,11 @@ def _background(
         "registry": registry.run,
         "addresses": partial(_follow, registry, reach),
         "lateness": partial(context.lateness.watch, time.monotonic),
-        "refusals": partial(Refusals().watch, registry.counted, time.monotonic),
+        "refusals": partial(
+            Refusals().watch,
+            lambda: {**registry.counted(), **context.whole.connections().events},
+            time.monotonic,
+        ),
     }
 
 
@@ -228,7 +233,8 @@ async def _open_link(
     registry = context.registry
     most = TRUSTED_PER_NODE * context.settings.registry.max_nodes
     registry.on_change(welcome(tls, registry, at_most=most))
-    return await serve(link_app(context, registry), link, closing, tls=tls)
+    settings, crowd = context.settings.web, context.metrics.crowd
+    return await serve(link_app(context, registry), link, closing, settings, crowd, tls=tls)
 
 
 async def _follow(registry: Registry, reach: Callable[[], Reach]) -> None:

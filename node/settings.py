@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from node.web.settings import WebSettings
 from registry.settings import MeshSettings, RegistrySettings
 from router.settings import RouterSettings
 
@@ -71,6 +72,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     node: NodeSettings = NodeSettings()
+    web: WebSettings = WebSettings()
     mesh: MeshSettings = MeshSettings()
     registry: RegistrySettings = RegistrySettings()
     router: RouterSettings = RouterSettings()

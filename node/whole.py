@@ -1,6 +1,7 @@
 """What does the whole node do, over all of its processes? Most nodes are one process: then it is what that one does."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
@@ -8,6 +9,7 @@ from typing import Protocol
 from node.counts import Counts, summed
 from node.lateness import Lateness
 from node.metrics import Metrics
+from node.web import Crowd
 from registry.records import Load, Service
 from router.dispatch import Router
 from router.workers import Worker
@@ -61,7 +63,7 @@ class Whole:
     def part(self, sibling: Sibling) -> None:
         """A process has ended; what it counted still counts."""
         del self._siblings[sibling]
-        self._past = replace(summed((self._past, sibling.state.counts)), in_flight=0)
+        self._past = replace(summed((self._past, sibling.state.counts)), in_flight=0, connections=0)
 
     @property
     def processes(self) -> int:
@@ -106,6 +108,11 @@ class Whole:
         """Return the routers' events."""
         own = Counts(routed=tuple(self._router.events.items()))
         return dict(summed((own, *self.others())).routed)
+
+    def connections(self) -> Crowd:
+        """Return how many are connected, and what happened to those who came."""
+        both = summed((self._metrics.counts(), *self.others()))
+        return Crowd(both.connections, Counter(dict(both.crowd)))
 
     def loop_lag(self, now: float) -> float:
         """Return by how many seconds an event loop woke too late at worst."""

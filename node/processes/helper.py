@@ -110,13 +110,15 @@ class _Helper:
         tls = server_context(parts.identity)
         most = TRUSTED_PER_NODE * settings.registry.max_nodes
         parts.listeners.append(welcome(tls, parts.view, at_most=most))
-        await serve(link_app(serving, parts.view), self._ends.link, closing, tls=tls)
+        limits, crowd = settings.web, parts.metrics.crowd
+        app = link_app(serving, parts.view)
+        await serve(app, self._ends.link, closing, limits, crowd, tls=tls)
         access = Access(token="", names=map(host_of, settings.mesh.announce))
         first = Place(self._doors.dial(), settings.router)
         rest = passing.routes(first, access, settings)
         own = [*openai.routes(serving), *api_v0_ask.routes(serving)]
         public = application([*own, *rest], access.admit, leaving=parts.view.draining)
-        await serve(public, self._ends.http, closing)
+        await serve(public, self._ends.http, closing, limits, crowd)
 
     def _take(self, word: Told) -> None:
         if isinstance(word, Welcome):

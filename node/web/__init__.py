@@ -4,6 +4,7 @@ Written for the two things that a node serves: short JSON, and answers of models
 than its handler reads it, a stream is sent no faster than its caller reads it, and every wait has an end.
 """
 
+from node.web.doors import Crowd
 from node.web.messages import (
     BodyBroken,
     Fault,
@@ -20,11 +21,13 @@ from node.web.messages import (
 )
 from node.web.routes import Answer, Handler, NoMethod, NoPath, RouteDef, Routes, get, post
 from node.web.server import App, Server
+from node.web.settings import WebSettings
 
 __all__ = [
     "Answer",
     "App",
     "BodyBroken",
+    "Crowd",
     "Fault",
     "Full",
     "Handler",
@@ -41,6 +44,7 @@ __all__ = [
     "StreamResponse",
     "TooSlow",
     "UrlTooLong",
+    "WebSettings",
     "Wire",
     "get",
     "post",

@@ -26,6 +26,7 @@ from node.web.messages import (
     TooSlow,
     head_of,
 )
+from node.web.settings import WebSettings
 
 FULL_BYTES = 256 * 1024
 """Bytes of a body that wait for their handler before the socket is left unread."""
@@ -35,12 +36,6 @@ HELD_BYTES = 64 * 1024
 
 WAITING = 16
 """Requests that wait for the one before them to be answered, before the socket is left unread."""
-
-HEAD_SECONDS = 10.0
-"""Seconds that a head may take from its first byte, or from the opening of the connection."""
-
-IDLE_SECONDS = 75.0
-"""Seconds that a connection is kept between two requests."""
 
 STALL_SECONDS = 30.0
 """Seconds that a caller may take to read a whole answer before the next request is looked at."""
@@ -57,6 +52,7 @@ class Surroundings(Protocol):
 
     now: float
     closing: bool
+    settings: WebSettings
 
     def answer(self, request: Request) -> Coroutine[Any, Any, Response | StreamResponse]:
         """Answer a request; raises nothing but `ConnectionError`."""
@@ -174,7 +170,7 @@ class Connection(asyncio.Protocol):
         # TLS would hold eight times as much for a caller who does not read.
         self.transport.set_write_buffer_limits(HELD_BYTES)
         if self._server.made(self):
-            self._head_due = self._server.now + HEAD_SECONDS
+            self._head_due = self._server.now + self._server.settings.head_timeout
         else:
             self._deaf = True
             self._send(None, self._server.refuse(Full("too many connections are open here"), {}))
@@ -224,7 +220,8 @@ class Connection(asyncio.Protocol):
         """A head begins."""
         if not self._declined:
             self._head, self._arriving = Head(), None
-            self._in_head, self._head_due = True, self._server.now + HEAD_SECONDS
+            self._in_head = True
+            self._head_due = self._server.now + self._server.settings.head_timeout
 
     def on_url(self, piece: bytes) -> None:
         """Take in the target."""
@@ -325,7 +322,7 @@ class Connection(asyncio.Protocol):
                 break
             item = self._waiting.popleft()
         self._task = None
-        self._due = self._server.now + IDLE_SECONDS
+        self._due = self._server.now + self._server.settings.idle_timeout
         if self._server.closing:
             self.close()
 

@@ -9,17 +9,12 @@ from email.utils import formatdate
 from typing import Any, Protocol
 
 from node.web.connection import Connection
-from node.web.doors import Doors
+from node.web.doors import Crowd, Doors
 from node.web.messages import Fault, Headers, Request, Response, StreamResponse
+from node.web.settings import WebSettings
 
 NAME = "modelvine"
 """What this program calls itself in the `Server` header; versions are nobody's business."""
-
-CONNECTIONS = 16_384
-"""Connections to one server. When there are as many, idle ones make room; if none is, whoever comes gets 503."""
-
-CONNECTIONS_OF_ADDRESS = 4_096
-"""Connections from one IP address, likewise. A proxy in front, and all callers of this machine, share one."""
 
 HANDSHAKE_SECONDS = 10.0
 """Seconds that a TLS handshake may take."""
@@ -41,13 +36,19 @@ class App(Protocol):
 class Server:
     """Serves an application on one event loop. Whoever hangs up cancels what is done for it."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(
+        self, app: App, settings: WebSettings | None = None, crowd: Crowd | None = None
+    ) -> None:
+        """Count who is connected in `crowd`, which several servers may share; each has its own bounds."""
+        self.settings = settings or WebSettings()
         self.answer = app.answer
         self.refuse = app.refuse
         self.now = asyncio.get_running_loop().time()
         self.closing = False
         self._connections: set[Connection] = set()
-        self._doors = Doors(CONNECTIONS, CONNECTIONS_OF_ADDRESS)
+        self._doors = Doors(
+            self.settings.connections, self.settings.connections_per_address, crowd or Crowd()
+        )
         self._listeners: dict[socket.socket, asyncio.Server] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._second = 0

@@ -1,9 +1,12 @@
 """Sums over the processes of a node."""
 
+from collections import Counter
+
 from node.counts import Counts, Times
 from node.lateness import Lateness
 from node.metrics import Metrics
 from node.processes.protocol import Report
+from node.web import Crowd
 from node.whole import Whole, together
 from registry.records import Load, Service
 from router.workers import Worker
@@ -28,7 +31,8 @@ class Sibling:
 
 def report(served: int, in_flight: int, lag: float = 0.0) -> Report:
     requests, routed = (Times("chat", "200", served),), (("held", in_flight + 1),)
-    counts = Counts(requests=requests, routed=routed, in_flight=in_flight)
+    crowd = (("evicted_by_all", served),)
+    counts = Counts(requests, routed=routed, crowd=crowd, connections=2, in_flight=in_flight)
     return Report(1, in_flight, ((ONE, Load(in_flight)),), counts, lag)
 
 
@@ -51,11 +55,13 @@ async def test_several_processes_are_added_up_and_one_that_ended_still_counts() 
         assert whole.loop_lag(0.0) == 0.5
         worker = Worker(ONE, "http://127.0.0.1:1", capacity=5)
         assert whole.load_of(worker) == Load(3, slots=5)
+        assert whole.connections() == Crowd(4, Counter(evicted_by_all=7))
         whole.part(two)
         past, present = whole.others()
         assert (past.requests, past.in_flight) == ((Times("chat", "200", 4),), 0)
         assert present == one.state.counts
         assert whole.in_flight() == 1
+        assert whole.connections() == Crowd(2, Counter(evicted_by_all=7))
         assert whole.routed()["held"] == 5
 
 

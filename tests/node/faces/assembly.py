@@ -24,6 +24,7 @@ from node.lateness import Lateness
 from node.listening import serve
 from node.metrics import Metrics
 from node.settings import Settings
+from node.web import WebSettings
 from node.whole import Whole
 from registry.mesh.memory import MemoryMesh
 from registry.mesh.memory_net import MemoryNet, address_of
@@ -67,9 +68,10 @@ class Running:
             assert response.status == 200, await response.text()
 
 
-def settings_of(**router) -> Settings:
+def settings_of(*, web: WebSettings | None = None, **router) -> Settings:
     """Settings whose times suit tests on one machine."""
     return Settings(
+        web=web or WebSettings(),
         registry=RegistrySettings(heartbeat=0.5, lease=3, suspicion=1, sync=0.3),
         router=RouterSettings(
             **{"connect_timeout": 1.0, "idle_timeout": 5.0, "ready_timeout": 0.0, **router}
@@ -88,7 +90,7 @@ async def node(world: World, settings: Settings | None = None) -> AsyncIterator[
         public, link = (closing.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in "ab")
         context = _context(registry, identity, settings, store, public, link)
         closing.push_async_callback(context.links.close)
-        await serve(public_app(context), public, closing)
+        await serve(public_app(context), public, closing, settings.web, context.metrics.crowd)
         await _open_link(context, identity, link, closing)
         await registry.start(partial(serve_pipe, port=link.getsockname()[1]))
         closing.push_async_callback(registry.stop)
@@ -194,7 +196,9 @@ async def _open_link(context, identity, listener, closing) -> None:
                 trust(tls, shown)
 
     context.registry.on_change(meet)
-    await serve(link_app(context, context.registry), listener, closing, tls=tls)
+    app = link_app(context, context.registry)
+    limits, crowd = context.settings.web, context.metrics.crowd
+    await serve(app, listener, closing, limits, crowd, tls=tls)
 
 
 async def until(holds, *, seconds=10.0):

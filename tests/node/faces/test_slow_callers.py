@@ -1,16 +1,18 @@
 """500 callers who open connections and take their time: honest ones are answered meanwhile, and the slow ones are cut off."""
 
 import asyncio
+import re
 import time
 from contextlib import AsyncExitStack, suppress
 
 import pytest
 
-from node.web import connection, server
+from node.web import WebSettings
 from registry.mesh.memory_net import MemoryNet
 from tests.hostile.refused import JSON, post
 from tests.hostile.wire import Listener
 from tests.node.faces.assembly import World, node, settings_of
+from tests.node.test_metrics import SIZES
 
 SLOW = 500
 PLACES = 200
@@ -24,12 +26,10 @@ SLOWLY = {
 
 
 @pytest.fixture
-async def small(monkeypatch, worker):
+async def small(worker):
     """A node with few places, which waits a second for a head and two for a body."""
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 1.0)
-    monkeypatch.setattr(connection, "IDLE_SECONDS", 1.0)
-    monkeypatch.setattr(server, "CONNECTIONS", PLACES)
-    async with node(World(MemoryNet()), settings_of(idle_timeout=2.0)) as running:
+    limits = WebSettings(connections=PLACES, head_timeout=1.0, idle_timeout=1.0)
+    async with node(World(MemoryNet()), settings_of(web=limits, idle_timeout=2.0)) as running:
         await running.register(worker)
         yield running
 
@@ -70,6 +70,8 @@ async def test_slow_heads_and_idle_connections_keep_nobody_out_and_end(small, ki
                 except ConnectionError:
                     continue
     assert time.monotonic() - began < 10
+    shown = small.context.metrics.text(SIZES).decode()
+    assert re.search(r'modelvine_connection_events_total{event="evicted_by_all"} [1-9]', shown)
 
 
 async def test_a_body_that_comes_a_byte_at_a_time_is_refused_in_time(small):

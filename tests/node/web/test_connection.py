@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from node import web
-from node.web.connection import FULL_BYTES, HEAD_SECONDS, IDLE_SECONDS, LINGER_SECONDS, WAITING
+from node.web.connection import FULL_BYTES, LINGER_SECONDS, WAITING
 
 HOST = b"Host: localhost\r\n"
+LIMITS = web.WebSettings()
 BIG = 4 * 1024 * 1024
 
 
@@ -333,17 +334,17 @@ async def test_every_wait_for_a_caller_has_an_end(served):
         assert await idle.hear() == (200, b"x")
         await until(lambda: sum(c._in_head for c in served.server._connections) == 1)
         for connection in tuple(served.server._connections):
-            connection.look(served.server.now + HEAD_SECONDS - 0.1)
+            connection.look(served.server.now + LIMITS.head_timeout - 0.1)
         assert len(served.server._connections) == 3
         for connection in tuple(served.server._connections):
-            connection.look(served.server.now + HEAD_SECONDS + 0.1)
+            connection.look(served.server.now + LIMITS.head_timeout + 0.1)
         assert await silent.ended()
         assert await slow.hear() == (400, b"TooSlow")
         assert await slow.ended()
         idle.writer.write(post(b"y"))
         assert await idle.hear() == (200, b"y")
         for connection in tuple(served.server._connections):
-            connection.look(served.server.now + IDLE_SECONDS + 0.1)
+            connection.look(served.server.now + LIMITS.idle_timeout + 0.1)
         assert await idle.ended()
 
 

@@ -7,10 +7,11 @@ import ssl
 import pytest
 
 from node import web
-from node.web import server as module
+from node.web.settings import WebSettings
 from registry.signing import Identity
 from router.certificate import certificate_of, client_context, server_context, trust
 
+ONE_PLACE = WebSettings(connections=1)
 ASKED = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -34,9 +35,9 @@ async def app():
     return App()
 
 
-async def serving(app, tls=None):
+async def serving(app, tls=None, settings=None):
     listener = socket.create_server(("127.0.0.1", 0))
-    server = web.Server(app)
+    server = web.Server(app, settings)
     await server.listen(listener, tls=tls)
     return server, listener.getsockname()[1]
 
@@ -81,9 +82,8 @@ async def test_closing_does_not_wait_for_ever(app):
     writer.close()
 
 
-async def test_who_is_idle_makes_room(app, monkeypatch):
-    monkeypatch.setattr(module, "CONNECTIONS", 1)
-    server, port = await serving(app)
+async def test_who_is_idle_makes_room(app):
+    server, port = await serving(app, settings=ONE_PLACE)
     idle, one = await asyncio.open_connection("127.0.0.1", port)
     _, two = await asyncio.open_connection("127.0.0.1", port)
     assert await rest(idle) == b""
@@ -92,9 +92,8 @@ async def test_who_is_idle_makes_room(app, monkeypatch):
     await server.close(within=0)
 
 
-async def test_who_comes_when_all_are_busy_is_told_so(app, monkeypatch):
-    monkeypatch.setattr(module, "CONNECTIONS", 1)
-    server, port = await serving(app)
+async def test_who_comes_when_all_are_busy_is_told_so(app):
+    server, port = await serving(app, settings=ONE_PLACE)
     _, one = await asyncio.open_connection("127.0.0.1", port)
     one.write(ASKED)
     await app.begun.wait()

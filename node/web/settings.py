@@ -1,0 +1,37 @@
+"""What an operator may set about connections of clients and of other nodes, with units and trade-offs."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class WebSettings(BaseModel):
+    """How many may be connected to a listener, and for how long without a word."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    connections: int = Field(
+        16_384,
+        ge=1,
+        le=1_000_000,
+        description="Connections to one listener (`node.http`, `node.link`) of one process. When there are as many, idle ones "
+        "make room; if none is idle, whoever comes gets 503. Each takes an open file.",
+    )
+    connections_per_address: int = Field(
+        4_096,
+        ge=1,
+        le=1_000_000,
+        description="Connections from one IP address, likewise. All callers behind a proxy share one, and so do those on this "
+        "machine: behind a proxy, as many as `connections`; in the open, fewer keep one caller from taking many places.",
+    )
+    head_timeout: float = Field(
+        10.0,
+        ge=0.5,
+        le=600,
+        description="Seconds that a request's head may take, from the opening of the connection or its own first byte; then 408.",
+    )
+    idle_timeout: float = Field(
+        75.0,
+        ge=0.5,
+        le=3600,
+        description="Seconds that a connection is kept between two requests. Longer than a proxy in front keeps its own, or it "
+        "may send a request just when the connection ends.",
+    )
