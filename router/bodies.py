@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import orjson
 
@@ -31,6 +32,7 @@ MAX_ESCAPED_BYTES = 256 * 1024
 
 _SMALL = 1024 * 1024
 _KEY = b'"model"'
+_OTHER_CASES = frozenset(map("".join, product(*zip("model", "MODEL", strict=True)))) - {"model"}
 # \u006d is an m: each letter of the key may be spelt so. A backslash that is escaped itself begins no escape.
 _ESCAPED_LETTER = re.compile(rb"(?<!\\)(?:\\\\)*+\\u006")
 _SPACE = b" \t\r\n"
@@ -117,7 +119,8 @@ def object_of(body: bytes) -> Mapping[str, object]:
         raise BadRequest(f"the body is not JSON: {error.msg}") from error
     if not isinstance(parsed, dict):
         raise BadRequest("the body must be a JSON object")
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+    # To write it takes less time than to count its brackets, but the memory of one more body.
+    if len(body) <= _SMALL or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         _written(parsed)
     return parsed
 
@@ -141,15 +144,17 @@ def _check_named_once(body: bytes, fields: Mapping[str, object]) -> None:
     if escaped:
         twice = sum(1 for _ in _keys(body)) > 1
     else:
-        times = body.count(_KEY)
+        # From both ends the same one is found sooner than all of the body is searched for others.
+        several = body.find(_KEY) != body.rfind(_KEY)
         # Written anew, an object has each key once; inside strings the quotes are escaped, so they count nowhere.
-        twice = times > 1 and times > _written(fields).count(_KEY)
-    if twice or any(len(key) == 5 and key != "model" and key.lower() == "model" for key in fields):
+        twice = several and body.count(_KEY) > _written(fields).count(_KEY)
+    if twice or not _OTHER_CASES.isdisjoint(fields):
         raise BadRequest("the body names `model` twice", param="model")
 
 
 def _has_escaped_letters(body: bytes) -> bool:
-    return b"\\u006" in body and _ESCAPED_LETTER.search(body) is not None
+    # In chats `rfind` takes a third of the time of `in`; `bench.overhead` shows it.
+    return body.rfind(b"\\u006") >= 0 and _ESCAPED_LETTER.search(body) is not None
 
 
 def _names(fields: Mapping[str, object]) -> tuple[str, ...]:

@@ -1,0 +1,164 @@
+"""What does the router itself cost a request? Its own CPU, without a network: one worker of this machine that answers at once.
+
+    python -m bench.overhead
+    python -m bench.overhead --profile
+
+CPU time is the best of many short runs, for whoever else computes only adds to it; calls of functions are counted by
+cProfile, and nobody else changes them. Both are the difference of a long run and a short one.
+"""
+
+import argparse
+import asyncio
+import cProfile
+import pstats
+import random
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import TracebackType
+
+import orjson
+
+from registry.catalog import Catalog
+from registry.liveness import Presence
+from registry.records import PeerId, Service
+from router import bodies, policies
+from router.candidates import Candidate
+from router.dialects import Answer, Route
+from router.dispatch import Router
+from router.requests import Kind, Request
+from router.settings import RouterSettings
+from router.workers import Worker, Workers
+
+SHORT, LONG = 500, 3_500
+_JSON = "application/json"
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    for chunk in tuple[bytes]():
+        yield chunk
+
+
+class _AtOnce:
+    """A dialect, and each of its answers: it costs next to nothing."""
+
+    def answer(self, request: Request, candidate: Candidate) -> "_AtOnce":  # noqa: ARG002
+        return self
+
+    async def __aenter__(self) -> Answer:
+        return Answer(200, _JSON, b"{}", _nothing(), Route.LOCAL)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return
+
+    async def alive(self, worker: Worker) -> bool:  # noqa: ARG002
+        return True
+
+    async def slots(self, worker: Worker) -> int:  # noqa: ARG002
+        return 0
+
+
+def a_router() -> Router:
+    """Make a router with one worker, that knows nobody else."""
+    workers = Workers.of([Worker(Service("demo", "llama", "1"), "http://127.0.0.1:1", "at_once")])
+    catalog, settings = Catalog(), RouterSettings()
+    return Router(
+        own=PeerId("own"),
+        catalog=lambda: catalog,
+        workers=lambda: workers,
+        presence=lambda _: Presence.ALIVE,
+        draining=lambda: False,
+        dialects={"at_once": _AtOnce()},
+        policy=policies.load(settings.policy),
+        settings=settings,
+        now=time.monotonic,
+        random=random.random,
+        observe=lambda _: None,
+        look=lambda _: None,
+        silent=lambda _: False,
+        spawn=lambda _: None,
+    )
+
+
+def a_body(size: int) -> bytes:
+    """Write a chat of about so many bytes."""
+    messages, left = [{"role": "system", "content": "You help."}], size - 150
+    while left > 0:
+        messages.append({"role": "user", "content": "How does it go on? "[: left + 1] * 10})
+        left -= 220
+    return orjson.dumps({"model": "llama", "messages": messages, "stream": True, "max_tokens": 64})
+
+
+def answering(times: int) -> None:
+    """Have so many requests answered, one after another."""
+    router = a_router()
+    body = a_body(2_000)
+
+    async def ask() -> None:
+        for _ in range(times):
+            async with router.answer(Request("r-1", Kind.CHAT, "llama", body, _JSON)):
+                pass
+
+    asyncio.run(ask())
+
+
+def reading(times: int) -> None:
+    """Read so many bodies of 2 KB."""
+    body = a_body(2_000)
+    for _ in range(times):
+        bodies.read(body, _JSON)
+
+
+PARTS: dict[str, Callable[[int], None]] = {"answer": answering, "read": reading}
+
+
+def microseconds(part: Callable[[int], None], runs: int) -> float:
+    """Return the CPU of one request, at best."""
+
+    def once(times: int) -> float:
+        began = time.process_time()
+        part(times)
+        return time.process_time() - began
+
+    long, short = (min(once(times) for _ in range(runs)) for times in (LONG, SHORT))
+    return 1e6 * (long - short) / (LONG - SHORT)
+
+
+def calls(part: Callable[[int], None]) -> float:
+    """Return how many functions one request calls, those written in C included."""
+
+    def once(times: int) -> int:
+        with cProfile.Profile() as profile:
+            part(times)
+        return sum(entry.callcount for entry in profile.getstats())
+
+    return (once(LONG) - once(SHORT)) / (LONG - SHORT)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print what one request costs."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.overhead",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--runs", type=int, default=40, help="of which the best counts")
+    parser.add_argument("--profile", action="store_true", help="show which functions are called")
+    options = parser.parse_args(arguments)
+    if options.profile:
+        with cProfile.Profile() as profile:
+            answering(LONG)
+        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+        return 0
+    for name, part in PARTS.items():
+        print(f"{name}: {microseconds(part, options.runs):.1f} µs, {calls(part):.0f} calls")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
