@@ -25,6 +25,7 @@ from node.identity import control_token
 from node.invitation import invitation
 from node.lateness import Lateness
 from node.listening import TRUSTED_PER_NODE, Served, bind, place_of, serve, welcome
+from node.open_files import fitted, raise_limit
 from node.processes.first import Helpers, Post
 from node.processes.passing import PassedOn
 from node.processes.protocol import Welcome
@@ -59,6 +60,7 @@ def run(
     ready: Callable[[str], None],
 ) -> int:
     """Run a node until it is told to stop; return the exit code. `ready` is given the ready line once it serves."""
+    settings = fitted(settings, raise_limit())
     try:
         uvloop.run(_live(Given(settings, identity, swarm_key, data_dir), ready))
     except (RegistryError, OSError, ValueError) as error:

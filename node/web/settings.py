@@ -13,7 +13,8 @@ class WebSettings(BaseModel):
         ge=1,
         le=1_000_000,
         description="Connections to one listener (`node.http`, `node.link`) of one process. When there are as many, idle ones "
-        "make room; if none is idle, whoever comes gets 503. Each takes an open file.",
+        "make room; if none is idle, whoever comes gets 503. Each takes an open file or two: where "
+        "too few are allowed, the node lowers this at start and says so.",
     )
     connections_per_address: int = Field(
         4_096,
