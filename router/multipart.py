@@ -6,7 +6,7 @@ transfer encodings are understood differently by the worker that reads the form 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -70,6 +70,21 @@ def with_model(body: bytes, content_type: str, model: str) -> bytes:
         if part.name == "model" and not part.is_file and part.end > part.start:
             return body[: part.start] + model.encode() + body[part.end :]
     return body
+
+
+def without(body: bytes, content_type: str, names: Set[str]) -> bytes:
+    """Leave out every part, field or file, whose name is in `names` in any case; all other bytes stay as they were."""
+    listed = parts(body, content_type)
+    left_out = [part.name.lower() in names for part in listed]
+    if not any(left_out):
+        return body
+    delimiter = b"--" + media_of(content_type).parameters["boundary"].encode()
+    # What follows each delimiter: the parts, and the end.
+    *blocks, end = (b"\r\n" + body).split(b"\r\n" + delimiter)[1:]
+    if len(blocks) != len(listed):
+        raise BadRequest("a part of the form has no end of its own")
+    kept = [block for block, out in zip(blocks, left_out, strict=True) if not out]
+    return delimiter + (b"\r\n" + delimiter).join([*kept, end])
 
 
 def parts(body: bytes, content_type: str) -> list[Part]:

@@ -56,7 +56,9 @@ async def _read(context: Serving, http: web.Request, kind: Kind, *, one_node: bo
     if media_of(content_type).kind == multipart.CONTENT_TYPE:
         given = dict(multipart.fields(body, content_type)) | given
         model = model_of(given)
-        body = _form_with_model(body, content_type, model)
+        body = multipart.without(
+            _form_with_model(body, content_type, model), content_type, _OURS | _PAYMENT
+        )
     else:
         said, rest = _parted(body)
         given = said | given

@@ -97,3 +97,24 @@ def test_a_form_made_to_cost_a_step_per_byte_is_refused_quickly(body: bytes) -> 
 def test_a_form_without_a_model_is_sent_on_as_it_is() -> None:
     body = form(("prompt", b"p"))
     assert multipart.with_model(body, FORM, "n") == body
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "image!", "hash", "HASH!"]), st.binary(max_size=40)),
+        max_size=6,
+    )
+)
+def test_what_is_left_out_is_gone_and_no_other_byte_is_changed(
+    given_parts: list[tuple[str, bytes]],
+) -> None:
+    if any(b"--XX" in content for _, content in given_parts):
+        return
+    kept = [(name, content) for name, content in given_parts if name.lower()[:4] != "hash"]
+    assert multipart.without(form(*given_parts), FORM, {"hash"}) == form(*kept)
+
+
+def test_a_delimiter_that_is_the_head_s_own_end_hides_no_part() -> None:
+    head = b'--XX\r\nContent-Disposition: form-data; name="hash"\r\n\r\n'
+    with pytest.raises(BadRequest):
+        multipart.without(head + head + b"x\r\n--XX--\r\n", FORM, {"hash"})

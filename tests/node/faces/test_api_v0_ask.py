@@ -4,6 +4,7 @@ import aiohttp
 import orjson
 import pytest
 
+from router import multipart
 from tests.node.faces.assembly import told, until
 
 CHAT = {"project": "p", "model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
@@ -71,6 +72,26 @@ async def test_a_form_names_its_model_in_the_query_or_in_itself(served, worker, 
     assert status == 200
     assert b'name="model"\r\n\r\ntiny\r\n' in worker.received[-1].body
     assert b"\x89PNG\r\n" in worker.received[-1].body
+
+
+async def test_a_form_goes_to_the_worker_without_what_concerns_the_choice_and_who_pays(
+    served, worker
+):
+    form = aiohttp.FormData()
+    for name in ("wallet", "prompt", "signature", "hash", "Wallet", "project", "node_id", "cid"):
+        form.add_field(
+            name, f"<{name}>" if name not in ("project", "cid") else "p"[: name != "cid"]
+        )
+    form.add_field("image", b"\x89PNG\r\n", filename="a.png")
+    form.add_field("hash", b"a file", filename="hash.bin")
+    where = {"model": "tiny", "node_id": served.context.peer}
+    status, _ = await told(served.http.post("/api/v0/image/edit", data=form, params=where))
+    assert status == 200
+    received = worker.received[-1]
+    names = [part.name for part in multipart.parts(received.body, received.headers["content-type"])]
+    assert names == ["model", "prompt", "image"]
+    assert b"<prompt>" in received.body
+    assert b"\x89PNG\r\n" in received.body
 
 
 @pytest.mark.parametrize(
