@@ -20,13 +20,16 @@ class Failure:
     elapsed: float = 0.0
 
 
+Tries = Generator[Candidate, Failure, None]
+
+
 def attempts(
     ordered: Sequence[Candidate],
     *,
     at_most: int,
     within: float,
     afford: Callable[[Candidate, WorkerError], bool],
-) -> Generator[Candidate, Failure, None]:
+) -> Tries:
     """Go through the candidates until one answers or there is no point; then raise the last error that somebody gave.
 
     That nobody was there tells less, and is raised when it was so at all of them. A node that has failed is asked again only

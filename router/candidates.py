@@ -1,9 +1,9 @@
 """Who could answer this request, and who could not, with the reason. Pure: values in, values out."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Protocol
 
 from registry.catalog import Catalog
 from registry.liveness import Presence
@@ -118,19 +118,24 @@ class Field:
     excluded: tuple[Excluded, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What this node knows of replicas: its requests there, what their nodes report, whether their circuits let one pass.
+class Known(Protocol):
+    """What this node knows of replicas at one moment."""
 
-    `told` are the seconds for which one asked to be left alone.
-    `allowance` is how many requests of ours one may have that is new here.
-    """
+    @property
+    def in_flight(self) -> Mapping[tuple[PeerId, Service], int]:
+        """This node's requests there."""
 
-    in_flight: Mapping[tuple[PeerId, Service], int]
-    reported: Callable[[PeerId, Service], Reported | None]
-    admits: Callable[[Candidate], bool]
-    told: Callable[[Candidate], float]
-    allowance: Callable[[Candidate], float] = lambda _: math.inf
+    def reported(self, node: PeerId, service: Service) -> Reported | None:
+        """Return what a node said of its replica."""
+
+    def admits(self, candidate: Candidate) -> bool:
+        """Say whether one is worth asking: its circuit lets a request pass, and it has not stopped."""
+
+    def told(self, candidate: Candidate) -> float:
+        """Return the seconds for which one asked to be left alone."""
+
+    def allowance(self, candidate: Candidate) -> float:
+        """Return how many of our requests one may have at one time, while it is new here."""
 
 
 def candidates(
@@ -212,6 +217,9 @@ def begin_gently(
     found: Sequence[Candidate], allowance: Callable[[Candidate], float]
 ) -> tuple[Candidate, ...]:
     """Hold back who is new and has enough, as long as somebody else has room."""
+    if len(found) < 2:
+        # Nobody else could have room.
+        return tuple(found)
     full = {c.key for c in found if c.in_flight and not c.ejected and c.in_flight >= allowance(c)}
     if not full or not any(c.has_room and not c.rank and c.key not in full for c in found):
         return tuple(found)

@@ -54,7 +54,7 @@ class Choosing:
     async def ordered(self, request: Request) -> tuple[list[Candidate], bool]:
         """Return whom to try, and whether a slot of the first is taken already: it had to be waited for."""
         field = self.field(request)
-        full = self.only_full(field)
+        full = self.only_full(field) if field.excluded else []
         # Rather a slot of one that is well than one that failed time and again.
         if field.eligible and not (full and all(c.ejected for c in field.eligible)):
             ordered = list(in_order(self._policy, request, field.eligible, self._random))

@@ -9,7 +9,7 @@ from typing import Any
 from registry.catalog import Catalog
 from registry.liveness import Presence
 from registry.records import Load, PeerId, Service
-from router.attempts import Failure, attempts
+from router.attempts import Failure, Tries, attempts
 from router.candidates import Candidate, Reason
 from router.choosing import Choosing, Explained
 from router.dialects import Answer, Dialect
@@ -196,14 +196,10 @@ class Router:
         self, request: Request, ordered: tuple[list[Candidate], bool], before: int
     ) -> tuple[Attempt, Routed]:
         began = self._now()
-        left, holds_slot = ordered
-        most = self._settings.attempts
-        tries = attempts(
-            left, at_most=most, within=self._settings.total_timeout, afford=self._afford
-        )
-        candidate, tried = next(tries), 1
+        (candidate, *left), holds_slot = ordered
+        most, tried = self._settings.attempts, 1
+        tries: Tries | None = None
         while True:
-            left.remove(candidate)
             try:
                 if self._ledger.lent and not holds_slot:
                     holds_slot = await self._ledger.lent.take(candidate)
@@ -224,7 +220,22 @@ class Router:
             else:
                 self._policy.answered(request, attempt.candidate)
                 return attempt, routed
+            # Most requests are answered at once, and need none of this.
+            tries = tries or self._tries([candidate, *left])
             candidate, tried, holds_slot = tries.send(failure), tried + 1, False
+            left.remove(candidate)
+
+    def _tries(self, ordered: Sequence[Candidate]) -> Tries:
+        """Return whom to try after the first of these, which is being tried."""
+        settings = self._settings
+        tries = attempts(
+            ordered,
+            at_most=settings.attempts,
+            within=settings.total_timeout,
+            afford=self._afford,
+        )
+        next(tries)
+        return tries
 
     def _afford(self, candidate: Candidate | None, error: RouterError) -> bool:
         affordable = self._ledger.afford(candidate, error)

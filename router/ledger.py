@@ -5,7 +5,6 @@ Attempts write into it, the choice of whom to ask reads it. Slots of this machin
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from registry.records import Load, PeerId, Service
 from router.budget import Budget
@@ -17,7 +16,7 @@ from router.health import Condition, Health, Sign
 from router.lending import Lender, Lent
 from router.limits import BoundedWorkers, Limits
 from router.meter import Meter, Tally
-from router.reports import Report, Reports
+from router.reports import Report, Reported, Reports
 from router.requests import Request
 from router.retry_after import RetryAfter
 from router.settings import RouterSettings
@@ -56,20 +55,13 @@ class Ledger:
         self.events: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
         self._budget = Budget(settings.retry_share)
         self._meter = Meter()
-        self._health = Health(random)
-        self._retry_after = RetryAfter()
-        self._warming = Warming()
+        self.health = Health(random)
+        self.retry_after = RetryAfter()
+        self.warming = Warming()
 
     def known(self) -> Known:
         """Return what the choice of candidates needs to know."""
-        now = self._now()
-        return Known(
-            self.in_flight,
-            partial(self.reports.of, now=now),
-            partial(self._admits, now=now),
-            lambda candidate: self._retry_after.left(candidate.address, now),
-            partial(self._allowance, now=now),
-        )
+        return _Moment(self, self._now())
 
     def busy(self) -> dict[Service, Load]:
         """Say how busy the workers of this machine are that have requests, whoever sent them."""
@@ -95,15 +87,15 @@ class Ledger:
     def forget(self, node: PeerId) -> None:
         """Forget what a node said, and how far it was trusted with load: it is lost, or has left."""
         self.reports.forget(node)
-        self._warming.forget(node)
+        self.warming.forget(node)
 
     def allowance(self, candidate: Candidate) -> float:
         """Return how many of our requests a candidate may have at one time, while it is new here."""
-        return self._allowance(candidate, self._now())
+        return self.known().allowance(candidate)
 
     def condition(self, candidate: Candidate) -> Condition:
         """Describe the circuit of a candidate; a worker that has stopped has none that would say so, see `stopped`."""
-        return self._health.condition(candidate.address, self._now())
+        return self.health.condition(candidate.address, self._now())
 
     def learns(self, worker: Worker) -> bool:
         """Say whether a bound of a worker is to be learnt: nobody registered one, and all its requests pass here.
@@ -114,7 +106,7 @@ class Ledger:
 
     def admits(self, candidate: Candidate) -> bool:
         """Say whether a candidate is worth asking: its circuit lets a request pass, and it has not stopped."""
-        return self._admits(candidate, self._now())
+        return self.known().admits(candidate)
 
     def stopped(self, candidate: Candidate) -> bool:
         """Say whether a candidate is a worker of this machine that answers nothing any more."""
@@ -161,15 +153,15 @@ class Ledger:
         """An attempt begins; whoever waited for a slot holds it already."""
         now = self._now()
         self._count(candidate.key, 0 if holds_slot else 1)
-        self._health.began(candidate.address, now)
-        self._warming.began(*candidate.key, now)
+        self.health.began(candidate.address, now)
+        self.warming.began(*candidate.key, now)
         if candidate.worker:
             self.silence.began(candidate.worker.api, now)
 
     def begun(self, candidate: Candidate, answer: Answer, seconds: float) -> Tally | None:
         """The first byte is there, after so many seconds; return what counts the events of a worker of ours."""
         now = self._now()
-        self._health.show(candidate.address, Sign.BEGUN, now)
+        self.health.show(candidate.address, Sign.BEGUN, now)
         if candidate.worker is None:
             if answer.load is not None:
                 self.hear(candidate.node, {candidate.service: answer.load})
@@ -207,7 +199,8 @@ class Ledger:
 
     def _learn(self, worker: Worker, error: WorkerError | None) -> None:
         """Take in what the end of an attempt shows about how many requests a worker of ours takes at one time."""
-        if not self.learns(worker):
+        # Where nothing was ever learnt there is no bound that an answer could raise.
+        if (error is None and not self.limits.changes) or not self.learns(worker):
             return
         service, now = worker.service, self._now()
         under_way = self.in_flight[self._own, service]
@@ -227,9 +220,9 @@ class Ledger:
             case None:
                 sign = Sign.NOTHING if answer is None else Sign.ANSWERED
                 if answer is not None:
-                    self._warming.answered(*candidate.key)
+                    self.warming.answered(*candidate.key)
             case WorkerBusy(named=True, retry_after=seconds):
-                self._retry_after.told(candidate.address, seconds, self._now())
+                self.retry_after.told(candidate.address, seconds, self._now())
                 sign = Sign.ANSWERED
             case WorkerBusy() | WorkerRejected():
                 sign = Sign.ANSWERED
@@ -237,19 +230,38 @@ class Ledger:
                 # Whoever does not serve the model any more fails too, until our catalog knows it.
                 sign = Sign.FAILED
         now = self._now()
-        self._health.show(candidate.address, sign, now)
-        if sign is Sign.FAILED and not self._health.admits(candidate.address, now):
-            self._warming.lost(*candidate.key)
-
-    def _admits(self, candidate: Candidate, now: float) -> bool:
-        return self._health.admits(candidate.address, now) and not self.stopped(candidate)
-
-    def _allowance(self, candidate: Candidate, now: float) -> float:
-        return self._warming.allowance(candidate.node, candidate.service, now)
+        self.health.show(candidate.address, sign, now)
+        if sign is Sign.FAILED and not self.health.admits(candidate.address, now):
+            self.warming.lost(*candidate.key)
 
     def _count(self, key: tuple[PeerId, Service], change: int) -> None:
-        left = self.in_flight[key] + change
+        # `Counter` does in Python what it does not share with `dict`.
+        left = self.in_flight.get(key, 0) + change
         if left:
             self.in_flight[key] = left
         else:
-            del self.in_flight[key]
+            self.in_flight.pop(key, None)
+
+
+class _Moment:
+    """What the books say at one moment, to the choice of candidates."""
+
+    __slots__ = ("_ledger", "_now", "in_flight")
+
+    def __init__(self, ledger: Ledger, now: float) -> None:
+        self._ledger = ledger
+        self._now = now
+        self.in_flight = ledger.in_flight
+
+    def reported(self, node: PeerId, service: Service) -> Reported | None:
+        return self._ledger.reports.of(node, service, now=self._now)
+
+    def admits(self, candidate: Candidate) -> bool:
+        ledger = self._ledger
+        return ledger.health.admits(candidate.address, self._now) and not ledger.stopped(candidate)
+
+    def told(self, candidate: Candidate) -> float:
+        return self._ledger.retry_after.left(candidate.address, self._now)
+
+    def allowance(self, candidate: Candidate) -> float:
+        return self._ledger.warming.allowance(candidate.node, candidate.service, self._now)

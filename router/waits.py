@@ -90,7 +90,8 @@ class _Watched:
 
     __slots__ = (
         "_answer",
-        "_scope",
+        "_given_up",
+        "_task",
         "_waits",
         "candidate",
         "elsewhere",
@@ -98,6 +99,8 @@ class _Watched:
         "place",
         "since",
     )
+
+    _task: "asyncio.Task[object]"
 
     def __init__(
         self,
@@ -115,19 +118,25 @@ class _Watched:
         self.since = asyncio.get_running_loop().time()
         self._waits = waits
         self._answer = answer
-        self._scope = asyncio.timeout(None)
+        self._given_up = False
 
     async def __aenter__(self) -> Answer:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("to be given up, a wait needs a task to cancel")
+        self._task, cancelling = task, task.cancelling()
         self._waits._add(self)  # noqa: SLF001 (one mechanism in two classes)
         try:
-            async with self._scope:
-                return await self._answer.__aenter__()
-        except TimeoutError as error:
-            if not self._scope.expired():
+            return await self._answer.__aenter__()
+        except asyncio.CancelledError as error:
+            # Somebody else may have cancelled the task as well; then that is what happened.
+            if not self._given_up or task.cancelling() > cancelling + 1:
                 raise
             raise WorkerUnreachable("whoever was asked fell silent", sent=True) from error
         finally:
             self._waits._remove(self)  # noqa: SLF001
+            if self._given_up:
+                task.uncancel()
 
     async def __aexit__(
         self,
@@ -139,4 +148,7 @@ class _Watched:
 
     def give_up(self) -> None:
         """End the wait now."""
-        self._scope.reschedule(asyncio.get_running_loop().time())
+        # Once only: what is cancelled twice was cancelled by somebody else as well.
+        if not self._given_up:
+            self._given_up = True
+            self._task.cancel()

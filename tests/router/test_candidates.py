@@ -1,11 +1,14 @@
 """Laws of who could answer."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import pytest
 
 from registry.catalog import Catalog, Signed
 from registry.liveness import Presence
 from registry.records import Load, ModelType, PeerId, Record, Service, Version
-from router.candidates import Candidate, Field, Known, Reason, candidates
+from router.candidates import Candidate, Field, Reason, candidates
 from router.reports import Reported
 from router.requests import ANYWHERE, Kind, Pin, Request
 from router.workers import Worker, Workers
@@ -20,6 +23,29 @@ def catalog(*offers: tuple[PeerId, Service]) -> Catalog:
         for node, _ in offers
     }
     return Catalog().merge(Signed(record, node.encode()) for node, record in records.items())
+
+
+@dataclass
+class Said:
+    """What is known, as it is said."""
+
+    in_flight: Mapping[tuple[PeerId, Service], int]
+    reports: Mapping[tuple[PeerId, Service], Reported]
+    ejected: tuple[PeerId, ...]
+    waits: Mapping[PeerId, float]
+    allowances: Mapping[PeerId, int]
+
+    def reported(self, node: PeerId, service: Service) -> Reported | None:
+        return self.reports.get((node, service))
+
+    def admits(self, candidate: Candidate) -> bool:
+        return candidate.node not in self.ejected
+
+    def told(self, candidate: Candidate) -> float:
+        return self.waits.get(candidate.node, 0.0)
+
+    def allowance(self, candidate: Candidate) -> float:
+        return self.allowances.get(candidate.node, 99)
 
 
 def find(
@@ -44,13 +70,7 @@ def find(
         catalog=catalog(*offers),
         workers=Workers.of(own),
         presence=lambda node: (presence or {}).get(node, Presence.ALIVE),
-        known=Known(
-            in_flight or {},
-            lambda node, service: (reported or {}).get((node, service)),
-            lambda candidate: candidate.node not in ejected,
-            lambda candidate: (told or {}).get(candidate.node, 0.0),
-            lambda candidate: (allowance or {}).get(candidate.node, 99),
-        ),
+        known=Said(in_flight or {}, reported or {}, ejected, told or {}, allowance or {}),
         draining=draining,
     )
 

@@ -165,3 +165,27 @@ async def test_a_request_on_its_way_to_a_node_that_falls_silent_is_answered_by_a
         assert len(quick.received) == 1
         assert LOOK_AFTER < clock() - began < 3.0
         await until(lambda: slow.hung_up == 1)
+
+
+async def test_who_is_given_up_goes_on_without_a_trace_of_a_cancellation(party: Party) -> None:
+    async def asking() -> int:
+        with pytest.raises(WorkerUnreachable):
+            await party.wait(OTHER)
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    waiting = asyncio.ensure_future(asking())
+    await asyncio.sleep(0)
+    party.silent.add(FAR)
+    party.look(times=3)
+    assert await waiting == 0
+
+
+async def test_whose_caller_leaves_as_it_is_given_up_has_left(party: Party) -> None:
+    waiting = await begun(asyncio.ensure_future(party.wait(OTHER)))
+    party.silent.add(FAR)
+    party.look()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
