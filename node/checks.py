@@ -141,6 +141,13 @@ def _check_peers(peers: tuple[str, ...]) -> None:
             raise ValueError(f"must list peer ids: {error}") from error
 
 
+def _check_bodies(settings: Settings) -> None:
+    if settings.web.max_bodies_bytes < settings.router.max_body_bytes:
+        raise ValueError(
+            f"must be at least router.max_body_bytes, {settings.router.max_body_bytes}: no body of that size would ever have room"
+        )
+
+
 def _check_policy(settings: Settings) -> None:
     if settings.router.policy not in policies.NAMES:
         raise ValueError(f"must be one of {', '.join(policies.NAMES)}")
@@ -171,6 +178,7 @@ _CHECKS: Mapping[str, Callable[[Settings], None]] = {
     "node.link": _check_link,
     "node.store": _check_store,
     "node.swarm_key": _check_swarm_key,
+    "web.max_bodies_bytes": _check_bodies,
     "mesh.listen": _check_listen,
     "mesh.announce": _check_announce,
     "mesh.bootstrap": _check_bootstrap,

@@ -50,7 +50,10 @@ def _asking(context: Serving, kind: Kind, *, one_node: bool) -> web.Handler:
 
 async def _read(context: Serving, http: web.Request, kind: Kind, *, one_node: bool) -> Request:
     settings = context.settings.router
-    body = await read_body(http, limit=settings.max_body_bytes, idle=settings.idle_timeout)
+    rate = context.settings.web.min_body_rate
+    body = await read_body(
+        http, limit=settings.max_body_bytes, idle=settings.idle_timeout, rate=rate
+    )
     content_type = content_type_of(http, body)
     given: dict[str, Any] = {name: http.query[name] for name in _IN_QUERY if name in http.query}
     if media_of(content_type).kind == multipart.CONTENT_TYPE:

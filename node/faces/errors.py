@@ -71,6 +71,10 @@ class TooManyConnections(FaceError):
     """All places for connections are taken by requests under way."""
 
 
+class NoRoomForBody(FaceError):
+    """The bodies of all requests under way take as much memory as they may (`web.max_bodies_bytes`)."""
+
+
 class WrongParameter(FaceError):
     """A value will not do; `param` names the field where it is known."""
 
@@ -142,6 +146,7 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         UrlTooLong: Row(414, 1001, _BAD, "url_too_long"),
         HeadTooSlow: Row(408, 1005, _BAD, "head_too_slow"),
         TooManyConnections: Row(503, 1017, _FULL, "too_many_connections"),
+        NoRoomForBody: Row(503, 1017, _FULL, "no_room_for_body"),
         WrongParameter: Row(400, 1001, _BAD, "invalid_parameter"),
         NotAllowed: Row(403, 1010, _DENIED, "not_allowed"),
         UnknownPath: Row(404, 1011, _BAD, "unknown_path"),
@@ -253,6 +258,7 @@ _FAULTS: Mapping[type[web.Fault], type[FaceError]] = MappingProxyType(
         web.HeadTooLarge: HeadTooLarge,
         web.UrlTooLong: UrlTooLong,
         web.TooSlow: HeadTooSlow,
+        web.NoRoom: NoRoomForBody,
         web.Full: TooManyConnections,
         web.BodyBroken: Unparseable,
     }
@@ -297,7 +303,7 @@ def _headers(error: Exception) -> Mapping[str, str]:
             | router_errors.WorkerAway()
         ):
             return {"retry-after": _seconds(_UNREACHABLE_RETRY)}
-        case TooManyConnections():
+        case TooManyConnections() | NoRoomForBody():
             return {"retry-after": "1"}
         case _:
             return {}

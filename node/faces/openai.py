@@ -62,7 +62,10 @@ async def read_request(
 ) -> Request:
     """Take in what a caller asks of a model; raise what `read_body` and `bodies.read` do."""
     settings = context.settings.router
-    body = await read_body(http, limit=settings.max_body_bytes, idle=settings.idle_timeout)
+    rate = context.settings.web.min_body_rate
+    body = await read_body(
+        http, limit=settings.max_body_bytes, idle=settings.idle_timeout, rate=rate
+    )
     content_type = content_type_of(http, body)
     asked = bodies.read(body, content_type)
     if asked.names:

@@ -16,12 +16,15 @@ from node.faces.errors import (
     WrongParameter,
     of_fault,
 )
+from node.web.settings import WebSettings
 
 MAX_CONTROL_BYTES = 2 * 1024 * 1024
 """The longest body of a control request: a record's 2,000 models, each named at full length, fit well."""
 
-MIN_RATE = 8 * 1024
-"""Bytes a second, on average, at which a long body must come: slower than any modem that could carry an answer."""
+MIN_RATE = WebSettings().min_body_rate
+
+SMALL = 64 * 1024
+"""Bytes of a body that always find room: what most requests have, and not worth counting."""
 
 MAX_LISTED = 10_000
 """The most entries of one list that a caller may ask for."""
@@ -39,21 +42,31 @@ _ALWAYS = 1024 * 1024
 _INFLATE_HERE = 256 * 1024
 
 
-async def read_body(request: web.Request, *, limit: int, idle: float) -> bytes:
+async def read_body(
+    request: web.Request, *, limit: int, idle: float, rate: int = MIN_RATE
+) -> bytes:
     """Return the body, unpacked; at most `limit` bytes before and after, at most `idle` seconds between two pieces.
 
-    After as many seconds in all it must have come at `MIN_RATE` on average.
+    After as many seconds in all it must have come at `rate` bytes a second on average.
 
-    Raise `BodyTooLarge`, `BodyTooSlow`, `Unparseable` or `UnsupportedMediaType`.
+    Raise `BodyTooLarge`, `BodyTooSlow`, `NoRoomForBody`, `Unparseable` or `UnsupportedMediaType`.
     """
-    body = await read_raw(request, limit=limit, idle=idle)
-    return await _unpacked(body, request.headers.get("content-encoding", ""), limit)
+    body = await read_raw(request, limit=limit, idle=idle, rate=rate)
+    encoding = request.headers.get("content-encoding", "")
+    if encoding:
+        body = await _unpacked(body, encoding, limit)
+        if len(body) > SMALL:
+            _hold(request, len(body))
+    return body
 
 
-async def read_raw(request: web.Request, *, limit: int, idle: float) -> bytes:
-    """Return the body as it was sent; raise `BodyTooLarge`, `BodyTooSlow` or `Unparseable`."""
-    if (request.content_length or 0) > limit:
+async def read_raw(request: web.Request, *, limit: int, idle: float, rate: int = MIN_RATE) -> bytes:
+    """Return the body as it was sent; raise `BodyTooLarge`, `BodyTooSlow`, `NoRoomForBody` or `Unparseable`."""
+    length = request.content_length or 0
+    if length > limit:
         raise BodyTooLarge(limit)
+    if length > SMALL:
+        _expect(request, length)
     pieces: list[bytes] = []
     taken, complete = 0, False
     began = 0.0
@@ -65,21 +78,38 @@ async def read_raw(request: web.Request, *, limit: int, idle: float) -> bytes:
             else:
                 now = asyncio.get_running_loop().time()
                 began = began or now
-                due = began + idle + taken / MIN_RATE
+                due = began + idle + taken / rate
                 async with asyncio.timeout(min(idle, max(due - now, 0.0))):
                     piece = await request.some()
         except TimeoutError as error:
             raise BodyTooSlow(
-                f"no more of the body came within {idle:g} s, or less than {MIN_RATE} bytes a second"
+                f"no more of the body came within {idle:g} s, or less than {rate} bytes a second"
             ) from error
         except web.Fault as error:
             raise of_fault(error) from error
         taken += len(piece)
         if taken > limit:
             raise BodyTooLarge(limit)
+        if taken > SMALL:
+            _hold(request, taken)
         pieces.append(piece)
         complete = request.ended
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _expect(request: web.Request, size: int) -> None:
+    """Refuse unread what would be refused once it has come."""
+    try:
+        request.expect(size)
+    except web.NoRoom as full:
+        raise of_fault(full) from full
+
+
+def _hold(request: web.Request, size: int) -> None:
+    try:
+        request.hold(size)
+    except web.NoRoom as full:
+        raise of_fault(full) from full
 
 
 async def read_object(request: web.Request, *, idle: float) -> dict[str, Any]:

@@ -48,7 +48,12 @@ def routes(first: Place, access: Access, settings: Settings) -> list[web.RouteDe
     limits = settings.router
 
     async def pass_on(http: web.Request) -> web.Answer:
-        body = await read_raw(http, limit=limits.max_body_bytes, idle=limits.idle_timeout)
+        body = await read_raw(
+            http,
+            limit=limits.max_body_bytes,
+            idle=limits.idle_timeout,
+            rate=settings.web.min_body_rate,
+        )
         reply = await _asked(first, http, body, local=access.local(http))
         try:
             async with asyncio.timeout(limits.total_timeout):

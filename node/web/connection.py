@@ -26,6 +26,7 @@ from node.web.messages import (
     TooSlow,
     head_of,
 )
+from node.web.room import Room
 from node.web.settings import WebSettings
 
 FULL_BYTES = 256 * 1024
@@ -53,6 +54,7 @@ class Surroundings(Protocol):
     now: float
     closing: bool
     settings: WebSettings
+    room: Room
 
     def answer(self, request: Request) -> Coroutine[Any, Any, Response | StreamResponse]:
         """Answer a request; raises nothing but `ConnectionError`."""
@@ -136,6 +138,11 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
     # What messages call.
+
+    @property
+    def room(self) -> Room:
+        """What the bodies of all requests to this server share."""
+        return self._server.room
 
     def wanted(self, request: Request) -> None:
         """Read on, and tell a caller that waits for it to send the body."""
@@ -339,6 +346,9 @@ class Connection(asyncio.Protocol):
         except BaseException:
             self.abort()
             raise
+        finally:
+            if request.held:
+                request.release()
 
     def _send(self, request: Request | None, answer: Response) -> None:
         if request is None:

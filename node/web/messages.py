@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import parse_qsl
 
+from node.web.room import Room
 from router.http1 import header_lines
 
 
@@ -34,6 +35,10 @@ class Full(Fault):
     """There is no place for another connection now."""
 
 
+class NoRoom(Fault):
+    """The bodies of all requests take as much memory as they may."""
+
+
 class BodyBroken(Fault):
     """The body ended too soon, or is not framed as it says."""
 
@@ -42,6 +47,10 @@ class Wire(Protocol):
     """What a message needs of the connection that it came by, or goes by."""
 
     transport: asyncio.Transport | None
+
+    @property
+    def room(self) -> Room:
+        """What the bodies of all requests share."""
 
     def wanted(self, request: "Request") -> None:
         """A handler waits for more of the body."""
@@ -68,6 +77,7 @@ class Request:
         "complete",
         "expects",
         "headers",
+        "held",
         "id",
         "keep_alive",
         "method",
@@ -95,6 +105,8 @@ class Request:
         """Whether the caller waits for a word before it sends the body."""
         self.complete = False
         """Whether all of the body has come."""
+        self.held = 0
+        """Bytes of the room for bodies that are this request's until it is answered."""
         self._pieces: list[bytes] = []
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
@@ -159,6 +171,22 @@ class Request:
                 self._waiter = None
         pieces, self._pieces, self._size = self._pieces, [], 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def expect(self, size: int) -> None:
+        """Raise `NoRoom` where a body of so many bytes could not be held now. None are set aside: it may never come."""
+        if not self.wire.room.fits(size - self.held):
+            raise NoRoom("too many large requests are under way here; try again")
+
+    def hold(self, size: int) -> None:
+        """Hold so many bytes, those that are held already included, until this request is answered; or raise `NoRoom`."""
+        self.expect(size)
+        self.wire.room.held += size - self.held
+        self.held = size
+
+    def release(self) -> None:
+        """Nothing of the body is held any more."""
+        self.wire.room.held -= self.held
+        self.held = 0
 
     # The connection's side.
 

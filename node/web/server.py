@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from node.web.connection import Connection
 from node.web.doors import Crowd, Doors
 from node.web.messages import Fault, Headers, Request, Response, StreamResponse
+from node.web.room import Room
 from node.web.settings import WebSettings
 
 NAME = "modelvine"
@@ -41,6 +42,7 @@ class Server:
     ) -> None:
         """Count who is connected in `crowd`, which several servers may share; each has its own bounds."""
         self.settings = settings or WebSettings()
+        self.room = Room(self.settings.max_bodies_bytes)
         self.answer = app.answer
         self.refuse = app.refuse
         self.now = asyncio.get_running_loop().time()

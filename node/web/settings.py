@@ -23,6 +23,18 @@ class WebSettings(BaseModel):
         description="Connections from one IP address, likewise. All callers behind a proxy share one, and so do those on this "
         "machine: behind a proxy, as many as `connections`; in the open, fewer keep one caller from taking many places.",
     )
+    max_bodies_bytes: int = Field(
+        512 * 1024 * 1024,
+        ge=64 * 1024,
+        description="Bytes that the bodies of all requests at one listener may take together, each until its request is "
+        "answered; beyond it a body of more than 64 KiB gets 503 with `Retry-After`. No less than `router.max_body_bytes`; a "
+        "process needs some times as much where bodies are read as JSON.",
+    )
+    min_body_rate: int = Field(
+        8 * 1024,
+        ge=1,
+        description="Bytes a second, on average, at which a long body must come; then 408. The default is slower than any modem.",
+    )
     head_timeout: float = Field(
         10.0,
         ge=0.5,

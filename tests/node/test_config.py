@@ -141,6 +141,7 @@ def test_variables_that_an_orchestrator_makes_are_not_ours(tmp_path: Path) -> No
         ({"MODELVINE_REGISTRY_DENY": "somebody"}, "must list peer ids"),
         ({"MODELVINE_REGISTRY_ALLOW": "12D3KooW"}, "must list peer ids"),
         ({"MODELVINE_REGISTRY_FRAMES_PER_SECOND": "inf"}, "must be a finite number"),
+        ({"MODELVINE_WEB_MAX_BODIES_BYTES": "1000000"}, "must be at least router.max_body_bytes"),
         ({"MODELVINE_ROUTER_POLICY": "best"}, "must be one of "),
         (
             {"MODELVINE_HTPP": "x"},

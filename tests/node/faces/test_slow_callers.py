@@ -74,6 +74,21 @@ async def test_slow_heads_and_idle_connections_keep_nobody_out_and_end(small, ki
     assert re.search(r'modelvine_connection_events_total{event="evicted_by_all"} [1-9]', shown)
 
 
+async def test_how_slow_a_body_may_be_is_a_setting(worker):
+    # 10 kB every 0.4 s are quick enough by default.
+    body = JSON.ljust(40_000)
+    drops = [
+        post(b"", length=b"40000"),
+        *(body[at : at + 10_000] for at in range(0, 40_000, 10_000)),
+    ]
+    for rate, status in ((8 * 1024, 200), (1_000_000, 408)):
+        settings = settings_of(web=WebSettings(min_body_rate=rate), idle_timeout=1.0)
+        async with node(World(MemoryNet()), settings) as running:
+            await running.register(worker)
+            said = await listener_of(running).say(*drops, pause=0.4)
+            assert said.statuses == [status]
+
+
 async def test_a_body_that_comes_a_byte_at_a_time_is_refused_in_time(small):
     listener = listener_of(small)
     head = post(b"", length=b"100000")
