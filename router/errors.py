@@ -13,6 +13,7 @@ RouterError
     ├── WorkerAway          its node is well, but nobody who serves this model answers there
     ├── WorkerFailed        it answered with a failure of its own, or with nonsense
     ├── WorkerStale         it no longer serves this model: our catalog is behind
+    ├── Looped              the request came round to a node that it had passed
     ├── WorkerRejected      it refused the request itself; every worker would
     └── AnswerBroken        it broke off after the first byte had gone to the caller
 """
@@ -123,6 +124,13 @@ class WorkerFailed(WorkerError):
 
 class WorkerStale(WorkerError):
     """The peer does not serve this model any more: our catalog is behind."""
+
+    blames_worker = False
+    sent = False
+
+
+class Looped(WorkerError):
+    """The request came round to a node that it had passed: nodes are registered as each other's workers."""
 
     blames_worker = False
     sent = False

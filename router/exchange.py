@@ -18,6 +18,7 @@ from router.deadlines import Deadlines, GivenUp
 from router.dialects import Answer, Route
 from router.errors import (
     AnswerBroken,
+    Looped,
     WorkerBusy,
     WorkerError,
     WorkerFailed,
@@ -36,6 +37,7 @@ from router.http1 import (
 )
 from router.requests import Request
 from router.settings import RouterSettings
+from router.via import VIA
 
 SMALL_BYTES = 64 * 1024
 """Up to here an answer of known length is handed over in one piece."""
@@ -46,9 +48,12 @@ MAX_REFUSAL_BYTES = 64 * 1024
 REFUSALS = frozenset({400, 413, 415, 422})
 """Statuses that find fault with the request itself: every worker would say the same."""
 
-_PASSED = ("accept", "traceparent", "tracestate")
+_PASSED = ("accept", "traceparent", "tracestate", VIA)
 _SHOWN = ("content-disposition", "x-modelvine-dropped-params")
 _LONGEST_RETRY = 3600.0
+
+LOOP_DETECTED = 508
+"""What a node says to a request that has passed it before (RFC 5842 7.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class Call:
 
 
 def headers_of(request: Request) -> dict[str, str]:
-    """Return the headers that travel: what describes the body and the trace, never who the caller is."""
+    """Return the headers that travel: what describes the body, the trace and the nodes passed, never who the caller is."""
     headers = {"Content-Type": request.content_type, "X-Request-Id": request.id}
     for name in _PASSED:
         if (value := request.passed.get(name)) is not None:
@@ -222,6 +227,8 @@ async def refusal(exchange: Exchange) -> WorkerError:
     # 529 is Anthropic's word for overloaded, which others have taken up.
     if status in (408, 425, 429, 529):
         return busy(exchange)
+    if status == LOOP_DETECTED:
+        return Looped("the request came round: its worker is a node that had passed it on")
     if status in (401, 403):
         return WorkerFailed("the worker does not let this node in")
     return WorkerFailed(f"the worker answered with status {status}")

@@ -25,6 +25,7 @@ from router import events as router_events
 from router import policies
 from router.errors import (
     AnswerBroken,
+    Looped,
     NobodyServes,
     NoCapacity,
     WorkerAway,
@@ -198,6 +199,8 @@ def _again(error: type[Exception], status: int) -> str:
         return "yes, after `Retry-After` seconds"
     if issubclass(error, AnswerBroken):
         return "yes, from the start: part of an answer was sent"
+    if issubclass(error, Looped):
+        return "no, not before the registration is mended"
     if status >= 500 or status == 408:
         return "yes"
     return "no, it will fail again"

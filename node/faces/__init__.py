@@ -38,6 +38,7 @@ class Listening:
 class Serving:
     """What a face may use that has models run."""
 
+    peer: PeerId
     settings: Settings
     router: "Router"
     metrics: "Metrics"
@@ -50,7 +51,6 @@ class Serving:
 class Context(Serving):
     """What a face may use. Built once, by `node.run`."""
 
-    peer: PeerId
     registry: "Registry"
     agent: "Agent"
     access: "Access"

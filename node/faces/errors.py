@@ -169,6 +169,8 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         router_errors.WorkerAway: Row(503, 1017, _BROKEN, "worker_away"),
         router_errors.WorkerFailed: Row(502, 1007, _BROKEN, "worker_failed"),
         router_errors.WorkerStale: Row(503, 1017, _BROKEN, "worker_stale"),
+        # RFC 5842 7.2 has the status for it; no client of OpenAI's reads the code.
+        router_errors.Looped: Row(508, 1017, _BROKEN, "loop"),
         router_errors.WorkerRejected: Row(400, 1007, _BAD, "rejected_by_worker"),
         router_errors.AnswerBroken: Row(502, 1018, _BROKEN, "answer_broken"),
         registry_errors.RegistryError: Row(500, 5000, _BROKEN, "registry_error"),

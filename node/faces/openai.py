@@ -16,7 +16,7 @@ from registry.errors import InvalidSignature
 from registry.records import PeerId
 from registry.signing import public_of
 from registry.wire import is_name
-from router import bodies, trace
+from router import bodies, trace, via
 from router.dialects.peer import READY, WAIT_HEADER
 from router.requests import ANYWHERE, Kind, Pin, Request
 
@@ -87,7 +87,7 @@ async def read_request(
         # Whoever the caller asked takes the stream up, so nobody else has to.
         continues=http.headers.get(CONTINUE) == "1" and HOP not in http.headers,
         fallbacks=asked.names[1:],
-        passed=passed(http),
+        passed=passed(http, context.peer),
     )
 
 
@@ -112,9 +112,13 @@ def content_type_of(http: web.Request, body: bytes) -> str:
     return content_type
 
 
-def passed(http: web.Request) -> MappingProxyType[str, str]:
-    """Return the headers that travel with a request to whoever answers it: what its caller accepts, and its trace."""
+def passed(http: web.Request, own: PeerId) -> MappingProxyType[str, str]:
+    """Return the headers that travel with a request to whoever answers it: what its caller accepts, its trace, its way.
+
+    Raise what `via.onward` does.
+    """
     found = trace.carried(http.headers)
+    found[via.VIA] = via.onward(http.headers.get(via.VIA, ""), own)
     accept = http.headers.get("accept", "")
     if accept and accept.isascii() and accept.isprintable():
         found["accept"] = accept

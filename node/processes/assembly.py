@@ -52,6 +52,7 @@ class Parts:
     def serving(self) -> Serving:
         """Return what the faces of a helper use."""
         return Serving(
+            peer=self.identity.peer,
             settings=self.settings,
             router=self.router,
             metrics=self.metrics,

@@ -17,6 +17,7 @@ def test_only_headers_on_the_list_travel() -> None:
         "accept": "a/b",
         "traceparent": "00-1",
         "tracestate": "k=v",
+        "x-modelvine-via": "a, b",
         "authorization": "Bearer k",
         "cookie": "c=1",
         "x-api-key": "k",
@@ -32,6 +33,7 @@ def test_only_headers_on_the_list_travel() -> None:
         "accept": "a/b",
         "traceparent": "00-1",
         "tracestate": "k=v",
+        "x-modelvine-via": "a, b",
     }
 
 

@@ -21,6 +21,7 @@ from node.faces.errors import INNER, TABLE
 from registry import errors as registry
 from registry.signing import Identity
 from router import errors as router
+from router.via import VIA
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Start, Swarm
 from tests.swarm.waiting import until
@@ -328,6 +329,11 @@ async def a_worker_that_dies_before_it_answers(scene: Scene) -> None:
 async def a_worker_that_refuses_without_a_word(scene: Scene) -> None:
     scene.worker.fail(status=400, refusal=b"")
     await scene.chat()
+
+
+@provokes(router.Looped)
+async def a_worker_that_is_a_node_which_had_passed_the_request_on(scene: Scene) -> None:
+    await scene.chat(extra_headers={VIA: scene.serving.peer})
 
 
 @provokes(router.AnswerBroken, hops=(0,))

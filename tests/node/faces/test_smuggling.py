@@ -14,7 +14,8 @@ from tests.hostile.wire import Listener
 
 LINE = b"POST /v1/chat/completions HTTP/1.1"
 HEADERS = frozenset(
-    {b"host", b"accept-encoding", b"content-type", b"content-length", b"x-request-id", b"accept", b"traceparent", b"tracestate"}
+    {b"host", b"accept-encoding", b"content-type", b"content-length", b"x-request-id", b"accept", b"traceparent", b"tracestate",
+     b"x-modelvine-via"}
 )  # fmt: skip
 """What a worker may see of a request's head; of the caller's own headers only what stands last."""
 
