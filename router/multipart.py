@@ -8,6 +8,7 @@ transfer encodings are understood differently by the worker that reads the form 
 import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NoReturn
 
 from python_multipart.exceptions import FormParserError
@@ -24,6 +25,11 @@ MAX_HEADER_BYTES = 1024
 MAX_EPILOGUE_BYTES = 64
 MAX_TEXT_BYTES = 2048
 """The longest text field that `fields` returns; prompts and files are nobody's business here."""
+
+_HEAD_BYTES = 16 * 1024  # of a part: its headers, and a little of what they are about
+_TAIL_BYTES = 1024
+# No boundary has it, so none is found that begins before what was left out, and ends behind it.
+_LEFT_OUT = b"\0"
 
 # RFC 2046 5.1.1, without what needs quoting twice.
 _BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
@@ -95,7 +101,7 @@ def parts(body: bytes, content_type: str) -> list[Part]:
             "the content type of a form must name its boundary, of at most 70 characters"
         )
     boundary = named.encode()
-    _check_delimiters(body, boundary)
+    delimiters = _delimiters(body, boundary)
     reader = _Reader()
     try:
         parser = MultipartParser(
@@ -113,7 +119,7 @@ def parts(body: bytes, content_type: str) -> list[Part]:
             max_header_count=MAX_HEADERS,
             max_header_size=MAX_HEADER_BYTES,
         )
-        parser.write(body)
+        reader.read(parser, body, delimiters)
         parser.finalize()
     except (FormParserError, ValueError) as error:
         raise BadRequest(f"the form is malformed{reader.fault}") from error
@@ -122,13 +128,16 @@ def parts(body: bytes, content_type: str) -> list[Part]:
     return reader.parts
 
 
-def _check_delimiters(body: bytes, boundary: bytes) -> None:
+def _delimiters(body: bytes, boundary: bytes) -> list[int]:
+    """Say where delimiters begin; raise `BadRequest` unless they are well-formed, few, and all there."""
     delimiter = b"--" + boundary
     if not boundary or not body.startswith(delimiter):
         raise BadRequest("the form does not begin with the boundary that its content type names")
     # One pass: an image is long.
     at, closing = 0, -1
+    found: list[int] = []
     for _ in range(MAX_PARTS + 1):
+        found.append(at)
         after = at + len(delimiter)
         if body.startswith(b"--", after):
             closing = at
@@ -144,6 +153,7 @@ def _check_delimiters(body: bytes, boundary: bytes) -> None:
         raise BadRequest("a boundary of the form is malformed, or the last one is missing")
     if len(body) - closing > len(delimiter) + 2 + MAX_EPILOGUE_BYTES:
         raise BadRequest("the form goes on after its end")
+    return found
 
 
 class _Reader:
@@ -153,13 +163,31 @@ class _Reader:
         self.parts: list[Part] = []
         self.finished = False
         self.fault = ""
-        self._start = self._end = 0
+        self._start = self._end = self._at = 0
+        self._piece = b""
+
+    def read(self, parser: MultipartParser, body: bytes, delimiters: list[int]) -> None:
+        """Let the parser read the body but for the middle of long parts: no delimiter is there, nor need it look for one."""
+        at = 0
+        for after, before in pairwise(delimiters):
+            begun, ends = after + _HEAD_BYTES, before - _TAIL_BYTES
+            if begun < ends:
+                self._write(parser, body, at, begun)
+                at = begun
+                # Else its headers go on.
+                if self._start:
+                    parser.write(_LEFT_OUT)
+                    at = ends
+        self._write(parser, body, at, len(body))
+
+    def _write(self, parser: MultipartParser, body: bytes, start: int, end: int) -> None:
+        self._at, self._piece = start, body[start:end]
+        parser.write(self._piece)
 
     def begin(self) -> None:
         self._name, self._is_file = "", False
         self._seen: set[bytes] = set()
         self._header = self._value = b""
-        self._start = self._end = 0
 
     def field(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
@@ -192,12 +220,15 @@ class _Reader:
         if not self._name:
             self._refuse("a part has no name")
 
-    def data(self, data: bytes, start: int, end: int) -> None:  # noqa: ARG002 (the body, always)
-        self._start = self._start or start
-        self._end = end
+    def data(self, data: bytes, start: int, end: int) -> None:
+        # Or else the beginning of a boundary that was none.
+        if data is self._piece:
+            self._start = self._start or self._at + start
+            self._end = self._at + end
 
     def end(self) -> None:
         self.parts.append(Part(self._name, self._is_file, self._start, self._end))
+        self._start = self._end = 0
 
     def finish(self) -> None:
         self.finished = True

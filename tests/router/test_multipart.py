@@ -118,3 +118,46 @@ def test_a_delimiter_that_is_the_head_s_own_end_hides_no_part() -> None:
     head = b'--XX\r\nContent-Disposition: form-data; name="hash"\r\n\r\n'
     with pytest.raises(BadRequest):
         multipart.without(head + head + b"x\r\n--XX--\r\n", FORM, {"hash"})
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, 16_000, 16_384, 17_000, 40_000]),
+            st.integers(-120, 120),
+            st.sampled_from(
+                [b"", b"\r", b"\r\n", b"\r\n-", b"\r\n--", b"\r\n--X", b"--X", b"\n--"]
+            ),
+            st.booleans(),
+        ),
+        max_size=3,
+    )
+)
+def test_a_long_part_is_found_whatever_stands_where_its_middle_is_left_out(
+    files: list[tuple[int, int, bytes, bool]],
+) -> None:
+    contents = [
+        (b"y" * max(size + more, 0) + tease + b"X" * (30_000 if long else 3) + tease)
+        for size, more, tease, long in files
+    ]
+    given = [(f"a{at}!", content) for at, content in enumerate(contents)]
+    body = form(*given, ("model", b"m"))
+    if body.count(b"--XX") != len(given) + 2:
+        return
+    found = multipart.parts(body, FORM)
+    assert [(part.name, body[part.start : part.end]) for part in found] == [
+        *((name.rstrip("!"), content) for name, content in given),
+        ("model", b"m"),
+    ]
+
+
+def test_no_delimiter_is_made_of_two_halves_of_a_long_part() -> None:
+    """What the parser reads before the middle, and after it, are not one beside the other."""
+    head = len(b'--XX\r\nContent-Disposition: form-data; name="a"; filename="f"\r\n')
+    head += len(b"Content-Type: image/png\r\n\r\n")
+    hidden = b'XX\r\nContent-Disposition: form-data; name="model"\r\n\r\nother\r\n'
+    for before in range(16 * 1024 - head - 10, 16 * 1024 - head + 1):
+        for after in range(1024 - 2 - len(hidden), 1024 + 8 - len(hidden)):
+            content = b"y" * before + b"\r\n--" + b"z" * 5000 + hidden + b"z" * after
+            asked = bodies.read(form(("a!", content), ("model", b"m")), FORM)
+            assert asked.model == "m"
