@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import AsyncGeneratorType
 
-from router.connections import Place
+from yarl import URL
+
+from router.connections import Place, Places, start_of
 from router.deadlines import Deadlines, GivenUp
-from router.dialects import Answer, Route
+from router.dialects import ALIVE_SECONDS, Answer, Route
 from router.errors import (
     AnswerBroken,
     Looped,
@@ -207,6 +209,23 @@ async def put(
     finally:
         if exchange is not None:
             exchange.close()
+
+
+async def get(places: Places, url: URL, *, at_most: int) -> tuple[int, bytes] | None:
+    """Ask a worker something small; return a status and some of the body, `None` for no answer within `ALIVE_SECONDS`."""
+    head = request_head(start_of(url, "GET"), {}, 0)
+    reply, body = None, b""
+    try:
+        async with asyncio.timeout(ALIVE_SECONDS):
+            reply = await places.of(url).ask(head, b"")
+            while len(body) < at_most and (piece := await reply.some()):
+                body += piece
+    except OSError:
+        return None
+    finally:
+        if reply is not None:
+            reply.close()
+    return reply.status, body
 
 
 async def read_plain(exchange: Exchange, route: Route) -> Answer:

@@ -80,7 +80,7 @@ def told(said: object) -> Usage | None:
             if isinstance(completion, int) and all(
                 0 <= n <= _MOST_TOKENS for n in (prompt, completion)
             ):
-                return Usage(int(prompt), int(completion))
+                return Usage(int(prompt), int(completion), rest.get("estimated") is True)
     return None
 
 

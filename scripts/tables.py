@@ -23,6 +23,8 @@ from registry.events import EVENTS
 from registry.liveness import OPENS, REASONS, SHUTS, TABLE, Contact, Presence
 from router import events as router_events
 from router import policies
+from router.canonical import BESIDE
+from router.dialects import tgi_http
 from router.errors import (
     AnswerBroken,
     Looped,
@@ -31,9 +33,12 @@ from router.errors import (
     WorkerAway,
     WorkerBusy,
     WorkerLoading,
+    WorkerRejected,
     WorkerStale,
     WorkerUnreachable,
 )
+from router.requests import Kind
+from scripts import dialects
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -163,6 +168,39 @@ def liveness_table() -> Iterable[str]:
         yield f"| `{evidence}` | {reason} | {cells} | {ways.get(evidence, '')} |"
 
 
+def tgi_endpoints_table() -> Iterable[str]:
+    """List what becomes of each endpoint of TGI."""
+    yield "| endpoint of TGI | as a worker |"
+    yield "|---|---|"
+    for name, words in tgi_http.ENDPOINTS.items():
+        yield f"| `{name}` | {words} |"
+
+
+def tgi_parameters_table() -> Iterable[str]:
+    """Say of each parameter what becomes of it, by putting it to the dialect."""
+    yield "| parameter | in a chat | in a completion |"
+    yield "|---|---|---|"
+    for name in sorted(dialects.CHAT | dialects.COMPLETION):
+        chat = _becomes(Kind.CHAT, name, dialects.CHAT)
+        completion = _becomes(Kind.COMPLETION, name, dialects.COMPLETION)
+        yield f"| `{name}` | {chat} | {completion} |"
+
+
+def _becomes(kind: Kind, name: str, examples: Mapping[str, object]) -> str:
+    if name not in examples:
+        return ""
+    try:
+        said = dialects.orders(kind, {**dialects.beside(name), name: examples[name]})
+    except WorkerRejected:
+        return "**refused**"
+    if name in said.dropped:
+        return "dropped"
+    if name in BESIDE:
+        return "shapes no answer"
+    plain = dialects.orders(kind, dialects.beside(name))
+    return dialects.difference(plain, said) or "by the node"
+
+
 TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
     **{f"settings.{name}": (lambda name=name: settings_table(name)) for name in config.SECTIONS},
     "profiles": profiles_table,
@@ -172,6 +210,8 @@ TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
     "events": events_table,
     "router_events": router_events_table,
     "liveness": liveness_table,
+    "tgi.endpoints": tgi_endpoints_table,
+    "tgi.parameters": tgi_parameters_table,
 }
 
 

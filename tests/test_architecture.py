@@ -30,8 +30,8 @@ CORE = {
         "settings", "signing", "sync", "turns", "voice", "wire",
     },
     "router": {
-        "attempts", "bodies", "candidates", "continuing", "errors", "media", "meter", "multipart", "policies", "premises",
-        "reports", "requests", "settings", "sse", "trace", "usage", "warming", "workers",
+        "attempts", "bodies", "candidates", "canonical", "continuing", "errors", "media", "meter", "multipart", "policies",
+        "premises", "rendering", "reports", "requests", "settings", "sse", "stops", "trace", "usage", "warming", "workers",
     },
 }  # fmt: skip
 OUTSIDE = {"aiohttp", "asyncio", "grpc", "libp2p", "redis", "socket", "sqlite3", "time", "trio", "random"}  # fmt: skip

@@ -20,7 +20,7 @@ from router import readiness, usage
 from router.bodies import splice_model, with_model
 from router.candidates import Candidate
 from router.connections import start_of
-from router.dialects import ALIVE_SECONDS, Answer, Route
+from router.dialects import Answer, Route
 from router.errors import WorkerError, WorkerFailed, WorkerStale
 from router.exchange import (
     MAX_REFUSAL_BYTES,
@@ -28,12 +28,12 @@ from router.exchange import (
     Call,
     Exchange,
     busy,
+    get,
     headers_of,
     put,
     read_plain,
     refusal,
 )
-from router.http1 import request_head
 from router.links import Links
 from router.requests import Kind, Request
 from router.sse import SILENT_BYTES, Event, EventTooLarge, Splitter, with_data
@@ -104,33 +104,18 @@ class OpenAIHttp:
 
     async def alive(self, worker: Worker) -> bool:
         """Ask for the list of models; whatever the status, a worker that answers lives."""
-        return await self._get(worker, "/v1/models", at_most=0) is not None
+        url = endpoint(worker.api, Kind.CHAT).with_path("/v1/models")
+        return await get(self._places, url, at_most=0) is not None
 
     async def slots(self, worker: Worker) -> int:
         """Ask for llama.cpp's properties: it works at so many requests, and lets others wait without a word."""
-        found = await self._get(worker, "/props", at_most=MAX_PROPERTIES_BYTES)
+        url = endpoint(worker.api, Kind.CHAT).with_path("/props")
+        found = await get(self._places, url, at_most=MAX_PROPERTIES_BYTES)
         said = _parsed(found[1]) if found and found[0] == 200 else None
         slots = said.get("total_slots") if isinstance(said, dict) else None
         if not isinstance(slots, int) or isinstance(slots, bool):
             return 0
         return slots if 0 < slots <= MOST_SLOTS else 0
-
-    async def _get(self, worker: Worker, path: str, *, at_most: int) -> tuple[int, bytes] | None:
-        """Return a status, and some of the body; `None` for no answer within `ALIVE_SECONDS`."""
-        url = endpoint(worker.api, Kind.CHAT).with_path(path)
-        head = request_head(start_of(url, "GET"), {}, 0)
-        reply, body = None, b""
-        try:
-            async with asyncio.timeout(ALIVE_SECONDS):
-                reply = await self._places.of(url).ask(head, b"")
-                while len(body) < at_most and (piece := await reply.some()):
-                    body += piece
-        except OSError:
-            return None
-        finally:
-            if reply is not None:
-                reply.close()
-        return reply.status, body
 
 
 def create(links: Links) -> OpenAIHttp:

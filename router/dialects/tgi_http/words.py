@@ -1,0 +1,159 @@
+"""How is a request said in TGI's words? What it has no word for is dropped and named, or refused where that would be a lie."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from router import canonical
+from router.canonical import SHAPING, Asked, Sampling
+from router.errors import BadRequest
+from router.rendering import refused
+from router.requests import Kind, Request
+
+CHAT_TOKENS = 1_024
+"""What a chat without a limit may take: TGI would stop after 100, and refuses what does not fit into its context."""
+
+COMPLETION_TOKENS = 16
+"""The same of a completion: OpenAI's own default."""
+
+MAX_TGI_STOPS = 4
+"""Stop strings that TGI takes; the others are found here."""
+
+CHAT, WHOLE, STREAM = "v1/chat/completions", "generate", "generate_stream"
+"""The paths that are asked."""
+
+_MOST_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What TGI is asked: a body for each choice; `dropped` are the parameters that it has no word for."""
+
+    path: str
+    bodies: tuple[Mapping[str, object], ...]
+    dropped: tuple[str, ...]
+    streamed: bool
+
+
+def translated(asked: Asked) -> Orders:
+    """Say a request in TGI's words; raise `WorkerRejected` where that cannot be done without changing what is answered."""
+    for name in sorted(asked.others):
+        if name in SHAPING:
+            raise refused(f"TGI has no word for `{name}`", name)
+    if asked.stream and asked.choices > 1:
+        many = "n" if asked.n > 1 else "prompt"
+        raise refused("TGI streams one choice for each request", many)
+    chat = asked.kind is Kind.CHAT
+    sampling, unheard = _sampling(asked.sampling, chat=chat)
+    bodies = _chats(asked, sampling) if chat else _natives(asked, sampling)
+    tools = bool(asked.tools) and asked.tool_choice != "none"
+    streamed = asked.stream and not tools
+    path = CHAT if chat else STREAM if streamed else WHOLE
+    return Orders(path, bodies, (*unheard, *canonical.dropped(asked)), streamed)
+
+
+def read(request: Request) -> tuple[Asked, Orders]:
+    """Read a request and say it in TGI's words; raise `WorkerRejected` where that cannot be done."""
+    if request.kind not in (Kind.CHAT, Kind.COMPLETION):
+        raise refused(
+            "a TGI worker serves chats and completions only", "model", "unsupported_endpoint"
+        )
+    try:
+        asked = canonical.read(request)
+    except BadRequest as error:
+        raise refused(str(error), error.param or "", "invalid_parameter") from error
+    return asked, translated(asked)
+
+
+def _sampling(given: Sampling, *, chat: bool) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Return the parameters in TGI's words, and those that are not heard."""
+    limit = given.max_tokens or (CHAT_TOKENS if chat else COMPLETION_TOKENS)
+    greedy = given.temperature == 0 or given.top_p == 0
+    said: dict[str, object] = {"max_tokens" if chat else "max_new_tokens": limit}
+    said["frequency_penalty"] = given.frequency_penalty
+    if not greedy:
+        said |= {"temperature": given.temperature, "top_p": given.top_p}
+    extended = {
+        "top_k": given.top_k,
+        "typical_p": given.typical_p or None,
+        "repetition_penalty": given.repetition_penalty,
+    }
+    unheard = {"min_p": given.min_p, "presence_penalty": given.presence_penalty}
+    if chat:
+        unheard |= extended
+        said |= {"temperature": 0.0} if greedy else {}
+    else:
+        # Its own default is greedy, OpenAI's is not.
+        said |= extended | {"do_sample": not greedy}
+    dropped = tuple(sorted(name for name, value in unheard.items() if value is not None))
+    return {name: value for name, value in said.items() if value is not None}, dropped
+
+
+def _seeded(asked: Asked, choice: int) -> dict[str, object]:
+    """Return the seed of one choice: from the same one each would be the same text."""
+    if asked.sampling.seed is None:
+        return {}
+    # Zero is no seed to TGI, and it has no sign.
+    return {"seed": (asked.sampling.seed + choice) & _MOST_SEED or _MOST_SEED}
+
+
+def _natives(asked: Asked, sampling: Mapping[str, object]) -> tuple[Mapping[str, object], ...]:
+    said: dict[str, object] = {**sampling, "details": True, "return_full_text": False}
+    if asked.stop:
+        said["stop"] = list(asked.stop[:MAX_TGI_STOPS])
+    if asked.schema is not None:
+        said["grammar"] = _grammar(asked.schema)
+    return tuple(
+        {"inputs": asked.prompts[choice // asked.n], "parameters": said | _seeded(asked, choice)}
+        for choice in range(asked.choices)
+    )
+
+
+def _chats(asked: Asked, sampling: Mapping[str, object]) -> tuple[Mapping[str, object], ...]:
+    # Any other name would be that of an adapter.
+    said: dict[str, object] = {"model": "tgi", "messages": list(map(_message, asked.messages))}
+    said |= {"stream": asked.stream, **sampling}
+    if asked.stop:
+        said["stop"] = list(asked.stop[:MAX_TGI_STOPS])
+    if asked.schema is not None:
+        said["response_format"] = _grammar(asked.schema)
+    if asked.tools and asked.tool_choice != "none":
+        said |= {"stream": False, "tools": list(map(_tool, asked.tools))}
+        if asked.tool_choice == "named":
+            said["tool_choice"] = {"function": {"name": asked.tool_name}}
+    # What is long is shared between the choices, of which there may be many.
+    return tuple(said | _seeded(asked, choice) for choice in range(asked.choices))
+
+
+def _grammar(schema: Mapping[str, object]) -> dict[str, object]:
+    return {"type": "json", "value": schema or {"type": "object"}}
+
+
+def _tool(function: Mapping[str, object]) -> dict[str, object]:
+    said = {"name": function["name"], "arguments": function.get("parameters") or {"type": "object"}}
+    if isinstance(words := function.get("description"), str):
+        said["description"] = words
+    return {"type": "function", "function": said}
+
+
+def _message(message: Mapping[str, object]) -> dict[str, object]:
+    if message.get("tool_calls") or message.get("function_call"):
+        raise refused("TGI has no word for a tool call in a message", "messages")
+    content = message.get("content")
+    said = content if isinstance(content, str) else [_part(p) for p in _list(content)] or ""
+    name = message.get("name")
+    return {"role": message["role"], "content": said} | (
+        {"name": name} if isinstance(name, str) else {}
+    )
+
+
+def _part(part: object) -> dict[str, object]:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return {"type": "text", "text": text}
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            return {"type": "image_url", "image_url": {"url": url}}
+    raise refused("TGI reads texts and images only", "messages")
+
+
+def _list(given: object) -> list[object]:
+    return given if isinstance(given, list) else []

@@ -1,0 +1,170 @@
+"""How does an answer look that a worker gave in another protocol? Small events in, OpenAI's JSON or stream events out."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import orjson
+
+from router.errors import WorkerRejected
+from router.requests import Kind
+from router.usage import Usage
+
+DROPPED_HEADER = "x-modelvine-dropped-params"
+"""Names the parameters that had no effect, because the worker's protocol has no word for them."""
+
+DONE = b"data: [DONE]\n\n"
+
+Reason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of the text of one choice."""
+
+    text: str
+    choice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A whole call of a tool; `arguments` are JSON."""
+
+    id: str
+    name: str
+    arguments: str
+    choice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One choice is complete."""
+
+    reason: Reason
+    choice: int = 0
+
+
+Event: TypeAlias = Delta | ToolCall | End | Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What every part of one answer has in common; `created` is Unix time."""
+
+    id: str
+    created: int
+    model: str
+    kind: Kind
+
+    def opening(self) -> bytes:
+        """Return the first event of a stream: it shows that the worker has begun."""
+        if self.kind is Kind.CHAT:
+            return self._chunk({"index": 0, "delta": {"role": "assistant", "content": ""}})
+        return self._chunk({"index": 0, "text": ""})
+
+    def event(self, event: Event, calls: int = 0) -> bytes:
+        """Return one event of a stream; `calls` are the tool calls that its choice has had before."""
+        chat = self.kind is Kind.CHAT
+        match event:
+            case Delta(text, choice) if chat:
+                return self._chunk({"index": choice, "delta": {"content": text}})
+            case Delta(text, choice):
+                return self._chunk({"index": choice, "text": text})
+            case ToolCall(choice=choice):
+                call = {"index": calls, **_call(event)}
+                return self._chunk({"index": choice, "delta": {"tool_calls": [call]}})
+            case End(reason, choice):
+                said: dict[str, object] = {"delta": {}} if chat else {"text": ""}
+                return self._chunk({"index": choice, **said, "finish_reason": reason})
+            case Usage():
+                return _data({**self._head(chunk=True), "choices": [], "usage": _usage(event)})
+
+    def stream(self, events: Iterable[Event]) -> bytes:
+        """Return a whole stream of an answer that came in one piece."""
+        written, calls = [self.opening()], 0
+        for event in events:
+            written.append(self.event(event, calls))
+            calls += isinstance(event, ToolCall)
+        return b"".join((*written, DONE))
+
+    def whole(self, events: Iterable[Event]) -> tuple[bytes, Usage]:
+        """Return an answer in one piece, and what it took: the sum over its parts."""
+        choices: dict[int, _Choice] = {}
+        spent = Usage(0, 0)
+        for event in events:
+            if isinstance(event, Usage):
+                spent += event
+                continue
+            choice = choices.setdefault(event.choice, _Choice())
+            match event:
+                case Delta(text):
+                    choice.texts.append(text)
+                case ToolCall():
+                    choice.calls.append(_call(event))
+                case End(reason):
+                    choice.reason = reason
+        said = [
+            {
+                "index": index,
+                **choice.said(self.kind),
+                "logprobs": None,
+                "finish_reason": choice.reason,
+            }
+            for index, choice in sorted(choices.items())
+        ]
+        body = {**self._head(chunk=False), "choices": said, "usage": _usage(spent)}
+        return orjson.dumps(body), spent
+
+    def _chunk(self, choice: dict[str, object]) -> bytes:
+        choice = {"logprobs": None, "finish_reason": None, **choice}
+        return _data({**self._head(chunk=True), "choices": [choice]})
+
+    def _head(self, *, chunk: bool) -> dict[str, object]:
+        chat = "chat.completion.chunk" if chunk else "chat.completion"
+        return {
+            "id": self.id,
+            "object": chat if self.kind is Kind.CHAT else "text_completion",
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": None,
+        }
+
+
+def refused(message: str, param: str, code: str = "unsupported_parameter") -> WorkerRejected:
+    """Return the refusal of a request that a worker's protocol cannot express, or that is wrong in itself."""
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+    return WorkerRejected(400, orjson.dumps({"error": error}))
+
+
+@dataclass(slots=True)
+class _Choice:
+    texts: list[str] = field(default_factory=list)
+    calls: list[dict[str, object]] = field(default_factory=list)
+    reason: Reason = "stop"
+
+    def said(self, kind: Kind) -> dict[str, object]:
+        text = "".join(self.texts)
+        if kind is not Kind.CHAT:
+            return {"text": text}
+        message: dict[str, object] = {"role": "assistant", "content": text}
+        if self.calls:
+            message |= {"content": text or None, "tool_calls": self.calls}
+        return {"message": message}
+
+
+def _call(call: ToolCall) -> dict[str, object]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _usage(usage: Usage) -> dict[str, object]:
+    said: dict[str, object] = {
+        "prompt_tokens": usage.prompt,
+        "completion_tokens": usage.completion,
+        "total_tokens": usage.prompt + usage.completion,
+    }
+    return said | ({"estimated": True} if usage.estimated else {})
+
+
+def _data(said: dict[str, object]) -> bytes:
+    return b"data: " + orjson.dumps(said) + b"\n\n"

@@ -1,0 +1,103 @@
+"""OpenAI's own client at a node whose worker speaks TGI's protocol, at that node and one hop away."""
+
+import re
+
+import openai
+import pytest
+
+from tests.node.faces.assembly import Pair, until
+from tests.workers import tgi_worker
+from tests.workers.openai_worker import WORDS
+
+HELLO = [{"role": "user", "content": "hi"}]
+SAID = "".join(WORDS)
+
+
+@pytest.fixture
+async def tgi():
+    async with tgi_worker.running() as worker:
+        yield worker
+
+
+@pytest.fixture(params=["serving", "asked"])
+async def ai(request, mesh: Pair, tgi):
+    await mesh.one.register(tgi, api=tgi.url.replace("http:", "tgi+http:"))
+    await mesh.knows(mesh.two, "tiny")
+    node = mesh.one if request.param == "serving" else mesh.two
+    base = f"http://{node.context.listening.http}/v1"
+    async with openai.AsyncOpenAI(base_url=base, api_key="x", max_retries=0, timeout=10) as ai:
+        yield ai
+
+
+async def test_chat(ai):
+    answer = await ai.chat.completions.create(model="tiny", messages=HELLO, temperature=0)
+    assert (answer.model, answer.choices[0].message.content) == ("tiny", SAID)
+    assert answer.usage.total_tokens == 5 + len(WORDS)
+
+
+async def test_chat_in_a_stream(ai):
+    options = {"include_usage": True}
+    stream = await ai.chat.completions.create(
+        model="tiny", messages=HELLO, stream=True, stream_options=options
+    )
+    *chunks, last = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == SAID
+    assert last.usage.completion_tokens == len(WORDS)
+
+
+async def test_a_completion_with_a_stop_string(ai):
+    answer = await ai.completions.create(model="tiny", prompt="Once", stop="you")
+    assert answer.choices[0].text == SAID[: SAID.index("you")]
+
+
+async def test_usage_that_was_not_asked_for_is_not_shown(ai):
+    stream = await ai.completions.create(model="tiny", prompt="Once", stream=True)
+    chunks = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].text for chunk in chunks) == SAID
+    assert not [chunk for chunk in chunks if chunk.usage]
+
+
+async def test_what_has_no_effect_is_named_in_a_header(ai):
+    raw = await ai.completions.with_raw_response.create(
+        model="tiny", prompt="a", presence_penalty=1
+    )
+    assert raw.headers["x-modelvine-dropped-params"] == "presence_penalty"
+
+
+async def test_what_cannot_be_said_is_refused(ai, tgi):
+    with pytest.raises(openai.BadRequestError) as refused:
+        await ai.completions.create(model="tiny", prompt="a", suffix="the end")
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "suffix")
+    assert tgi.received == []
+
+
+async def test_its_own_refusal_is_a_bad_request_in_its_words(ai, tgi):
+    tgi.fail(status=422, refusal=b'{"error":"inputs are too long","error_type":"validation"}')
+    with pytest.raises(openai.BadRequestError, match="inputs are too long"):
+        await ai.completions.create(model="tiny", prompt="a")
+
+
+async def test_a_worker_that_is_full_is_a_rate_limit(ai, tgi):
+    tgi.fail(status=429)
+    with pytest.raises(openai.RateLimitError) as full:
+        await ai.completions.create(model="tiny", prompt="a")
+    assert full.value.response.headers["retry-after"]
+
+
+async def test_a_stream_that_fails_in_the_middle_raises(ai, tgi):
+    tgi.fail(error_after=3)
+    stream = await ai.completions.create(model="tiny", prompt="a", stream=True)
+    with pytest.raises(openai.APIError):
+        [chunk async for chunk in stream]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_its_tokens_are_counted_once_where_the_worker_stands(ai, mesh, stream):
+    answer = await ai.completions.create(model="tiny", prompt="a", stream=stream)
+    if stream:
+        assert [chunk async for chunk in answer]
+    await until(lambda: mesh.one.context.router.in_flight.total() == 0)
+    async with mesh.one.http.get("/metrics") as response:
+        text = await response.text()
+    tokens = len(WORDS) + stream  # a stream's end is a token
+    assert re.search(rf"modelvine_tokens_total{{.*completion.*}} {tokens}\.0", text), text

@@ -1,0 +1,495 @@
+"""How the router speaks to a TGI server: what it is asked, what becomes of what it says, and of its failures."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+import pytest
+
+from router.canonical import read
+from router.dialects import Answer, Dialect, Route
+from router.dialects.tgi_http import ENDPOINTS, create, endpoint
+from router.dialects.tgi_http.telling import Stream
+from router.dialects.tgi_http.words import CHAT_TOKENS, COMPLETION_TOKENS
+from router.dialects.tgi_http.words import read as read_and_say
+from router.errors import (
+    AnswerBroken,
+    WorkerBusy,
+    WorkerError,
+    WorkerFailed,
+    WorkerRejected,
+    WorkerTimeout,
+)
+from router.requests import Kind
+from router.usage import Usage
+from tests.router.world import QUICK, chat, links, own, until, whole
+from tests.workers.openai_worker import WORDS
+from tests.workers.tgi_worker import TgiWorker, running
+
+SAID = "".join(WORDS)
+HELLO = {"messages": [{"role": "user", "content": "hi"}]}
+ONCE = {"prompt": "Once upon a time"}
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "x": 1}}}
+KINDS = pytest.mark.parametrize("kind", [Kind.CHAT, Kind.COMPLETION])
+STREAMS = pytest.mark.parametrize("stream", [False, True])
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[TgiWorker]:
+    async with running() as started:
+        yield started
+
+
+@pytest.fixture
+async def dialect() -> AsyncIterator[Dialect]:
+    async with links() as ours:
+        yield create(ours)
+
+
+async def ask(
+    dialect: Dialect, worker: TgiWorker, kind: Kind, **fields: object
+) -> tuple[Answer, bytes]:
+    given = HELLO if kind is Kind.CHAT else ONCE
+    body = orjson.dumps({"model": "llama", **given, **fields})
+    request = chat(kind=kind, body=body, stream=fields.get("stream") is True)
+    async with dialect.answer(request, own(worker.url)) as answer:
+        return answer, await whole(answer)
+
+
+def chunks(body: bytes) -> list[dict[str, Any]]:
+    *events, done, end = body.split(b"\n\n")
+    assert (done, end) == (b"data: [DONE]", b"")
+    return [orjson.loads(event[6:]) for event in events]
+
+
+def text_of(body: bytes, kind: Kind, *, stream: bool) -> tuple[str, str, dict[str, Any]]:
+    """Return text, reason and usage of an answer with one choice."""
+    if not stream:
+        said = orjson.loads(body)
+        [choice] = said["choices"]
+        text = choice["message"]["content"] if kind is Kind.CHAT else choice["text"]
+        return text, choice["finish_reason"], said["usage"]
+    *parts, told = chunks(body)
+    choices = [part["choices"][0] for part in parts]
+    if kind is Kind.CHAT:
+        text = "".join(choice["delta"].get("content") or "" for choice in choices)
+    else:
+        text = "".join(choice["text"] for choice in choices)
+    [reason] = [c["finish_reason"] for c in choices if c["finish_reason"]]
+    return text, reason, told["usage"]
+
+
+@pytest.mark.parametrize(
+    ("api", "url"),
+    [
+        ("http://h:1", "http://h:1/generate"),
+        ("http://h:1/", "http://h:1/generate"),
+        ("http://h:1/generate", "http://h:1/generate"),
+        ("http://h:1/tgi/generate_stream", "http://h:1/tgi/generate"),
+        ("http://h:1/v1", "http://h:1/generate"),
+        ("http://h:1/x/v1/chat/completions?k=1", "http://h:1/x/generate?k=1"),
+    ],
+)
+def test_its_paths_are_found_from_whatever_was_registered(api: str, url: str) -> None:
+    assert str(endpoint(api, "generate")) == url
+
+
+def test_every_endpoint_of_its_specification_has_a_word_on_it() -> None:
+    asked = ("", "generate", "generate_stream", "tokenize", "v1/chat/completions", "v1/completions")
+    said = [f"POST /{path}" for path in asked] + ["GET /health", "GET /info", "GET /metrics"]
+    assert sorted(ENDPOINTS) == sorted(said)
+
+
+@KINDS
+@STREAMS
+async def test_a_text_comes_in_openais_form(
+    worker: TgiWorker, dialect: Dialect, kind: Kind, stream: bool
+) -> None:
+    worker.fail(split=True)
+    answer, body = await ask(dialect, worker, kind, stream=stream)
+    text, reason, usage = text_of(body, kind, stream=stream)
+    assert (text, reason, answer.route) == (SAID, "stop", Route.LOCAL)
+    assert answer.streamed is stream
+    assert "dropped" not in str(dict(answer.headers))
+    if not stream:
+        assert answer.usage == Usage(5, len(WORDS))
+        assert (usage["prompt_tokens"], "estimated" in usage) == (5, False)
+        assert orjson.loads(body)["id"].endswith("-r-1")
+    else:
+        # TGI tells no prompt's tokens in a stream, so they are estimated, and said to be.
+        assert (usage["estimated"], answer.hides_usage) == (True, True)
+        assert usage["completion_tokens"] == (len(WORDS) if kind is Kind.CHAT else len(WORDS) + 1)
+
+
+async def test_what_a_newer_server_tells_of_the_prompt_is_believed(
+    worker: TgiWorker, dialect: Dialect
+) -> None:
+    worker.fail(input_length=9)
+    answer, body = await ask(
+        dialect, worker, Kind.COMPLETION, stream=True, stream_options={"include_usage": True}
+    )
+    assert not answer.hides_usage
+    assert chunks(body)[-1]["usage"] == {
+        "prompt_tokens": 9, "completion_tokens": len(WORDS) + 1, "total_tokens": 10 + len(WORDS),
+    }  # fmt: skip
+
+
+@KINDS
+@STREAMS
+@pytest.mark.parametrize(
+    ("finish", "reason"), [("length", "length"), ("eos_token", "stop"), ("stop_sequence", "stop")]
+)
+async def test_its_reasons_are_said_in_openais_words(
+    worker: TgiWorker, dialect: Dialect, kind: Kind, stream: bool, finish: str, reason: str
+) -> None:
+    worker.fail(finish=finish)
+    _, body = await ask(dialect, worker, kind, stream=stream)
+    assert text_of(body, kind, stream=stream)[1] == reason
+
+
+@KINDS
+@STREAMS
+@pytest.mark.parametrize("stops", [["how", "zz"], [*"12345", "w are"]])
+async def test_a_text_ends_before_a_stop_string_whoever_finds_it(
+    worker: TgiWorker, dialect: Dialect, kind: Kind, stream: bool, stops: list[str]
+) -> None:
+    _, body = await ask(dialect, worker, kind, stream=stream, stop=stops)
+    text, reason, _ = text_of(body, kind, stream=stream)
+    assert (text, reason) == (
+        SAID[: SAID.index(stops[-1] if "how" not in stops else "how")],
+        "stop",
+    )
+
+
+@KINDS
+@STREAMS
+async def test_what_it_would_refuse_it_is_not_asked(
+    worker: TgiWorker, dialect: Dialect, kind: Kind, stream: bool
+) -> None:
+    traps = {"temperature": 0, "top_p": 1.0, "n": 1, "logit_bias": None, "max_tokens": None}
+    await ask(dialect, worker, kind, stream=stream, user="somebody", seed=0, **traps)
+    asked = worker.asked
+    if kind is Kind.CHAT:
+        assert (asked["model"], asked["temperature"]) == ("tgi", 0)
+        assert (asked["max_tokens"], asked["seed"]) == (CHAT_TOKENS, 2**63 - 1)
+        return
+    said: Any = asked["parameters"]
+    assert (said["do_sample"], "temperature" in said, "top_p" in said) == (False, False, False)
+    assert said["max_new_tokens"] == COMPLETION_TOKENS
+
+
+async def test_sampling_is_said_in_its_words(worker: TgiWorker, dialect: Dialect) -> None:
+    drawn = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 7,
+        "typical_p": 0.3,
+        "frequency_penalty": 1.5,
+    }
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array"}}}
+    await ask(
+        dialect, worker, Kind.COMPLETION, max_tokens=9, repetition_penalty=1.2, seed=3, stop="x",
+        response_format=schema, **drawn,
+    )  # fmt: skip
+    assert worker.asked == {
+        "inputs": "Once upon a time",
+        "parameters": {
+            **drawn, "max_new_tokens": 9, "repetition_penalty": 1.2, "seed": 3, "do_sample": True, "stop": ["x"],
+            "grammar": {"type": "json", "value": {"type": "array"}}, "details": True, "return_full_text": False,
+        },
+    }  # fmt: skip
+
+
+async def test_several_choices_are_asked_for_one_by_one(
+    worker: TgiWorker, dialect: Dialect
+) -> None:
+    _, body = await ask(dialect, worker, Kind.COMPLETION, prompt=["a", "b"], n=2, seed=5, echo=True)
+    asked = [orjson.loads(received.body) for received in worker.received]
+    assert [(a["inputs"], a["parameters"]["seed"]) for a in asked] == [
+        ("a", 5), ("a", 6), ("b", 7), ("b", 8),
+    ]  # fmt: skip
+    said = orjson.loads(body)
+    assert [c["text"] for c in said["choices"]] == [f"a{SAID}", f"a{SAID}", f"b{SAID}", f"b{SAID}"]
+    assert said["usage"]["prompt_tokens"] == 20
+
+
+def test_many_choices_of_a_long_chat_are_not_held_many_times() -> None:
+    body = orjson.dumps({"model": "m", **HELLO, "n": 128, "seed": 2**63 - 1})
+    bodies = read_and_say(chat(body=body))[1].bodies
+    assert len({id(said["messages"]) for said in bodies}) == 1
+    seeds: Any = [said["seed"] for said in bodies]
+    assert len(set(seeds)) == 127  # zero is none
+    assert all(0 < seed < 2**63 for seed in seeds)
+
+
+async def test_an_echo_stands_before_a_stream(worker: TgiWorker, dialect: Dialect) -> None:
+    _, body = await ask(dialect, worker, Kind.COMPLETION, echo=True, stream=True, stop="Once")
+    assert text_of(body, Kind.COMPLETION, stream=True)[0] == f"Once upon a time{SAID}"
+
+
+@STREAMS
+async def test_what_has_no_effect_is_named(
+    worker: TgiWorker, dialect: Dialect, stream: bool
+) -> None:
+    dropped = {"presence_penalty": 1, "min_p": 0.1, "logit_bias": {"5": 1}, "x_own": 1}
+    answer, _ = await ask(dialect, worker, Kind.COMPLETION, stream=stream, **dropped)
+    assert (
+        answer.headers["x-modelvine-dropped-params"] == "min_p, presence_penalty, logit_bias, x_own"
+    )
+    answer, _ = await ask(dialect, worker, Kind.CHAT, stream=stream, top_k=5, logprobs=True)
+    assert answer.headers["x-modelvine-dropped-params"] == "top_k, logprobs"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "param"),
+    [
+        (Kind.COMPLETION, {"suffix": "the end"}, "suffix"),
+        (Kind.COMPLETION, {"stream": True, "n": 2}, "n"),
+        (Kind.COMPLETION, {"stream": True, "prompt": ["a", "b"]}, "prompt"),
+        (Kind.CHAT, {"stream": True, "n": 2}, "n"),
+        (Kind.CHAT, {"guided_json": {"type": "object"}}, "guided_json"),
+        (Kind.CHAT, {"modalities": ["text", "audio"]}, "modalities"),
+        (
+            Kind.CHAT,
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}
+                ]
+            },
+            "messages",
+        ),
+        (
+            Kind.CHAT,
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]},
+            "messages",
+        ),
+    ],
+)
+async def test_what_would_change_the_kind_of_the_answer_is_refused_unasked(
+    worker: TgiWorker, dialect: Dialect, kind: Kind, fields: dict[str, object], param: str
+) -> None:
+    with pytest.raises(WorkerRejected) as refused:
+        await ask(dialect, worker, kind, **fields)
+    error = orjson.loads(refused.value.body)["error"]
+    assert (refused.value.status, error["code"]) == (400, "unsupported_parameter")
+    assert (error["param"], worker.received) == (param, [])
+
+
+async def test_a_wrong_value_is_refused_with_its_name(worker: TgiWorker, dialect: Dialect) -> None:
+    with pytest.raises(WorkerRejected) as refused:
+        await ask(dialect, worker, Kind.CHAT, temperature=9)
+    error = orjson.loads(refused.value.body)["error"]
+    assert (error["code"], error["param"]) == ("invalid_parameter", "temperature")
+
+
+@pytest.mark.parametrize("kind", [k for k in Kind if k not in (Kind.CHAT, Kind.COMPLETION)])
+async def test_what_it_does_not_serve_is_refused(
+    worker: TgiWorker, dialect: Dialect, kind: Kind
+) -> None:
+    with pytest.raises(WorkerRejected, match="400"):
+        await ask(dialect, worker, kind)
+    assert worker.received == []
+
+
+@STREAMS
+async def test_a_call_of_a_tool_is_text_with_an_id_of_its_own(
+    worker: TgiWorker, dialect: Dialect, stream: bool
+) -> None:
+    worker.fail(tool=b'{"name":"look","description":null,"arguments":{"at":"me"}}')
+    named = {"type": "function", "function": {"name": "look"}}
+    _, body = await ask(dialect, worker, Kind.CHAT, stream=stream, tools=[LOOK], tool_choice=named)
+    assert worker.asked["tool_choice"] == {"function": {"name": "look"}}
+    assert worker.asked["tools"] == [
+        {"type": "function", "function": {"name": "look", "arguments": {"type": "object", "x": 1}}}
+    ]
+    if stream:
+        [first, *_] = [c for c in chunks(body)[1:-1] if "tool_calls" in c["choices"][0]["delta"]]
+        [call] = first["choices"][0]["delta"]["tool_calls"]
+    else:
+        [choice] = orjson.loads(body)["choices"]
+        assert choice["finish_reason"] == "tool_calls"
+        [call] = choice["message"]["tool_calls"]
+    assert call["function"] == {"name": "look", "arguments": '{"at":"me"}'}
+    assert call["id"].startswith("call_")
+
+
+async def test_tools_that_may_not_be_called_are_not_offered(
+    worker: TgiWorker, dialect: Dialect
+) -> None:
+    await ask(dialect, worker, Kind.CHAT, tools=[LOOK], tool_choice="none")
+    assert "tools" not in worker.asked
+
+
+@pytest.mark.parametrize("tool", [b"", b'{"name":"notify_error","arguments":{"error":"no"}}'])
+async def test_a_tool_that_had_to_be_called_and_was_not_is_a_failure(
+    worker: TgiWorker, dialect: Dialect, tool: bytes
+) -> None:
+    worker.fail(tool=tool)
+    with pytest.raises(WorkerFailed, match="tool"):
+        await ask(dialect, worker, Kind.CHAT, tools=[LOOK], tool_choice="required")
+
+
+async def test_a_model_that_finds_no_tool_to_call_says_so_in_a_text(
+    worker: TgiWorker, dialect: Dialect
+) -> None:
+    worker.fail(tool=b'{"name":"notify_error","arguments":{"error":"none of them fits"}}')
+    _, body = await ask(dialect, worker, Kind.CHAT, tools=[LOOK])
+    assert text_of(body, Kind.CHAT, stream=False)[:2] == ("none of them fits", "stop")
+
+
+async def test_images_go_along_as_it_reads_them(worker: TgiWorker, dialect: Dialect) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aa", "detail": "low"}}
+    message = {"role": "user", "name": "Ann", "content": [{"type": "text", "text": "what?"}, image]}
+    await ask(dialect, worker, Kind.CHAT, messages=[message])
+    [sent] = worker.asked["messages"]  # type: ignore[misc]
+    assert sent["content"][1] == {
+        "type": "image_url",
+        "image_url": {"url": "data:image/png;base64,aa"},
+    }
+
+
+@KINDS
+@STREAMS
+@pytest.mark.parametrize(
+    ("faults", "error"),
+    [
+        ({"status": 422}, WorkerRejected),
+        ({"status": 424}, WorkerFailed),
+        ({"status": 429}, WorkerBusy),
+        ({"status": 503, "refusal": b'{"error":"Model is overloaded"}'}, WorkerBusy),
+        ({"status": 500}, WorkerFailed),
+        ({"status": 404}, WorkerFailed),
+        ({"status": 401}, WorkerFailed),
+        ({"garbage": True}, WorkerFailed),
+        ({"empty": True}, WorkerFailed),
+        ({"die_before_headers": True}, WorkerFailed),
+    ],
+    ids=str,
+)
+async def test_a_failure_before_the_first_byte_is_told_apart(
+    worker: TgiWorker, dialect: Dialect, kind: Kind, stream: bool, faults: dict[str, object], error: type[WorkerError],
+) -> None:  # fmt: skip
+    worker.fail(**faults)
+    with pytest.raises(error) as failed:
+        await ask(dialect, worker, kind, stream=stream)
+    assert type(failed.value) is error
+    match failed.value:
+        case WorkerRejected(status=status):
+            assert status == 400
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("generation", WorkerFailed),
+        ("incomplete_generation", WorkerFailed),
+        ("overloaded", WorkerBusy),
+        ("validation", WorkerRejected),
+        ("<script>", WorkerFailed),
+    ],
+)
+async def test_an_error_event_that_comes_first_is_a_failed_attempt(
+    worker: TgiWorker, dialect: Dialect, kind: Kind, said: str, error: type[WorkerError]
+) -> None:
+    worker.fail(error_after=0, error_type=said)
+    with pytest.raises(error) as failed:
+        await ask(dialect, worker, kind, stream=True)
+    assert "<script>" not in str(failed.value)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "faults", [{"error_after": 3}, {"die_after": 3}, {"end_after": 3}], ids=str
+)
+async def test_a_stream_that_does_not_come_to_its_end_is_broken(
+    worker: TgiWorker, dialect: Dialect, kind: Kind, faults: dict[str, object]
+) -> None:
+    worker.fail(delay_between=0.01, **faults)
+    said = orjson.dumps({"model": "llama", **HELLO, **ONCE, "stream": True})
+    request = chat(kind=kind, body=said, stream=True)
+    async with dialect.answer(request, own(worker.url)) as answer:
+        with pytest.raises(AnswerBroken):
+            await whole(answer)
+    assert isinstance(answer.broken, AnswerBroken)
+
+
+async def test_a_stop_string_that_it_does_not_know_ends_its_work(
+    worker: TgiWorker, dialect: Dialect
+) -> None:
+    worker.fail(delay_between=0.05)
+    _, body = await ask(dialect, worker, Kind.COMPLETION, stream=True, stop=[*"1234", "there"])
+    text, reason, usage = text_of(body, Kind.COMPLETION, stream=True)
+    assert (text, reason, usage["estimated"]) == ("Hello ", "stop", True)
+    await until(lambda: worker.hung_up == 1)
+
+
+async def test_a_worker_that_never_answers_is_given_up(worker: TgiWorker) -> None:
+    worker.fail(hang=True)
+    async with links(QUICK.model_copy(update={"first_byte_timeout": 0.2})) as hasty:
+        with pytest.raises(WorkerTimeout):
+            await ask(create(hasty), worker, Kind.COMPLETION, stream=True)
+
+
+@pytest.mark.parametrize(("status", "lives"), [(200, True), (429, True), (503, False)])
+async def test_only_a_model_that_is_down_does_not_live(
+    worker: TgiWorker, dialect: Dialect, status: int, lives: bool
+) -> None:
+    worker.fail(health=status, hang=True)
+    assert await dialect.alive(own(worker.url).worker) is lives
+
+
+async def test_who_is_not_there_does_not_live(dialect: Dialect) -> None:
+    nobody = own("http://127.0.0.1:1").worker
+    assert not await dialect.alive(nobody)
+    assert await dialect.slots(nobody) == 0
+
+
+@pytest.mark.parametrize(
+    ("info", "slots"),
+    [
+        (b'{"max_concurrent_requests":128}', 128),
+        (b'{"max_concurrent_requests":true}', 0),
+        (b'{"max_concurrent_requests":99999999}', 0),
+        (b"[1]", 0),
+        (b"no JSON", 0),
+    ],
+)
+async def test_how_many_requests_it_takes_it_says_itself(
+    worker: TgiWorker, dialect: Dialect, info: bytes, slots: int
+) -> None:
+    worker.fail(info=info)
+    assert await dialect.slots(own(worker.url).worker) == slots
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"token":null}',
+        b'{"token":{"text":5}}',
+        b'{"choices":[{"delta":null}]}',
+        b'{"choices":[5]}',
+        b'{"error":{"message":"no"}}',
+        b'{"error":null}',
+    ],
+)
+@KINDS
+def test_nonsense_in_a_stream_is_a_failure(kind: Kind, said: bytes) -> None:
+    body = orjson.dumps({"model": "llama", **HELLO, **ONCE})
+    with pytest.raises(WorkerFailed):
+        Stream(read(chat(kind=kind, body=body))).take(said)
+
+
+@pytest.mark.parametrize(
+    "details", [b"5", b"{}", b'{"generated_tokens":-1}', b'{"generated_tokens":"3"}']
+)
+def test_details_that_tell_nothing_leave_an_estimate(details: bytes) -> None:
+    stream = Stream(read(chat(kind=Kind.COMPLETION, body=b'{"model":"m","prompt":"12345678"}')))
+    said = b'{"token":{"text":"a","special":false},"generated_text":"a","details":%b}' % details
+    *_, spent = stream.take(said)
+    assert spent == Usage(2, 1, estimated=True)

@@ -1,0 +1,261 @@
+"""A Text Generation Inference server without a model, written from its specification: real HTTP on loopback, with fault knobs.
+
+It says `words`, each a token, and stops after a stop string, which it hands over. `received` and `hung_up` tell what reached it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import orjson
+from aiohttp import web
+
+from tests.workers.openai_worker import WORDS, Received
+
+PARAMETERS = {
+    "adapter_id", "best_of", "decoder_input_details", "details", "do_sample", "frequency_penalty", "grammar", "max_new_tokens",
+    "repetition_penalty", "return_full_text", "seed", "stop", "temperature", "top_k", "top_n_tokens", "top_p", "truncate",
+    "typical_p", "watermark",
+}  # fmt: skip
+CHAT = {
+    "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "messages", "model", "n", "presence_penalty", "response_format",
+    "seed", "stop", "stream", "temperature", "tool_choice", "tool_prompt", "tools", "top_logprobs", "top_p",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What is to go wrong. Delays are seconds, `…_after` counts events of a stream."""
+
+    delay_headers: float = 0.0
+    delay_first: float = 0.0
+    delay_between: float = 0.0
+    die_after: int | None = None
+    end_after: int | None = None
+    die_before_headers: bool = False
+    status: int = 200
+    refusal: bytes = b'{"error":"no","error_type":"validation"}'
+    retry_after: str | None = None
+    error_after: int | None = None
+    error_type: str = "generation"
+    garbage: bool = False
+    empty: bool = False
+    hang: bool = False
+    split: bool = False
+    health: int = 200
+    info: bytes = b'{"max_concurrent_requests":128}'
+    input_length: int | None = None
+    finish: str = "eos_token"
+    tool: bytes = b""
+    pad_bytes: int = 0
+
+
+@dataclass(slots=True)
+class TgiWorker:
+    """The server, while `running` is open."""
+
+    faults: Faults = field(default_factory=Faults)
+    words: tuple[str, ...] = WORDS
+    url: str = ""
+    received: list[Received] = field(default_factory=list)
+    hung_up: int = 0
+
+    def fail(self, **faults: object) -> None:
+        """Replace the faults."""
+        self.faults = replace(Faults(), **faults)  # type: ignore[arg-type]
+
+    @property
+    def asked(self) -> dict[str, object]:
+        """What it was asked last."""
+        return dict(orjson.loads(self.received[-1].body))
+
+    async def handle(self, http: web.Request) -> web.StreamResponse:
+        """Answer one request, or do not."""
+        body = await http.read()
+        self.received.append(Received(http.path_qs, http.headers, body))
+        try:
+            return await self._answer(http, orjson.loads(body))
+        except (asyncio.CancelledError, ConnectionError):
+            self.hung_up += 1
+            raise
+
+    async def health(self, _: web.Request) -> web.Response:
+        """Say whether the model lives."""
+        return web.Response(status=self.faults.health)
+
+    async def info(self, _: web.Request) -> web.Response:
+        """Say what it is."""
+        return web.Response(body=self.faults.info, content_type="application/json")
+
+    async def _answer(self, http: web.Request, asked: dict[str, object]) -> web.StreamResponse:
+        faults = self.faults
+        if faults.hang:
+            await asyncio.Event().wait()
+        await asyncio.sleep(faults.delay_headers)
+        if faults.die_before_headers:
+            return _die(http)
+        if faults.status != 200:
+            headers = {"Retry-After": faults.retry_after} if faults.retry_after else {}
+            return web.Response(
+                status=faults.status,
+                body=faults.refusal,
+                headers=headers,
+                content_type="application/json",
+            )
+        if objection := _objection(http.path, asked):
+            said = {"error": f"Input validation error: {objection}", "error_type": "validation"}
+            return web.Response(
+                status=422, body=orjson.dumps(said), content_type="application/json"
+            )
+        if faults.garbage:
+            streams = http.path == "/generate_stream" or asked.get("stream") is True
+            kind = "text/event-stream" if streams else "application/json"
+            return web.Response(body=b"data: <html>\n\n", content_type=kind)
+        if http.path == "/generate_stream" or asked.get("stream") is True:
+            return await self._stream(http, asked)
+        await asyncio.sleep(faults.delay_first)
+        said = self._chat(asked) if http.path.startswith("/v1") else self._text(asked)
+        body = b"" if faults.empty else orjson.dumps(said)
+        return web.Response(
+            body=body, content_type="application/json", headers={"x-prompt-tokens": "5"}
+        )
+
+    def _text(self, asked: dict[str, object]) -> dict[str, object]:
+        words, reason = self._said(asked)
+        if self.faults.error_after == 0:
+            return self._error()
+        details = {
+            "finish_reason": reason,
+            "generated_tokens": len(words),
+            "prefill": [],
+            "tokens": [],
+        }
+        return {"generated_text": "".join(words) + "x" * self.faults.pad_bytes, "details": details}
+
+    def _chat(self, asked: dict[str, object]) -> dict[str, object]:
+        words, reason = self._said(asked)
+        message: dict[str, object] = {"role": "assistant", "content": "".join(words)}
+        if asked.get("tools") and self.faults.tool:
+            call = {"id": 0, "type": "function", "function": orjson.loads(self.faults.tool)}
+            message = {"role": "assistant", "tool_calls": [call]}
+        usage = {
+            "prompt_tokens": 5,
+            "completion_tokens": len(words),
+            "total_tokens": 5 + len(words),
+        }
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
+        head = {"id": "", "created": 1, "model": "own/name", "system_fingerprint": "2"}
+        return {**head, "choices": [choice], "usage": usage}
+
+    async def _stream(self, http: web.Request, asked: dict[str, object]) -> web.StreamResponse:
+        faults = self.faults
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(http)
+        await asyncio.sleep(faults.delay_first)
+        for sent, event in enumerate([] if faults.empty else self.events(http.path, asked)):
+            if sent == faults.die_after:
+                return _die(http)
+            if sent == faults.end_after:
+                break
+            if sent:
+                await asyncio.sleep(faults.delay_between)
+            pieces = [event[at : at + 1] for at in range(len(event))] if faults.split else [event]
+            for piece in pieces:
+                await response.write(piece)
+            if sent == faults.error_after:
+                break
+        await response.write_eof()
+        return response
+
+    def events(self, path: str, asked: dict[str, object]) -> list[bytes]:
+        """Return the events of a stream, as bytes."""
+        words, reason = self._said(asked)
+        chat = path.startswith("/v1")
+        texts = [*words, "</s>"] if reason == "eos_token" else list(words)
+        said: list[dict[str, object]] = []
+        for index, text in enumerate(texts):
+            last = index == len(texts) - 1
+            special = text == "</s>"
+            if chat:
+                delta = {"role": "assistant"} | ({} if special else {"content": text})
+                choice = {"index": 0, "delta": delta, "finish_reason": reason if last else None}
+                said.append({"id": "", "created": 1, "model": "own/name", "choices": [choice]})
+                continue
+            token = {"id": index, "text": text, "logprob": -0.5, "special": special}
+            details = {"finish_reason": reason, "generated_tokens": len(texts), "seed": None}
+            if self.faults.input_length is not None:
+                details["input_length"] = self.faults.input_length
+            ends = {"generated_text": "".join(words), "details": details}
+            open_ = {"generated_text": None, "details": None}
+            said.append({"index": index + 1, "token": token, **(ends if last else open_)})
+        if self.faults.error_after is not None:
+            said[self.faults.error_after] = self._error()
+        written = [b"data:" + orjson.dumps(event) + b"\n\n" for event in said]
+        return [*written, b"data: [DONE]\n\n"] if chat else written
+
+    def _error(self) -> dict[str, object]:
+        return {"error": "Request failed", "error_type": self.faults.error_type}
+
+    def _said(self, asked: dict[str, object]) -> tuple[list[str], str]:
+        parameters = asked.get("parameters", asked)
+        assert isinstance(parameters, dict)
+        words: list[str] = []
+        for word in self.words:
+            words.append(word)
+            if any(stop in "".join(words) for stop in parameters.get("stop", ())):
+                return words, "stop_sequence"
+        return words, self.faults.finish
+
+
+def _objection(path: str, asked: dict[str, object]) -> str:
+    """Refuse as the specification does, and what it does not know besides: newer servers may."""
+    chat = path.startswith("/v1")
+    said = asked if chat else asked.get("parameters", {})
+    assert isinstance(said, dict)
+    unknown = set(said) - (CHAT if chat else PARAMETERS)
+    if unknown or (not chat and set(asked) - {"inputs", "parameters"}):
+        return f"unknown field {', '.join(sorted(unknown))}"
+    limit, top_p = said.get("max_tokens" if chat else "max_new_tokens"), said.get("top_p")
+    temperature = said.get("temperature")
+    return next(
+        words
+        for wrong, words in (
+            (limit is None or limit < 1, "`max_new_tokens` must be strictly positive"),
+            (top_p is not None and not 0 < top_p < 1, "`top_p` must be > 0.0 and < 1.0"),
+            (
+                not chat and temperature is not None and temperature <= 0,
+                "`temperature` must be > 0",
+            ),
+            (len(said.get("stop", ())) > 4, "`stop` supports up to 4 stop sequences"),
+            (chat and said.get("model") != "tgi", "adapter is not loaded"),
+            (True, ""),
+        )
+        if wrong
+    )
+
+
+def _die(http: web.Request) -> web.Response:
+    assert http.transport is not None
+    http.transport.abort()
+    return web.Response()
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[TgiWorker]:
+    """Run a server on a free port of loopback."""
+    worker = TgiWorker()
+    app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_get("/health", worker.health)
+    app.router.add_get("/info", worker.info)
+    for path in ("/generate", "/generate_stream", "/v1/chat/completions"):
+        app.router.add_post(path, worker.handle)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    worker.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield worker
+    finally:
+        await runner.cleanup()
