@@ -4,7 +4,8 @@
     python -m bench.soak --requests 2000 --rate 200        a look
 
 Four nodes on loopback: one is asked, one serves and stays well, two serve and are killed, frozen and stopped in turn.
-Exit status 0: no request failed, and neither of the first two grew. Needs a C compiler. Ends only what it started.
+Exit status 0: no request failed, no stream ended without a word, and neither of the first two grew. Needs a C compiler. Ends
+only what it started.
 """
 
 import argparse
@@ -155,6 +156,7 @@ class Soak:
             "|---|---|",
             f"| requests, streams | {seen.requests:,}, {seen.streams:,} |",
             f"| failed | {seen.failed} |",
+            f"| streams that ended in an error event, their worker gone | {seen.broken} |",
             f"| slowest | {seen.slowest:.1f} s |",
             f"| registrations | {self.registered:,} |",
             f"| times a node or worker was killed, frozen or stopped | {self.harm.done} |",

@@ -22,6 +22,8 @@ class Seen:
 
     requests: int = 0
     streams: int = 0
+    broken: int = 0
+    """Streams that ended in an error event: their worker died under them, and nothing is replayed."""
     failed: int = 0
     slowest: float = 0.0
     last_error: str = ""
@@ -59,7 +61,9 @@ class Crowd:
         self.seen.streams += int(said["requests"] + said["unfinished"])
 
     def _note(self, said: Mapping) -> None:
-        self.seen.failed += int(said["errors"] + said["unfinished"])
+        told = int(said.get("told", 0))
+        self.seen.broken += told
+        self.seen.failed += int(said["errors"] + said["unfinished"]) - told
         times = said.get("latency_us")
         if times:
             self.seen.slowest = max(self.seen.slowest, times["max"] / 1e6)
