@@ -14,6 +14,7 @@ RouterError
     ├── WorkerFailed        it answered with a failure of its own, or with nonsense
     ├── WorkerStale         it no longer serves this model: our catalog is behind
     ├── Looped              the request came round to a node that it had passed
+    ├── WorkerUnable        its protocol has no word for what is asked; another worker's may
     ├── WorkerRejected      it refused the request itself; every worker would
     └── AnswerBroken        it broke off after the first byte had gone to the caller
 """
@@ -134,6 +135,19 @@ class Looped(WorkerError):
 
     blames_worker = False
     sent = False
+
+
+class WorkerUnable(WorkerError):
+    """The worker's protocol has no word for the parameter `param`; another worker of the model may speak one that has."""
+
+    blames_worker = False
+    sent = False
+    code: ClassVar[str] = "unsupported_parameter"
+    """OpenAI's word for it, by which nodes tell each other too."""
+
+    def __init__(self, message: str, *, param: str) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class WorkerRejected(WorkerError):

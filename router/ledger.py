@@ -10,7 +10,7 @@ from registry.records import Load, PeerId, Service
 from router.budget import Budget
 from router.candidates import Candidate, Known
 from router.dialects import Answer
-from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected
+from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected, WorkerUnable
 from router.events import EVENTS
 from router.health import Condition, Health, Sign
 from router.lending import Lender, Lent
@@ -224,6 +224,9 @@ class Ledger:
             case WorkerBusy(named=True, retry_after=seconds):
                 self.retry_after.told(candidate.address, seconds, self._now())
                 sign = Sign.ANSWERED
+            case WorkerUnable():
+                # It was not even asked, or another node says so of its worker.
+                sign = Sign.NOTHING
             case WorkerBusy() | WorkerRejected():
                 sign = Sign.ANSWERED
             case _:

@@ -130,8 +130,9 @@ class Form:
         }
 
 
-def refused(message: str, param: str, code: str = "unsupported_parameter") -> WorkerRejected:
-    """Return the refusal of a request that a worker's protocol cannot express, or that is wrong in itself."""
+def refused(message: str, param: str) -> WorkerRejected:
+    """Return the refusal of a request with a value that is wrong, whoever is asked."""
+    code = "invalid_parameter"
     error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
     return WorkerRejected(400, orjson.dumps({"error": error}))
 

@@ -33,8 +33,8 @@ from router.errors import (
     WorkerAway,
     WorkerBusy,
     WorkerLoading,
-    WorkerRejected,
     WorkerStale,
+    WorkerUnable,
     WorkerUnreachable,
 )
 from router.requests import Kind
@@ -191,7 +191,7 @@ def _becomes(kind: Kind, name: str, examples: Mapping[str, object]) -> str:
         return ""
     try:
         said = dialects.orders(kind, {**dialects.beside(name), name: examples[name]})
-    except WorkerRejected:
+    except WorkerUnable:
         return "**refused**"
     if name in said.dropped:
         return "dropped"

@@ -171,6 +171,7 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         router_errors.WorkerStale: Row(503, 1017, _BROKEN, "worker_stale"),
         # RFC 5842 7.2 has the status for it; no client of OpenAI's reads the code.
         router_errors.Looped: Row(508, 1017, _BROKEN, "loop"),
+        router_errors.WorkerUnable: Row(400, 1007, _BAD, router_errors.WorkerUnable.code),
         router_errors.WorkerRejected: Row(400, 1007, _BAD, "rejected_by_worker"),
         router_errors.AnswerBroken: Row(502, 1018, _BROKEN, "answer_broken"),
         registry_errors.RegistryError: Row(500, 5000, _BROKEN, "registry_error"),
@@ -239,7 +240,7 @@ def refusal(error: Exception) -> Refusal:
         case router_errors.BadRequest():
             row = _row(error)
             return Refusal(error.status, _body(row, str(error), param=error.param))
-        case WrongParameter():
+        case WrongParameter() | router_errors.WorkerUnable():
             row = _row(error)
             return Refusal(row.status, _body(row, str(error), param=error.param))
         case router_errors.WorkerLoading():

@@ -6,11 +6,21 @@ With its answer it says how busy the worker is: the newest word on that replica,
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import orjson
+
 from router import readiness, reports
 from router.candidates import Candidate
 from router.connections import start_of
 from router.dialects import Answer, Route
-from router.errors import WorkerAway, WorkerBusy, WorkerError, WorkerFailed, WorkerStale
+from router.errors import (
+    WorkerAway,
+    WorkerBusy,
+    WorkerError,
+    WorkerFailed,
+    WorkerRejected,
+    WorkerStale,
+    WorkerUnable,
+)
 from router.exchange import (
     MAX_REFUSAL_BYTES,
     Call,
@@ -98,6 +108,9 @@ async def _stream(exchange: Exchange, route: Route) -> Answer:
 
 
 async def _refusal(exchange: Exchange) -> WorkerError:
+    if exchange.status == 400:
+        body = (await exchange.at_most(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
+        return _unable(body) or WorkerRejected(400, body)
     if exchange.status == 404:
         body = await exchange.at_most(MAX_REFUSAL_BYTES)
         if b'"model_not_found"' in body:
@@ -114,3 +127,16 @@ async def _refusal(exchange: Exchange) -> WorkerError:
         said = busy(exchange)
         return WorkerBusy(str(said), retry_after=said.retry_after, named=b'"worker_busy"' in body)
     return await refusal(exchange)
+
+
+def _unable(body: bytes) -> WorkerUnable | None:
+    """Read that the protocol of the worker over there has no word for what is asked: another's may."""
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    match said:
+        case {"error": {"code": WorkerUnable.code, "message": str(message), **rest}}:
+            param = rest.get("param")
+            return WorkerUnable(message, param=param if isinstance(param, str) else "")
+    return None

@@ -41,6 +41,7 @@ def test_a_worker_is_not_blamed_for_being_full_or_for_what_it_was_asked() -> Non
         "WorkerLoading",
         "WorkerAway",
         "WorkerStale",
+        "WorkerUnable",
         "Looped",
         "WorkerRejected",
     }

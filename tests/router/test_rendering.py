@@ -81,7 +81,7 @@ def test_calls_of_tools_are_numbered_in_a_stream_and_take_the_place_of_text() ->
 
 
 def test_a_refusal_is_in_openais_form() -> None:
-    error = refused("no such word", "n")
+    error = refused("no such number", "n")
     assert error.status == 400
     assert orjson.loads(error.body)["error"]["param"] == "n"
-    assert orjson.loads(error.body)["error"]["code"] == "unsupported_parameter"
+    assert orjson.loads(error.body)["error"]["code"] == "invalid_parameter"

@@ -331,6 +331,14 @@ async def a_worker_that_refuses_without_a_word(scene: Scene) -> None:
     await scene.chat()
 
 
+@provokes(router.WorkerUnable)
+async def a_parameter_that_its_workers_protocol_has_no_word_for(scene: Scene) -> None:
+    other = f"{scene.model}-tgi"
+    await scene.register(other, NOWHERE.replace("http:", "tgi+http:"))
+    await scene.client.listed([scene.asked], other)
+    await scene.chat(other, extra_body={"guided_json": {"type": "object"}})
+
+
 @provokes(router.Looped)
 async def a_worker_that_is_a_node_which_had_passed_the_request_on(scene: Scene) -> None:
     await scene.chat(extra_headers={VIA: scene.serving.peer})

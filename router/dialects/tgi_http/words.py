@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from router import canonical
 from router.canonical import SHAPING, Asked, Sampling
-from router.errors import BadRequest
+from router.errors import BadRequest, WorkerUnable
 from router.rendering import refused
 from router.requests import Kind, Request
 
@@ -35,13 +35,13 @@ class Orders:
 
 
 def translated(asked: Asked) -> Orders:
-    """Say a request in TGI's words; raise `WorkerRejected` where that cannot be done without changing what is answered."""
+    """Say a request in TGI's words; raise `WorkerUnable` where that would change what is answered."""
     for name in sorted(asked.others):
         if name in SHAPING:
-            raise refused(f"TGI has no word for `{name}`", name)
+            raise WorkerUnable(f"TGI has no word for `{name}`", param=name)
     if asked.stream and asked.choices > 1:
         many = "n" if asked.n > 1 else "prompt"
-        raise refused("TGI streams one choice for each request", many)
+        raise WorkerUnable("TGI streams one choice for each request", param=many)
     chat = asked.kind is Kind.CHAT
     sampling, unheard = _sampling(asked.sampling, chat=chat)
     bodies = _chats(asked, sampling) if chat else _natives(asked, sampling)
@@ -52,15 +52,13 @@ def translated(asked: Asked) -> Orders:
 
 
 def read(request: Request) -> tuple[Asked, Orders]:
-    """Read a request and say it in TGI's words; raise `WorkerRejected` where that cannot be done."""
+    """Read a request and say it in TGI's words; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
     if request.kind not in (Kind.CHAT, Kind.COMPLETION):
-        raise refused(
-            "a TGI worker serves chats and completions only", "model", "unsupported_endpoint"
-        )
+        raise WorkerUnable("a TGI worker serves chats and completions only", param="model")
     try:
         asked = canonical.read(request)
     except BadRequest as error:
-        raise refused(str(error), error.param or "", "invalid_parameter") from error
+        raise refused(str(error), error.param or "") from error
     return asked, translated(asked)
 
 
@@ -137,7 +135,7 @@ def _tool(function: Mapping[str, object]) -> dict[str, object]:
 
 def _message(message: Mapping[str, object]) -> dict[str, object]:
     if message.get("tool_calls") or message.get("function_call"):
-        raise refused("TGI has no word for a tool call in a message", "messages")
+        raise WorkerUnable("TGI has no word for a tool call in a message", param="messages")
     content = message.get("content")
     said = content if isinstance(content, str) else [_part(p) for p in _list(content)] or ""
     name = message.get("name")
@@ -152,7 +150,7 @@ def _part(part: object) -> dict[str, object]:
             return {"type": "text", "text": text}
         case {"type": "image_url", "image_url": {"url": str(url)}}:
             return {"type": "image_url", "image_url": {"url": url}}
-    raise refused("TGI reads texts and images only", "messages")
+    raise WorkerUnable("TGI reads texts and images only", param="messages")
 
 
 def _list(given: object) -> list[object]:

@@ -101,3 +101,20 @@ async def test_its_tokens_are_counted_once_where_the_worker_stands(ai, mesh, str
         text = await response.text()
     tokens = len(WORDS) + stream  # a stream's end is a token
     assert re.search(rf"modelvine_tokens_total{{.*completion.*}} {tokens}\.0", text), text
+
+
+async def test_another_worker_whose_protocol_has_the_word_is_asked_instead(ai, mesh, tgi, worker):
+    await mesh.two.register(worker)
+    for one, other in ((mesh.one, mesh.two), (mesh.two, mesh.one)):
+        await until(lambda one=one, other=other: offered(one, other))
+    for _ in range(8):
+        answer = await ai.completions.create(model="tiny", prompt="a", suffix="the end")
+        assert answer.choices
+    assert (len(worker.received), tgi.received) == (8, [])
+    assert mesh.one.context.router.in_flight.total() == 0
+
+
+def offered(one, other):
+    """Whether a node knows of another that it serves the model."""
+    held = one.context.registry.catalog.held.get(other.context.peer)
+    return held is not None and any(s.model == "tiny" for s in held.record.services)
