@@ -1,10 +1,11 @@
 """How does a large map change without being copied? In parts: a change makes its own part anew and shares all others. No I/O."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+Other = TypeVar("Other")
 Part = TypeVar("Part", bound=dict[Any, Any])
 
 
@@ -23,6 +24,15 @@ class Parted(Mapping[Key, Value], Generic[Key, Value, Part]):
 
     def __getitem__(self, key: Key) -> Value:
         value: Value = self.parts[self._place(key)][key]
+        return value
+
+    @overload
+    def get(self, key: Key) -> Value | None: ...
+    @overload
+    def get(self, key: Key, default: Value | Other) -> Value | Other: ...
+    def get(self, key: Key, default: object = None) -> object:
+        """Return what stands at a key; the inherited way raises and catches an exception for one that is not there."""
+        value: object = self.parts[self._place(key)].get(key, default)
         return value
 
     def __iter__(self) -> Iterator[Key]:

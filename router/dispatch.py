@@ -162,9 +162,10 @@ class Router:
         self._holding.readiness.answered(begun[0].request.model, self._now())
         return begun
 
-    async def _by_names(self, request: Request) -> tuple[Attempt, Routed]:
-        if not request.fallbacks:
-            return await self._by_name(request, 0)
+    def _by_names(self, request: Request) -> Coroutine[Any, Any, tuple[Attempt, Routed]]:
+        return self._in_turn(request) if request.fallbacks else self._by_name(request, 0)
+
+    async def _in_turn(self, request: Request) -> tuple[Attempt, Routed]:
         names, tried = in_turn(request), 0
         asked = next(names)
         while True:

@@ -78,6 +78,8 @@ class Queues:
 
     def freed(self, worker: Service) -> Ticket | None:
         """A slot of a worker is free: return whose turn it is, nobody's if nobody waits for it."""
+        if not self._waiting:
+            return None
         able = [t for waiting in self._waiting.values() for t in waiting if worker in t.accepts]
         if not able:
             return None

@@ -295,5 +295,6 @@ def _in_words(spent: list[Usage]) -> str:
     """Write `prompt+completion`, `~` before it where part is estimated, `-` where the worker is not ours or tells nothing."""
     if not spent:
         return "-"
-    total = sum(spent, start=Usage(0, 0))
+    first, *others = spent
+    total = sum(others, start=first)
     return f"{'~' if total.estimated else ''}{total.prompt}+{total.completion}"
