@@ -8,7 +8,6 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import AsyncGeneratorType
@@ -178,37 +177,59 @@ class Exchange:
         self._reply.close()
 
 
-@asynccontextmanager
-async def put(
-    call: Call,
-    settings: RouterSettings,
-    deadlines: Deadlines,
-    read: Callable[[Exchange], Awaitable[Answer]],
-) -> AsyncIterator[Answer]:
-    """Send a request and let `read` make an answer of what comes, within the budgets; raise a `WorkerError`.
+class Sending:
+    """A request that is sent, entered once: with the answer that `read` makes of what comes, within the budgets.
 
-    Leaving before the end cuts the connection, so that the worker sees its caller go.
+    Entering raises a `WorkerError`. Leaving before the end cuts the connection, so that the worker sees its caller go.
     """
-    loop = asyncio.get_running_loop()
-    ends = loop.time() + settings.total_timeout
-    exchange: Exchange | None = None
-    try:
+
+    __slots__ = ("_answer", "_call", "_deadlines", "_exchange", "_read", "_settings")
+
+    def __init__(
+        self,
+        call: Call,
+        settings: RouterSettings,
+        deadlines: Deadlines,
+        read: Callable[[Exchange], Awaitable[Answer]],
+    ) -> None:
+        self._call = call
+        self._settings = settings
+        self._deadlines = deadlines
+        self._read = read
+        self._exchange: Exchange | None = None
+        self._answer: Answer | None = None
+
+    async def __aenter__(self) -> Answer:
+        call, settings, loop = self._call, self._settings, self._deadlines.loop
+        ends = loop.time() + settings.total_timeout
         try:
-            async with deadlines.within(min(settings.first_byte_timeout, settings.total_timeout)):
+            async with self._deadlines.within(
+                min(settings.first_byte_timeout, settings.total_timeout)
+            ):
                 head = request_head(call.start, call.headers, len(call.body))
-                exchange = Exchange(await call.place.ask(head, call.body), settings, ends, loop)
-                answer = await read(exchange)
+                reply = await call.place.ask(head, call.body)
+                self._exchange = Exchange(reply, settings, ends, loop)
+                self._answer = answer = await self._read(self._exchange)
         except OSError as error:
             raise _failure(error, settings) from error
-        try:
-            yield answer
         finally:
-            answer.broken = exchange.broken
-            if isinstance(answer.rest, AsyncGeneratorType):
-                await answer.rest.aclose()
-    finally:
-        if exchange is not None:
-            exchange.close()
+            if self._answer is None:
+                self._close()
+        return answer
+
+    async def __aexit__(self, *_: object) -> None:
+        answer, exchange = self._answer, self._exchange
+        try:
+            if answer is not None and exchange is not None:
+                answer.broken = exchange.broken
+                if isinstance(answer.rest, AsyncGeneratorType):
+                    await answer.rest.aclose()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        if self._exchange is not None:
+            self._exchange.close()
 
 
 async def get(places: Places, url: URL, *, at_most: int) -> tuple[int, bytes] | None:

@@ -27,10 +27,10 @@ from router.exchange import (
     SMALL_BYTES,
     Call,
     Exchange,
+    Sending,
     busy,
     get,
     headers_of,
-    put,
     read_plain,
     refusal,
 )
@@ -96,7 +96,8 @@ class OpenAIHttp:
             return await read_plain(exchange, Route.LOCAL)
 
         def ask(body: bytes) -> AbstractAsyncContextManager[Answer]:
-            return put(Call(place, start, headers, body), self._settings, self._deadlines, read)
+            call = Call(place, start, headers, body)
+            return Sending(call, self._settings, self._deadlines, read)
 
         if self._settings.stream_usage and request.stream and request.kind in usage.TEXT:
             return TellingUsage(self._takers, worker.api, body, ask)

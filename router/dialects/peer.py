@@ -25,9 +25,9 @@ from router.exchange import (
     MAX_REFUSAL_BYTES,
     Call,
     Exchange,
+    Sending,
     busy,
     headers_of,
-    put,
     read_plain,
     refusal,
 )
@@ -75,7 +75,7 @@ class Peer:
                 answer.load = reports.read(exchange.header(reports.HEADER))
                 return answer
 
-            async with put(call, self._links.settings, link.deadlines, read) as answer:
+            async with Sending(call, self._links.settings, link.deadlines, read) as answer:
                 yield answer
 
     async def alive(self, worker: Worker) -> bool:  # noqa: ARG002

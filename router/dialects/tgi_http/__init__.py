@@ -25,10 +25,10 @@ from router.exchange import (
     REFUSALS,
     Call,
     Exchange,
+    Sending,
     busy,
     get,
     headers_of,
-    put,
     refusal,
 )
 from router.links import Links
@@ -112,7 +112,7 @@ class TgiHttp:
                 exchange, telling.Stream(asked), form, self._settings.max_event_bytes
             )
 
-        return put(next(calls), self._settings, self._deadlines, read)
+        return Sending(next(calls), self._settings, self._deadlines, read)
 
     @asynccontextmanager
     async def _whole(
@@ -134,7 +134,7 @@ class TgiHttp:
                 )
                 return exchange.answer(body, Route.LOCAL, length=len(body))
 
-            async with put(call, self._settings, self._deadlines, read):
+            async with Sending(call, self._settings, self._deadlines, read):
                 pass
         if asked.stream:
             streamed = form.stream(events)
