@@ -12,11 +12,11 @@ import threading
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Literal, TextIO
+from typing import Any, Literal, TextIO
 
 from node.errors import NodeError
 from node.lines import Lines, writing_to
@@ -35,7 +35,8 @@ MAX_LINE = 8192
 
 _EXPECTED = (NodeError, RegistryError, RouterError, OSError)
 _FRAMES = 8
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_BLANK = vars(logging.makeLogRecord({}))
+_STANDARD = frozenset(_BLANK) | {"message", "asctime", "taskName"}
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
     ord("\n"): "\\n",
@@ -66,6 +67,7 @@ def configure(
     # What no line of ours shows need not be looked up for every line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001  (Python's logging HOWTO, "Optimization": nor who called)
+    logging.setLogRecordFactory(Record)
     root = logging.getLogger()
     for old in tuple(root.handlers):
         root.removeHandler(old)
@@ -85,6 +87,38 @@ def adopt(name: str) -> None:
         logger.removeHandler(old)
 
 
+class Record(logging.LogRecord):
+    """A record that knows nothing of the file that it was written in: there is one for every request, and no line shows it."""
+
+    def __init__(
+        self,
+        name: str,
+        level: int,
+        pathname: str,
+        lineno: int,
+        msg: object,
+        args: Any,
+        exc_info: Any,
+        _function: str | None = None,
+        sinfo: str | None = None,
+        **_more: object,
+    ) -> None:
+        # Not by `super`, which takes the path apart.
+        vars(self).update(_BLANK)
+        self.name, self.msg = name, msg
+        self.args = args[0] if args and len(args) == 1 and _named(args[0]) else args
+        self.levelno, self.levelname = level, logging.getLevelName(level)
+        self.pathname, self.lineno = pathname, lineno
+        self.exc_info, self.stack_info = exc_info, sinfo
+        self.created = now = time.time()
+        self.msecs = float(int(now % 1 * 1000))
+
+
+def _named(argument: object) -> bool:
+    # `%(name)s` in a template takes its values from a mapping.
+    return isinstance(argument, Mapping) and bool(argument)
+
+
 class ConsoleLine(logging.Formatter):
     """`19:04:11.250 INFO    modelvine.node  message  key=value`, local time."""
 
@@ -97,7 +131,9 @@ class ConsoleLine(logging.Formatter):
         level = f"{record.levelname:<7}"
         if self._colour:
             level = f"\x1b[{_COLOURS.get(record.levelname, '0')}m{level}\x1b[0m"
-        extra = "".join(f"  {key}={_escaped(str(value))}" for key, value in _extra(record).items())
+        extra = "".join(
+            [f"  {key}={_escaped(str(value))}" for key, value in _extra(record).items()]
+        )
         error = _error(record)
         cause = f"  [{error}]" if error else ""
         clock = f"{_local(int(record.created))}.{int(record.msecs):03d}"
@@ -134,6 +170,10 @@ class Log(logging.Handler):
         self.addFilter(repeats)
         self._repeats = repeats
         self._lines = Lines(write, due=self._due, lost=self._lost)
+
+    def createLock(self) -> None:  # noqa: N802  (logging's name)
+        """Make none: the filter and the lines have locks of their own."""
+        self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a record; nobody waits for it to be written."""
@@ -253,7 +293,7 @@ def _escaped(text: str) -> str:
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:
     given = vars(record)
-    if given.keys() <= _STANDARD:
+    if len(given) == len(_BLANK):
         return {}
     return {key: value for key, value in given.items() if key not in _STANDARD}
 

@@ -26,8 +26,10 @@ def _as_before() -> Iterator[None]:
     """Give the process its own logging back."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    factory = logging.getLogRecordFactory()
     yield
     root.handlers[:] = handlers
+    logging.setLogRecordFactory(factory)
     root.setLevel(level)
 
 
@@ -198,3 +200,15 @@ def test_the_count_of_warnings_is_bounded() -> None:
     for number in range(MAX_TEMPLATES * 2):
         repeats.filter(record(f"template {number} %s", level=logging.WARNING))
     assert len(repeats._seen) == MAX_TEMPLATES
+
+
+def test_records_are_made_with_what_logging_makes_of_their_arguments() -> None:
+    stream = written("console")
+    log = logging.getLogger("modelvine.test")
+    made = logging.getLogRecordFactory()("n", logging.INFO, "p.py", 7, "m", (), None)
+    assert vars(made).keys() == vars(logging.LogRecord("n", 20, "p.py", 7, "m", (), None)).keys()
+    log.info("%(first)s and %(second)s", {"first": 1, "second": 2})
+    log.info("one %s", {})
+    log.info("more", extra={"key": "value"})
+    lines = [line.partition("modelvine.test  ")[2] for line in stream.getvalue().splitlines()]
+    assert lines == ["1 and 2", "one {}", "more  key=value"]
