@@ -20,44 +20,6 @@ class GivenUp(TimeoutError):
     """The wait was ended before its time: there is nothing to wait for any more."""
 
 
-class Interruptible:
-    """A body that may be ended from outside, with the manners of `asyncio.timeout`; it has no timer of its own."""
-
-    __slots__ = ("_cancelling", "_loop", "_outcome", "_task")
-
-    _task: "asyncio.Task[object]"
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._outcome: Exception | None = None
-
-    def __enter__(self) -> None:
-        task = asyncio.current_task(self._loop)
-        if task is None:
-            raise RuntimeError("what may be ended needs a task to cancel")
-        self._task = task
-        self._cancelling = task.cancelling()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._outcome is None:
-            return
-        # Somebody else may have cancelled the task as well; then that is what happened.
-        ours = self._task.uncancel() <= self._cancelling
-        if ours and kind is not None and issubclass(kind, asyncio.CancelledError):
-            raise self._outcome from error
-
-    def end(self, outcome: Exception) -> None:
-        """End the body now, so that it raises `outcome`; what has been ended stays so."""
-        if self._outcome is None:
-            self._outcome = outcome
-            self._task.cancel()
-
-
 class Deadlines:
     """The deadlines of one event loop."""
 
@@ -80,7 +42,7 @@ class Deadlines:
         """End every wait now, with `GivenUp`; short ones, which have a timer of their own, end by themselves."""
         waiting, self._due = self._due, {}
         for deadline in set().union(*waiting.values()):
-            deadline.end(GivenUp())
+            deadline.pass_(GivenUp)
 
     def _add(self, deadline: "_Deadline", seconds: float) -> int:
         loop = self.loop
@@ -101,30 +63,45 @@ class Deadlines:
         now = math.floor(loop.time() / GRAIN)
         for slot in [slot for slot in self._due if slot <= now]:
             for deadline in self._due.pop(slot):
-                deadline.end(TimeoutError())
+                deadline.pass_(TimeoutError)
         # An idle node has no timer.
         self._timer = loop.call_later(GRAIN, self._look, loop) if self._due else None
 
 
-class _Deadline(Interruptible):
-    """One body's deadline."""
+class _Deadline:
+    """One body's deadline, with the manners of `asyncio.timeout`."""
 
-    __slots__ = ("_deadlines", "_seconds", "_slot")
+    __slots__ = ("_cancelling", "_deadlines", "_passed", "_seconds", "_slot", "_task")
+
+    _task: "asyncio.Task[object]"
 
     def __init__(self, deadlines: Deadlines, seconds: float) -> None:
-        super().__init__(deadlines.loop)
         self._deadlines = deadlines
         self._seconds = seconds
+        self._passed: type[TimeoutError] | None = None
 
-    async def __aenter__(self) -> None:
-        self.__enter__()
+    async def __aenter__(self) -> "_Deadline":
+        task = asyncio.current_task(self._deadlines.loop)
+        if task is None:
+            raise RuntimeError("a deadline needs a task to cancel")
+        self._task = task
+        self._cancelling = task.cancelling()
         self._slot = self._deadlines._add(self, self._seconds)  # noqa: SLF001  (one mechanism in two classes)
+        return self
 
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        _trace: TracebackType | None,
     ) -> None:
         self._deadlines._remove(self, self._slot)  # noqa: SLF001
-        self.__exit__(kind, error, trace)
+        # Somebody else may have cancelled the task as well; then that is what happened.
+        ours = self._passed is not None and self._task.uncancel() <= self._cancelling
+        if ours and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise (self._passed or TimeoutError) from error
+
+    def pass_(self, outcome: type[TimeoutError]) -> None:
+        """The time is over; the body ends with `outcome`."""
+        self._passed = outcome
+        self._task.cancel()

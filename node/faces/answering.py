@@ -97,7 +97,7 @@ async def _pass_on(
     with KeepAlive(out, settings.keep_alive if audible else 0, {"x-request-id": report.id}):
         try:
             async with _asked(context, request, report) as routed:
-                context.metrics.answering(report.kind, time.monotonic() - report.began)
+                context.metrics.answering(str(report.kind), time.monotonic() - report.began)
                 if request.fallbacks:
                     report.model = routed.candidate.service.model
                 headers = _headers(context, routed, report)
@@ -239,7 +239,7 @@ class WholeEvents:
 
 def _headers(context: Serving, routed: Routed, report: _Report) -> dict[str, str]:
     answer, worker = routed.answer, routed.candidate.worker
-    report.node, report.route = routed.candidate.node, answer.route.value
+    report.node, report.route = routed.candidate.node, str(answer.route)
     report.attempts, report.status = routed.attempts, answer.status
     headers = {
         **answer.headers,
@@ -268,7 +268,7 @@ def _refused(error: Exception, report: _Report) -> web.Response:
 def _conclude(context: Serving, report: _Report) -> None:
     seconds = time.monotonic() - report.began
     context.metrics.ended(
-        report.kind.value,
+        str(report.kind),
         status=report.status,
         seconds=seconds,
         taken=report.taken,
@@ -281,7 +281,7 @@ def _conclude(context: Serving, report: _Report) -> None:
         "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f tokens=%s",
         report.id,
         report.model,
-        report.kind.value,
+        report.kind,
         report.node,
         report.route,
         report.attempts,

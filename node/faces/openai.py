@@ -3,7 +3,8 @@
 Bodies stay bytes: only the model's name, `stream` and `project` are read from them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from node import web
@@ -48,11 +49,9 @@ def link_routes(context: Serving) -> list[web.RouteDef]:
 
 
 def _asking(context: Serving, kind: Kind, *, own_only: bool) -> web.Handler:
-    async def handle(http: web.Request) -> web.Answer:
-        async def ask() -> Request:
-            return await read_request(context, http, kind, own_only=own_only)
-
-        return await answer(context, http, kind, ask, to_peer=own_only)
+    def handle(http: web.Request) -> Awaitable[web.Answer]:
+        ask = partial(read_request, context, http, kind, own_only=own_only)
+        return answer(context, http, kind, ask, to_peer=own_only)
 
     return handle
 

@@ -18,6 +18,7 @@ COMMENT = b": keep-alive\n\n"
 AT_ONCE_BYTES = 32 * 1024
 """Bytes that nobody has to wait for: half of what asyncio buffers before it makes a writer wait."""
 
+_NOT_BEGUN = web.StreamResponse()
 _LONGEST_END = 3
 _PIECE_BYTES = 64 * 1024
 
@@ -30,7 +31,7 @@ class Outgoing:
     def __init__(self, http: web.Request, *, patience: float) -> None:
         self._http = http
         self._patience = patience
-        self._response = web.StreamResponse()
+        self._response = _NOT_BEGUN
         self._tail = b""
         self._ended = self._event_stream = False
         self.sent = 0

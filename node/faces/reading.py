@@ -74,7 +74,7 @@ async def read_raw(request: web.Request, *, limit: int, idle: float, rate: int =
         try:
             # Most bodies are here already, all of them: then there is nothing to wait for.
             if request.complete:
-                piece = await request.some()
+                piece = request.rest()
             else:
                 now = asyncio.get_running_loop().time()
                 began = began or now

@@ -47,6 +47,7 @@ class Wire(Protocol):
     """What a message needs of the connection that it came by, or goes by."""
 
     transport: asyncio.Transport | None
+    address: str
 
     @property
     def room(self) -> Room:
@@ -142,9 +143,7 @@ class Request:
     @property
     def remote(self) -> str:
         """The caller's address, `""` once it is gone."""
-        transport = self.wire.transport
-        name = transport.get_extra_info("peername") if transport else None
-        return str(name[0]) if isinstance(name, tuple) else ""
+        return self.wire.address if self.wire.transport else ""
 
     @property
     def ended(self) -> bool:
@@ -155,6 +154,11 @@ class Request:
     def waiting(self) -> int:
         """Bytes of the body that have come and were not read."""
         return self._size
+
+    def rest(self) -> bytes:
+        """Return what has come of the body and was not read; of one that is complete, all that is left."""
+        pieces, self._pieces, self._size = self._pieces, [], 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def some(self) -> bytes:
         """Return the next bytes of the body as soon as there are any, `b""` at its end; raise a `Fault` when it breaks off."""
@@ -169,8 +173,7 @@ class Request:
                 await self._waiter
             finally:
                 self._waiter = None
-        pieces, self._pieces, self._size = self._pieces, [], 0
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return self.rest()
 
     def expect(self, size: int) -> None:
         """Raise `NoRoom` where a body of so many bytes could not be held now. None are set aside: it may never come."""
