@@ -54,7 +54,8 @@ class Place:
 
     async def ask(self, head: bytes, body: bytes) -> Reply:
         """Send a request; return the answer once its head is there, or raise `HttpError`."""
-        connection = await self._kept()
+        # Most often one lies here, and there is nothing to wait for.
+        connection = self._idle_one() or await self._kept()
         if connection is not None:
             try:
                 return await connection.ask(head, body)
@@ -107,15 +108,20 @@ class Place:
 
     # How.
 
+    def _idle_one(self) -> Connection | None:
+        while self._idle:
+            # The one that was used last has the best chance to stand still.
+            connection, since = self._idle.pop()
+            if connection.quiet and monotonic() - since < _IDLE_SECONDS:
+                return connection
+            connection.abort()
+        return None
+
     async def _kept(self) -> Connection | None:
         """Return an idle connection, or nothing when a new one may be opened; wait while neither is so."""
         while True:
-            while self._idle:
-                # The one that was used last has the best chance to stand still.
-                connection, since = self._idle.pop()
-                if connection.quiet and monotonic() - since < _IDLE_SECONDS:
-                    return connection
-                connection.abort()
+            if (connection := self._idle_one()) is not None:
+                return connection
             if self.closed or len(self._known) + self._dialling < self._limit:
                 return None
             turn = asyncio.get_running_loop().create_future()

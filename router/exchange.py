@@ -112,7 +112,8 @@ class Exchange:
         """Read until the end, or until more than `limit` bytes are there."""
         pieces: list[bytes] = []
         size = 0
-        while size <= limit and (chunk := await self._reply.some()):
+        while size <= limit and not self._reply.ended:
+            chunk = await self._reply.some()
             pieces.append(chunk)
             size += len(chunk)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -128,9 +129,10 @@ class Exchange:
             raise WorkerFailed("the worker's answer is empty")
         if length is not None and length > self._settings.max_answer_bytes:
             raise WorkerFailed("the answer is longer than `max_answer_bytes`")
-        if self.header("content-encoding") not in ("", "identity"):
+        headers = self._reply.headers
+        if headers.get("content-encoding", "") not in ("", "identity"):
             raise WorkerFailed("the answer is packed in a way that was not asked for")
-        shown = {name: value for name in _SHOWN if (value := self.header(name))}
+        shown = {name: headers[name] for name in _SHOWN if headers.get(name)}
         rest = NOTHING if self.ended else self.rest(len(first))
         return Answer(self.status, self.content_type, first, rest, route, length, shown)
 
