@@ -13,7 +13,8 @@ from router.requests import Kind
 from router.stops import Stops
 from router.usage import Usage, told
 
-_REASONS: Mapping[object, Reason] = {"length": "length", "tool_calls": "tool_calls"}
+_MOST_TOKENS = 2**53
+_REASONS: Mapping[str, Reason] = {"length": "length", "tool_calls": "tool_calls"}
 
 
 class Stream:
@@ -80,7 +81,7 @@ def whole(asked: Asked, choice: int, body: bytes, prompt_tokens: str) -> list[Ev
             details = said.get("details")
             reason = details.get("finish_reason") if isinstance(details, dict) else None
             spent = _of_details(asked, choice, details, prompt_tokens)
-            return _cut(asked, choice, text, _REASONS.get(reason, "stop"), spent)
+            return _cut(asked, choice, text, _reason(reason), spent)
     raise WorkerFailed("the worker's answer has no text")
 
 
@@ -116,6 +117,10 @@ def read_by(asked: Asked, choice: int) -> int:
     return -(-len(orjson.dumps(asked.messages)) // USUAL_BYTES)
 
 
+def _reason(said: object) -> Reason:
+    return _REASONS.get(said, "stop") if isinstance(said, str) else "stop"
+
+
 def _of_token(said: Mapping[str, object]) -> tuple[str, Reason | None]:
     match said:
         case {"token": {"text": str(text), **rest}}:
@@ -123,7 +128,7 @@ def _of_token(said: Mapping[str, object]) -> tuple[str, Reason | None]:
             ended = isinstance(details, dict) or isinstance(said.get("generated_text"), str)
             reason = details.get("finish_reason") if isinstance(details, dict) else None
             shown = "" if rest.get("special") is True else text
-            return shown, _REASONS.get(reason, "stop") if ended else None
+            return shown, _reason(reason) if ended else None
     raise WorkerFailed("an event of the worker's stream has no token")
 
 
@@ -131,7 +136,7 @@ def _of_chunk(said: Mapping[str, object]) -> tuple[str, Reason | None]:
     match said.get("choices"):
         case [{"delta": dict(delta), **rest}, *_]:
             text, reason = delta.get("content"), rest.get("finish_reason")
-            ended = _REASONS.get(reason, "stop") if reason else None
+            ended = _reason(reason) if reason else None
             return (text if isinstance(text, str) else ""), ended
         case []:
             return "", None
@@ -141,12 +146,12 @@ def _of_chunk(said: Mapping[str, object]) -> tuple[str, Reason | None]:
 def _of_details(asked: Asked, choice: int, details: object, prompt_tokens: str) -> Usage | None:
     """Return the usage that the details of a text tell; of the prompt newer servers and a header of old ones do."""
     match details:
-        case {"generated_tokens": int(written), **rest} if written >= 0:
+        case {"generated_tokens": int(written), **rest} if 0 <= written <= _MOST_TOKENS:
             pass
         case _:
             return None
     match rest.get("input_length"), rest.get("prefill"):
-        case int(read), _:
+        case int(read), _ if 0 <= read <= _MOST_TOKENS:
             return Usage(read, written)
         case _, [*prefill] if prefill:
             return Usage(len(prefill), written)
@@ -168,7 +173,7 @@ def _chat(asked: Asked, choice: int, said: Mapping[str, object]) -> list[Event]:
         return [*calls, End("tool_calls", choice), spent or _estimate(asked, choice, 0)]
     if asked.tool_choice in ("required", "named"):
         raise WorkerFailed("the worker called no tool")
-    reason = _REASONS.get(rest.get("finish_reason"), "stop")
+    reason = _reason(rest.get("finish_reason"))
     return _cut(asked, choice, text if isinstance(text, str) else "", reason, spent)
 
 

@@ -1,15 +1,19 @@
 """How the router speaks to a TGI server: what it is asked, what becomes of what it says, and of its failures."""
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router.canonical import read
 from router.dialects import Answer, Dialect, Route
 from router.dialects.tgi_http import ENDPOINTS, create, endpoint
 from router.dialects.tgi_http.telling import Stream
+from router.dialects.tgi_http.telling import whole as in_one_piece
 from router.dialects.tgi_http.words import CHAT_TOKENS, COMPLETION_TOKENS
 from router.dialects.tgi_http.words import read as read_and_say
 from router.errors import (
@@ -21,6 +25,7 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnable,
 )
+from router.rendering import Form
 from router.requests import Kind
 from router.usage import Usage
 from tests.router.world import QUICK, chat, links, own, until, whole
@@ -492,3 +497,44 @@ def test_details_that_tell_nothing_leave_an_estimate(details: bytes) -> None:
     said = b'{"token":{"text":"a","special":false},"generated_text":"a","details":%b}' % details
     *_, spent = stream.take(said)
     assert spent == Usage(2, 1, estimated=True)
+
+
+WORDS_OF_TGI = st.sampled_from([
+    "token", "text", "special", "details", "generated_text", "generated_tokens", "finish_reason", "input_length", "prefill",
+    "choices", "delta", "message", "content", "tool_calls", "function", "name", "arguments", "error", "error_type", "usage",
+    "prompt_tokens", "completion_tokens", "length", "look", "notify_error",
+])  # fmt: skip
+NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.floats(allow_nan=False)
+JSON = st.recursive(
+    st.none() | NUMBERS | WORDS_OF_TGI,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS_OF_TGI, inner, max_size=4),
+    max_leaves=12,
+)
+SOMETHING = JSON | st.fixed_dictionaries(
+    {"token": st.fixed_dictionaries({"text": WORDS_OF_TGI}), "generated_text": WORDS_OF_TGI,
+     "details": st.fixed_dictionaries({"generated_tokens": NUMBERS, "input_length": NUMBERS, "finish_reason": JSON})},
+) | st.fixed_dictionaries(
+    {"choices": st.tuples(st.fixed_dictionaries(
+        {"delta": JSON, "finish_reason": JSON,
+         "message": st.fixed_dictionaries({"content": JSON, "tool_calls": JSON})}
+    ))},
+)  # fmt: skip
+
+
+@given(SOMETHING, st.sampled_from([Kind.CHAT, Kind.COMPLETION]))
+def test_whatever_a_worker_says_it_is_an_answer_or_a_failure(said: object, kind: Kind) -> None:
+    asked = read(
+        chat(kind=kind, body=orjson.dumps({"model": "m", **HELLO, **ONCE, "tools": [LOOK]}))
+    )
+    form = Form("x", 1, "m", kind)
+    body = orjson.dumps(said)
+    for tell in (Stream(asked).take, partial(in_one_piece, asked, 0, prompt_tokens="5")):
+        try:
+            events = tell(body)
+        except WorkerError:
+            continue
+        written, spent = form.whole(events)
+        assert orjson.loads(written)["usage"]["prompt_tokens"] == spent.prompt
+        assert 0 <= spent.prompt <= 2**53
+        assert 0 <= spent.completion <= 2**53
+        assert all(map(form.event, events))
