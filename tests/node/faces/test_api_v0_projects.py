@@ -316,6 +316,7 @@ class TestKeys:
         ({}, "openai_http"),
         ({"dialect": "openai"}, "openai_http"),
         ({"dialect": "openai_http"}, "openai_http"),
+        ({"dialect": "tgi"}, "tgi_http"),
     ],
 )
 async def test_a_registration_may_say_more_than_the_seed_asks(alone, given, dialect):
