@@ -110,13 +110,7 @@ class Exchange:
 
     async def at_most(self, limit: int) -> bytes:
         """Read until the end, or until more than `limit` bytes are there."""
-        pieces: list[bytes] = []
-        size = 0
-        while size <= limit and not self._reply.ended:
-            chunk = await self._reply.some()
-            pieces.append(chunk)
-            size += len(chunk)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return await self._reply.at_most(limit)
 
     @property
     def ended(self) -> bool:

@@ -18,9 +18,8 @@ HEAD_BYTES = 64 * 1024
 FULL_BYTES = 64 * 1024
 """Bytes of a body that wait for their reader before the socket is left unread, until all of them are taken."""
 
-_INWARD = memoryview(
-    bytearray(64 * 1024)
-)  # of event loops in one thread; uvloop's own is four times as long
+_INWARD = memoryview(bytearray(256 * 1024))  # of all connections of event loops in one thread
+_LITTLE = _INWARD[:FULL_BYTES]
 
 _PIECE_COST = 64
 """What a piece of a body counts for beyond its bytes: of tiny ones, that is what they take in memory."""
@@ -62,6 +61,7 @@ class Reply:
 
     __slots__ = (
         "_connection",
+        "_enough",
         "_error",
         "_loop",
         "_pieces",
@@ -82,6 +82,7 @@ class Reply:
         self._loop = connection.loop
         self._pieces: list[bytes] = []
         self._size = 0
+        self._enough = 0
         self._waiter: asyncio.Future[None] | None = None
         self._error: HttpError | None = None
 
@@ -103,6 +104,20 @@ class Reply:
         pieces, self._pieces, self._size = self._pieces, [], 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    async def at_most(self, limit: int) -> bytes:
+        """Return the rest, or more than `limit` bytes of it, read in big pieces; raise `HttpError` when it breaks off."""
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            while size <= limit and not self.ended:
+                self._enough = limit + 1 - size
+                piece = await self.some()
+                pieces.append(piece)
+                size += len(piece)
+        finally:
+            self._enough = 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
     def close(self) -> None:
         """Let go of the connection: cut it, unless the answer is complete."""
         connection, self._connection = self._connection, None
@@ -110,6 +125,11 @@ class Reply:
             connection.abort()
 
     # The connection's side.
+
+    @property
+    def much(self) -> bool:
+        """Whether its reader waits for more than a little."""
+        return self._enough > FULL_BYTES
 
     async def head(self) -> None:
         """Wait until status and headers are there; raise `HttpError`."""
@@ -122,8 +142,9 @@ class Reply:
         """Take in bytes of the body; return whether that is enough for now."""
         self._pieces.append(piece)
         self._size += len(piece) + _PIECE_COST
-        self.wake()
-        return self._size >= FULL_BYTES
+        if self._size >= self._enough:
+            self.wake()
+        return self._size >= max(FULL_BYTES, self._enough)
 
     def finish(self) -> None:
         """The answer is complete, and the connection somebody else's."""
@@ -223,11 +244,12 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         transport.write(head)
         self._writing = True
+        pieces = memoryview(body)
         for start in range(0, len(body), _PIECE_BYTES):
             # A worker may refuse a long body before it has read it.
             if reply.status or transport.is_closing():
                 return
-            transport.write(body[start : start + _PIECE_BYTES])
+            transport.write(pieces[start : start + _PIECE_BYTES])
             if self._writable is not None:
                 await self._writable
         self._writing = False
@@ -256,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Return where the next bytes go: one place for all, since they are taken out before anything else is read."""
-        return _INWARD
+        return _INWARD if self._reply is not None and self._reply.much else _LITTLE
 
     def buffer_updated(self, count: int) -> None:
         """Take in bytes."""

@@ -21,6 +21,7 @@ AT_ONCE_BYTES = 32 * 1024
 _NOT_BEGUN = web.StreamResponse()
 _LONGEST_END = 3
 _PIECE_BYTES = 64 * 1024
+_LOOKS = 16  # at what a slow caller takes, in the time that it may take nothing
 
 
 class Outgoing:
@@ -67,9 +68,10 @@ class Outgoing:
         if len(chunk) <= AT_ONCE_BYTES and self._unread() == 0:
             self._response.write(chunk)
             return
-        # In pieces, for what is not read is held by the transport as well.
-        for start in range(0, len(chunk), _PIECE_BYTES):
-            self._response.write(chunk[start : start + _PIECE_BYTES])
+        # In pieces where the transport holds a copy of what is not read: in chunks, and in TLS.
+        step = len(chunk) if self._uncopied() else _PIECE_BYTES
+        for start in range(0, len(chunk), step):
+            self._response.write(chunk[start : start + step])
             await self._drained()
 
     async def end(self, last: bytes = b"") -> None:
@@ -90,19 +92,35 @@ class Outgoing:
         if self._http.transport is not None:
             self._http.transport.abort()
 
+    def _uncopied(self) -> bool:
+        transport = self._http.transport
+        plain = transport is not None and transport.get_extra_info("sslcontext") is None
+        return plain and self._response.length is not None
+
     def _unread(self) -> int:
         transport = self._http.transport
         return transport.get_write_buffer_size() if transport is not None else -1
 
     async def _drained(self) -> None:
-        if self._unread() == 0:
+        unread = self._unread()
+        if unread == 0:
             return
-        try:
-            async with asyncio.timeout(self._patience):
-                await self._response.drain()
-        except TimeoutError as error:
-            self.cut()
-            raise ConnectionResetError("the caller stopped reading") from error
+        clock = asyncio.get_running_loop().time
+        taken = clock()
+        while unread:
+            try:
+                async with asyncio.timeout(self._patience / _LOOKS):
+                    await self._response.drain()
+            except TimeoutError as error:
+                # Of much at once, some may have been taken.
+                before, unread = unread, self._unread()
+                if unread != before:
+                    taken = clock()
+                elif clock() - taken >= self._patience:
+                    self.cut()
+                    raise ConnectionResetError("the caller stopped reading") from error
+            else:
+                return
 
 
 class KeepAlive:

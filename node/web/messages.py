@@ -214,6 +214,9 @@ class Request:
             self._waiter.set_result(None)
 
 
+_JOINED_BYTES = 64 * 1024  # of a body, sent in one with its head: more is not copied for that
+
+
 class Response:
     """An answer that is whole."""
 
@@ -291,8 +294,11 @@ class StreamResponse:
         transport = self._wire.transport if self._wire else None
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the caller is gone")
-        if self._head:
-            data, self._head = self._head + data, b""
+        head, self._head = self._head, b""
+        if head and len(data) <= _JOINED_BYTES:
+            data = head + data
+        elif head:
+            transport.write(head)
         transport.write(data)
 
 

@@ -225,6 +225,29 @@ async def test_the_socket_is_left_unread_while_nobody_reads_the_answer() -> None
     assert await more == b"x"
 
 
+async def test_who_wants_much_is_read_for_until_it_is_there() -> None:
+    exchange = Exchange()
+    await exchange.ask()
+    exchange.say(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n")
+    reply = await exchange.asking
+    many = asyncio.ensure_future(reply.at_most(10 * FULL_BYTES))
+    await asyncio.sleep(0)
+    for _ in range(9):
+        exchange.say(b"x" * FULL_BYTES)
+        assert exchange.wire.reading
+        await asyncio.sleep(0)
+        assert not many.done()
+    exchange.say(b"x" * (FULL_BYTES + 1))
+    assert not exchange.wire.reading
+    assert len(await many) == 10 * FULL_BYTES + 1
+    # The next reader is one who wants little.
+    more = asyncio.ensure_future(reply.some())
+    await asyncio.sleep(0)
+    exchange.say(b"x" * FULL_BYTES)
+    assert not exchange.wire.reading
+    assert len(await more) == FULL_BYTES
+
+
 async def test_an_answer_that_is_closed_early_cuts_the_connection() -> None:
     exchange = Exchange()
     await exchange.ask()

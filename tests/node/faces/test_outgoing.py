@@ -1,13 +1,15 @@
 """What a caller hears while it waits, over every way to the worker, and what becomes of one who does not read."""
 
 import asyncio
+import socket
 from contextlib import suppress
 from dataclasses import dataclass
 
 import orjson
 import pytest
 
-from node.faces.outgoing import COMMENT
+from node import web
+from node.faces.outgoing import COMMENT, Outgoing
 from registry.mesh.memory_net import MemoryNet
 from registry.records import Reach
 from router.certificate import certificate_of
@@ -220,3 +222,33 @@ async def test_a_caller_who_does_not_read_presses_back_on_the_worker_and_is_cut_
         assert [row.ended for row in rows] == ["499"]
     # What it could write is what fits the buffers of sockets, and some hundred KiB of ours.
     assert taken[0] < 50_000_000
+
+
+class Long:
+    """Answers with more at once than sockets hold."""
+
+    async def answer(self, request):
+        out = Outgoing(request, patience=0.3)
+        out.begin(200, {"content-type": "text/plain"}, length=12_000_000)
+        await out.end(b"x" * 12_000_000)
+        return out.response
+
+    def refuse(self, fault, said):
+        return web.Response(status=400)
+
+
+async def test_who_reads_a_long_answer_slowly_is_not_cut_off():
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = web.Server(Long())
+    await server.listen(listener)
+    reader, writer = await asyncio.open_connection(*listener.getsockname(), limit=64 * 1024)
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    left = 12_000_000
+    while left:
+        piece = await reader.read(200_000)
+        assert piece
+        left -= len(piece)
+        await asyncio.sleep(0.01)
+    writer.close()
+    await server.close(within=1)
