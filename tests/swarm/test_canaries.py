@@ -49,6 +49,7 @@ TRAVELS = frozenset(
     {
         b"host", b"accept", b"accept-encoding", b"content-type", b"content-length", b"x-request-id", b"traceparent",
         b"tracestate", b"x-modelvine-hop", b"x-modelvine-project", b"x-modelvine-cid", b"x-modelvine-wait",
+        b"x-modelvine-via",
     }
 )  # fmt: skip
 """What a node tells another of a request, besides its body."""
@@ -77,6 +78,7 @@ async def worker(nodes: list[Node], client: Client) -> AsyncIterator[OpenAIWorke
     async with running() as worker:
         await client.register(nodes[0], "canaries", [MODEL], f"{worker.url}/v1?key={WORKER_KEY}")
         await client.listed(nodes, MODEL)
+        await client.agreed(nodes)
         yield worker
         await client.unregister(nodes[0], "canaries")
 

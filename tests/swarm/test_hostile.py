@@ -122,6 +122,7 @@ async def worker(nodes: list[Node], client: Client) -> AsyncIterator[OpenAIWorke
     async with running() as worker:
         await client.register(nodes[0], "hostile", [MODEL], worker.url)
         await client.listed(nodes, MODEL)
+        await client.agreed(nodes)
         yield worker
         await client.unregister(nodes[0], "hostile")
 

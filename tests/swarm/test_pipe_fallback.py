@@ -36,6 +36,8 @@ async def worker(three: list[Node], hidden: Node, client: Client) -> AsyncIterat
     async with running() as worker:
         await client.register(hidden, MODEL, [MODEL], worker.url)
         await client.listed(three, MODEL)
+        # It may be listed still from the test before, and about to be unregistered.
+        await client.agreed([*three, hidden])
         yield worker
         await client.unregister(hidden, MODEL)
 
