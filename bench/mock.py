@@ -1,8 +1,11 @@
-"""Which worker costs next to nothing? One in C, at a port of its own that it keeps."""
+"""Which worker costs next to nothing, and who asks it? Two programs in C; the worker keeps a port of its own."""
 
+import asyncio
+import json
 import signal
 import socket
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -44,3 +47,22 @@ class Mock:
 
     def _run(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen([str(_MOCK), "-p", str(self.port)], stdin=subprocess.DEVNULL)
+
+
+async def load(mode: str, url: str, body: Path, *more: str, **options: float) -> Mapping:
+    """Run the load generator, and return what it says."""
+    words = [mode, "-u", url, "-b", str(body), *more]
+    for name, value in options.items():
+        words += [f"-{name}", f"{value:g}"]
+    process = await asyncio.create_subprocess_exec(
+        str(LOADGEN), *words, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    said = json.loads(output)
+    if "fatal" in said:
+        raise RuntimeError(said["fatal"])
+    return said

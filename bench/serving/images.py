@@ -5,6 +5,7 @@ import statistics
 import sys
 
 from bench.compare import call, running, until
+from bench.mock import load
 from bench.serving.rows import Row
 from bench.serving.scene import MODEL, Scene
 
@@ -31,7 +32,7 @@ async def measure(scene: Scene) -> list[Row]:
             for name, url in (("bare", bare), ("node", node.http)):
                 form = ("-t", f"multipart/form-data; boundary={BOUNDARY}")
                 for what, body, more in (("generations", generations, ()), ("edits", edits, form)):
-                    said = await scene.load(
+                    said = await load(
                         "req",
                         f"{url}/v1/images/{what}",
                         body,

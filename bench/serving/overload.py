@@ -6,6 +6,7 @@ from collections import Counter
 
 import orjson
 
+from bench.mock import load
 from bench.serving.rows import Row
 from bench.serving.scene import Scene
 from tests.swarm.load import Load
@@ -84,5 +85,5 @@ async def _peak(scene: Scene, node: Node) -> float:
     """Return how many requests a second are answered when as many ask as there are slots."""
     body = scene.body("narrow", orjson.dumps({"model": "narrow", "messages": []}))
     url = f"{node.http}/v1/chat/completions"
-    said = await scene.load("req", url, body, c=SLOTS, d=4, w=1)
+    said = await load("req", url, body, c=SLOTS, d=4, w=1)
     return float(said["rps"])

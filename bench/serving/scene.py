@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.compare import memory_mb
-from bench.mock import LOADGEN, Mock
+from bench.mock import Mock
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Swarm
 
@@ -42,24 +41,6 @@ class Scene:
         path = self.folder / f"{name}.body"
         path.write_bytes(content)
         return path
-
-    async def load(self, mode: str, url: str, body: Path, *more: str, **options: float) -> Mapping:
-        """Run the load generator, and return what it says."""
-        words = [mode, "-u", url, "-b", str(body), *more]
-        for name, value in options.items():
-            words += [f"-{name}", f"{value:g}"]
-        process = await asyncio.create_subprocess_exec(
-            str(LOADGEN), *words, stdout=asyncio.subprocess.PIPE
-        )
-        try:
-            output, _ = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-        said = json.loads(output)
-        if "fatal" in said:
-            raise RuntimeError(said["fatal"])
-        return said
 
 
 def resident(node: Node) -> float:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from bench.mock import load
 from bench.serving.rows import Row
 from bench.serving.scene import Scene, chat, resident
 
@@ -24,13 +25,13 @@ async def measure(scene: Scene) -> list[Row]:
     most = idle
     async with asyncio.TaskGroup() as group:
         # Streams begun before `d` has passed are followed to their end, twenty seconds longer at most.
-        load = group.create_task(
-            scene.load("stream", url, body, c=STREAMS, d=CHUNKS * DELAY - 10, w=0, e=CHUNKS)
+        asking = group.create_task(
+            load("stream", url, body, c=STREAMS, d=CHUNKS * DELAY - 10, w=0, e=CHUNKS)
         )
-        while not load.done():
+        while not asking.done():
             most = max(most, resident(node))
             await asyncio.sleep(0.5)
-    said = load.result()
+    said = asking.result()
     each = (most - idle) / STREAMS * KIB
     whole = int(said["ok"])
     return [

@@ -1,12 +1,10 @@
 """Who asks? The load generator in turns: at a steady rate, as fast as it goes with callers who hang up, and in streams."""
 
-import asyncio
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.mock import LOADGEN
+from bench.mock import load
 
 CONNECTIONS = 1_000
 """For the steady rate: enough for all who wait until a frozen worker is given up."""
@@ -70,18 +68,4 @@ class Crowd:
         self.seen.last_error = said["last_error"] or self.seen.last_error
 
     async def _run(self, mode: str, body: str, **options: float) -> Mapping:
-        words = [mode, "-u", self._url, "-b", str(self._bodies / body)]
-        for name, value in options.items():
-            words += [f"-{name}", f"{value:g}"]
-        process = await asyncio.create_subprocess_exec(
-            str(LOADGEN), *words, stdout=asyncio.subprocess.PIPE
-        )
-        try:
-            output, _ = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-        said = json.loads(output)
-        if "fatal" in said:
-            raise RuntimeError(said["fatal"])
-        return said
+        return await load(mode, self._url, self._bodies / body, **options)
