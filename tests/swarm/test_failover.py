@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -61,9 +62,9 @@ class Scene:
         await until(known, within=5, otherwise="not every replica is known")
 
     @asynccontextmanager
-    async def under_load(self) -> AsyncIterator[Load]:
-        """Ask for the model 20 times a second meanwhile."""
-        load = Load(self.client, self.entry, self.model)
+    async def under_load(self, rate: float = 20.0) -> AsyncIterator[Load]:
+        """Ask for the model so many times a second meanwhile."""
+        load = Load(self.client, self.entry, self.model, rate=rate)
         async with asyncio.TaskGroup() as group:
             group.create_task(load.run())
             try:
@@ -99,10 +100,15 @@ async def scene(
 
 
 async def _harm(
-    scene: Scene, what: str, harm: Callable[[], Awaitable[object]], *, after: float = 4.0
+    scene: Scene,
+    what: str,
+    harm: Callable[[], Awaitable[object]],
+    *,
+    after: float = 4.0,
+    rate: float = 20.0,
 ) -> tuple[list[Shot], float]:
     """Do harm in the middle of a load; return its shots, and when the harm was done."""
-    async with scene.under_load() as load:
+    async with scene.under_load(rate) as load:
         await asyncio.sleep(4)
         done = time.monotonic()
         await harm()
@@ -126,7 +132,8 @@ async def test_nobody_notices_that_a_serving_node_is_killed(scene: Scene) -> Non
 async def test_nobody_notices_that_a_worker_is_killed(scene: Scene) -> None:
     await scene.serve(nodes=2)
     victim = scene.workers[0]
-    await _harm(scene, "worker killed", lambda: asyncio.to_thread(scene.swarm.kill, victim))
+    kill = partial(asyncio.to_thread, scene.swarm.kill, victim)
+    await _harm(scene, "worker killed", kill, rate=40.0)
 
 
 async def test_a_worker_that_freezes_is_left_after_few_slow_requests_and_is_back_once_it_thaws(
