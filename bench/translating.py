@@ -1,68 +1,120 @@
-"""What does it cost to speak a worker's own protocol? CPU time of one request, and of one event of a stream, without sockets.
+"""What does it cost to speak another protocol? CPU time of one request, and of one event of a stream, without sockets.
 
 usage: python -m bench.translating
 
-Workers of OpenAI's protocol pay none of it: their bytes are passed on.
+A dialect speaks a worker's protocol on the node that has it, a face a client's on the node that was asked. OpenAI's clients and
+workers pay next to none of it: their bytes are passed on. A request has 2 KB of text.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import orjson
 
+from bench.voices import faces
+from registry.records import Service
 from router import canonical
-from router.dialects.tgi_http import words
-from router.dialects.tgi_http.telling import Stream
+from router.dialects import llama_stack_http, localai_grpc, remotellm_grpc, tgi_http
+from router.dialects.localai_grpc import telling
+from router.dialects.openai_http.endpoints import understood
 from router.rendering import Form
 from router.requests import Kind, Request
+from router.rpc.messages import LOCALAI, REMOTELLM, methods_of
+from router.saying import Told
 from router.sse import Splitter
+from router.translating import Words
+from router.wording import Wording
+from router.workers import Worker
 
 ROUNDS = 5
 
+_WORKER = Worker(Service("p", "m"), "http://127.0.0.1:1")
 _TEXT = "x" * 2_000
-_ASKED = {
+_ASKED: Mapping[Kind, Mapping[str, object]] = {
     Kind.CHAT: {"messages": [{"role": "user", "content": _TEXT}]},
     Kind.COMPLETION: {"prompt": _TEXT},
 }
 _CHUNK = {"index": 0, "delta": {"role": "assistant", "content": " word"}, "finish_reason": None}
-_SAID = {
-    Kind.CHAT: {"id": "", "created": 1, "model": "own", "choices": [_CHUNK]},
-    Kind.COMPLETION: {
-        "index": 1,
-        "token": {"id": 5, "text": " word", "logprob": -0.5, "special": False},
-        "generated_text": None,
-        "details": None,
-    },
+_PIECE = {"id": "m", "text": " word", "is_complete": False}
+_TOKEN = {
+    "index": 1,
+    "token": {"id": 5, "text": " word", "logprob": -0.5, "special": False},
+    "generated_text": None,
+    "details": None,
 }
+
+Run = Callable[[], bytes]
+Row = tuple[str, Run, Run | None]
+"""What is translated, a request of it, and an event where any is read."""
+
+
+def rows() -> Iterator[Row]:
+    """Return what is measured."""
+    yield openai_dialect()
+    chunk = {"id": "", "created": 1, "model": "own", "choices": [_CHUNK]}
+    yield dialect(tgi_http.WORDS, Kind.CHAT, chunk)
+    yield dialect(tgi_http.WORDS, Kind.COMPLETION, _TOKEN)
+    yield dialect(llama_stack_http.WORDS, Kind.CHAT, _PIECE)
+    yield localai_dialect(Kind.CHAT)
+    yield localai_dialect(Kind.COMPLETION)
+    yield remotellm_dialect()
+    yield from faces(_TEXT)
+
+
+def openai_dialect() -> Row:
+    """Have a worker of OpenAI's protocol asked: whether it knows the words is all that is looked at."""
+    request = request_of(Kind.CHAT)
+    return "OpenAI, dialect", lambda: understood(request), None
+
+
+def dialect(words: Words, kind: Kind, said: object) -> Row:
+    """Have a worker of a protocol over HTTP asked for a stream."""
+    request = request_of(kind)
+    event = b"data:" + orjson.dumps(said) + b"\n\n"
+    told, form = Told(canonical.read(request), words.part), Form("x", 1, "m", kind)
+    splitter = Splitter(max_event_bytes=len(event))
+
+    def ask() -> bytes:
+        return orjson.dumps(words.read(request, _WORKER)[1].bodies[0])
+
+    def hear() -> bytes:
+        [one] = splitter.feed(event)
+        return b"".join(map(form.event, told.take(one.data)))
+
+    return f"{words.name}, dialect, {_plural(kind)}", ask, hear
+
+
+def localai_dialect(kind: Kind) -> Row:
+    """Have a LocalAI backend asked for a stream."""
+    words, method = localai_grpc.WORDS, methods_of(LOCALAI)["PredictStream"]
+    request = request_of(kind)
+    asked, orders = words.read(request, _WORKER)
+    reply = method.told(message=b" word", tokens=1).SerializeToString()
+    told = Told(asked, telling.Replies(asked, 0, orders.bodies[0]).read)
+    form = Form("x", 1, "m", kind)
+
+    def hear() -> bytes:
+        return b"".join(map(form.event, told.take(method.told.FromString(reply))))
+
+    return f"{words.name}, dialect, {_plural(kind)}", _message(words, request, method.asked), hear
+
+
+def remotellm_dialect() -> Row:
+    """Have a RemoteLLM server asked: its answers come in one piece."""
+    words, method = remotellm_grpc.WORDS, methods_of(REMOTELLM)["Generate"]
+    ask = _message(words, request_of(Kind.COMPLETION), method.asked)
+    return f"{words.name}, dialect, {_plural(Kind.COMPLETION)}", ask, None
 
 
 def request_of(kind: Kind) -> Request:
-    """Ask for a stream, with 2 KB of text."""
+    """Return a request for a stream in OpenAI's words."""
     sampling = {"stream": True, "temperature": 0.5, "stop": ["END"]}
     body = orjson.dumps({"model": "m", **_ASKED[kind], **sampling})
     return Request("r", kind, "m", body, "application/json", stream=True)
 
 
-def asking(kind: Kind) -> Callable[[], bytes]:
-    """Return what reads a request and writes it in TGI's words."""
-    request = request_of(kind)
-    return lambda: orjson.dumps(words.read(request)[1].bodies[0])
-
-
-def passing(kind: Kind) -> Callable[[], bytes]:
-    """Return what reads one event of TGI's and writes it in OpenAI's form."""
-    event = b"data:" + orjson.dumps(_SAID[kind]) + b"\n\n"
-    told, form = Stream(canonical.read(request_of(kind))), Form("x", 1, "m", kind)
-    splitter = Splitter(max_event_bytes=len(event))
-
-    def run() -> bytes:
-        [said] = splitter.feed(event)
-        return b"".join(map(form.event, told.take(said.data)))
-
-    return run
-
-
-def microseconds(run: Callable[[], bytes], times: int) -> float:
+def microseconds(run: Callable[[], object], times: int) -> float:
     """Return the CPU time of one run: the least of several rounds, since others only add to it."""
     rounds = []
     for _ in range(ROUNDS):
@@ -74,10 +126,22 @@ def microseconds(run: Callable[[], bytes], times: int) -> float:
 
 
 def main() -> None:
-    """Print a row for each kind."""
-    for kind in (Kind.CHAT, Kind.COMPLETION):
-        request, event = microseconds(asking(kind), 2_000), microseconds(passing(kind), 20_000)
-        print(f"{kind.value}: {request:.1f} µs for a request, {event:.1f} µs for an event")
+    """Print a row for each."""
+    for name, ask, hear in rows():
+        event = f"{microseconds(hear, 20_000):.1f} µs for an event" if hear else "no event is read"
+        print(f"{name}: {microseconds(ask, 2_000):.1f} µs for a request, {event}")
+
+
+def _message(words: Wording, request: Request, kind: Any) -> Run:
+    def ask() -> bytes:
+        body = words.read(request, _WORKER)[1].bodies[0]
+        return bytes(kind(**body).SerializeToString())
+
+    return ask
+
+
+def _plural(kind: Kind) -> str:
+    return "chats" if kind is Kind.CHAT else "completions"
 
 
 if __name__ == "__main__":

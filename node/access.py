@@ -45,7 +45,7 @@ class Access:
 
     def change(self, request: web.Request) -> None:
         """Admit only who may change this node: a caller on this machine, or one with the control token."""
-        if not self.local(request) and not self._has_token(request):
+        if not self.local(request) and not self.holds_token(request):
             raise NotAllowed(
                 "only callers on this machine, or with the token in the data directory, may do this"
             )
@@ -64,7 +64,8 @@ class Access:
             return False
         return same_machine(caller[0], here[0])
 
-    def _has_token(self, request: web.Request) -> bool:
+    def holds_token(self, request: web.Request) -> bool:
+        """Whether the caller shows the control token, and so could read this node's own files."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         matches = hmac.compare_digest(given.encode(), self._token)
         return scheme.lower() == "bearer" and bool(self._token) and matches

@@ -1,36 +1,47 @@
 """What an operator can have this node do: register and unregister models. One use case a method.
 
 The order of effects is: durable on disk, then in the local table, then announced, then answered. Nothing is
-half-registered: what does not fit the record, or cannot be saved, changes nothing.
+half-registered: what does not fit the record, or cannot be saved, changes nothing. What workers say of themselves fills in what
+their operator left out; it is announced with the rest, and asked anew rather than stored.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from registry.errors import LimitReached
 from registry.records import Service
 from registry.service import Registry
 from registry.store import Change, Delete, Put, Space, Store
+from router.described import Described, taught
 from router.workers import Worker, Workers
 
 log = logging.getLogger("modelvine.agent")
 
 _WORKER = TypeAdapter(Worker)
 
+Told = Mapping[Worker, Described]
+"""What workers say of themselves, by what was registered."""
+
+_NOTHING: Told = MappingProxyType({})
+
 
 class Agent:
-    """This node's workers, and what the world is told of them."""
+    """This node's workers, and what the world is told of them: `registered`, and `workers` with what they say themselves."""
 
     def __init__(self, registry: Registry, store: Store) -> None:
         self._registry = registry
         self._store = store
         self._changing = asyncio.Lock()
         self._listeners: list[Callable[[Workers], Awaitable[None]]] = []
-        self.workers = Workers()
-        registry.saving.also(lambda: _difference(Workers(), self.workers))
+        self.registered = self.workers = Workers()
+        self._taught: dict[tuple[str, str, str], tuple[Worker, Worker]] = {}
+        """Workers as they were registered, and as they are known by their own words, where that is more."""
+        registry.saving.also(lambda: _difference(Workers(), self.registered))
 
     def on_change(self, listener: Callable[[Workers], Awaitable[None]]) -> None:
         """Have `listener` told of the workers whenever they change; a change is done when it returns, and it raises nothing."""
@@ -39,16 +50,19 @@ class Agent:
     async def restore(self) -> None:
         """Load the workers of the last run; raise `StoreUnavailable`."""
         rows = await self._store.read(Space.WORKERS)
-        self.workers = Workers.of(worker for row in rows.values() for worker in _thaw(row))
+        rows_read = (worker for row in rows.values() for worker in _thaw(row))
+        self.registered = self.workers = Workers.of(rows_read)
 
-    async def register_project(self, project: str, workers: Sequence[Worker]) -> None:
+    async def register_project(
+        self, project: str, workers: Sequence[Worker], told: Told = _NOTHING
+    ) -> None:
         """Make `workers` the whole list of a project here; raise `LimitReached` or `StoreUnavailable`."""
-        await self._change(lambda now: [*_others(now, project), *workers])
+        await self._change(lambda now: [*_others(now, project), *workers], told)
         log.info("registered project %s with %d models", project, len(workers))
 
-    async def register_model(self, worker: Worker) -> None:
+    async def register_model(self, worker: Worker, told: Told = _NOTHING) -> None:
         """Add or replace one worker; raise `LimitReached` or `StoreUnavailable`."""
-        await self._change(lambda now: [*now, worker])
+        await self._change(lambda now: [*now, worker], told)
         log.info("registered %s", _name(worker.service))
 
     async def unregister_project(self, project: str) -> bool:
@@ -64,20 +78,44 @@ class Agent:
         log.info("unregistered %s/%s, %d replicas", project, model, removed)
         return removed > 0
 
-    async def _change(self, change: Callable[[Workers], Iterable[Worker]]) -> int:
+    async def learn(self, told: Told) -> None:
+        """Take in what workers say of themselves now."""
+        try:
+            await self._change(lambda now: now, told)
+        except LimitReached as error:
+            log.warning("what workers say of themselves is not announced: %s", error)
+
+    async def _change(
+        self, change: Callable[[Workers], Iterable[Worker]], told: Told = _NOTHING
+    ) -> int:
         """Replace the table by what `change` makes of it; return how many workers are gone."""
         async with self._changing:
-            before, after = self.workers, Workers.of(change(self.workers))
+            before, after = self.registered, Workers.of(change(self.registered))
+            known = self._known(after, told)
+            workers = Workers.of(known.get(w.key, (w, w))[1] for w in after) if known else after
             changes = [*_difference(before, after)]
-            if changes:
-                services = after.services()
+            if changes or workers != self.workers:
+                services = workers.services()
                 self._registry.fits(services)
-                await self._registry.saving.write(changes, undo=_difference(after, before))
-                self.workers = after
+                if changes:
+                    await self._registry.saving.write(changes, undo=_difference(after, before))
+                self.registered, self.workers = after, workers
+                self._taught = known
                 await self._registry.announce(services)
                 for listener in self._listeners:
-                    await listener(after)
+                    await listener(workers)
             return len(before.by_key.keys() - after.by_key.keys())
+
+    def _known(
+        self, workers: Workers, told: Told
+    ) -> dict[tuple[str, str, str], tuple[Worker, Worker]]:
+        """Return those who said more of themselves than was registered, now or before."""
+        now = {w.key: (w, taught(w, said.of(w))) for w, said in told.items()}
+        return {
+            key: (registered, known)
+            for key, (registered, known) in {**self._taught, **now}.items()
+            if registered != known and workers.by_key.get(key) == registered
+        }
 
 
 def _others(workers: Workers, project: str) -> list[Worker]:

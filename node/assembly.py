@@ -69,7 +69,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         workers=lambda: agent.workers,
         presence=registry.presence,
         draining=lambda: registry.own.standing is not Standing.SERVING,
-        dialects={name: dialects.load(name)(links) for name in dialects.NAMES},
+        dialects=dialects.Spoken(links),
         policy=policies.load(settings.router.policy),
         settings=settings.router,
         now=time.monotonic,
@@ -78,6 +78,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         look=registry.look,
         silent=registry.silent,
         spawn=links.crew.spawn,
+        lingering=links.lingering,
     )
     exchange_load(registry, router)
     bootstrap = Bootstrap(

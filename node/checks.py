@@ -62,6 +62,38 @@ def _check_http(settings: Settings) -> None:
         )
 
 
+def _check_localai(settings: Settings) -> None:
+    _check_rpc(settings.faces.localai, settings.faces.localai_keys, settings)
+
+
+def _check_remotellm(settings: Settings) -> None:
+    _check_rpc(settings.faces.remotellm, settings.faces.remotellm_keys, settings)
+
+
+def _check_rpc(said: str, keys: str, settings: Settings) -> None:
+    if not said:
+        return
+    place = host_port(said)
+    if not (place.loopback or keys or settings.node.open):
+        raise ValueError(
+            "can be reached by other machines, and asks nobody for a key: name a file of keys, "
+            f"say --open if that is meant, or listen on 127.0.0.1:{place.port}"
+        )
+
+
+def _check_localai_keys(settings: Settings) -> None:
+    _check_keys(settings.faces.localai_keys)
+
+
+def _check_remotellm_keys(settings: Settings) -> None:
+    _check_keys(settings.faces.remotellm_keys)
+
+
+def _check_keys(file: str) -> None:
+    if file and not Path(file).is_file():
+        raise ValueError("names no file: write one with a key on each line, and `chmod 600` it")
+
+
 def _check_link(settings: Settings) -> None:
     if settings.node.link:
         host_port(settings.node.link)
@@ -179,6 +211,10 @@ _CHECKS: Mapping[str, Callable[[Settings], None]] = {
     "node.store": _check_store,
     "node.swarm_key": _check_swarm_key,
     "web.max_bodies_bytes": _check_bodies,
+    "faces.localai": _check_localai,
+    "faces.localai_keys": _check_localai_keys,
+    "faces.remotellm": _check_remotellm,
+    "faces.remotellm_keys": _check_remotellm_keys,
     "mesh.listen": _check_listen,
     "mesh.announce": _check_announce,
     "mesh.bootstrap": _check_bootstrap,

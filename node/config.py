@@ -18,7 +18,7 @@ from node.checks import complaints, masked
 from node.errors import WrongSetting
 from node.paths import CONFIG_FILE, user_data_dir
 from node.profiles import PROFILES
-from node.settings import NodeSettings, Settings
+from node.settings import FacesSettings, NodeSettings, Settings
 from node.web.settings import WebSettings
 from registry.settings import MeshSettings, RegistrySettings
 from router.settings import RouterSettings
@@ -31,6 +31,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = MappingProxyType(
     {
         "node": NodeSettings,
         "web": WebSettings,
+        "faces": FacesSettings,
         "mesh": MeshSettings,
         "registry": RegistrySettings,
         "router": RouterSettings,

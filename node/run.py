@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,13 +16,14 @@ from node import __version__
 from node.access import Access
 from node.addresses import HostPort, host_port
 from node.assembly import Given, Parts, assemble
-from node.faces import Context, Listening
+from node.faces import Context, Listening, rpc
 from node.faces.app import link_app, public_app
 from node.garbage import settle
 from node.host import Host
 from node.identity import control_token
 from node.invitation import invitation
 from node.lateness import Lateness
+from node.learning import Learning
 from node.listening import TRUSTED_PER_NODE, Served, bind, place_of, serve, welcome
 from node.open_files import fitted, raise_limit
 from node.processes.first import Helpers, Post
@@ -33,6 +33,7 @@ from node.processes.session import Offices
 from node.reach import host_of, reach_of, within_reach
 from node.refusals import Refusals
 from node.settings import Settings
+from node.signals import Signals
 from node.surfaces import surfaces, told, warned
 from node.tasks import supervise
 from node.whole import Whole
@@ -71,7 +72,7 @@ def run(
 
 
 async def _live(given: Given, ready: Callable[[str], None]) -> None:
-    signals = _Signals()
+    signals = Signals()
     settings = given.settings
     async with AsyncExitStack() as closing:
         count = settings.node.workers
@@ -95,6 +96,7 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         crowd = parts.metrics.crowd
         public = await serve(public_app(context), https[0], closing, settings.web, crowd)
         posts = [*map(Post, https[1:], links[1:])]
+        rpcs = await rpc.open_faces(context, closing)
         helpers = _helpers(given, parts, context, posts, (public, link))
         async with asyncio.TaskGroup() as group:
             work = [
@@ -105,8 +107,9 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
                 work.append(group.create_task(supervise("helpers", helpers.run)))
                 await helpers.ready()
             settle()
-            ready(f"ready http=http://{listening.http} p2p={registry.mesh.addresses()[0]}")
-            _tell_surfaces(settings, listening, registry.mesh.addresses())
+            also = "".join(f" {name}={place}" for name, place in rpcs.items())
+            ready(f"ready http=http://{listening.http} p2p={registry.mesh.addresses()[0]}{also}")
+            _tell_surfaces(settings, replace(listening, rpcs=rpcs), registry.mesh.addresses())
             if not parts.bootstrap.addresses and len(registry.catalog.held) == 1:
                 private = bool(settings.node.swarm_key)
                 log.info("%s", invitation(registry.mesh.addresses(), private=private))
@@ -126,6 +129,7 @@ def _background(
     return {
         "registry": registry.run,
         "addresses": partial(_follow, registry, reach),
+        "learning": context.learning.run,
         "lateness": partial(context.lateness.watch, time.monotonic),
         "refusals": partial(
             Refusals().watch,
@@ -140,22 +144,6 @@ def _tell_surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]
     log.info("%s", told(found))
     if warning := warned(found):
         log.warning("%s", warning)
-
-
-class _Signals:
-    """The first SIGTERM or Ctrl-C asks for a drain, the second for an end at once."""
-
-    def __init__(self) -> None:
-        self.first = asyncio.Event()
-        self.second = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._came)
-
-    def _came(self) -> None:
-        if self.first.is_set():
-            self.second.set()
-        self.first.set()
 
 
 def _link_address(settings: Settings) -> HostPort:
@@ -177,6 +165,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         registry=parts.registry,
         router=parts.router,
         agent=parts.agent,
+        learning=Learning(parts.agent, parts.router.describe, time.monotonic),
         access=_judge(Access, given),
         metrics=parts.metrics,
         lateness=lateness,

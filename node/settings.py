@@ -66,6 +66,48 @@ class NodeSettings(BaseModel):
     )
 
 
+class FacesSettings(BaseModel):
+    """Which protocols are spoken beside OpenAI's, and which model is meant by clients that name none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    default_model: str = Field(
+        "",
+        description=(
+            "MODEL or PROJECT/MODEL that answers clients whose protocol names no model; empty refuses them with a sentence."
+        ),
+    )
+    localai: str = Field(
+        "",
+        description="HOST:PORT of the gRPC face that LocalAI names as an external backend; empty: none.",
+    )
+    localai_keys: str = Field(
+        "",
+        description=(
+            "File with the keys that LocalAI must show (its LOCALAI_GRPC_AUTH_TOKEN); a line each, readable by its owner only; "
+            "empty: nobody is asked for one, so that only this machine may ask."
+        ),
+    )
+    localai_files: str = Field(
+        "",
+        description=(
+            "Directory in which LocalAI's images and sounds are handed over, at paths that it names; empty refuses those RPCs. "
+            "Whoever reaches the face may read and replace what lies there."
+        ),
+    )
+    remotellm: str = Field(
+        "",
+        description="HOST:PORT of the gRPC face for RemoteLLM's clients; empty: none.",
+    )
+    remotellm_keys: str = Field(
+        "",
+        description=(
+            "File with the keys that RemoteLLM's clients must show, one on each line, readable by its owner only; "
+            "empty: any key will do, so that only this machine may ask."
+        ),
+    )
+
+
 class Settings(BaseModel):
     """Everything that can be set, one part per package beside what it configures."""
 
@@ -73,6 +115,7 @@ class Settings(BaseModel):
 
     node: NodeSettings = NodeSettings()
     web: WebSettings = WebSettings()
+    faces: FacesSettings = FacesSettings()
     mesh: MeshSettings = MeshSettings()
     registry: RegistrySettings = RegistrySettings()
     router: RouterSettings = RouterSettings()

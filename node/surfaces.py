@@ -35,7 +35,7 @@ class Surface:
 
 def surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> tuple[Surface, ...]:
     """Name every way into a node that listens there, in the order in which it is told."""
-    return (*_http(listening), *_mesh(settings, listening, mesh))
+    return (*_http(listening), *_rpc(settings, listening), *_mesh(settings, listening, mesh))
 
 
 def told(found: Iterable[Surface]) -> str:
@@ -65,6 +65,15 @@ def _http(listening: Listening) -> Iterator[Surface]:
     yield Surface("metrics", f"http://{place}/metrics", who, "", closing)
     token = "" if who == HERE else "the control token, which this machine needs not"
     yield Surface("changes", f"http://{place}/api", who, token, "")
+
+
+def _rpc(settings: Settings, listening: Listening) -> Iterator[Surface]:
+    for name, place in listening.rpcs.items():
+        who = HERE if place.loopback else EVERYBODY
+        keyed = settings.faces.model_dump()[f"{name}_keys"]
+        closing = f"to close it set faces.{name} to 127.0.0.1:{place.port}"
+        key = f"a key of faces.{name}_keys" if keyed else ""
+        yield Surface(f"gRPC ({name})", f"grpc://{place}", who, key, closing)
 
 
 def _mesh(settings: Settings, listening: Listening, mesh: Sequence[str]) -> Iterator[Surface]:

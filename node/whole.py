@@ -82,7 +82,7 @@ class Whole:
 
     def in_flight(self) -> int:
         """Return how many attempts are under way, as it was known last."""
-        return self._router.in_flight.total() + sum(s.state.in_flight for s in self._siblings)
+        return self._router.under_way + sum(s.state.in_flight for s in self._siblings)
 
     def busy(self) -> dict[Service, Load]:
         """Say how busy this machine's workers are that have requests."""

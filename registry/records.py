@@ -29,6 +29,8 @@ class ModelType(IntEnum):
     TRANSCRIPTION = 4
     SPEECH = 5
     RERANK = 6
+    SOUND = 7
+    STORE = 8
 
 
 class Standing(StrEnum):
@@ -43,7 +45,8 @@ class Standing(StrEnum):
 class Service:
     """One replica of one model, as the world sees it. Never names a worker's address.
 
-    `context` is how many tokens it can read and write in one request, 0 when that is not known.
+    `context` is how many tokens it can read and write in one request, 0 when that is not known. `abilities` are the bits of
+    `registry.abilities` that its worker said, those of newer versions too.
     """
 
     project: str
@@ -51,6 +54,7 @@ class Service:
     cid: str = ""
     type: ModelType = ModelType.TEXT
     context: int = 0
+    abilities: int = 0
 
 
 @dataclass(frozen=True, slots=True)

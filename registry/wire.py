@@ -51,6 +51,7 @@ HEADER_BYTES = 2 + signing.KEY_BYTES + signing.SIGNATURE_BYTES
 MAX_NAME_BYTES = 256
 MAX_SERVICES = 2_000
 MAX_CONTEXT = 2**31 - 1
+MAX_ABILITIES = 2**16 - 1
 MAX_ADDRESSES = 16
 MAX_ADDRESS_CHARACTERS = 256
 MAX_CERTIFICATE_CHARACTERS = 2_048
@@ -289,20 +290,26 @@ def _service(row: list[object]) -> Service | None:
     if not (project and model and is_name(project) and is_name(model) and is_name(cid)):
         raise InvalidFrame("a name in a record is empty, too long or unprintable")
     known = _TYPES.get(kind)
-    return None if known is None else Service(project, model, cid, known, _context(row))
+    if known is None:
+        return None
+    return Service(
+        project, model, cid, known, _number(row, 4, MAX_CONTEXT), _number(row, 5, MAX_ABILITIES)
+    )
 
 
 def _row(service: Service) -> list[object]:
     row: list[object] = [service.project, service.model, service.cid, int(service.type)]
+    if service.abilities:
+        return [*row, service.context, service.abilities]
     return [*row, service.context] if service.context else row
 
 
-def _context(row: list[object]) -> int:
-    """Read how long its context is; what is no such number is some newer version's, and says nothing to us."""
-    found = row[4] if len(row) > 4 else 0
+def _number(row: list[object], place: int, most: int) -> int:
+    """Read what a newer version added at the end of a row; what is no such number is some still newer one's, and says nothing."""
+    found = row[place] if len(row) > place else 0
     if not isinstance(found, int) or isinstance(found, bool):
         return 0
-    return found if 0 < found <= MAX_CONTEXT else 0
+    return found if 0 < found <= most else 0
 
 
 _READERS: Mapping[int, Callable[[bytes, bytes, bytes], Signed | Heartbeat | Doubt | LoadNote]] = {

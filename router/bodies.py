@@ -45,7 +45,8 @@ _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 class Asked:
     """What a body says that routing needs. `fields` are its other top-level fields; of a form, the short text ones.
 
-    `names` are those to be asked for in turn where the body lists several (`models`); `model` is the first of them.
+    `names` are those to be asked for in turn where the body lists several (`models`), or the one that it names elsewhere;
+    `model` is the first of them, and the body lacks it.
     """
 
     model: str
@@ -54,8 +55,11 @@ class Asked:
     names: tuple[str, ...] = ()
 
 
-def read(body: bytes, content_type: str) -> Asked:
-    """Read a JSON object or a multipart form; raise `BadRequest` for everything else."""
+def read(body: bytes, content_type: str, *, named_by: str = "") -> Asked:
+    """Read a JSON object or a multipart form; raise `BadRequest` for everything else.
+
+    `named_by` is the field of a JSON object that names the model where `model` is missing.
+    """
     kind = media_of(content_type).kind
     if kind == multipart.CONTENT_TYPE:
         form = multipart.fields(body, content_type)
@@ -73,11 +77,14 @@ def read(body: bytes, content_type: str) -> Asked:
     if fields.get("models") is not None:
         names = _names(fields)
         return Asked(names[0], bool(wanted), fields, names)
+    if named_by and fields.get("model") is None:
+        name = _model(fields.get(named_by), named_by)
+        return Asked(name, bool(wanted), fields, (name,))
     return Asked(_model(fields.get("model")), bool(wanted), fields)
 
 
 def with_one_model(asked: Asked) -> bytes:
-    """Write a body that lists several models anew, with the first alone: workers do not know such lists."""
+    """Write a body that names its model elsewhere than in `model` anew, with the first alone there: workers know no other."""
     others = {name: value for name, value in asked.fields.items() if name != "models"}
     return orjson.dumps(others | {"model": asked.model})
 
@@ -121,11 +128,11 @@ def object_of(body: bytes) -> Mapping[str, object]:
         raise BadRequest("the body must be a JSON object")
     # To write it takes less time than to count its brackets, but the memory of one more body.
     if len(body) <= _SMALL or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
-        _written(parsed)
+        written(parsed)
     return parsed
 
 
-def _written(parsed: object) -> bytes:
+def written(parsed: object) -> bytes:
     """Write JSON without doubled keys or needless escapes; raise `BadRequest` where it is nested too deep."""
     try:
         return orjson.dumps(parsed)
@@ -147,7 +154,7 @@ def _check_named_once(body: bytes, fields: Mapping[str, object]) -> None:
         # From both ends the same one is found sooner than all of the body is searched for others.
         several = body.find(_KEY) != body.rfind(_KEY)
         # Written anew, an object has each key once; inside strings the quotes are escaped, so they count nowhere.
-        twice = several and body.count(_KEY) > _written(fields).count(_KEY)
+        twice = several and body.count(_KEY) > written(fields).count(_KEY)
     if twice or not _OTHER_CASES.isdisjoint(fields):
         raise BadRequest("the body names `model` twice", param="model")
 
@@ -165,9 +172,10 @@ def _names(fields: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(_model, names)))
 
 
-def _model(model: object) -> str:
+def _model(model: object, also: str = "") -> str:
     if not isinstance(model, str) or not model:
-        raise BadRequest("`model` must name a model", param="model")
+        where = f"`model` or `{also}`" if also else "`model`"
+        raise BadRequest(f"{where} must name a model", param="model")
     if len(model) > MAX_MODEL_CHARACTERS:
         raise BadRequest(f"`model` has at most {MAX_MODEL_CHARACTERS} characters", param="model")
     return model

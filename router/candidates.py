@@ -8,7 +8,7 @@ from typing import Protocol
 from registry.catalog import Catalog
 from registry.liveness import Presence
 from registry.records import PeerId, Service
-from router.fitness import Length, serves
+from router.fitness import Length, Media, serves
 from router.reports import Reported
 from router.requests import Request
 from router.workers import Worker, Workers
@@ -95,6 +95,7 @@ class Reason(StrEnum):
     TOLD = "it asked to be left alone for a while"
     OTHER_TYPE = "it serves another type of request"
     SHORT = "its context is too short"
+    UNSEEING = "its model does not take all that is sent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +152,13 @@ def candidates(
     """Sort everybody who offers `request.model` into eligible and excluded."""
     eligible: list[Candidate] = []
     excluded: list[Excluded] = []
+    media = Media(request)
 
     def sort(candidate: Candidate, reason: Reason | None) -> None:
         if reason is not None and reason is not Reason.FULL:
             excluded.append(Excluded(candidate, reason))
+        elif missing := media.missing(candidate.service):
+            excluded.append(Excluded(candidate, Reason.UNSEEING, detail=missing))
         elif seconds := known.told(candidate):
             excluded.append(Excluded(candidate, Reason.TOLD, seconds))
         elif reason is not None:
@@ -166,10 +170,8 @@ def candidates(
         key = own, worker.service
         ours = Candidate(own, worker.service, worker, known.in_flight.get(key, 0))
         full = bool(worker.capacity) and ours.in_flight >= worker.capacity
-        reason = _unwanted(request, ours)
         # A peer may still have us in its catalog while we drain; what it sends on is told to go elsewhere.
-        if reason is None and draining:
-            reason = Reason.DRAINING
+        reason = _unwanted(request, ours) or (Reason.DRAINING if draining else None)
         sort(ours, reason or (Reason.FULL if full else None))
     for offer in catalog.offers.get(request.model, ()):
         if offer.node == own:
@@ -185,11 +187,18 @@ def candidates(
         )
         reason = Reason.HOP if request.own_only else _unwanted(request, theirs)
         sort(theirs, reason or _ABSENT.get(seen))
-    if any(c.service.context for c in eligible):
+    if _unlike(eligible, excluded):
         eligible, short = _long_enough(eligible, excluded, Length(request))
         excluded += short
     judged = [c if known.admits(c) else replace(c, ejected=True) for c in eligible]
     return Field(begin_gently(judged, known.allowance), tuple(excluded))
+
+
+def _unlike(eligible: Sequence[Candidate], excluded: Sequence[Excluded]) -> bool:
+    """Say whether it can make a difference how long the request is: not where all have the same context, known or not."""
+    contexts = {c.service.context for c in eligible}
+    contexts.update(e.candidate.service.context for e in excluded if e.reason in _FOR_NOW)
+    return bool(eligible) and len(contexts) > 1
 
 
 def _long_enough(

@@ -184,7 +184,7 @@ class Places:
         if place is None:
             if len(self._places) >= _PLACES:
                 self._places = {o: p for o, p in self._places.items() if not p.unused}
-            context = _public_context() if origin[0] == "https" else None
+            context = public_context() if origin[0] == "https" else None
             dial = tcp(origin[1], origin[2], context, objection=self._premises.objection)
             place = Place(dial, self._settings)
             self._places[origin] = place
@@ -213,7 +213,7 @@ def tcp(
     async def dial(make: Callable[[], Connection]) -> Connection:
         connect = asyncio.get_running_loop().create_connection
         failure = OSError("no address")
-        for address in await _addresses(host, port):
+        for address in await addresses_of(host, port):
             if why := objection(address, port):
                 failure = NotAdmitted(why)
                 continue
@@ -230,7 +230,7 @@ def tcp(
     return dial
 
 
-async def _addresses(host: str, port: int) -> list[str]:
+async def addresses_of(host: str, port: int) -> list[str]:
     """Return the IP addresses that a host has now; raise `OSError`."""
     try:
         return [str(ip_address(host))]
@@ -242,6 +242,11 @@ async def _addresses(host: str, port: int) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def start_of(url: URL, method: str = "POST") -> bytes:
+    """Return how a request for a URL begins that is asked for again and again."""
+    return written_start(url, method)
+
+
+def written_start(url: URL, method: str) -> bytes:
     """Return how a request for a URL begins: its first line, its host, and that no packing is wanted."""
     default = {"http": 80, "https": 443}.get(url.scheme)
     host = url.host_subcomponent or ""
@@ -253,5 +258,6 @@ def start_of(url: URL, method: str = "POST") -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _public_context() -> ssl.SSLContext:
+def public_context() -> ssl.SSLContext:
+    """Return the context for servers whose certificates the public authorities vouch for."""
     return ssl.create_default_context()

@@ -12,6 +12,7 @@ from registry.records import Load, PeerId, Service
 from router.attempts import Failure, Tries, attempts
 from router.candidates import Candidate, Reason
 from router.choosing import Choosing, Explained
+from router.described import Described
 from router.dialects import Answer, Dialect
 from router.errors import NobodyServes, RouterError, WorkerBusy, WorkerError, WorkerFailed
 from router.health import Condition
@@ -20,6 +21,7 @@ from router.holding import Holding
 from router.inquiry import Inquiry
 from router.ledger import Ledger
 from router.lending import Lender, Lending
+from router.lingering import Lingering
 from router.names import in_turn
 from router.policies import Policy
 from router.readiness import not_ready
@@ -54,14 +56,22 @@ class Router:
         silent: Callable[[PeerId], bool],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         lender: Lender | None = None,
+        lingering: Lingering | None = None,
     ) -> None:
         self._presence = presence
-        self._dialects = dialects
+        self.dialects = dialects
         self._policy = policy
+        self._lingering = lingering
         self._settings = settings
         self._now = now
         self._ledger = Ledger(
-            own=own, workers=workers, settings=settings, now=now, random=random, lender=lender
+            own=own,
+            workers=workers,
+            settings=settings,
+            now=now,
+            random=random,
+            lender=lender,
+            lingering=lingering,
         )
         self._workers = self._ledger.workers
         self.lending = Lending(self._ledger, own=own, workers=self._workers)
@@ -132,6 +142,11 @@ class Router:
         return self._ledger.allowance(candidate)
 
     @property
+    def under_way(self) -> int:
+        """How many attempts are under way that somebody waits for."""
+        return self.in_flight.total() - (self._lingering.kept if self._lingering else 0)
+
+    @property
     def held(self) -> int:
         """How many requests wait for a worker to be ready."""
         return self._holding.held
@@ -148,6 +163,10 @@ class Router:
     def stopped(self, candidate: Candidate) -> bool:
         """Say whether a candidate is a worker of this machine that answers nothing any more."""
         return self._ledger.stopped(candidate)
+
+    async def describe(self, worker: Worker) -> Described | None:
+        """Ask a worker of this machine what it is; `None` where it does not say so now; raise `WorkerFailed`."""
+        return await self.dialects[worker.dialect].describe(worker)
 
     async def _begun(self, request: Request) -> tuple[Attempt, Routed]:
         """Return the first attempt that is answered, entered; whoever takes it has to leave it."""
@@ -246,7 +265,7 @@ class Router:
 
     def _put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
         request, candidate, others = attempt.request, attempt.candidate, attempt.others
-        dialect = self._dialects.get(candidate.dialect)
+        dialect = self.dialects.get(candidate.dialect)
         if dialect is None:
             raise WorkerFailed(f"this node speaks no dialect called {candidate.dialect!r}")
         asked = request
@@ -267,12 +286,12 @@ class Router:
         return self._presence(candidate.node) is Presence.ALIVE
 
     async def _slots(self, worker: Worker) -> int:
-        dialect = self._dialects.get(worker.dialect)
+        dialect = self.dialects.get(worker.dialect)
         return 0 if dialect is None else await dialect.slots(worker)
 
     def _said(self, worker: Worker, slots: int) -> None:
         self._ledger.limits.said(worker.service, slots, self._now())
 
     async def _alive(self, worker: Worker) -> bool:
-        dialect = self._dialects.get(worker.dialect)
+        dialect = self.dialects.get(worker.dialect)
         return dialect is not None and await dialect.alive(worker)

@@ -14,7 +14,7 @@ RouterError
     ├── WorkerFailed        it answered with a failure of its own, or with nonsense
     ├── WorkerStale         it no longer serves this model: our catalog is behind
     ├── Looped              the request came round to a node that it had passed
-    ├── WorkerUnable        its protocol has no word for what is asked; another worker's may
+    ├── WorkerUnable        its protocol or model cannot take what is asked; another worker's may
     ├── WorkerRejected      it refused the request itself; every worker would
     └── AnswerBroken        it broke off after the first byte had gone to the caller
 """
@@ -138,7 +138,7 @@ class Looped(WorkerError):
 
 
 class WorkerUnable(WorkerError):
-    """The worker's protocol has no word for the parameter `param`; another worker of the model may speak one that has."""
+    """The worker's protocol or model cannot take the parameter `param`; another worker of the model may be able to."""
 
     blames_worker = False
     sent = False

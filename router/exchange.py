@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import AsyncGeneratorType
 
-from yarl import URL
-
-from router.connections import Place, Places, start_of
+from router import worker_headers
+from router.connections import Place
 from router.deadlines import Deadlines, GivenUp
-from router.dialects import ALIVE_SECONDS, Answer, Route
+from router.dialects import Answer, Route
 from router.errors import (
     AnswerBroken,
     Looped,
@@ -39,6 +38,7 @@ from router.http1 import (
 from router.requests import Request
 from router.settings import RouterSettings
 from router.via import VIA
+from router.workers import Worker
 
 SMALL_BYTES = 64 * 1024
 """Up to here an answer of known length is handed over in one piece."""
@@ -74,6 +74,14 @@ def headers_of(request: Request) -> dict[str, str]:
     for name in _PASSED:
         if (value := request.passed.get(name)) is not None:
             headers[name] = value
+    return headers
+
+
+def headers_to(worker: Worker, request: Request) -> dict[str, str]:
+    """Return the headers that travel to a worker: its operator's win; raise `WorkerFailed` where one cannot be had."""
+    headers = headers_of(request)
+    if worker.headers:
+        headers |= worker_headers.read(worker)
     return headers
 
 
@@ -226,23 +234,6 @@ class Sending:
     def _close(self) -> None:
         if self._exchange is not None:
             self._exchange.close()
-
-
-async def get(places: Places, url: URL, *, at_most: int) -> tuple[int, bytes] | None:
-    """Ask a worker something small; return a status and some of the body, `None` for no answer within `ALIVE_SECONDS`."""
-    head = request_head(start_of(url, "GET"), {}, 0)
-    reply, body = None, b""
-    try:
-        async with asyncio.timeout(ALIVE_SECONDS):
-            reply = await places.of(url).ask(head, b"")
-            while len(body) < at_most and (piece := await reply.some()):
-                body += piece
-    except OSError:
-        return None
-    finally:
-        if reply is not None:
-            reply.close()
-    return reply.status, body
 
 
 async def read_plain(exchange: Exchange, route: Route) -> Answer:

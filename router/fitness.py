@@ -1,16 +1,18 @@
-"""Is a replica made for such a request? By what it was registered as, and by how many tokens it can read.
+"""Is a replica made for such a request? By what it was registered as, by what its model takes, and by how many tokens it reads.
 
 Nobody counts tokens here, that takes the model's own tokenizer. A text has surely more than one for each `MOST_BYTES` bytes,
 and probably more than one for each `USUAL_BYTES`; what images and sounds take is not counted. The worker has the last word.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import orjson
 
+from registry.abilities import INPUTS, Ability, taken
 from registry.records import ModelType, Service
-from router.requests import Kind, Request
+from router.requests import STORES, Kind, Request
 
 MOST_BYTES = 8
 """Bytes of text for each token that hardly any text exceeds."""
@@ -23,7 +25,7 @@ MAX_BYTES = 4 * 1024 * 1024
 
 _TEXT = frozenset({Kind.CHAT, Kind.COMPLETION})
 _IMAGES = frozenset({Kind.IMAGE, Kind.IMAGE_EDIT})
-_VECTORS = frozenset({Kind.EMBEDDING, Kind.RERANK})
+_VECTORS = frozenset({Kind.EMBEDDING, Kind.RERANK, Kind.TOKENIZE})
 
 MADE_FOR: Mapping[ModelType, frozenset[Kind]] = {
     # What is registered without a type is text, and many servers of text answer all of these.
@@ -34,6 +36,8 @@ MADE_FOR: Mapping[ModelType, frozenset[Kind]] = {
     ModelType.TRANSCRIPTION: frozenset({Kind.TRANSCRIPTION, Kind.TRANSLATION}),
     ModelType.SPEECH: frozenset({Kind.SPEECH}),
     ModelType.RERANK: _VECTORS,
+    ModelType.SOUND: frozenset({Kind.SOUND}),
+    ModelType.STORE: STORES,
 }
 """What may be asked of a model, by the type that it was registered with."""
 
@@ -41,6 +45,36 @@ MADE_FOR: Mapping[ModelType, frozenset[Kind]] = {
 def serves(service: Service, kind: Kind) -> bool:
     """Say whether a replica is made for such requests."""
     return service.type is ModelType.TEXT or kind in MADE_FOR[service.type]
+
+
+# Inside a text its quotes would stand behind backslashes, so what this finds is a part of a message.
+_PARTS: Mapping[bytes, Ability] = {
+    b"image_url": Ability.IMAGE_IN,
+    b"input_audio": Ability.AUDIO_IN,
+    b"video_url": Ability.VIDEO_IN,
+}
+_PART = re.compile(rb'"type"\s*:\s*"(%b)"' % b"|".join(_PARTS))
+
+
+class Media:
+    """What a request holds besides text; looked for when somebody's abilities are known, and once."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    def missing(self, service: Service) -> str:
+        """Name what the request holds and the replica's model takes none of, as far as its worker said; nothing where it fits."""
+        if not service.abilities & INPUTS:
+            return ""
+        return " and ".join(taken(self._held & ~service.abilities))
+
+    @cached_property
+    def _held(self) -> Ability:
+        held = Ability.NOT_SAID
+        if self._request.kind is Kind.CHAT:
+            for found in _PART.finditer(self._request.body):
+                held |= _PARTS[found[1]]
+        return held
 
 
 class Length:
@@ -73,6 +107,9 @@ class Length:
     def _read(self) -> tuple[int, int]:
         """Return bytes of text, and tokens that are named in numbers."""
         request = self._request
+        if request.kind is Kind.TOKENIZE:
+            # It is counted, not read.
+            return 0, 0
         if len(request.body) > MAX_BYTES or "json" not in request.content_type:
             return 0, 0
         said = orjson.loads(request.body)

@@ -15,6 +15,7 @@ from router.events import EVENTS
 from router.health import Condition, Health, Sign
 from router.lending import Lender, Lent
 from router.limits import BoundedWorkers, Limits
+from router.lingering import Lingering
 from router.meter import Meter, Tally
 from router.reports import Report, Reported, Reports
 from router.requests import Request
@@ -41,9 +42,14 @@ class Ledger:
         now: Callable[[], float],
         random: Callable[[], float],
         lender: Lender | None = None,
+        lingering: Lingering | None = None,
     ) -> None:
-        """`lender` gives out the slots of this machine's workers, where that is another process's work."""
+        """`lender` gives out the slots of this machine's workers, where that is another process's work.
+
+        `lingering` knows whose slots stay taken after their requests are over.
+        """
         self._own = own
+        self._lingering = lingering
         self.limits = Limits()
         self.workers = BoundedWorkers(workers, self.limits)
         self._now = now
@@ -189,7 +195,10 @@ class Ledger:
                 self.waiting.took(request.model, seconds)
             if answer is not None or error is not None:
                 self._learn(candidate.worker, error if answer is None else answer.broken)
-            self.release(candidate.service)
+            if self._lingering is None or not self._lingering.keeps(
+                candidate.service, self.release
+            ):
+                self.release(candidate.service)
         self._judge(candidate, answer, error)
 
     def _under_way(self, candidate: Candidate) -> int:

@@ -22,6 +22,7 @@ from router.connections import Places
 from router.deadlines import Deadlines
 from router.errors import WorkerTimeout, WorkerUnreachable
 from router.http1 import HttpError
+from router.lingering import Lingering
 from router.pipes import serve_pipe
 from router.premises import Premises
 from router.settings import RouterSettings
@@ -59,7 +60,13 @@ class Links:
         self._open_pipe = open_pipe
         self._relayed = relayed
         self._ways: dict[PeerId, Way] = {}
+        self._closing: list[Callable[[], Awaitable[None]]] = []
         self.crew = Crew()
+        self.lingering = Lingering(self.crew.spawn)
+
+    def also_close(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Close with the rest what a dialect opens by itself."""
+        self._closing.append(close)
 
     async def close(self) -> None:
         """Close every connection and end every pump."""
@@ -67,6 +74,8 @@ class Links:
         for way in ways.values():
             way.close()
         self.workers.close()
+        for close_also in self._closing:
+            await close_also()
         await self.crew.dismiss()
 
     def give_up(self, peer: PeerId) -> None:

@@ -6,7 +6,14 @@ from difflib import get_close_matches
 from itertools import islice
 
 from router.candidates import Excluded, Reason
-from router.errors import BadRequest, NobodyServes, RouterError, UnknownModel, WorkerBusy
+from router.errors import (
+    BadRequest,
+    NobodyServes,
+    RouterError,
+    UnknownModel,
+    WorkerBusy,
+    WorkerUnable,
+)
 from router.fitness import MADE_FOR
 from router.requests import Request
 
@@ -31,6 +38,8 @@ def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str])
         )
     if set(reasons) == {Reason.OTHER_TYPE}:
         return _misdirected(request, excluded)
+    if set(reasons) <= {Reason.OTHER_TYPE, Reason.UNSEEING}:
+        return _blind(request, excluded)
     why = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
     return NobodyServes(f"{request.model!r} is known, but nobody serves it now: {why}")
 
@@ -42,6 +51,12 @@ def _misdirected(request: Request, excluded: Sequence[Excluded]) -> BadRequest:
         f"{request.model!r} does not serve /v1/{request.kind}; ask it at {' or '.join(paths)}",
         param="model",
     )
+
+
+def _blind(request: Request, excluded: Sequence[Excluded]) -> WorkerUnable:
+    # The least that is missing anywhere: who sees but does not hear lacks less than who does neither.
+    missing = min((e.detail for e in excluded if e.reason is Reason.UNSEEING), key=len)
+    return WorkerUnable(f"{request.model!r} takes no {missing}", param="messages")
 
 
 def _nearest(model: str, names: Iterable[str]) -> Sequence[str]:

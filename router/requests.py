@@ -20,6 +20,25 @@ class Kind(StrEnum):
     TRANSLATION = "audio/translations"
     SPEECH = "audio/speech"
     RERANK = "rerank"
+    SOUND = "sound-generation"
+    TOKENIZE = "tokenize"
+    GUTS = "x/guts"
+    STORE_SET = "stores/set"
+    STORE_DELETE = "stores/delete"
+    STORE_GET = "stores/get"
+    STORE_FIND = "stores/find"
+
+
+STORES = frozenset({Kind.STORE_SET, Kind.STORE_DELETE, Kind.STORE_GET, Kind.STORE_FIND})
+"""What may be asked of a store of vectors. It keeps what it is given: two replicas are two stores."""
+
+NAMED_BY: Mapping[Kind, str] = MappingProxyType(
+    {
+        Kind.SOUND: "model_id",
+        **dict.fromkeys(STORES, "store"),
+    }
+)
+"""Fields that name the model where `model` is missing: clients of ElevenLabs and of LocalAI's stores know no other."""
 
 
 @dataclass(frozen=True, slots=True)

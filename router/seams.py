@@ -94,9 +94,12 @@ class Continued:
                     tokens.events += routed.tally.streamed(chunk)
                 if ready := self._taken(splitter.feed(chunk), tokens):
                     yield ready
+                # What came with it, before it, has been said.
+                if self._stream.state is State.BROKEN:
+                    raise AnswerBroken("the worker gave up in the middle of its answer")
             if ready := self._taken(splitter.finish(), tokens):
                 yield ready
-            if self._stream.state is State.OPEN:
+            if self._stream.state in (State.OPEN, State.BROKEN):
                 raise AnswerBroken("the stream ended before its text did")
         except EventTooLarge as error:
             raise AnswerBroken(str(error)) from error
@@ -105,10 +108,13 @@ class Continued:
                 self._spent(routed.candidate.service.model, tokens.usage())
 
     def _taken(self, events: list[Event], tokens: Tokens) -> bytes:
-        ready = b"".join([self._stream.take(e) for e in events if tokens.passing(e.raw)])
-        if self._stream.state is State.BROKEN:
-            raise AnswerBroken("the worker gave up in the middle of its answer")
-        return ready
+        ready: list[bytes] = []
+        for event in events:
+            if tokens.passing(event.raw):
+                ready.append(self._stream.take(event))
+            if self._stream.state is State.BROKEN:
+                break
+        return b"".join(ready)
 
 
 async def _chunks(answer: Answer) -> AsyncIterator[bytes]:

@@ -103,6 +103,12 @@ class RouterSettings(BaseModel):
         (),
         description="Networks besides this machine where workers may be, like 192.0.2.7/32, named by address. Closed by default.",
     )
+    fetch_images: bool = Field(
+        default=False,
+        description="Fetch images that are named by their address, for workers whose protocol takes files only: from the "
+        "public web, ports 80 and 443, at most 20 MiB in 20 s, following no redirect. Off, such requests are refused there: "
+        "whoever may ask a model could else have this machine ask others. Workers of the OpenAI protocol fetch by themselves.",
+    )
     connections_per_worker: int = Field(
         1024,
         ge=1,

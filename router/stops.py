@@ -7,24 +7,24 @@ from collections.abc import Sequence
 
 
 class Stops:
-    """Cuts one text, piece by piece, before the first stop string. `hit` says that there was one."""
+    """Cuts one text, piece by piece, before the first stop string. `hit` is that one, `""` where there was none."""
 
     __slots__ = ("_held", "_stops", "hit")
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
-        self.hit = False
+        self.hit = ""
 
     def take(self, text: str) -> str:
         """Take in the next piece and return what is surely part of the text; nothing after a stop string."""
         if self.hit:
             return ""
         looked = self._held + text
-        found = [at for stop in self._stops if (at := looked.find(stop)) >= 0]
+        found = [(at, stop) for stop in self._stops if (at := looked.find(stop)) >= 0]
         if found:
-            self.hit, self._held = True, ""
-            return looked[: min(found)]
+            (at, self.hit), self._held = min(found), ""
+            return looked[:at]
         keep = max((_begun(looked, stop) for stop in self._stops), default=0)
         self._held = looked[len(looked) - keep :]
         return looked[: len(looked) - keep]

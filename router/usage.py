@@ -144,7 +144,9 @@ class Tokens:
 class Takers:
     """Which workers take the question, by address. One that is not known to gets it, and is asked without it if it refuses."""
 
-    def __init__(self) -> None:
+    def __init__(self, *names: bytes) -> None:
+        """`names` are words by which a refusal names the question, `stream_options` where none are given."""
+        self._names = names or _QUESTION_NAMES
         self._refused: dict[str, float] = {}
         self._takers: set[str] = set()
 
@@ -157,7 +159,7 @@ class Takers:
         """Say whether a refusal may be one of our question: it names it, or this worker never took it."""
         if status not in _REFUSALS:
             return False
-        return api not in self._takers or any(word in refusal for word in _QUESTION_NAMES)
+        return api not in self._takers or any(word in refusal for word in self._names)
 
     def took(self, api: str) -> None:
         """A worker answered a request with the question in it."""

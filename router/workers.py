@@ -1,11 +1,23 @@
 """This machine's workers: which process serves a model here, and how to speak to it. Private to this node."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Literal, get_args
+
+import orjson
 
 from registry.catalog import names_of
 from registry.records import Service
+
+Scalar = str | bool | int | float
+Option = Scalar | list[Scalar]
+"""What one option of loading a model may be."""
+
+Template = Literal["", "worker", "chatml", "llama3", "plain"]
+"""How messages become the one text that some workers want; nothing said: their dialect decides."""
+
+TEMPLATES: tuple[Template, ...] = get_args(Template)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +26,9 @@ class Worker:
 
     `api` is the URL that was registered: a base (`http://127.0.0.1:8080`, `…/v1`) or a full endpoint. `model` is the
     worker's own name for the model, empty when it is the registered one. `capacity` is the number of requests that it
-    takes at one time, 0 when that is not known.
+    takes at one time, 0 when that is not known. `load` is the JSON object of options to load the model with, where the
+    worker's protocol has that: as text, for 1 and true are one to Python. `headers` are sent with every request, see
+    `router.worker_headers`. `template` is how a chat becomes one text where the worker wants that.
     """
 
     service: Service
@@ -22,6 +36,9 @@ class Worker:
     dialect: str = "openai_http"
     model: str = ""
     capacity: int = 0
+    load: str = ""
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    template: Template = ""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -32,6 +49,12 @@ class Worker:
     def own_model(self) -> str:
         """The name to use when speaking to the worker."""
         return self.model or self.service.model
+
+    @property
+    def load_options(self) -> Mapping[str, Option]:
+        """The options to load the model with, by the operator's names for them."""
+        options: dict[str, Option] = orjson.loads(self.load) if self.load else {}
+        return options
 
 
 @dataclass(frozen=True, slots=True)

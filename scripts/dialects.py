@@ -1,12 +1,31 @@
-"""What becomes of a request that asks for one thing more? An example of each of OpenAI's parameters, put to a dialect."""
+"""What becomes of each endpoint of a protocol, and of each parameter of a request? Found in the dialects and faces there are.
 
-from collections.abc import Mapping
+A dialect and a face define `ENDPOINTS`; a dialect that translates texts defines `WORDS`, and an example of each of OpenAI's
+parameters is put to it. Nothing here knows one of them by name.
+"""
+
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 
 import orjson
 
-from router.dialects.tgi_http import words
+from node import faces
+from node.faces import rpc
+from registry.records import Service
+from router import dialects
+from router.canonical import BESIDE
+from router.errors import WorkerUnable
 from router.requests import Kind, Request
+from router.wording import Orders, Wording
+from router.workers import Worker
+from tests.seeds import SEEDS
 
+_WORKER = Worker(Service("p", "m"), "http://127.0.0.1:1")
+_NOT_YET = "not yet"
+_NONE = "none"
 _TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 _SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
 
@@ -28,6 +47,7 @@ BOTH: Mapping[str, object] = {
     "top_k": 5,
     "typical_p": 0.5,
     "guided_json": {"type": "object"},
+    "guided_regex": "a+",
     "response_format": _SCHEMA,
 }
 CHAT: Mapping[str, object] = BOTH | {
@@ -58,32 +78,131 @@ COMPLETION: Mapping[str, object] = BOTH | {
     "prompt": "ho",
     "suffix": "the end",
 }
+EXAMPLES: Mapping[Kind, Mapping[str, object]] = {Kind.CHAT: CHAT, Kind.COMPLETION: COMPLETION}
+_ALSO = {"max_completion_tokens": "max_tokens"}
+_PLAIN: Mapping[str, object] = {
+    "messages": [{"role": "user", "content": "hi"}],
+    "prompt": "hi",
+    "temperature": 0.25,
+}
 
 
-def beside(name: str) -> Mapping[str, object]:
-    """Return the fields without which a parameter means nothing."""
-    return {"tools": [_TOOL]} if name == "tool_choice" else {}
+@cache
+def of_dialects() -> Mapping[str, ModuleType]:
+    """Return the modules of all dialects by their protocols; another node is none."""
+    return {
+        _protocol(name): import_module(f"{dialects.__name__}.{name}")
+        for name in dialects.NAMES
+        if name != "peer"
+    }
 
 
-def orders(kind: Kind, fields: Mapping[str, object]) -> words.Orders:
-    """Say a short request, with some fields more, in TGI's words."""
-    hello: dict[str, object] = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
-    body = orjson.dumps({"model": "m", **hello, **fields})
+@cache
+def of_faces() -> Mapping[str, ModuleType]:
+    """Return the modules of all faces that say what becomes of their endpoints, by their protocols."""
+    found = {
+        _protocol(module.name): import_module(f"{package.__name__}.{module.name}")
+        for package in (faces, rpc)
+        for module in pkgutil.iter_modules(package.__path__)
+    }
+    return {protocol: face for protocol, face in found.items() if "ENDPOINTS" in vars(face)}
+
+
+def endpoints(protocol: str) -> Iterable[str]:
+    """List every endpoint of a specification, with what becomes of it on both sides."""
+    yield "| | as a worker | as a face |"
+    yield "|---|---|---|"
+    worker, face = of_dialects().get(protocol), of_faces().get(protocol)
+    named = SEEDS.get(protocol) or sorted({*_endpoints(worker), *_endpoints(face)})
+    absent = _NOT_YET if protocol in SEEDS else _NONE
+    for endpoint in named:
+        yield f"| `{endpoint}` | {_cell(worker, endpoint, absent)} | {_cell(face, endpoint, absent)} |"
+
+
+def endpoints_beyond() -> Iterable[str]:
+    """List the same of protocols that are in no seed, each under its name."""
+    beyond = sorted({*of_dialects(), *of_faces()} - set(SEEDS))
+    if not beyond:
+        yield "None yet."
+    for protocol in beyond:
+        yield f"**{protocol.replace('_', ' ')}**"
+        yield ""
+        yield from endpoints(protocol)
+        yield ""
+
+
+def parameters() -> Iterable[str]:
+    """Say of each parameter what becomes of it, by putting it to every dialect that translates texts."""
+    columns = [
+        (words, kind)
+        for module in of_dialects().values()
+        if isinstance(words := vars(module).get("WORDS"), Wording)
+        for kind in EXAMPLES
+        if kind in words.kinds
+    ]
+    short = {Kind.CHAT: "chat", Kind.COMPLETION: "completion"}
+    yield f"| parameter | {' | '.join(f'{words.name}: {short[kind]}' for words, kind in columns)} |"
+    yield f"|---|{'---|' * len(columns)}"
+    for name in sorted(CHAT | COMPLETION):
+        cells = " | ".join(_becomes(words, kind, name) for words, kind in columns)
+        yield f"| `{name}` | {cells} |"
+
+
+TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
+    **{f"endpoints.{name}": (lambda name=name: endpoints(name)) for name in SEEDS},
+    "endpoints": endpoints_beyond,
+    "parameters": parameters,
+}
+
+
+def _protocol(name: str) -> str:
+    return name.removesuffix("_http").removesuffix("_grpc")
+
+
+def _endpoints(module: ModuleType | None) -> Mapping[str, str]:
+    return vars(module).get("ENDPOINTS", {}) if module else {}
+
+
+def _cell(module: ModuleType | None, endpoint: str, absent: str) -> str:
+    return _endpoints(module).get(endpoint, "").replace("|", "\\|") if module else absent
+
+
+def _becomes(words: Wording, kind: Kind, name: str) -> str:
+    if name not in EXAMPLES[kind]:
+        return ""
+    beside = {"tools": [_TOOL]} if name == "tool_choice" else {}
+    try:
+        said = _orders(words, kind, {**beside, name: EXAMPLES[kind][name]})
+    except WorkerUnable:
+        return "**refused**"
+    if {name, _ALSO.get(name, name)} & set(said.dropped):
+        return "dropped"
+    if name in BESIDE:
+        return "shapes no answer"
+    return _difference(_orders(words, kind, beside), said) or "by the node"
+
+
+def _orders(words: Wording, kind: Kind, fields: Mapping[str, object]) -> Orders:
+    """Say a short request, with some fields more, in a worker's words."""
+    body = orjson.dumps({"model": "m", **_PLAIN, **fields})
     stream = fields.get("stream") is True
-    return words.read(Request("r", kind, "m", body, "application/json", stream=stream))[1]
+    request = Request("r", kind, "m", body, "application/json", stream=stream)
+    return words.read(request, _WORKER)[1]
 
 
-def difference(plain: words.Orders, said: words.Orders) -> str:
+def _difference(plain: Orders, said: Orders) -> str:
     """Say in which fields of its body another request differs, or in its path or number."""
     if plain.path != said.path:
         return f"`/{said.path}`"
     if len(plain.bodies) != len(said.bodies):
         return f"{len(said.bodies)} requests"
-    old, new = _flat(plain.bodies[0]), _flat(said.bodies[0])
-    return ", ".join(f"`{name}`" for name, value in new.items() if old.get(name) != value)
+    return ", ".join(f"`{name}`" for name in _changed(plain.bodies[0], said.bodies[0]))
 
 
-def _flat(body: Mapping[str, object]) -> dict[str, object]:
-    parameters = body.get("parameters")
-    inner = parameters if isinstance(parameters, dict) else {}
-    return {name: value for name, value in {**body, **inner}.items() if name != "parameters"}
+def _changed(old: Mapping[str, object], new: Mapping[str, object]) -> Iterator[str]:
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(before, dict) and isinstance(value, dict):
+            yield from _changed(before, value)
+        elif before != value:
+            yield name

@@ -23,8 +23,6 @@ from registry.events import EVENTS
 from registry.liveness import OPENS, REASONS, SHUTS, TABLE, Contact, Presence
 from router import events as router_events
 from router import policies
-from router.canonical import BESIDE
-from router.dialects import tgi_http
 from router.errors import (
     AnswerBroken,
     Looped,
@@ -34,11 +32,10 @@ from router.errors import (
     WorkerBusy,
     WorkerLoading,
     WorkerStale,
-    WorkerUnable,
     WorkerUnreachable,
 )
-from router.requests import Kind
 from scripts import dialects
+from tests.clients.tried import CLIENTS, KINDS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -168,37 +165,17 @@ def liveness_table() -> Iterable[str]:
         yield f"| `{evidence}` | {reason} | {cells} | {ways.get(evidence, '')} |"
 
 
-def tgi_endpoints_table() -> Iterable[str]:
-    """List what becomes of each endpoint of TGI."""
-    yield "| endpoint of TGI | as a worker |"
-    yield "|---|---|"
-    for name, words in tgi_http.ENDPOINTS.items():
-        yield f"| `{name}` | {words} |"
-
-
-def tgi_parameters_table() -> Iterable[str]:
-    """Say of each parameter what becomes of it, by putting it to the dialect."""
-    yield "| parameter | in a chat | in a completion |"
-    yield "|---|---|---|"
-    for name in sorted(dialects.CHAT | dialects.COMPLETION):
-        chat = _becomes(Kind.CHAT, name, dialects.CHAT)
-        completion = _becomes(Kind.COMPLETION, name, dialects.COMPLETION)
-        yield f"| `{name}` | {chat} | {completion} |"
-
-
-def _becomes(kind: Kind, name: str, examples: Mapping[str, object]) -> str:
-    if name not in examples:
-        return ""
-    try:
-        said = dialects.orders(kind, {**dialects.beside(name), name: examples[name]})
-    except WorkerUnable:
-        return "**refused**"
-    if name in said.dropped:
-        return "dropped"
-    if name in BESIDE:
-        return "shapes no answer"
-    plain = dialects.orders(kind, dialects.beside(name))
-    return dialects.difference(plain, said) or "by the node"
+def clients_table() -> Iterable[str]:
+    """List the clients that the tests run, with what each of them does."""
+    errors = ("a model that nobody has is its", "a stream that breaks off is its")
+    columns = ("client", "version", "asks in the words of", *KINDS, *errors)
+    yield f"| {' | '.join(columns)} |"
+    yield "|---" * len(columns) + "|"
+    for client in CLIENTS:
+        name = f"`{client.package}` ({client.language})"
+        tried = ("yes" if kind in client.tried else "" for kind in KINDS)
+        errors = (f"`{client.unknown}`", f"`{client.broken}`")
+        yield f"| {' | '.join((name, client.version, client.speaks, *tried, *errors))} |"
 
 
 TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
@@ -210,8 +187,8 @@ TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
     "events": events_table,
     "router_events": router_events_table,
     "liveness": liveness_table,
-    "tgi.endpoints": tgi_endpoints_table,
-    "tgi.parameters": tgi_parameters_table,
+    "clients": clients_table,
+    **dialects.TABLES,
 }
 
 

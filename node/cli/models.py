@@ -1,6 +1,7 @@
 """List the models that the network serves.
 
-One line per model, as the node sees the network now. Nodes that are lost or have left do not count.
+One line per model, as the node sees the network now. Nodes that are lost or have left do not count. CONTEXT is the most tokens
+that it reads and writes in one request, TAKES what a message may hold, both where its workers or who registered them said so.
 
 Examples:
   modelvine models
@@ -23,20 +24,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the models."""
+    from node.cli.console.asking import TYPES  # noqa: PLC0415
     from node.cli.console.locate import client  # noqa: PLC0415
     from node.cli.console.text import say_json, say_table  # noqa: PLC0415
-    from node.cli.register import TYPES  # noqa: PLC0415
 
     found = _grouped(client(arguments).get("/api/v1/catalog").get("nodes", []))
     if arguments.json:
         say_json(found)
         return 0
     say_table(
-        ("MODEL", "TYPE", "NODES", "REPLICAS"),
+        ("MODEL", "TYPE", "CONTEXT", "TAKES", "NODES", "REPLICAS"),
         (
             (
                 f"{m['project']}/{m['model']}",
                 _named(m["type"], TYPES),
+                f"{m['context']:,}" if m["context"] else "-",
+                ", ".join(m["takes"]) or "-",
                 len(m["nodes"]),
                 m["replicas"],
             )
@@ -49,20 +52,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _grouped(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Turn each node's services into each model's nodes, in the order of their names."""
-    models: dict[tuple[str, str, int], list[str]] = {}
+    models: dict[tuple[str, str, int], list[tuple[str, dict[str, Any]]]] = {}
     for node in nodes:
         for service in node["services"]:
             key = service["project"], service["model"], service["type"]
-            models.setdefault(key, []).append(node["node"])
+            models.setdefault(key, []).append((node["node"], service))
     return [
         {
             "project": project,
             "model": model,
             "type": kind,
-            "nodes": sorted(set(holders)),
-            "replicas": len(holders),
+            # As far as their workers say: the longest, and all that some of them take.
+            "context": max(service.get("context") or 0 for _, service in found),
+            "takes": list(
+                dict.fromkeys(w for _, s in found for w in s.get("input_modalities", []))
+            ),
+            "nodes": sorted({node for node, _ in found}),
+            "replicas": len(found),
         }
-        for (project, model, kind), holders in sorted(models.items())
+        for (project, model, kind), found in sorted(models.items())
     ]
 
 

@@ -3,18 +3,22 @@
 The whole network can ask for it as soon as this returns. URL is where the model's worker listens on this machine: its
 base, with or without /v1, or a full endpoint. Registering the same project, model and cid again replaces it.
 
+A header's value may end in @/path/to/file: the file's first line is read for each request, so that a key is stored nowhere
+else and stands in no list of processes.
+
 Examples:
   modelvine register demo tiny http://127.0.0.1:8080
   modelvine register demo painter http://127.0.0.1:8081/v1 --type image
   modelvine register demo tiny http://127.0.0.1:8082 --cid second --capacity 4 --context 8192
+  modelvine register demo big http://127.0.0.1:8000 --header 'authorization: Bearer @/run/secrets/vllm'
+  modelvine register demo own grpc+localai://127.0.0.1:9000 --load ContextSize=4096 --load MMap=true
 """
 
 import argparse
 
+from node.cli.console.asking import TYPES, add_asking, add_type, asked
+from node.cli.console.learnt import told, unnamed
 from node.cli.console.options import add_json, add_node_options
-
-# The names of `registry.records.ModelType`, whose import would slow every --help down; a test compares them.
-TYPES = ("text", "image", "image-edit", "embedding", "transcription", "speech", "rerank")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,13 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("project", metavar="PROJECT", help="the project that the model belongs to")
     add("model", metavar="MODEL", help="the name that clients use")
     add("url", metavar="URL", help="where its worker listens on this machine")
-    add(
-        "--type",
-        metavar="T",
-        type=_type,
-        default=0,
-        help=f"{', '.join(TYPES)}, or 0 to 6 (default: text)",
-    )
+    add_type(parser)
     add(
         "--dialect",
         metavar="D",
@@ -43,20 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="",
         help="the worker's own name for the model, where it differs",
     )
-    add(
-        "--capacity",
-        metavar="N",
-        type=_count,
-        default=0,
-        help="requests that the worker takes at one time",
-    )
-    add(
-        "--context",
-        metavar="N",
-        type=_count,
-        default=0,
-        help="tokens that the model can read and write in one request",
-    )
+    add_asking(parser)
     add_node_options(parser)
     add_json(parser)
 
@@ -73,35 +58,20 @@ def run(arguments: argparse.Namespace) -> int:
         "type": arguments.type,
         "cid": arguments.cid,
     }
-    optional = {
-        "dialect": arguments.dialect,
-        "worker_model": arguments.worker_model,
-        "capacity": arguments.capacity,
-        "context": arguments.context,
-    }
-    body |= {name: value for name, value in optional.items() if value}
+    optional = {"dialect": arguments.dialect, "worker_model": arguments.worker_model}
+    body |= {name: value for name, value in optional.items() if value} | asked(arguments)
     node = client(arguments)
-    node.post("/api/v0/ai/model/register", body)
+    answer = node.post("/api/v0/ai/model/register", body)
     if arguments.json:
-        say_json(body)
+        # Whoever reads this need not read the keys.
+        names = {"headers": sorted(dict(arguments.header))} if arguments.header else {}
+        learned = {"learned": answer["learned"]} if answer.get("learned") else {}
+        say_json(body | names | learned)
         return 0
     replica = f", replica {arguments.cid}" if arguments.cid else ""
     said = f"registered {arguments.project}/{arguments.model} ({TYPES[arguments.type]}{replica})"
     print(plain(f"{said}, served by {arguments.url}, at the node {node.target.url}"))
+    for row in answer.get("learned") or ():
+        more = unnamed(row, arguments.worker_model or arguments.model)
+        print(plain(f"its worker says: {told(row)}{more}"))
     return 0
-
-
-def _type(text: str) -> int:
-    if text.isdigit() and int(text) < len(TYPES):
-        return int(text)
-    if text in TYPES:
-        return TYPES.index(text)
-    raise argparse.ArgumentTypeError(
-        f"{text!r} is none of {', '.join(TYPES)}, nor a number from 0 to 6"
-    )
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
-    return int(text)

@@ -58,10 +58,14 @@ class Stage:
 
     def start(self, name: str, module: str, *arguments: str) -> Actor:
         """Run `python -m module` and wait for its ready line; raise `StageError`."""
+        return self.run(name, sys.executable, "-m", module, *arguments)
+
+    def run(self, name: str, *command: str) -> Actor:
+        """Run a command and wait for its ready line; raise `StageError`."""
         log = self.directory / f"{name}.log"
         with log.open("ab") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -116,9 +116,12 @@ def _serve(model: Model, options: argparse.Namespace) -> Any:
     params.ui = False
     params.verbosity = 0
     _bound(params, slots=options.slots, threads=options.threads)
-    if options.embedding:
+    if options.embedding or options.rerank:
         params.embedding = True
-        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+        pooling = xllamacpp.llama_pooling_type
+        params.pooling_type = (
+            pooling.LLAMA_POOLING_TYPE_RANK if options.rerank else pooling.LLAMA_POOLING_TYPE_MEAN
+        )
         # An input must fit one batch to be pooled.
         params.n_batch = params.n_ubatch = CONTEXT_TOKENS // 2
     try:
@@ -169,7 +172,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0 picks a free one")
     parser.add_argument("--model", type=Path, metavar="FILE", help="a GGUF file of your own")
     parser.add_argument("--alias", default="", metavar="NAME", help="what the model is called")
-    parser.add_argument("--embedding", action="store_true", help="serve embeddings")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--embedding", action="store_true", help="serve embeddings")
+    kinds.add_argument(
+        "--rerank",
+        action="store_true",
+        help="serve /v1/rerank; only a model made for it orders sensibly",
+    )
     parser.add_argument("--slots", type=int, default=4, metavar="N", help="requests at one time")
     parser.add_argument(
         "--threads",

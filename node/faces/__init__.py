@@ -1,14 +1,17 @@
 """Which protocols do clients speak to us? One file per face, found by its module name.
 
-A face module defines `routes(context) -> list[web.RouteDef]`. It reads bytes into a `Request` or a use case, and
-writes what comes back; errors are left to `node.faces.errors`. What other nodes may ask over the link listener stands
-in a second function, `link_routes(context)`, where a face has such. The other modules of this folder serve the faces.
+A face module defines `routes(context: Context) -> list[web.RouteDef]`, or `asking_routes(context: Serving)` for what is asked
+of models: any process of the node answers that. It reads bytes into a `Request` or a use case, and writes what comes back, in a
+`voice` of its own where its clients do not speak OpenAI's protocol. What other nodes may ask over the link listener stands
+in `link_routes(context)`, where a face has such; `ENDPOINTS`, where its protocol is somebody else's, what becomes of each
+RPC or endpoint of that, for docs/dialects.md. The other modules of this folder serve the faces.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from node.addresses import HostPort
 from node.settings import Settings
 from registry.records import Load, PeerId
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from node.bootstrap import Bootstrap
     from node.host import Host
     from node.lateness import Lateness
+    from node.learning import Learning
     from node.metrics import Metrics
     from node.whole import Whole
     from registry.service import Registry
@@ -28,10 +32,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where this process listens: `host:port` of the HTTP face, and of the HTTPS listener for other nodes."""
+    """Where this process listens: `host:port` of the HTTP face, of the HTTPS listener for other nodes, and of faces over gRPC."""
 
     http: str
     link: str
+    rpcs: Mapping[str, HostPort] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,7 @@ class Context(Serving):
 
     registry: "Registry"
     agent: "Agent"
+    learning: "Learning"
     access: "Access"
     lateness: "Lateness"
     whole: "Whole"

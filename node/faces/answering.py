@@ -5,117 +5,95 @@ long for a stream hears comments before. After it, an event stream ends with an 
 other body breaks off visibly.
 """
 
-import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 
 from node import web
 from node.faces import Serving
+from node.faces.accounts import Account, accounting
 from node.faces.errors import KNOWN, Refusal, refusal
-from node.faces.outgoing import AT_ONCE_BYTES, EVENT_ENDS, KeepAlive, Outgoing
+from node.faces.outgoing import AT_ONCE_BYTES, KeepAlive, Outgoing
+from node.faces.passage import Passage
+from node.faces.voice import EVENT_STREAM, MAX_WHOLE_BYTES, Spoken, Voice
 from router import continuing
 from router.dialects import Answer
-from router.errors import AnswerBroken, RouterError
+from router.errors import AnswerBroken, RouterError, WorkerFailed
+from router.rendering import DROPPED_HEADER
 from router.reports import HEADER, written
 from router.requests import Kind, Request
 from router.seams import Continued
 from router.trying import Routed
-from router.usage import TEXT, Tokens, Usage
+from router.usage import TEXT
 
-log = logging.getLogger("modelvine.requests")
-
-CALLER_LEFT = 499
-"""The status that is logged when nobody was left to see one; nginx coined it."""
-
-# An answer up to this size is sent in one piece, with its length; an event up to this size is held until it is whole.
+# An answer up to this size is sent in one piece, with its length.
 _WHOLE_BYTES = 1024 * 1024
-_LONGEST_END = 4
 
 
-@dataclass(slots=True)
-class _Report:
-    """What becomes of one request, for its log line and the metrics; never what was said in it."""
-
-    id: str
-    kind: Kind
-    began: float
-    model: str = "?"
-    node: str = "-"
-    route: str = "-"
-    attempts: int = 0
-    status: int = 500
-    taken: int = 0
-    sent: int = 0
-    to_peer: bool = False
-    served: str = ""
-    """The name of the model whose tokens are ours to count: the worker is this machine's."""
-    usage: Usage | None = None
-    tokens: Tokens | None = None
-    parts: list[tuple[str, Usage]] = field(default_factory=list)
-    """The same of the parts of a stream that several workers wrote."""
-
-    def spent(self) -> list[tuple[str, Usage]]:
-        """Return the tokens that workers of this machine used, by model, as far as anything tells."""
-        usage = self.tokens.usage() if self.tokens else self.usage
-        return [*self.parts, (self.served, usage)] if usage else self.parts
+def plain(refused: Refusal) -> Refusal:
+    """Leave an error in OpenAI's form."""
+    return refused
 
 
 async def answer(
     context: Serving,
     http: web.Request,
     kind: Kind,
-    ask: Callable[[], Awaitable[Request]],
+    ask: Callable[[], Awaitable[Spoken]],
     *,
     to_peer: bool = False,
+    refuse: Callable[[Refusal], Refusal] = plain,
 ) -> web.Answer:
-    """Take in a request with `ask`, have it answered, and pass the answer on; a peer is told how busy the worker is."""
-    report = _Report(http.id, kind, time.monotonic(), to_peer=to_peer)
-    context.metrics.begun()
-    try:
-        request = await ask()
-        report.model, report.taken = request.model, len(request.body)
-        return await _pass_on(context, http, request, report)
-    except KNOWN as error:
-        return _refused(error, report)
-    except (asyncio.CancelledError, ConnectionError):
-        report.status = CALLER_LEFT
-        raise
-    finally:
-        _conclude(context, report)
+    """Take in a request with `ask`, have it answered, and pass the answer on; a peer is told how busy the worker is.
+
+    `refuse` says an error before the first byte in the caller's protocol.
+    """
+    with accounting(context, http.id, kind, to_peer=to_peer) as account:
+        try:
+            spoken = await ask()
+            account.model, account.taken = spoken.request.model, len(spoken.request.body)
+            return await _pass_on(context, http, spoken, account)
+        except KNOWN as error:
+            return _refused(error, account, refuse)
 
 
 async def _pass_on(
-    context: Serving, http: web.Request, request: Request, report: _Report
+    context: Serving, http: web.Request, spoken: Spoken, account: Account
 ) -> web.Answer:
     settings = context.settings.router
+    request, voice = spoken.request, spoken.voice
     out = Outgoing(http, patience=settings.stall_timeout)
     # Another node tells its own callers that it waits.
-    audible = request.stream and report.kind in TEXT and not report.to_peer
-    with KeepAlive(out, settings.keep_alive if audible else 0, {"x-request-id": report.id}):
+    audible = request.stream and account.kind in TEXT and not account.to_peer
+    with KeepAlive(out, settings.keep_alive if audible else 0, {"x-request-id": account.id}):
         try:
-            async with _asked(context, request, report) as routed:
-                context.metrics.answering(str(report.kind), time.monotonic() - report.began)
+            async with put(context, request, account) as routed:
+                begin(context, routed, account)
                 if request.fallbacks:
-                    report.model = routed.candidate.service.model
-                headers = _headers(context, routed, report)
-                whole = await _passed_on(routed, out, headers, report)
+                    account.model = routed.candidate.service.model
+                headers = _headers(context, routed, account, spoken.dropped)
+                whole = await _passed_on(routed, out, headers, account, voice)
             if whole is not None:
-                return await _at_once(out, whole, headers, report)
+                return await _at_once(out, whole, headers, account)
         except RouterError as error:
             if not out.begun:
                 raise
-            await _break_off(out, refusal(error), report)
+            await _break_off(out, refusal(error), account, voice)
         finally:
-            report.sent = out.sent
+            account.sent = out.sent
     return out.response
 
 
-def _asked(
-    context: Serving, request: Request, report: _Report
+def begin(context: Serving, routed: Routed, account: Account) -> None:
+    """Book that an answer begins, and who gives it."""
+    context.metrics.answering(str(account.kind), time.monotonic() - account.began)
+    account.routed(routed)
+
+
+def put(
+    context: Serving, request: Request, account: Account
 ) -> AbstractAsyncContextManager[Routed]:
+    """Put a request to the router; entering is the first byte of its answer."""
     stream = continuing.of(request) if request.continues else None
     if stream is None:
         return context.router.answer(request)
@@ -124,27 +102,38 @@ def _asked(
         request,
         stream,
         max_event_bytes=context.settings.router.max_event_bytes,
-        spent=lambda model, usage: report.parts.append((model, usage)),
+        spent=lambda model, usage: account.parts.append((model, usage)),
     )
 
 
 async def _passed_on(
-    routed: Routed, out: Outgoing, headers: Mapping[str, str], report: _Report
+    routed: Routed,
+    out: Outgoing,
+    headers: dict[str, str],
+    account: Account,
+    voice: Voice | None,
 ) -> bytes | None:
     """Pass on an answer as it comes, or return it where it is short: then its worker need not wait for its reader."""
     answer = routed.answer
-    if routed.candidate.worker:
-        report.served, report.usage = routed.candidate.service.model, answer.usage
+    if voice is not None:
+        return await _voiced(routed, out, headers, account, voice)
     if not answer.streamed:
         if out.begun:
             raise AnswerBroken("the worker does not stream, and the wait for it was long")
-        whole = await _whole(answer)
+        whole = await read_whole(answer, _WHOLE_BYTES)
         if whole is not None:
             return whole
     if not out.begun:
         out.begin(answer.status, headers, length=answer.length)
     if answer.streamed:
-        await out.end(await _copy_events(routed, out, report))
+        passage = Passage(routed, account)
+        await out.send(passage.first(answer.first))
+        async for chunk in answer.rest:
+            ready = passage.take(chunk)
+            # While a slow caller reads, nobody holds it twice.
+            del chunk
+            await out.send(ready)
+        await out.end(passage.rest())
         return None
     await out.send(answer.first)
     async for chunk in answer.rest:
@@ -153,148 +142,105 @@ async def _passed_on(
     return None
 
 
+async def _voiced(
+    routed: Routed,
+    out: Outgoing,
+    headers: dict[str, str],
+    account: Account,
+    voice: Voice,
+) -> bytes | None:
+    """Say an answer in its caller's words: return it where it came in one piece, else pass it on as it comes."""
+    answer = routed.answer
+    if not answer.streamed:
+        body = await read_whole(answer, MAX_WHOLE_BYTES)
+        if body is None:
+            raise WorkerFailed(f"the answer has more than {MAX_WHOLE_BYTES:,} bytes")
+        headers["content-type"], said = voice.whole(body)
+        headers |= voice.headers
+        if not out.begun:
+            return said
+        await out.end(said)
+        return None
+    if not voice.streams:
+        raise WorkerFailed("the worker streams what was asked for in one piece")
+    passage = Passage(routed, account)
+    first = voice.stream(passage.first(answer.first))
+    headers |= {**voice.headers, "content-type": EVENT_STREAM}
+    if not out.begun:
+        out.begin(answer.status, headers)
+    await out.send(first)
+    async for chunk in answer.rest:
+        await out.send(voice.stream(passage.take(chunk)))
+    await out.end(voice.stream(passage.rest()) + voice.end())
+    return None
+
+
 async def _at_once(
-    out: Outgoing, whole: bytes, headers: Mapping[str, str], report: _Report
+    out: Outgoing, whole: bytes, headers: Mapping[str, str], account: Account
 ) -> web.Answer:
     if len(whole) <= AT_ONCE_BYTES:
         out.sent = len(whole)
-        return web.Response(status=report.status, headers=headers, body=whole)
-    out.begin(report.status, headers, length=len(whole))
+        return web.Response(status=account.status, headers=headers, body=whole)
+    out.begin(account.status, headers, length=len(whole))
     await out.end(whole)
     return out.response
 
 
-async def _break_off(out: Outgoing, refused: Refusal, report: _Report) -> None:
-    report.status = refused.status
-    if out.streamed:
-        await out.end(refused.event())
+async def _break_off(
+    out: Outgoing, refused: Refusal, account: Account, voice: Voice | None
+) -> None:
+    account.status = refused.status
+    said = voice.broken(refused) if voice else refused.event()
+    if out.streamed and said:
+        await out.end(said)
     else:
         # Ending it properly would make half an answer look like a whole one.
         out.cut()
 
 
-async def _whole(answer: Answer) -> bytes | None:
+async def read_whole(answer: Answer, at_most: int) -> bytes | None:
     """Read a short answer to its end; `None` for one that is long, with what was read put back."""
-    if (answer.length or 0) > _WHOLE_BYTES:
+    if (answer.length or 0) > at_most:
         return None
     pieces, size = [answer.first], len(answer.first)
     async for piece in answer.rest:
         pieces.append(piece)
         size += len(piece)
-        if size > _WHOLE_BYTES:
+        if size > at_most:
             answer.first = b"".join(pieces)
             return None
     return b"".join(pieces)
 
 
-async def _copy_events(routed: Routed, out: Outgoing, report: _Report) -> bytes:
-    """Pass on whole events, and return what is left at the end: an event without its blank line, or nothing."""
-    answer, tally, held = routed.answer, routed.tally, WholeEvents()
-    tokens = Tokens(hidden=answer.hides_usage)
-    if tally and report.kind in TEXT:
-        report.tokens = tokens
-    await out.send(tokens.passing(held.take(answer.first)))
-    async for chunk in answer.rest:
-        ready = held.take(chunk)
-        if tally:
-            tokens.events += tally.streamed(chunk)
-            ready = tokens.passing(ready)
-        # While a slow caller reads, nobody holds it twice.
-        del chunk
-        await out.send(ready)
-    return tokens.passing(held.rest)
-
-
-class WholeEvents:
-    """Holds back the beginning of an event until it is whole: half of one could not be followed by our error event."""
-
-    __slots__ = ("_held",)
-
-    def __init__(self) -> None:
-        # It grows in place: joined anew for every chunk, an event of small chunks would be copied again and again.
-        self._held = bytearray()
-
-    @property
-    def rest(self) -> bytes:
-        """What is held back."""
-        return bytes(self._held)
-
-    def take(self, chunk: bytes) -> bytes:
-        """Take in the next bytes and return what is ready to be sent, nothing perhaps."""
-        if not self._held and chunk.endswith(EVENT_ENDS):
-            return chunk
-        # What is held has no end in it, but may have the beginning of one.
-        before = bytes(self._held[-_LONGEST_END:])
-        looked = before + chunk
-        end = max(looked.rfind(mark) + len(mark) if mark in looked else 0 for mark in EVENT_ENDS)
-        if end == 0 and len(self._held) + len(chunk) < _WHOLE_BYTES:
-            self._held += chunk
-            return b""
-        cut = end - len(before) if end else len(chunk)
-        ready = b"".join((self._held, chunk[:cut]))
-        # A new one, for what was once long keeps its room.
-        self._held = bytearray(chunk[cut:])
-        return ready
-
-
-def _headers(context: Serving, routed: Routed, report: _Report) -> dict[str, str]:
+def _headers(
+    context: Serving, routed: Routed, account: Account, dropped: tuple[str, ...]
+) -> dict[str, str]:
     answer, worker = routed.answer, routed.candidate.worker
-    report.node, report.route = routed.candidate.node, str(answer.route)
-    report.attempts, report.status = routed.attempts, answer.status
     headers = {
         **answer.headers,
         "content-type": answer.content_type,
-        "x-request-id": report.id,
-        "x-modelvine-node": report.node,
-        "x-modelvine-route": report.route,
-        "x-modelvine-attempts": str(report.attempts),
+        "x-request-id": account.id,
+        "x-modelvine-node": account.node,
+        "x-modelvine-route": account.route,
+        "x-modelvine-attempts": str(account.attempts),
     }
-    if report.to_peer and worker:
+    if dropped:
+        # What the worker has no word for comes after what the face has none for.
+        headers[DROPPED_HEADER] = ", ".join(
+            filter(None, (*dropped, answer.headers.get(DROPPED_HEADER)))
+        )
+    if account.to_peer and worker:
         headers[HEADER] = written(context.load_of(worker))
     return headers
 
 
-def _refused(error: Exception, report: _Report) -> web.Response:
+def _refused(
+    error: Exception, account: Account, refuse: Callable[[Refusal], Refusal]
+) -> web.Response:
     refused = refusal(error)
-    report.status = refused.status
-    response = refused.response()
-    report.sent = len(response.body)
+    account.refused(error, refused.status)
+    response = refuse(refused).response()
+    account.sent = len(response.body)
     if isinstance(error, RouterError):
-        report.attempts = error.attempts
         response.headers["x-modelvine-attempts"] = str(error.attempts)
     return response
-
-
-def _conclude(context: Serving, report: _Report) -> None:
-    seconds = time.monotonic() - report.began
-    context.metrics.ended(
-        str(report.kind),
-        status=report.status,
-        seconds=seconds,
-        taken=report.taken,
-        sent=report.sent,
-    )
-    spent = report.spent()
-    for model, usage in spent:
-        context.metrics.spent(model, usage)
-    log.info(
-        "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f tokens=%s",
-        report.id,
-        report.model,
-        report.kind,
-        report.node,
-        report.route,
-        report.attempts,
-        report.status,
-        seconds,
-        _in_words([usage for _, usage in spent]),
-    )
-
-
-def _in_words(spent: list[Usage]) -> str:
-    """Write `prompt+completion`, `~` before it where part is estimated, `-` where the worker is not ours or tells nothing."""
-    if not spent:
-        return "-"
-    first, *others = spent
-    total = sum(others, start=first)
-    return f"{'~' if total.estimated else ''}{total.prompt}+{total.completion}"

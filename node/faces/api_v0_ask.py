@@ -15,6 +15,7 @@ from node.faces.errors import Unparseable, WrongParameter
 from node.faces.openai import content_type_of, passed, pin
 from node.faces.reading import read_body, text_of
 from node.faces.registration import model_of, project_of
+from node.faces.voice import Spoken
 from router import bodies, multipart
 from router.errors import BadRequest
 from router.media import media_of
@@ -25,7 +26,7 @@ _PAYMENT = frozenset({"wallet", "signature", "hash"})
 _IN_QUERY = ("node_id", "project", "model", "cid")
 
 
-def routes(context: Serving) -> list[web.RouteDef]:
+def asking_routes(context: Serving) -> list[web.RouteDef]:
     """Return the routes of this face."""
     return [
         web.post(f"/api/v0/{path}{suffix}", _asking(context, kind, one_node=not suffix))
@@ -40,8 +41,8 @@ def routes(context: Serving) -> list[web.RouteDef]:
 
 def _asking(context: Serving, kind: Kind, *, one_node: bool) -> web.Handler:
     async def handle(http: web.Request) -> web.Answer:
-        async def ask() -> Request:
-            return await _read(context, http, kind, one_node=one_node)
+        async def ask() -> Spoken:
+            return Spoken(await _read(context, http, kind, one_node=one_node))
 
         return await answer(context, http, kind, ask)
 

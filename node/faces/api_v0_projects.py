@@ -6,6 +6,7 @@ from typing import Any
 from node import web
 from node.faces import Context
 from node.faces.errors import UnknownNode, WrongParameter
+from node.faces.learnt import rows_of
 from node.faces.models import live_offers
 from node.faces.openai import peer_id
 from node.faces.reading import count_in_query, done, read_object, text_of
@@ -15,6 +16,7 @@ from node.faces.registration import (
     project_of,
     read_project,
     read_worker,
+    require_may_read,
 )
 from registry.catalog import Offer
 from registry.liveness import Presence
@@ -38,8 +40,10 @@ def _registering(context: Context) -> list[web.RouteDef]:
     async def register_project(request: web.Request) -> web.Response:
         context.access.change(request)
         project, workers = read_project(await read_object(request, idle=idle), premises)
-        await agent.register_project(project, workers)
-        return done()
+        require_may_read(workers, may_read=context.access.holds_token(request))
+        told = await context.learning.ask(workers)
+        await agent.register_project(project, workers, told)
+        return done(**rows_of(workers, told))
 
     async def unregister_project(request: web.Request) -> web.Response:
         context.access.change(request)
@@ -50,8 +54,11 @@ def _registering(context: Context) -> list[web.RouteDef]:
     async def register_model(request: web.Request) -> web.Response:
         context.access.change(request)
         given = await read_object(request, idle=idle)
-        await agent.register_model(read_worker(project_of(given), given, premises))
-        return done()
+        worker = read_worker(project_of(given), given, premises)
+        require_may_read([worker], may_read=context.access.holds_token(request))
+        told = await context.learning.ask([worker])
+        await agent.register_model(worker, told)
+        return done(**rows_of([worker], told))
 
     async def unregister_model(request: web.Request) -> web.Response:
         context.access.change(request)

@@ -6,6 +6,7 @@ from typing import Any
 
 from node import web
 from node.faces import Context, loads
+from node.faces.learnt import abilities
 from node.faces.reading import done, json_answer
 from registry.catalog import Signed
 from registry.liveness import REASONS, Presence
@@ -75,6 +76,7 @@ def _record(context: Context, node: PeerId, signed: Signed) -> dict[str, Any]:
                 "type": int(s.type),
                 "cid": s.cid,
                 "context": s.context or None,
+                **abilities(s.abilities),
             }
             for s in record.services
         ],

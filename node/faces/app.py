@@ -35,7 +35,13 @@ def public_app(context: Context) -> web.App:
 
 def public_routes(context: Context) -> list[web.RouteDef]:
     """Return all that clients may ask."""
-    return [route for face in _modules("routes") for route in face.routes(context)]
+    own = [route for face in _modules("routes") for route in face.routes(context)]
+    return [*model_routes(context), *own]
+
+
+def model_routes(context: Serving) -> list[web.RouteDef]:
+    """Return what clients may ask of models, in every protocol: any process of this node answers that."""
+    return [route for face in _modules("asking_routes") for route in face.asking_routes(context)]
 
 
 def link_app(context: Serving, known: Known) -> web.App:

@@ -6,11 +6,15 @@ entry's `project` and `owned_by` name the one with the most replicas, and `proje
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from node import web
 from node.faces import Context
+from node.faces.anthropic import listing as anthropic
+from node.faces.learnt import abilities
 from node.faces.reading import json_answer
 from registry.catalog import Offer
 from registry.liveness import Presence
@@ -25,15 +29,30 @@ _CREATED = 0
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
 
-    async def listing(_: web.Request) -> web.Response:
-        return json_answer(_listing(context))
+    def offers(name: str) -> Iterable[Offer]:
+        return _live(context, context.registry.catalog.offers.get(name, ()))
+
+    return listing_routes(lambda: live_offers(context), offers)
+
+
+def listing_routes(
+    everybody: Callable[[], Mapping[str, Sequence[Offer]]],
+    offers: Callable[[str], Iterable[Offer]],
+) -> list[web.RouteDef]:
+    """Return the routes that show models: all that are served, by name alone, and one by a name as callers write it."""
+
+    async def listing(request: web.Request) -> web.Response:
+        found = _listing(everybody())
+        return json_answer(anthropic.models(found) if anthropic.wanted(request) else found)
 
     async def one(request: web.Request) -> web.Response:
         name = request.tail
-        offers = [*_live(context, context.registry.catalog.offers.get(name, ()))]
-        if not offers:
+        found = [*offers(name)]
+        if not found:
             raise UnknownModel(name)
-        return json_answer({"code": 0, "message": "success", **_entry(name, offers)})
+        entry = _entry(name, found)
+        shown = anthropic.model(entry) if anthropic.wanted(request) else entry
+        return json_answer({"code": 0, "message": "success", **shown})
 
     return [
         route
@@ -60,8 +79,8 @@ def _live(context: Context, offers: Iterable[Offer]) -> Iterable[Offer]:
     return (offer for offer in offers if context.registry.presence(offer.node) in LIVE)
 
 
-def _listing(context: Context) -> dict[str, Any]:
-    entries = [_entry(name, offers) for name, offers in sorted(live_offers(context).items())]
+def _listing(everybody: Mapping[str, Sequence[Offer]]) -> dict[str, Any]:
+    entries = [_entry(name, offers) for name, offers in sorted(everybody.items())]
     projects = {project for entry in entries for project in entry["projects"]}
     return {
         "object": "list",
@@ -73,12 +92,13 @@ def _listing(context: Context) -> dict[str, Any]:
     }
 
 
-def _entry(name: str, offers: list[Offer]) -> dict[str, Any]:
+def _entry(name: str, offers: Sequence[Offer]) -> dict[str, Any]:
     projects = Counter(offer.service.project for offer in offers)
     first = min(projects, key=lambda project: (-projects[project], project))
     of_first = min(o.service for o in offers if o.service.project == first)
     # The longest: who is asked for more than the others can read is chosen accordingly.
     context = max(offer.service.context for offer in offers)
+    known = reduce(or_, (offer.service.abilities for offer in offers))
     return {
         "id": name,
         "object": "model",
@@ -91,4 +111,6 @@ def _entry(name: str, offers: list[Offer]) -> dict[str, Any]:
         "replicas": len(offers),
         "nodes": len({offer.node for offer in offers}),
         **({"context_length": context} if context else {}),
+        # What some of them take, for requests find their way to those.
+        **({"architecture": abilities(known)} if known else {}),
     }

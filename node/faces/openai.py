@@ -3,26 +3,39 @@
 Bodies stay bytes: only the model's name, `stream` and `project` are read from them.
 """
 
+import re
 from collections.abc import Awaitable, Mapping
-from functools import partial
 from types import MappingProxyType
 
 from node import web
 from node.faces import Serving
 from node.faces.answering import answer
-from node.faces.errors import WrongParameter
+from node.faces.errors import Refusal, WrongParameter
 from node.faces.peers import HOP
 from node.faces.reading import read_body
+from node.faces.voice import JSON, Spoken
 from registry.errors import InvalidSignature
 from registry.records import PeerId
 from registry.signing import public_of
 from registry.wire import is_name
 from router import bodies, trace, via
 from router.dialects.peer import READY, WAIT_HEADER
-from router.requests import ANYWHERE, Kind, Pin, Request
+from router.errors import AnswerBroken
+from router.requests import ANYWHERE, NAMED_BY, STORES, Kind, Pin, Request
 
-PREFIXES = ("/v1", "/v1/openai/v1")
+LLAMA_STACK = "/v1/openai/v1"
+PREFIXES = ("/v1", LLAMA_STACK)
 """Where the interface is found: its own place, and the one that llama-stack-client 0.2 asks."""
+
+ENDPOINTS: Mapping[str, str] = {
+    "POST /v1/chat/completions": "any model of the mesh, whatever its worker speaks",
+    "POST /v1/images/generations": "the same",
+    "POST /v1/images/edits": "the same, JSON and forms",
+    "GET /v1/models": "every model that a live node serves",
+    "POST /api/v0/ai/project/register": "registers workers of this machine",
+    "POST /api/v0/ai/project/unregister": "unregisters them",
+}
+"""What becomes of each endpoint of the interface standard for models."""
 
 SESSION = "x-modelvine-session"
 """The header in which a caller names the conversation that a request belongs to."""
@@ -31,15 +44,24 @@ CONTINUE = "x-modelvine-continue"
 """The header in which a caller says `1` when another worker shall go on with a text stream whose worker dies."""
 
 _LONGEST_SESSION = 256
+_DONE = re.compile(rb"^data: ?\[DONE\]\r?\n\r?\n", re.MULTILINE)
+_FAILURE = re.compile(rb'^data: ?\{"error"', re.MULTILINE)
 _NO_FIELDS: Mapping[str, object] = MappingProxyType({})
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
-def routes(context: Serving) -> list[web.RouteDef]:
+def asking_routes(context: Serving) -> list[web.RouteDef]:
     """Return what clients may ask."""
+    # LocalAI has its stores beside `/v1`.
+    asked = [(prefix, kind) for prefix in PREFIXES for kind in Kind] + [
+        ("", kind) for kind in STORES
+    ]
     return [
-        web.post(f"{prefix}/{kind.value}", _asking(context, kind, own_only=False))
-        for prefix in PREFIXES
-        for kind in Kind
+        web.post(
+            f"{prefix}/{kind.value}",
+            _asking(context, kind, own_only=False, done=prefix != LLAMA_STACK),
+        )
+        for prefix, kind in asked
     ]
 
 
@@ -48,9 +70,37 @@ def link_routes(context: Serving) -> list[web.RouteDef]:
     return [web.post(f"/v1/{kind.value}", _asking(context, kind, own_only=True)) for kind in Kind]
 
 
-def _asking(context: Serving, kind: Kind, *, own_only: bool) -> web.Handler:
+class WithoutDone:
+    """OpenAI's own words, but for the ends of a stream: what Llama Stack's client reads there is a piece of the answer."""
+
+    streams = True
+    headers = _NO_HEADERS
+
+    def whole(self, body: bytes) -> tuple[str, bytes]:
+        """Say it as it came."""
+        return JSON, body
+
+    def stream(self, events: bytes) -> bytes:
+        """Leave out `[DONE]`, which it takes for JSON; raise `AnswerBroken` where the worker, or its node, tells a failure."""
+        if _FAILURE.search(events):
+            raise AnswerBroken("the worker broke off")
+        return _DONE.sub(b"", events)
+
+    def end(self) -> bytes:
+        """End without a word."""
+        return b""
+
+    def broken(self, _: Refusal) -> bytes:
+        """Have the connection cut: it takes an error for one more piece, and half an answer for a whole one."""
+        return b""
+
+
+def _asking(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) -> web.Handler:
     def handle(http: web.Request) -> Awaitable[web.Answer]:
-        ask = partial(read_request, context, http, kind, own_only=own_only)
+        async def ask() -> Spoken:
+            request = await read_request(context, http, kind, own_only=own_only)
+            return Spoken(request, None if done or not request.stream else WithoutDone())
+
         return answer(context, http, kind, ask, to_peer=own_only)
 
     return handle
@@ -66,7 +116,20 @@ async def read_request(
         http, limit=settings.max_body_bytes, idle=settings.idle_timeout, rate=rate
     )
     content_type = content_type_of(http, body)
-    asked = bodies.read(body, content_type)
+    return request_of(context, http, kind, body, content_type, own_only=own_only)
+
+
+def request_of(
+    context: Serving,
+    http: web.Request,
+    kind: Kind,
+    body: bytes,
+    content_type: str = "application/json",
+    *,
+    own_only: bool = False,
+) -> Request:
+    """Return what a body in OpenAI's form asks, with what the headers say; raise what `bodies.read` does."""
+    asked = bodies.read(body, content_type, named_by=NAMED_BY.get(kind, ""))
     if asked.names:
         body = bodies.with_one_model(asked)
     return Request(
@@ -93,6 +156,8 @@ async def read_request(
 def _caller(http: web.Request) -> str:
     """Tell callers apart: by node, by key (its hash differs from run to run and says nothing of it), or by address."""
     said = http.headers.get(HOP) or http.headers.get("authorization")
+    # Anthropic's clients have their key in a header of its own.
+    said = said or http.headers.get("x-api-key")
     return str(hash(said)) if said else http.remote or ""
 
 

@@ -16,7 +16,10 @@ from node.faces.errors import (
     WrongParameter,
     of_fault,
 )
+from node.settings import Settings
 from node.web.settings import WebSettings
+from router.bodies import object_of
+from router.media import media_of
 
 MAX_CONTROL_BYTES = 2 * 1024 * 1024
 """The longest body of a control request: a record's 2,000 models, each named at full length, fit well."""
@@ -110,6 +113,23 @@ def _hold(request: web.Request, size: int) -> None:
         request.hold(size)
     except web.NoRoom as full:
         raise of_fault(full) from full
+
+
+async def read_fields(request: web.Request, settings: Settings) -> Mapping[str, object]:
+    """Return what is asked of a model in another protocol than OpenAI's: a JSON object.
+
+    Raise what `read_body` does, `UnsupportedMediaType`, or what `bodies.object_of` does.
+    """
+    kind = media_of(request.headers.get("content-type") or "application/json").kind
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise UnsupportedMediaType(f"send application/json, not {kind[:100]!r}")
+    body = await read_body(
+        request,
+        limit=settings.router.max_body_bytes,
+        idle=settings.router.idle_timeout,
+        rate=settings.web.min_body_rate,
+    )
+    return object_of(body)
 
 
 async def read_object(request: web.Request, *, idle: float) -> dict[str, Any]:

@@ -1,24 +1,25 @@
 """What does a registration ask for? Decoded JSON in, workers out; the sentences are api-v0's.
 
-Pure but for what the premises ask: whether a host is this machine.
+Pure but for what the premises ask, whether a host is this machine, and for headers whose values are in files.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from yarl import URL
 
-from node.faces.errors import Unparseable, WrongParameter
+from node.faces.errors import NotAllowed, Unparseable, WrongParameter
 from node.faces.reading import lowered, number_of, text_of
+from node.faces.worker_options import abilities_in, capacity_of, headers_of, load_of, template_of
 from registry.records import ModelType, Service
 from registry.wire import MAX_CONTEXT, MAX_NAME_BYTES, is_name
-from router import dialects
+from router import dialects, worker_headers
+from router.errors import WorkerFailed
 from router.premises import Premises
 from router.workers import Worker
 
 MAX_API_CHARACTERS = 2_048
-MAX_CAPACITY = 1_000_000
 
 SCHEMES: Mapping[str, tuple[str, str]] = {
     "http": ("openai_http", "http"),
@@ -65,13 +66,35 @@ def read_worker(project: str, given: Mapping[str, Any], premises: Premises) -> W
         known = ", ".join(f"{int(t)} ({t.name.lower()})" for t in ModelType)
         raise WrongParameter(f"unknown model type {kind}; there are: {known}", param="type")
     scheme, checked = _checked_api(api, premises)
-    return Worker(
-        service=Service(project, model, cid, _TYPES[kind], _context(given)),
+    worker = Worker(
+        service=Service(project, model, cid, _TYPES[kind], _context(given), abilities_in(given)),
         api=checked,
         dialect=_dialect(text_of(given, "dialect"), scheme),
         model=_name(text_of(given, "worker_model"), "worker_model"),
-        capacity=_capacity(given),
+        capacity=capacity_of(given),
+        load=load_of(given),
+        headers=headers_of(given),
+        template=template_of(given),
     )
+    try:
+        dialects.check(worker)
+    except WorkerFailed as error:
+        raise WrongParameter(str(error), param="load") from error
+    return worker
+
+
+def require_may_read(workers: Iterable[Worker], *, may_read: bool) -> None:
+    """Raise `NotAllowed` or `WrongParameter` where a header's value is to be read from a file that cannot be."""
+    for worker in workers:
+        if (named := worker_headers.files(worker)) and not may_read:
+            # Another user of this machine would have files read that only this node may read.
+            raise NotAllowed(
+                f"the value of the header {named[0]!r} is in a file: only callers with the control token may name one"
+            )
+        try:
+            worker_headers.read(worker)
+        except WorkerFailed as error:
+            raise WrongParameter(str(error), param="headers") from error
 
 
 def project_of(given: Mapping[str, Any]) -> str:
@@ -102,15 +125,6 @@ def _name(text: str, param: str) -> str:
             param=param,
         )
     return text
-
-
-def _capacity(given: Mapping[str, Any]) -> int:
-    capacity = number_of(given, "capacity")
-    if not 0 <= capacity <= MAX_CAPACITY:
-        raise WrongParameter(
-            f"capacity is a number of requests from 0 (unknown) to {MAX_CAPACITY}", param="capacity"
-        )
-    return capacity
 
 
 def _context(given: Mapping[str, Any]) -> int:
@@ -171,8 +185,16 @@ def _dialect(given: str, scheme: str) -> str:
     wanted = given or SCHEMES[scheme][0]
     for name in (wanted, f"{wanted}_http", f"{wanted}_grpc"):
         if name in _OFFERED:
+            _check_loadable(name)
             return name
     raise WrongParameter(
         f"the dialect {wanted[:64]!r} is not known here; there are: {', '.join(_OFFERED)}",
         param="dialect",
     )
+
+
+def _check_loadable(dialect: str) -> None:
+    try:
+        dialects.load(dialect)
+    except WorkerFailed as error:
+        raise WrongParameter(str(error), param="dialect") from error

@@ -107,7 +107,7 @@ def assemble(welcome: Welcome, doors: Doors, tell: Callable[[Said], None]) -> Pa
         workers=lambda: view.workers,
         presence=view.presence,
         draining=view.draining,
-        dialects={name: dialects.load(name)(links) for name in dialects.NAMES},
+        dialects=dialects.Spoken(links),
         policy=policies.load(settings.router.policy),
         settings=settings.router,
         now=time.monotonic,
@@ -116,6 +116,7 @@ def assemble(welcome: Welcome, doors: Doors, tell: Callable[[Said], None]) -> Pa
         look=lambda node: tell(Look(node)),
         silent=view.silent,
         spawn=links.crew.spawn,
+        lingering=links.lingering,
         lender=borrowing,
     )
     listeners: list[Changed] = [

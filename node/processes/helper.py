@@ -16,8 +16,7 @@ import uvloop
 
 from node import config, logs
 from node.access import Access
-from node.faces import api_v0_ask, openai
-from node.faces.app import application, link_app
+from node.faces.app import application, link_app, model_routes
 from node.garbage import settle
 from node.listening import TRUSTED_PER_NODE, serve, welcome
 from node.processes import passing
@@ -116,8 +115,9 @@ class _Helper:
         access = Access(token="", names=map(host_of, settings.mesh.announce))
         first = Place(self._doors.dial(), settings.router)
         rest = passing.routes(first, access, settings)
-        own = [*openai.routes(serving), *api_v0_ask.routes(serving)]
-        public = application([*own, *rest], access.admit, leaving=parts.view.draining)
+        public = application(
+            [*model_routes(serving), *rest], access.admit, leaving=parts.view.draining
+        )
         await serve(public, self._ends.http, closing, limits, crowd)
 
     def _take(self, word: Told) -> None:

@@ -17,8 +17,8 @@ from registry.liveness import Evidence, Presence
 from registry.records import Load, PeerId, Service
 from router.workers import Worker
 
-MAX_FRAME_BYTES = 16 * 1024 * 1024
-"""The longest frame: a table of 2,000 workers, each with every name and its URL at full length, has some 7 MB."""
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+"""The longest frame: a table of 2,000 workers with all that can be said of each, at full length, has some 32 MB."""
 
 _LENGTH = struct.Struct(">I")
 

@@ -238,7 +238,8 @@ class TrioThread(Generic[_Place]):
             if self._token is None:
                 return False
             self._token.run_sync_soon(work, *args)
-        except trio.RunFinishedError:
+        except (trio.RunFinishedError, OSError):
+            # A run that is ending has closed what wakes it already.
             return False
         return True
 

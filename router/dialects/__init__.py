@@ -1,20 +1,25 @@
 """How do we speak to a worker? One file per worker protocol, found by its module name.
 
-A dialect module defines `create(links: Links) -> Dialect`. A dialect hands over an answer only once its first byte
-is there, so that failures until then can be tried elsewhere; it raises one of the `WorkerError`s.
+A dialect module defines `create(links: Links) -> Dialect`, and is loaded when the first worker speaks it: what it needs may
+not be installed. It also defines `ENDPOINTS`, what becomes of each RPC or endpoint of its specification, and `WORDS`
+(`router/wording.py`) if it translates texts: docs/dialects.md is made of them. It may define `check(worker)`, see below. A
+dialect hands over an answer only once its first byte is there, so that failures until then can be tried elsewhere; it raises
+one of the `WorkerError`s.
 """
 
 import pkgutil
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
 from registry.records import Load
 from router.candidates import Candidate
-from router.errors import AnswerBroken
+from router.described import Described
+from router.errors import AnswerBroken, WorkerFailed
 from router.requests import Request
 from router.usage import Usage
 from router.workers import Worker
@@ -75,13 +80,65 @@ class Dialect(Protocol):
     async def slots(self, worker: Worker) -> int:
         """Ask a worker how many requests it takes at one time; return 0 where it does not say so within `ALIVE_SECONDS`."""
 
+    async def describe(self, worker: Worker) -> Described | None:
+        """Ask a worker what it is, within `ALIVE_SECONDS`; return `None` where it does not answer now, or loads its model.
+
+        A protocol without words for it returns `Described()`.
+        """
+
 
 NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 """Every dialect there is: the modules of this folder."""
 
 
+_EXTRAS: Mapping[str, str] = {"grpc": "grpc", "google": "grpc"}
+"""What is imported, and the extra of this package that brings it."""
+
+
 def load(name: str) -> "Callable[[Links], Dialect]":
-    """Return the maker of the dialect of that name; raise `ValueError` that lists the names there are."""
+    """Return the maker of the dialect of that name.
+
+    Raise `ValueError` that lists the names there are, or `WorkerFailed` that says what has to be installed.
+    """
+    return cast("Callable[[Links], Dialect]", _module(name).create)
+
+
+def check(worker: Worker) -> None:
+    """Raise `WorkerFailed` where its dialect can tell, without asking, that a worker was registered with what it cannot have."""
+    if (objecting := vars(_module(worker.dialect)).get("check")) is not None:
+        objecting(worker)
+
+
+def _module(name: str) -> ModuleType:
     if name not in NAMES:
         raise ValueError(f"no dialect is called {name!r}; there are: {', '.join(NAMES)}")
-    return cast("Callable[[Links], Dialect]", import_module(f"{__name__}.{name}").create)
+    try:
+        return import_module(f"{__name__}.{name}")
+    except ImportError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        needs = f"the dialect {name!r} needs {error.name!r}, which is not installed"
+        raise WorkerFailed(f"{needs}: pip install 'modelvine[{extra}]'") from error
+
+
+class Spoken(Mapping[str, Dialect]):
+    """The dialects of one node, each made when it is first asked for; that may raise `WorkerFailed`, see `load`."""
+
+    def __init__(self, links: "Links") -> None:
+        self._links = links
+        self._made: dict[str, Dialect] = {}
+
+    def __getitem__(self, name: str) -> Dialect:
+        made = self._made.get(name)
+        if made is None:
+            if name not in NAMES:
+                raise KeyError(name)
+            made = self._made[name] = load(name)(self._links)
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)

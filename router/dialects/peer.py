@@ -11,6 +11,7 @@ import orjson
 from router import readiness, reports
 from router.candidates import Candidate
 from router.connections import start_of
+from router.described import Described
 from router.dialects import Answer, Route
 from router.errors import (
     WorkerAway,
@@ -32,8 +33,9 @@ from router.exchange import (
     refusal,
 )
 from router.links import Links
-from router.requests import Request
+from router.requests import Kind, Request
 from router.sse import SILENT_BYTES, Opening
+from router.usage import TEXT
 from router.workers import Worker
 
 HOP_HEADER = "x-modelvine-hop"
@@ -67,7 +69,7 @@ class Peer:
 
             async def read(exchange: Exchange) -> Answer:
                 if not 200 <= exchange.status <= 299:
-                    raise await _refusal(exchange)
+                    raise await _refusal(exchange, request.kind)
                 if exchange.streamed:
                     answer = await _stream(exchange, link.route)
                 else:
@@ -85,6 +87,10 @@ class Peer:
     async def slots(self, worker: Worker) -> int:  # noqa: ARG002
         """How many requests a peer's replica takes, its node reports."""
         return 0
+
+    async def describe(self, worker: Worker) -> Described | None:  # noqa: ARG002
+        """What a peer's models are, its record says."""
+        return Described()
 
 
 def create(links: Links) -> Peer:
@@ -107,15 +113,12 @@ async def _stream(exchange: Exchange, route: Route) -> Answer:
     raise WorkerFailed("the stream ended before its first event")
 
 
-async def _refusal(exchange: Exchange) -> WorkerError:
+async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
     if exchange.status == 400:
         body = (await exchange.at_most(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
         return _unable(body) or WorkerRejected(400, body)
     if exchange.status == 404:
-        body = await exchange.at_most(MAX_REFUSAL_BYTES)
-        if b'"model_not_found"' in body:
-            return WorkerStale("the node does not serve this model any more")
-        return WorkerFailed("the node has no such path")
+        return _not_there(await exchange.at_most(MAX_REFUSAL_BYTES), kind)
     if exchange.status == 503:
         body = await exchange.at_most(MAX_REFUSAL_BYTES)
         loading = readiness.said(body) if b'"model_loading"' in body else None
@@ -127,6 +130,15 @@ async def _refusal(exchange: Exchange) -> WorkerError:
         said = busy(exchange)
         return WorkerBusy(str(said), retry_after=said.retry_after, named=b'"worker_busy"' in body)
     return await refusal(exchange)
+
+
+def _not_there(body: bytes, kind: Kind) -> WorkerError:
+    if b'"model_not_found"' in body:
+        return WorkerStale("the node does not serve this model any more")
+    if kind in TEXT:
+        return WorkerFailed("the node has no such path")
+    # It is of a version that knows no such requests; with others of the model it is well.
+    return WorkerUnable(f"the node does not serve /v1/{kind}", param="model")
 
 
 def _unable(body: bytes) -> WorkerUnable | None:

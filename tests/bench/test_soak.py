@@ -52,4 +52,4 @@ def test_what_is_open_at_rest_may_differ_by_chance_and_no_more(what: str) -> Non
     few, many = more | {what: more[what] + SPARE}, more | {what: more[what] + SPARE + 1}
     assert not judged("node", [REST, Gauge(1, 120.0, **few)])
     (wrong,) = judged("node", [REST, Gauge(1, 120.0, **many)])
-    assert f"9 more {what.replace('_', ' ')}" in wrong
+    assert f"{SPARE + 1} more {what.replace('_', ' ')}" in wrong

@@ -131,3 +131,23 @@ async def test_an_unreadable_worker_in_the_store_is_left_alone() -> None:
     await agent.restore()
     assert len(agent.workers) == 0
     assert await store.read(Space.WORKERS) == {"x": b'{"from": "the future"}'}
+
+
+async def test_what_an_older_version_stored_is_read_with_the_defaults() -> None:
+    store = MemoryStore()
+    row = b'{"service":{"project":"p","model":"m","cid":"","type":0},"api":"http://w","dialect":"openai_http","capacity":4}'
+    await store.write(Put(Space.WORKERS, "x", row))
+    agent = make(store)
+    await agent.restore()
+    assert [*agent.workers] == [Worker(Service("p", "m"), "http://w", capacity=4)]
+
+
+async def test_all_that_was_said_of_a_worker_survives_a_restart() -> None:
+    store = MemoryStore()
+    said = Worker(
+        Service("p", "m"), "http://w", load='{"a":true}', headers=(("k", "v"),), template="llama3"
+    )
+    await make(store).register_model(said)
+    restarted = make(store)
+    await restarted.restore()
+    assert [*restarted.workers] == [said]

@@ -2,8 +2,9 @@
 
 import pytest
 
+from node.addresses import HostPort
 from node.faces import Listening
-from node.settings import NodeSettings, Settings
+from node.settings import FacesSettings, NodeSettings, Settings
 from node.surfaces import EVERYBODY, HERE, Surface, surfaces, told, warned
 from registry.settings import MeshSettings, RegistrySettings
 
@@ -104,3 +105,19 @@ def test_what_serves_strangers_is_warned_of_by_name(name: str, setting: str, way
     closed = found(listen=PUBLIC, swarm_key="swarm.key", **{setting: True})
     assert not closed[name].open
     assert not found(**{setting: True})[name].open
+
+
+def test_faces_over_grpc_are_ways_in_too_and_keys_close_them() -> None:
+    rpcs = {"localai": HostPort("127.0.0.1", 5), "remotellm": HostPort("192.0.2.7", 6)}
+    listening = Listening(http="127.0.0.1:6100", link="127.0.0.1:7000", rpcs=rpcs)
+
+    def ways(**faces: str) -> dict[str, Surface]:
+        settings = Settings(faces=FacesSettings(**faces))
+        return {s.name: s for s in surfaces(settings, listening, ())}
+
+    open_ways = ways()
+    assert open_ways["gRPC (localai)"].who == HERE
+    assert open_ways["gRPC (remotellm)"].open
+    assert "gRPC (remotellm)" in warned(open_ways.values())
+    assert not ways(remotellm_keys="/k")["gRPC (remotellm)"].open
+    assert ways(localai_keys="/k")["gRPC (remotellm)"].open

@@ -131,8 +131,19 @@ def test_a_context_is_read_and_what_is_none_says_nothing(said: object, context: 
     assert service == Service("p", "llama", context=context)
 
 
-def test_a_service_of_unknown_context_is_written_as_it_always_was() -> None:
+@pytest.mark.parametrize(
+    ("said", "abilities"),
+    [(3, 3), (2**16 - 1, 2**16 - 1), (2**16, 0), (-1, 0), (True, 0), ("3", 0), (None, 0), (1.5, 0), ([3], 0)],
+)  # fmt: skip
+def test_abilities_are_read_and_what_is_none_says_nothing(said: object, abilities: int) -> None:
+    [service] = read(with_fields(services=[["p", "llama", "", 0, None, said, "newer"]])).services
+    assert service == Service("p", "llama", abilities=abilities)
+
+
+def test_what_is_not_known_of_a_service_is_written_as_it_always_was() -> None:
     for service, row in (
+        (Service("p", "m", abilities=17), ["p", "m", "", 0, 0, 17]),
+        (Service("p", "m", context=8192, abilities=17), ["p", "m", "", 0, 8192, 17]),
         (Service("p", "m"), ["p", "m", "", 0]),
         (Service("p", "m", context=8192), ["p", "m", "", 0, 8192]),
     ):
@@ -141,7 +152,7 @@ def test_a_service_of_unknown_context_is_written_as_it_always_was() -> None:
 
 
 def test_a_service_of_an_unknown_type_is_skipped_and_the_others_are_kept() -> None:
-    rows = [["p", "video", "", 7], ["p", "llama", "", 0], ["p", "huge", "", 10**15]]
+    rows = [["p", "video", "", 77], ["p", "llama", "", 0], ["p", "huge", "", 10**15]]
     kept = read(with_fields(services=rows))
     assert kept == RECORD
     assert [kept.service_at(place) for place in range(4)] == [None, *RECORD.services, None, None]

@@ -60,6 +60,8 @@ class PeerNode:
     callers: list[PeerId] = field(default_factory=list)
     says: dict[str, str] = field(default_factory=dict)
     """Headers that it adds to its answers."""
+    lacks: tuple[str, ...] = ()
+    """Paths that its version does not know."""
     murmurs: bool = False
     """Whether it begins its answers with comments, which last for as long as its worker says nothing."""
 
@@ -75,6 +77,8 @@ class PeerNode:
         self.callers.append(peer_of_certificate(der))
         self.received.append(http.headers)
         body = await http.read()
+        if http.path in self.lacks:
+            return web.json_response({"error": {"code": "unknown_path"}}, status=404)
         asked = read(body, http.content_type)
         kind = Kind(http.path.removeprefix("/v1/"))
         pin = Pin(project=http.headers["x-modelvine-project"], cid=http.headers["x-modelvine-cid"])
@@ -182,6 +186,7 @@ def router_of(links: Links, workers: object, identity: Identity) -> Router:
         look=lambda _: None,
         silent=lambda _: False,
         spawn=links.crew.spawn,
+        lingering=links.lingering,
     )
 
 

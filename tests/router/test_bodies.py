@@ -229,3 +229,17 @@ def test_a_list_of_models_is_short_and_of_names(said: str) -> None:
 
 def test_a_body_whose_list_of_models_is_null_lists_none() -> None:
     assert bodies.read(b'{"model":"m","models":null}', JSON).names == ()
+
+
+def test_a_model_may_be_named_by_another_field_where_its_own_is_missing() -> None:
+    asked = bodies.read(b'{"store":"a","keys":[]}', JSON, named_by="store")
+    assert (asked.model, asked.names) == ("a", ("a",))
+    assert orjson.loads(bodies.with_one_model(asked)) == {"store": "a", "keys": [], "model": "a"}
+    assert bodies.read(b'{"store":"a","model":"b"}', JSON, named_by="store").model == "b"
+    assert bodies.read(b'{"store":"a","model":"b"}', JSON, named_by="store").names == ()
+    for body in (b'{"store":""}', b'{"store":1}', b"{}", b'{"model":1,"store":"a"}'):
+        with pytest.raises(BadRequest) as refused:
+            bodies.read(body, JSON, named_by="store")
+        assert refused.value.param == "model"
+    with pytest.raises(BadRequest):
+        bodies.read(b'{"store":"a"}', JSON)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from registry.abilities import Ability
 from registry.catalog import Catalog, Signed
 from registry.liveness import Presence
 from registry.records import Load, ModelType, PeerId, Record, Service, Version
@@ -260,6 +261,12 @@ def test_where_every_context_is_too_short_the_longest_has_the_last_word() -> Non
     assert [e.reason for e in found.excluded] == [Reason.SHORT]
 
 
+def test_where_all_read_as_much_nobody_looks_how_long_a_request_is() -> None:
+    alike = (FAR, of_context(100)), (OTHER, of_context(100))
+    assert len(find(*alike, body=b"no JSON, which would not be read").eligible) == 2
+    assert len(find(*alike, body=THOUSAND).eligible) == 2
+
+
 def test_a_request_waits_for_a_full_worker_rather_than_go_to_one_that_cannot_read_it() -> None:
     full = Worker(of_context(9_000), "http://w", capacity=1)
     found = find(
@@ -267,3 +274,22 @@ def test_a_request_waits_for_a_full_worker_rather_than_go_to_one_that_cannot_rea
     )
     assert {e.reason for e in found.excluded} == {Reason.FULL, Reason.SHORT}
     assert not found.eligible
+
+
+LOOK = b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}]}'
+READS = Service("p", "m", abilities=Ability.TEXT_IN)
+SEES = Service("p", "m", abilities=Ability.TEXT_IN | Ability.IMAGE_IN)
+
+
+def test_an_image_is_not_sent_to_a_model_that_is_known_to_see_nothing() -> None:
+    found = find((FAR, READS), (OTHER, SEES), own=(Worker(SERVICE, "http://w"),), body=LOOK)
+    assert {c.node for c in found.eligible} == {OTHER, OWN}
+    [left] = found.excluded
+    assert (left.candidate.node, left.reason, left.detail) == (FAR, Reason.UNSEEING, "image")
+    assert not find((FAR, READS), body=THOUSAND).excluded
+
+
+def test_nobody_waits_for_a_full_worker_that_would_not_see() -> None:
+    blind = Worker(READS, "http://w", capacity=1)
+    found = find(own=(blind,), in_flight={(OWN, READS): 1}, body=LOOK)
+    assert [e.reason for e in found.excluded] == [Reason.UNSEEING]

@@ -1,13 +1,16 @@
 """Laws of putting a request to a worker; the budgets are held to in `dialects/test_openai_http.py`."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from registry.records import Service
 from router.dialects.openai_http import create
 from router.errors import AnswerBroken
-from router.exchange import NOTHING, headers_of, retry_after
+from router.exchange import NOTHING, headers_of, headers_to, retry_after
 from router.requests import Kind, Request
+from router.workers import Worker
 from tests.router.world import QUICK, chat, links, own, whole
 from tests.workers.raw import raw, take
 
@@ -35,6 +38,18 @@ def test_only_headers_on_the_list_travel() -> None:
         "tracestate": "k=v",
         "x-modelvine-via": "a, b",
     }
+
+
+def test_what_the_operator_said_of_a_worker_wins_over_what_its_caller_said() -> None:
+    passed = {"tracestate": "a=b", "authorization": "Bearer caller"}
+    request = Request("r-1", Kind.CHAT, "m", b"", "application/json", passed=passed)
+    worker = Worker(
+        Service("p", "m"),
+        "http://w",
+        headers=(("tracestate", "c=d"), ("authorization", "Bearer ours")),
+    )
+    assert headers_to(worker, request) == headers_of(request) | dict(worker.headers)
+    assert headers_to(replace(worker, headers=()), request) == headers_of(request)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from registry.abilities import Ability
 from registry.records import ModelType, Service
-from router.fitness import MADE_FOR, MAX_BYTES, MOST_BYTES, USUAL_BYTES, Length, serves
-from router.requests import Kind
+from router.fitness import MADE_FOR, MAX_BYTES, MOST_BYTES, USUAL_BYTES, Length, Media, serves
+from router.requests import STORES, Kind
 from tests.router.world import chat
 
 
@@ -29,6 +30,14 @@ def test_every_type_is_made_for_something_and_text_for_everything() -> None:
     assert all(serves(Service("p", "m"), kind) for kind in Kind)
     assert not serves(Service("p", "m", type=ModelType.EMBEDDING), Kind.CHAT)
     assert serves(Service("p", "m", type=ModelType.EMBEDDING), Kind.EMBEDDING)
+    assert {
+        kind for kind in Kind if serves(Service("p", "m", type=ModelType.STORE), kind)
+    } == STORES
+
+
+def test_what_is_only_cut_into_tokens_is_too_long_for_nobody() -> None:
+    body = orjson.dumps({"model": "m", "prompt": "x" * 80_000})
+    assert Length(chat(kind=Kind.TOKENIZE, body=body)).least == 0
 
 
 def test_a_text_has_a_token_for_so_many_bytes_and_the_answer_its_own() -> None:
@@ -96,3 +105,43 @@ FIELDS = st.sampled_from(["messages", "prompt", "input", "tools", "max_tokens", 
 @given(st.dictionaries(FIELDS, JSON | st.lists(st.dictionaries(FIELDS, JSON), max_size=3)))
 def test_whatever_is_said_has_a_length(said: dict[str, object]) -> None:
     assert 0 <= length(**said).least <= length(**said).usual
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+READS = Service("p", "m", abilities=Ability.TEXT_IN | Ability.TEXT_OUT)
+SEES = Service("p", "m", abilities=Ability.TEXT_IN | Ability.IMAGE_IN)
+
+
+def media(content: object, *, kind: Kind = Kind.CHAT) -> Media:
+    return Media(chat(kind=kind, body=orjson.dumps({"model": "m", "messages": user(content)})))
+
+
+def test_what_a_model_does_not_take_is_named() -> None:
+    assert media([IMAGE]).missing(READS) == "image"
+    assert media([IMAGE, SOUND, IMAGE]).missing(READS) == "image and audio"
+    assert media([IMAGE, SOUND]).missing(SEES) == "audio"
+    assert media([IMAGE]).missing(SEES) == ""
+    assert media("words").missing(READS) == ""
+
+
+def test_where_nobody_said_what_a_model_takes_nothing_is_missing() -> None:
+    assert media([IMAGE]).missing(service(0)) == ""
+    only_out = Service("p", "m", abilities=Ability.TEXT_OUT | Ability.TOOLS)
+    assert media([IMAGE]).missing(only_out) == ""
+
+
+def test_only_chats_hold_parts() -> None:
+    assert media([IMAGE], kind=Kind.COMPLETION).missing(READS) == ""
+
+
+def test_however_it_is_spaced_a_part_is_found() -> None:
+    body = b'{"messages":[{"content":[{"image_url":{"url":"u"},\n  "type" :\t"image_url"}]}]}'
+    assert Media(chat(body=body)).missing(READS) == "image"
+
+
+@given(st.text())
+def test_words_about_images_are_no_images(words: str) -> None:
+    said = f'{words}"type":"image_url"{words}{{"type": "input_audio"}}'
+    for written in (said, [{"type": "text", "text": said}], {"deep": said}):
+        assert media(written).missing(READS) == ""

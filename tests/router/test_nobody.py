@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from registry.records import ModelType, Service
 from router.candidates import Excluded, Reason
-from router.errors import BadRequest, NobodyServes, UnknownModel, WorkerBusy
+from router.errors import BadRequest, NobodyServes, UnknownModel, WorkerBusy, WorkerUnable
 from router.nobody import nobody
 from tests.router.world import chat, own
 
@@ -55,4 +55,18 @@ def test_a_model_that_serves_another_type_is_the_callers_mistake_and_the_right_p
     assert isinstance(error, BadRequest)
     assert str(error) == "'llama' does not serve /v1/chat/completions; ask it at /v1/audio/speech"
     lost = [Excluded(other, Reason.OTHER_TYPE), Excluded(THEIRS, Reason.LOST)]
+    assert isinstance(nobody(chat(), lost, ()), NobodyServes)
+
+
+def test_an_image_for_models_that_see_nothing_is_refused_by_name() -> None:
+    speaks = replace(THEIRS, service=Service("p", "llama", type=ModelType.SPEECH))
+    unseeing = [
+        Excluded(THEIRS, Reason.UNSEEING, detail="image and audio"),
+        Excluded(THEIRS, Reason.UNSEEING, detail="image"),
+        Excluded(speaks, Reason.OTHER_TYPE),
+    ]
+    error = nobody(chat(), unseeing, ())
+    assert isinstance(error, WorkerUnable)
+    assert (str(error), error.param) == ("'llama' takes no image", "messages")
+    lost = [*unseeing, Excluded(THEIRS, Reason.LOST)]
     assert isinstance(nobody(chat(), lost, ()), NobodyServes)

@@ -85,6 +85,20 @@ async def test_a_stream_whose_worker_dies_is_taken_up_by_another_and_reads_as_on
     assert sum("role" in c["delta"] for e in events for c in e["choices"]) == 1
 
 
+async def test_what_comes_together_with_the_news_of_its_workers_death_is_not_lost(scene):
+    """Over a hop both may stand in one piece."""
+    scene.mortal.fail(die_after=4)
+    await scene.first.register(scene.mortal, cid="1")
+    await scene.second.register(scene.heir, cid="2")
+    await until(lambda: offered(scene.asked) == 2)
+    for _ in range(12):
+        async with scene.asked.http.post(PATH, json=ASKED, headers=CONTINUE) as response:
+            said = await response.read()
+        lines = [line[6:] for line in said.split(b"\n") if line.startswith(b"data: {")]
+        assert text_of(map(orjson.loads, lines)) == TEXT
+    assert scene.mortal.received
+
+
 async def test_its_usage_is_the_sum_and_says_that_it_is_estimated(scene):
     _, events = await read(scene, ASKED | {"stream_options": {"include_usage": True}})
     [usage] = [event for event in events if "usage" in event]

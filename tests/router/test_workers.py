@@ -31,3 +31,10 @@ def test_every_worker_is_found_by_its_name_and_by_project_and_name(workers: list
 def test_a_worker_goes_by_its_registered_name_unless_it_has_its_own() -> None:
     assert Worker(Service("p", "m"), "http://w").own_model == "m"
     assert Worker(Service("p", "m"), "http://w", model="x.gguf").own_model == "x.gguf"
+
+
+def test_options_to_load_with_are_told_as_they_were_said() -> None:
+    assert Worker(Service("p", "m"), "http://w").load_options == {}
+    options = Worker(Service("p", "m"), "http://w", load='{"a":1,"b":true,"c":["x"]}').load_options
+    assert options == {"a": 1, "b": True, "c": ["x"]}
+    assert options["b"] is True

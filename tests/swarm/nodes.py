@@ -126,7 +126,11 @@ class Swarm:
 
     def start_worker(self, name: str, *arguments: str, module: str = _STAND_IN) -> Actor:
         """Run a worker in a process of its own."""
-        actor = self._stage().start(name, module, *arguments)
+        return self.start_program(name, *python("-m", module, *arguments))
+
+    def start_program(self, name: str, *command: str) -> Actor:
+        """Run a worker that is any program; like ours it says in a line that it is ready."""
+        actor = self._stage().run(name, *command)
         self._processes.append(actor.process)
         return actor
 

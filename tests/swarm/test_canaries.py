@@ -32,8 +32,9 @@ SESSION = "canary-session-0e8f"
 QUERY = "canary-query-aa12"
 WALLET = "canary-wallet-bb34"
 WORKER_KEY = "canary-worker-cc56"
+WORKER_HEADER = "canary-worker-header-dd78"
 SAID = (PROMPT, ANSWER, KEY, COOKIE, HEADER, SESSION, QUERY, WALLET)
-"""What callers and workers say. The worker's own key, in its URL, is kept by the node beside it and shown to nobody else."""
+"""What callers and workers say. The worker's own keys, in its URL and its headers, are kept by the node beside it alone."""
 
 HEADERS = {
     "Authorization": f"Bearer {KEY}",
@@ -56,7 +57,9 @@ TRAVELS = frozenset(
 
 MESSAGES = [{"role": "user", "content": PROMPT}]
 CHAT = {"model": MODEL, "messages": MESSAGES}
+LIMITED = {**CHAT, "max_tokens": 9}
 ASKED = "/v1/chat/completions"
+ANTHROPIC = "/v1/messages"
 VIEWS = (
     "/healthz", "/readyz", "/metrics", "/v1/models", f"/v1/models/{MODEL}", f"/api/v1/route?model={MODEL}",
     "/api/v1/status", "/api/v1/catalog", "/api/v1/nodes", "/api/v0/id", "/api/v0/peers", "/api/v0/swarm/peers",
@@ -76,7 +79,10 @@ async def worker(nodes: list[Node], client: Client) -> AsyncIterator[OpenAIWorke
     """A worker behind node 1, whose URL holds a key."""
     await client.met(nodes)
     async with running() as worker:
-        await client.register(nodes[0], "canaries", [MODEL], f"{worker.url}/v1?key={WORKER_KEY}")
+        keyed = {"authorization": f"Bearer {WORKER_HEADER}"}
+        await client.register(
+            nodes[0], "canaries", [MODEL], f"{worker.url}/v1?key={WORKER_KEY}", headers=keyed
+        )
         await client.listed(nodes, MODEL)
         await client.agreed(nodes)
         yield worker
@@ -88,6 +94,12 @@ async def _ask_all(client: Client, node: Node, worker: OpenAIWorker) -> None:
     for stream in (False, True):
         seen = await client.post(node, f"{ASKED}?key={QUERY}", {**CHAT, "stream": stream}, headers=HEADERS)  # fmt: skip
         assert seen.status == 200
+    for path, fields in (
+        (ANTHROPIC, LIMITED),
+        (ANTHROPIC, {**LIMITED, "stream": True, PROMPT: 1}),
+        (f"{ANTHROPIC}/count_tokens", CHAT),
+    ):
+        assert (await client.post(node, path, fields, headers=HEADERS)).status == 200
     paid = {"project": "canaries", "wallet": WALLET, "signature": WALLET, "hash": WALLET, **CHAT}
     assert (await client.post(node, "/api/v0/chat/completion/proxy", paid, headers=HEADERS)).status == 200  # fmt: skip
     assert await _sent(client, node, "/v1/images/edits", _form(), "multipart/form-data; boundary=B") == 200  # fmt: skip
@@ -114,6 +126,12 @@ async def _ask_all(client: Client, node: Node, worker: OpenAIWorker) -> None:
         (ASKED, gzip.compress(whole)[:-4], "application/json; gzip", 415),
         (ASKED, orjson.dumps({**CHAT, "model": "nobody-has-this"}), "application/json", 404),
         (f"{ASKED}/{PROMPT}", whole, "application/json", 404),
+        (
+            ANTHROPIC,
+            orjson.dumps({**LIMITED, "system": [{"type": PROMPT}]}),
+            "application/json",
+            400,
+        ),
         ("/v1/images/edits", _form()[:-4], "multipart/form-data; boundary=B", 400),
         ("/api/v0/ai/project/register", whole, "application/json", 403),
     ):
@@ -155,6 +173,9 @@ async def test_what_is_said_is_in_no_log_no_metric_no_file_and_no_view(
         await _ask_all(client, node, worker)
         await until(lambda node=node: "status=404" in node.log, within=5, otherwise="nothing is logged")  # fmt: skip
     assert any(PROMPT.encode() in received.body for received in worker.received)
+    assert {received.headers["authorization"] for received in worker.received} == {
+        f"Bearer {WORKER_HEADER}"
+    }
     seen = str([(received.headers, received.body) for received in worker.received])
     assert [word for word in (KEY, COOKIE, HEADER, SESSION, QUERY, WALLET) if word in seen] == []
     places = 0
@@ -165,11 +186,12 @@ async def test_what_is_said_is_in_no_log_no_metric_no_file_and_no_view(
         secrets += [(node.folder / "control.token").read_bytes().strip()]
         kept = {name for name, text in found.items() if any(word in text for word in secrets)}
         assert kept - {"control.token"} == set()
-        holders = {name for name, text in found.items() if WORKER_KEY.encode() in text}
-        # The node beside the worker asks it after a restart, too; and so the search is seen to find what is there.
-        assert {n.partition("-")[0] for n in holders} == (
-            {"modelvine.db"} if node is nodes[0] else set()
-        )
+        for key in (WORKER_KEY, WORKER_HEADER):
+            holders = {name for name, text in found.items() if key.encode() in text}
+            # The node beside the worker asks it after a restart, too; and so the search is seen to find what is there.
+            assert {n.partition("-")[0] for n in holders} == (
+                {"modelvine.db"} if node is nodes[0] else set()
+            )
     show("canaries", words=str(len(SAID) + 2), places=str(places))
 
 

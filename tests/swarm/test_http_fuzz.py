@@ -42,7 +42,8 @@ MAX_LAG = 0.5
 """Seconds by which its event loop may wake too late. The goal is a tenth of it; this machine has other work."""
 
 OWN_FAULTS = frozenset(
-    {"internal_error", "router_error", "registry_error", "invalid_frame", "unknown_kind", "not_saved"}
+    {"internal_error", "router_error", "registry_error", "invalid_frame", "unknown_kind", "not_saved",
+     "incomplete_generation"}
 )  # fmt: skip
 """Codes of failures that are nobody's but ours; a worker or peer that is not there may be told of with another 5xx."""
 
@@ -149,9 +150,12 @@ def _own_faults(answers: Sequence[Answer]) -> list[Answer]:
 
 def _code(answer: Answer) -> str:
     try:
-        return str(orjson.loads(answer.body)["error"]["code"])
+        said = orjson.loads(answer.body)
+        # TGI's own form: that nobody serves its default model (`unhealthy`) is no failure of ours.
+        return str(said["error_type"] if "error_type" in said else said["error"]["code"])
     except (ValueError, KeyError, TypeError):
-        return "internal_error"
+        # To HEAD a body is none; what is not foreseen is a 500.
+        return "internal_error" if answer.status == 500 else ""
 
 
 async def _honest(client: Client, victim: Node, model: str, seen: Seen) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,6 +102,18 @@ def _resident(node: Node) -> float:
     return int(pages) * 4096 / 2**20
 
 
+async def _come(flood: Flood, ask: Callable[[], object]) -> None:
+    """Wait until all have reached the worker; on a busy machine some are refused, and ask again as a client would."""
+    with suppress(AssertionError):
+        await until(lambda: len(flood.sent) >= READERS, within=2, otherwise="not all came at once")
+    refused = READERS - len(flood.sent)
+    for _ in range(refused):
+        ask()
+        await asyncio.sleep(0.1)
+    await until(lambda: len(flood.sent) >= READERS, within=10, otherwise="not all came")
+    show("who asked again", refused=str(max(0, refused)))
+
+
 async def test_a_hundred_callers_who_do_not_read_cost_little_and_are_cut_off(
     flooded: tuple[str, tuple[Node, ...], str, Flood],
 ) -> None:
@@ -111,13 +123,13 @@ async def test_a_hundred_callers_who_do_not_read_cost_little_and_are_cut_off(
 
     def all_cut() -> bool:
         most[:] = [max(m, _resident(n) - b) for m, n, b in zip(most, nodes, before, strict=True)]
-        return flood.ended == READERS
+        return flood.ended == len(flood.sent)
 
     with ExitStack() as callers:
         for _ in range(READERS):
             callers.enter_context(_unread(nodes[0], body))
-            await asyncio.sleep(0.01)
-        await until(lambda: len(flood.sent) == READERS, within=10, otherwise="not all came")
+            await asyncio.sleep(0.03)
+        await _come(flood, lambda: callers.enter_context(_unread(nodes[0], body)))
         await until(all_cut, within=WITHIN, otherwise="they are kept")
         cut = time.monotonic() - flood.moved
         took = max(flood.sent.values())

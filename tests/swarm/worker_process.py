@@ -7,7 +7,7 @@ import signal
 from tests.workers.openai_worker import running
 
 
-async def _serve(faults: dict[str, float]) -> None:
+async def _serve(faults: dict[str, object]) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     async with running() as worker:
@@ -21,6 +21,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--delay-first", type=float, default=0.0)
     parser.add_argument("--delay-between", type=float, default=0.0)
+    parser.add_argument("--die-after", type=int)
+    parser.add_argument("--finish")
+    parser.add_argument(
+        "--calls", nargs=2, action="append", default=[], metavar=("TOOL", "ARGUMENTS")
+    )
     asyncio.run(_serve(vars(parser.parse_args())))
 
 

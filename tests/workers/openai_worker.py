@@ -18,7 +18,11 @@ WORDS = ("Hello", " there", ",", " how", " are", " you", "?")
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What is to go wrong. Delays are seconds, `…_after` counts chunks of a stream, `name` replaces the model's."""
+    """What is to go wrong. Delays are seconds, `…_after` counts chunks of a stream, `name` replaces the model's.
+
+    Not faults: `answer` is one in one piece, `thought` comes before the words, `calls` (name and arguments) instead of them,
+    `finish` says why it ends.
+    """
 
     delay_headers: float = 0.0
     delay_first: float = 0.0
@@ -43,7 +47,13 @@ class Faults:
     packed: bool = False
     slots: int = 0
     properties: bytes = b""
+    listing: bytes = b'{"object":"list","data":[]}'
     refuses_usage: bool = False
+    lacks: tuple[str, ...] = ()
+    answer: bytes = b""
+    thought: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+    finish: str | None = None
     usage: dict[str, int] = field(
         default_factory=lambda: {"prompt_tokens": 5, "completion_tokens": 6}
     )
@@ -65,6 +75,7 @@ class OpenAIWorker:
     faults: Faults = field(default_factory=Faults)
     url: str = ""
     received: list[Received] = field(default_factory=list)
+    probed: list[Received] = field(default_factory=list)
     hung_up: int = 0
     served: int = 0
     answering: int = 0
@@ -97,8 +108,16 @@ class OpenAIWorker:
         self.served += 1
         return response
 
-    async def properties(self, _: web.Request) -> web.Response:
+    async def models(self, request: web.Request) -> web.Response:
+        """Tell which models there are."""
+        self.probed.append(Received(request.path_qs, request.headers, b""))
+        if self.faults.status != 200:
+            return web.Response(status=self.faults.status, body=self.faults.refusal)
+        return web.Response(body=self.faults.listing, content_type="application/json")
+
+    async def properties(self, request: web.Request) -> web.Response:
         """Tell as llama.cpp does how many requests are worked at, where `faults` hold that."""
+        self.probed.append(Received(request.path_qs, request.headers, b""))
         if not self.faults.properties:
             raise web.HTTPNotFound
         return web.Response(body=self.faults.properties, content_type="application/json")
@@ -110,24 +129,29 @@ class OpenAIWorker:
         await asyncio.sleep(faults.delay_headers)
         if faults.die_before_headers:
             return self._die(request)
+        if request.path in faults.lacks:
+            raise web.HTTPNotFound
         if faults.status != 200:
             headers = {"Retry-After": faults.retry_after} if faults.retry_after else {}
             return web.Response(status=faults.status, body=faults.refusal, headers=headers,
                                 content_type="application/json")  # fmt: skip
-        kind = request.path.partition("/v1/")[2]
+        kind = request.path.removeprefix("/v1").removeprefix("/")
         fields = _fields(body)
         if faults.refuses_usage and "stream_options" in fields:
             return web.Response(status=400, body=faults.refusal, content_type="application/json")
         if kind in ("chat/completions", "completions") and fields.get("stream"):
             return await self._stream(request, fields)
-        return await self._whole(request, kind, str(fields.get("model")))
+        return await self._whole(request, kind, fields)
 
-    async def _whole(self, request: web.Request, kind: str, model: str) -> web.StreamResponse:
-        faults = self.faults
+    async def _whole(
+        self, request: web.Request, kind: str, fields: dict[str, object]
+    ) -> web.StreamResponse:
+        faults, model = self.faults, str(fields.get("model"))
         if kind == "audio/speech":
             content, content_type = b"RIFF" + b"\x00" * (1000 + faults.pad_bytes), "audio/wav"
         else:
-            said = _said(kind) | self._named(model) | self._failing()
+            said = _said(kind)
+            said |= self._choices() | self._named(model) | self._failing()
             if faults.error_first:
                 said = {"error": {"message": "out of memory"}}
             if faults.pad_bytes:
@@ -135,6 +159,7 @@ class OpenAIWorker:
             content, content_type = orjson.dumps(said), "application/json; charset=utf-8"
         if faults.garbage:
             content = b"<html>not JSON</html>"
+        content = faults.answer or content
         response = web.StreamResponse(headers={"Content-Type": content_type, "X-Own": "1"})
         if faults.packed:
             response.headers["Content-Encoding"] = "gzip"
@@ -171,14 +196,13 @@ class OpenAIWorker:
         end = "\r\n" if faults.crlf else "\n"
         if faults.garbage:
             return [f"data: <html>{end}{end}".encode()]
-        chunks: list[dict[str, object]] = []
-        for index, word in enumerate(WORDS):
-            if index and "".join(WORDS[1 : index + 1]) in begun:
-                continue
-            delta = {"role": "assistant", "content": ""} if index == 0 else {"content": word}
-            head: dict[str, object] = {"id": "c", "object": "chat.completion.chunk", "created": 1}
-            chunk = head | self._named(model) | {"choices": [{"index": 0, "delta": delta}]}
-            chunks.append(chunk)
+        head: dict[str, object] = {"id": "c", "object": "chat.completion.chunk", "created": 1}
+        head |= self._named(model)
+        deltas = self._deltas(begun)
+        chunks = [head | {"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+        if faults.finish is not None:
+            last = {"index": 0, "delta": {}, "finish_reason": faults.finish}
+            chunks.append(head | {"choices": [last]})
         if usage:
             chunks.append({**chunks[0], "choices": [], "usage": faults.usage})
         if faults.code is not None:
@@ -191,6 +215,34 @@ class OpenAIWorker:
             said.append(f"data: [DONE]{end}{end}")
         return [event.encode() for event in said]
 
+    def _choices(self) -> dict[str, object]:
+        faults = self.faults
+        if not (faults.calls or faults.thought or faults.finish):
+            return {}
+        message: dict[str, object] = {"role": "assistant", "content": "".join(WORDS)}
+        if faults.calls:
+            calls = [_call(at, *call) for at, call in enumerate(faults.calls)]
+            message |= {"content": None, "tool_calls": calls}
+        if faults.thought:
+            message["reasoning_content"] = faults.thought
+        choice = {"index": 0, "message": message, "finish_reason": faults.finish}
+        return {"choices": [choice], "usage": faults.usage}
+
+    def _deltas(self, begun: str) -> list[dict[str, object]]:
+        faults = self.faults
+        deltas: list[dict[str, object]] = [{"role": "assistant", "content": ""}]
+        if faults.thought:
+            deltas += [{"reasoning_content": letter} for letter in faults.thought]
+        for at, (name, arguments) in enumerate(faults.calls):
+            deltas.append({"tool_calls": [_call(at, name, "")]})
+            for letter in arguments:
+                part = {"index": at, "function": {"arguments": letter}}
+                deltas.append({"tool_calls": [part]})
+        for index, word in enumerate(WORDS if not faults.calls else ()):
+            if index and "".join(WORDS[1 : index + 1]) not in begun:
+                deltas.append({"content": word})
+        return deltas
+
     def _named(self, model: str) -> dict[str, object]:
         return {} if self.faults.no_model else {"model": self.faults.name or model}
 
@@ -201,6 +253,11 @@ class OpenAIWorker:
         assert request.transport is not None
         request.transport.abort()
         return web.Response()
+
+
+def _call(index: int, name: str, arguments: str) -> dict[str, object]:
+    function = {"name": name, "arguments": arguments}
+    return {"index": index, "id": f"call_{index}", "type": "function", "function": function}
 
 
 def _fields(body: bytes) -> dict[str, object]:
@@ -230,6 +287,10 @@ def _said(kind: str) -> dict[str, object]:
             return {"object": "list", "data": [vector], "usage": {"prompt_tokens": 1}}
         case "images/generations" | "images/edits":
             return {"created": 1, "data": [{"b64_json": "aGVsbG8="}]}
+        case "completions":
+            return {"id": "c", "choices": [{"index": 0, "text": "".join(WORDS)}], "own_field": [1]}
+        case "tokenize":
+            return {"tokens": [{"id": 7, "piece": "Once"}, {"id": 8, "piece": " upon"}]}
         case _:
             message = {"role": "assistant", "content": "".join(WORDS)}
             return {"id": "c", "choices": [{"index": 0, "message": message}], "own_field": [1]}
@@ -240,6 +301,7 @@ async def running(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[OpenA
     """Run a worker on a port of loopback, a free one unless it is given."""
     worker = OpenAIWorker()
     app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_get("/v1/models", worker.models)
     app.router.add_get("/props", worker.properties)
     app.router.add_post("/{path:.*}", worker.handle)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)

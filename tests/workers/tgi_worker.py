@@ -44,7 +44,7 @@ class Faults:
     hang: bool = False
     split: bool = False
     health: int = 200
-    info: bytes = b'{"max_concurrent_requests":128}'
+    info: bytes = b'{"model_id":"org/m","max_best_of":2,"max_concurrent_requests":128}'
     input_length: int | None = None
     finish: str = "eos_token"
     tool: bytes = b""
@@ -59,6 +59,7 @@ class TgiWorker:
     words: tuple[str, ...] = WORDS
     url: str = ""
     received: list[Received] = field(default_factory=list)
+    probed: list[Received] = field(default_factory=list)
     hung_up: int = 0
 
     def fail(self, **faults: object) -> None:
@@ -80,12 +81,14 @@ class TgiWorker:
             self.hung_up += 1
             raise
 
-    async def health(self, _: web.Request) -> web.Response:
+    async def health(self, http: web.Request) -> web.Response:
         """Say whether the model lives."""
+        self.probed.append(Received(http.path_qs, http.headers, b""))
         return web.Response(status=self.faults.health)
 
-    async def info(self, _: web.Request) -> web.Response:
+    async def info(self, http: web.Request) -> web.Response:
         """Say what it is."""
+        self.probed.append(Received(http.path_qs, http.headers, b""))
         return web.Response(body=self.faults.info, content_type="application/json")
 
     async def _answer(self, http: web.Request, asked: dict[str, object]) -> web.StreamResponse:
@@ -115,7 +118,11 @@ class TgiWorker:
         if http.path == "/generate_stream" or asked.get("stream") is True:
             return await self._stream(http, asked)
         await asyncio.sleep(faults.delay_first)
-        said = self._chat(asked) if http.path.startswith("/v1") else self._text(asked)
+        said: object = self._text(asked)
+        if http.path.startswith("/v1"):
+            said = self._chat(asked)
+        elif http.path == "/tokenize":
+            said = _tokens(str(asked["inputs"]))
         body = b"" if faults.empty else orjson.dumps(said)
         return web.Response(
             body=body, content_type="application/json", headers={"x-prompt-tokens": "5"}
@@ -216,6 +223,8 @@ def _objection(path: str, asked: dict[str, object]) -> str:
     unknown = set(said) - (CHAT if chat else PARAMETERS)
     if unknown or (not chat and set(asked) - {"inputs", "parameters"}):
         return f"unknown field {', '.join(sorted(unknown))}"
+    if path == "/tokenize":
+        return ""
     limit, top_p = said.get("max_tokens" if chat else "max_new_tokens"), said.get("top_p")
     temperature = said.get("temperature")
     return next(
@@ -235,6 +244,14 @@ def _objection(path: str, asked: dict[str, object]) -> str:
     )
 
 
+def _tokens(text: str) -> list[dict[str, object]]:
+    """Cut a text into its characters."""
+    return [
+        {"id": ord(character), "text": character, "start": at, "stop": at + 1}
+        for at, character in enumerate(text)
+    ]
+
+
 def _die(http: web.Request) -> web.Response:
     assert http.transport is not None
     http.transport.abort()
@@ -248,7 +265,7 @@ async def running() -> AsyncIterator[TgiWorker]:
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_get("/health", worker.health)
     app.router.add_get("/info", worker.info)
-    for path in ("/generate", "/generate_stream", "/v1/chat/completions"):
+    for path in ("/generate", "/generate_stream", "/tokenize", "/v1/chat/completions"):
         app.router.add_post(path, worker.handle)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()

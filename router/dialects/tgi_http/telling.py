@@ -1,87 +1,50 @@
 """What does TGI tell? Its answers and stream events, as events of one kind; its failures, as errors of an attempt."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from uuid import uuid4
 
 import orjson
 
 from router.canonical import Asked
 from router.errors import WorkerBusy, WorkerError, WorkerFailed, WorkerRejected
-from router.fitness import USUAL_BYTES
-from router.rendering import Delta, End, Event, Reason, ToolCall
+from router.rendering import Event, Reason, ToolCall
 from router.requests import Kind
-from router.stops import Stops
+from router.saying import Said, in_one_piece, object_of, read_by
 from router.usage import Usage, told
 
 _MOST_TOKENS = 2**53
 _REASONS: Mapping[str, Reason] = {"length": "length", "tool_calls": "tool_calls"}
 
 
-class Stream:
-    """One stream, event by event; `ended` says that its choice is complete, and nothing more is worth reading."""
-
-    __slots__ = ("_asked", "_echo", "_reason", "_spent", "_stops", "_tokens", "ended")
-
-    def __init__(self, asked: Asked) -> None:
-        self._asked = asked
-        self._echo = asked.prompts[0] if asked.echo else ""
-        self._stops = Stops(asked.stop)
-        self._reason: Reason | None = None
-        self._spent: Usage | None = None
-        self._tokens = 0
-        self.ended = False
-
-    def take(self, data: bytes) -> list[Event]:
-        """Take in what one event says; raise a `WorkerError` when it says a failure, or nonsense."""
-        if data == b"[DONE]":
-            return self._end(self._reason or "stop")
-        said = object_of(data)
-        if "error" in said:
-            raise failure(said)
-        self._spent = told(said) or self._spent
-        chat = self._asked.kind is Kind.CHAT
-        text, reason = _of_chunk(said) if chat else _of_token(said)
-        self._tokens += bool(text)
-        shown = self._stops.take(text)
-        shown, self._echo = self._echo + shown, ""
-        events: list[Event] = [Delta(shown)] if shown else []
-        if not chat:
-            self._spent = _of_details(self._asked, 0, said.get("details"), "") or self._spent
-        if self._stops.hit:
-            return events + self._end("stop")
-        if reason is not None:
-            self._reason = reason
-            # A chat may still tell its usage.
-            return events if chat else events + self._end(reason)
-        return events
-
-    def finish(self) -> list[Event]:
-        """Take in that the stream is over; return nothing when it never said why."""
-        return self._end(self._reason) if self._reason and not self.ended else []
-
-    def _end(self, reason: Reason) -> list[Event]:
-        if self.ended:
-            return []
-        self.ended = True
-        held = self._stops.rest()
-        estimate = Usage(read_by(self._asked, 0), self._tokens, estimated=True)
-        rest: list[Event] = [Delta(held)] if held else []
-        return [*rest, End(reason), self._spent or estimate]
+def part(asked: Asked, data: bytes) -> Said:
+    """Read one event of a stream; raise a `WorkerError` when it says a failure, or nonsense."""
+    if data == b"[DONE]":
+        return Said(over=True)
+    said = object_of(data)
+    if "error" in said:
+        raise failure(said)
+    if asked.kind is Kind.CHAT:
+        text, reason = _of_chunk(said)
+        # It may still tell its usage.
+        return Said(text, reason, told(said))
+    text, reason = _of_token(said)
+    spent = _of_details(asked, 0, said.get("details"), "") or told(said)
+    return Said(text, reason, spent, over=reason is not None)
 
 
-def whole(asked: Asked, choice: int, body: bytes, prompt_tokens: str) -> list[Event]:
-    """Return what an answer in one piece says of one choice; `prompt_tokens` is the header of that name."""
+def whole(asked: Asked, choice: int, body: bytes, header: Callable[[str], str]) -> list[Event]:
+    """Read an answer in one piece, which is one choice."""
     said = object_of(body)
     if "error" in said:
         raise failure(said)
     if asked.kind is Kind.CHAT:
-        return _chat(asked, choice, said)
+        return in_one_piece(asked, choice, _chat(asked, choice, said))
     match said:
         case {"generated_text": str(text)}:
             details = said.get("details")
             reason = details.get("finish_reason") if isinstance(details, dict) else None
-            spent = _of_details(asked, choice, details, prompt_tokens)
-            return _cut(asked, choice, text, _reason(reason), spent)
+            spent = _of_details(asked, choice, details, header("x-prompt-tokens"))
+            return in_one_piece(asked, choice, Said(text, _reason(reason), spent))
     raise WorkerFailed("the worker's answer has no text")
 
 
@@ -97,24 +60,6 @@ def failure(said: Mapping[str, object]) -> WorkerError:
 
 
 _KNOWN = ("generation", "incomplete_generation", "healthcheck", "unhealthy")
-
-
-def object_of(body: bytes) -> Mapping[str, object]:
-    """Return a JSON object; raise `WorkerFailed` for anything else."""
-    try:
-        said = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise WorkerFailed("the worker's answer calls itself JSON and is not") from error
-    if not isinstance(said, dict):
-        raise WorkerFailed("the worker's answer is no JSON object")
-    return said
-
-
-def read_by(asked: Asked, choice: int) -> int:
-    """Estimate how many tokens of one choice were read: whoever counts them needs the model's tokenizer."""
-    if asked.kind is not Kind.CHAT:
-        return -(-len(asked.prompts[choice // asked.n].encode()) // USUAL_BYTES)
-    return -(-len(orjson.dumps(asked.messages)) // USUAL_BYTES)
 
 
 def _reason(said: object) -> Reason:
@@ -160,7 +105,7 @@ def _of_details(asked: Asked, choice: int, details: object, prompt_tokens: str) 
     return Usage(read_by(asked, choice), written, estimated=True)
 
 
-def _chat(asked: Asked, choice: int, said: Mapping[str, object]) -> list[Event]:
+def _chat(asked: Asked, choice: int, said: Mapping[str, object]) -> Said:
     match said.get("choices"):
         case [{"message": dict(message), **rest}, *_]:
             pass
@@ -168,13 +113,13 @@ def _chat(asked: Asked, choice: int, said: Mapping[str, object]) -> list[Event]:
             raise WorkerFailed("the worker's answer has no message")
     spent = told(said)
     text = _notice(message) or message.get("content")
-    calls = [] if _notice(message) else _calls(asked, choice, message.get("tool_calls"))
+    calls = () if _notice(message) else _calls(asked, choice, message.get("tool_calls"))
     if calls:
-        return [*calls, End("tool_calls", choice), spent or _estimate(asked, choice, 0)]
+        return Said(usage=spent, calls=calls)
     if asked.tool_choice in ("required", "named"):
         raise WorkerFailed("the worker called no tool")
     reason = _reason(rest.get("finish_reason"))
-    return _cut(asked, choice, text if isinstance(text, str) else "", reason, spent)
+    return Said(text if isinstance(text, str) else "", reason, spent)
 
 
 def _notice(message: Mapping[str, object]) -> str:
@@ -185,8 +130,8 @@ def _notice(message: Mapping[str, object]) -> str:
     return ""
 
 
-def _calls(asked: Asked, choice: int, given: object) -> list[Event]:
-    calls: list[Event] = []
+def _calls(asked: Asked, choice: int, given: object) -> tuple[ToolCall, ...]:
+    calls: list[ToolCall] = []
     names = {tool["name"] for tool in asked.tools}
     for call in given if isinstance(given, list) else []:
         match call:
@@ -196,17 +141,4 @@ def _calls(asked: Asked, choice: int, given: object) -> list[Event]:
                 calls.append(ToolCall(f"call_{uuid4().hex}", name, text, choice))
             case _:
                 raise WorkerFailed("the worker called a tool that it was not offered")
-    return calls
-
-
-def _cut(asked: Asked, choice: int, text: str, reason: Reason, spent: Usage | None) -> list[Event]:
-    stops = Stops(asked.stop)
-    echo = asked.prompts[choice // asked.n] if asked.echo else ""
-    shown = echo + stops.take(text) + stops.rest()
-    reason = "stop" if stops.hit else reason
-    events: list[Event] = [Delta(shown, choice), End(reason, choice)]
-    return [*events, spent or _estimate(asked, choice, len(text.encode()))]
-
-
-def _estimate(asked: Asked, choice: int, size: int) -> Usage:
-    return Usage(read_by(asked, choice), -(-size // USUAL_BYTES), estimated=True)
+    return tuple(calls)

@@ -1,13 +1,14 @@
 """How is a request said in TGI's words? What it has no word for is dropped and named, or refused where that would be a lie."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from router import canonical
-from router.canonical import SHAPING, Asked, Sampling
-from router.errors import BadRequest, WorkerUnable
+from router.canonical import Asked, Sampling
+from router.errors import WorkerUnable
 from router.rendering import refused
-from router.requests import Kind, Request
+from router.requests import Kind
+from router.wording import Orders
+from router.workers import Worker
 
 CHAT_TOKENS = 1_024
 """What a chat without a limit may take: TGI would stop after 100, and refuses what does not fit into its context."""
@@ -21,24 +22,14 @@ MAX_TGI_STOPS = 4
 CHAT, WHOLE, STREAM = "v1/chat/completions", "generate", "generate_stream"
 """The paths that are asked."""
 
+REGEX = "guided_regex"
+"""The field in which servers of OpenAI's protocol are told a regular expression that the text must keep."""
+
 _MOST_SEED = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What TGI is asked: a body for each choice; `dropped` are the parameters that it has no word for."""
-
-    path: str
-    bodies: tuple[Mapping[str, object], ...]
-    dropped: tuple[str, ...]
-    streamed: bool
-
-
-def translated(asked: Asked) -> Orders:
+def orders(asked: Asked, _: Worker) -> Orders:
     """Say a request in TGI's words; raise `WorkerUnable` where that would change what is answered."""
-    for name in sorted(asked.others):
-        if name in SHAPING:
-            raise WorkerUnable(f"TGI has no word for `{name}`", param=name)
     if asked.stream and asked.choices > 1:
         many = "n" if asked.n > 1 else "prompt"
         raise WorkerUnable("TGI streams one choice for each request", param=many)
@@ -48,18 +39,8 @@ def translated(asked: Asked) -> Orders:
     tools = bool(asked.tools) and asked.tool_choice != "none"
     streamed = asked.stream and not tools
     path = CHAT if chat else STREAM if streamed else WHOLE
-    return Orders(path, bodies, (*unheard, *canonical.dropped(asked)), streamed)
-
-
-def read(request: Request) -> tuple[Asked, Orders]:
-    """Read a request and say it in TGI's words; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
-    if request.kind not in (Kind.CHAT, Kind.COMPLETION):
-        raise WorkerUnable("a TGI worker serves chats and completions only", param="model")
-    try:
-        asked = canonical.read(request)
-    except BadRequest as error:
-        raise refused(str(error), error.param or "") from error
-    return asked, translated(asked)
+    lost = [name for name in canonical.dropped(asked) if name != REGEX]
+    return Orders(path, bodies, (*unheard, *lost), streamed)
 
 
 def _sampling(given: Sampling, *, chat: bool) -> tuple[dict[str, object], tuple[str, ...]]:
@@ -98,8 +79,8 @@ def _natives(asked: Asked, sampling: Mapping[str, object]) -> tuple[Mapping[str,
     said: dict[str, object] = {**sampling, "details": True, "return_full_text": False}
     if asked.stop:
         said["stop"] = list(asked.stop[:MAX_TGI_STOPS])
-    if asked.schema is not None:
-        said["grammar"] = _grammar(asked.schema)
+    if (form := _grammar(asked)) is not None:
+        said["grammar"] = form
     return tuple(
         {"inputs": asked.prompts[choice // asked.n], "parameters": said | _seeded(asked, choice)}
         for choice in range(asked.choices)
@@ -112,8 +93,8 @@ def _chats(asked: Asked, sampling: Mapping[str, object]) -> tuple[Mapping[str, o
     said |= {"stream": asked.stream, **sampling}
     if asked.stop:
         said["stop"] = list(asked.stop[:MAX_TGI_STOPS])
-    if asked.schema is not None:
-        said["response_format"] = _grammar(asked.schema)
+    if (form := _grammar(asked)) is not None:
+        said["response_format"] = form
     if asked.tools and asked.tool_choice != "none":
         said |= {"stream": False, "tools": list(map(_tool, asked.tools))}
         if asked.tool_choice == "named":
@@ -122,8 +103,16 @@ def _chats(asked: Asked, sampling: Mapping[str, object]) -> tuple[Mapping[str, o
     return tuple(said | _seeded(asked, choice) for choice in range(asked.choices))
 
 
-def _grammar(schema: Mapping[str, object]) -> dict[str, object]:
-    return {"type": "json", "value": schema or {"type": "object"}}
+def _grammar(asked: Asked) -> dict[str, object] | None:
+    """Return the form that the text must keep; raise `WorkerRejected` where it is none."""
+    if asked.schema is not None:
+        return {"type": "json", "value": asked.schema or {"type": "object"}}
+    match asked.others.get(REGEX):
+        case None:
+            return None
+        case str(pattern):
+            return {"type": "regex", "value": pattern}
+    raise refused(f"`{REGEX}` must be a regular expression", REGEX)
 
 
 def _tool(function: Mapping[str, object]) -> dict[str, object]:

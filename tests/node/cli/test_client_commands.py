@@ -22,8 +22,13 @@ ROUTE = "GET_/api/v1/route"
 OK = Said({"code": 0, "message": "ok"})
 
 
-def service(project: str, model: str, kind: int = 0, cid: str = "") -> dict[str, object]:
-    return {"project": project, "model": model, "type": kind, "cid": cid}
+KNOWN = {"context": 4096, "input_modalities": ["text", "image"]}
+
+
+def service(
+    project: str, model: str, kind: int = 0, cid: str = "", **known: object
+) -> dict[str, object]:
+    return {"project": project, "model": model, "type": kind, "cid": cid, "context": None, **known}
 
 
 TWO_NODES = Said(
@@ -32,7 +37,10 @@ TWO_NODES = Said(
         "records": 2,
         "nodes": [
             {"node": PEER, "services": [service("demo", "tiny"), service("demo", "tiny", cid="b")]},
-            {"node": OTHER, "services": [service("demo", "tiny"), service("art", "painter", 1)]},
+            {
+                "node": OTHER,
+                "services": [service("demo", "tiny", **KNOWN), service("art", "painter", 1)],
+            },
         ],
     }
 )
@@ -50,6 +58,37 @@ def test_register_sends_what_was_asked_and_says_so(modelvine: Modelvine, node: S
         "type": 0,
         "cid": "",
     }
+
+
+def test_register_says_what_the_worker_says_of_itself(modelvine: Modelvine, node: Start) -> None:
+    learned = {"software": "llama.cpp b1", "context": 4096, "input_modalities": ["text", "image"],
+               "output_modalities": ["text", "audio"], "tools": True, "slots": 4}  # fmt: skip
+    node(**{REGISTER: Said({"code": 0, "message": "ok", "learned": [learned]})})
+    ended = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080")
+    said = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080", "--json").out
+    assert json.loads(said)["learned"] == [learned]
+    assert ended.out.splitlines()[1:] == [
+        "its worker says: llama.cpp b1; 4,096 tokens; takes text, image; gives audio; calls tools; 4 at one time"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("models", "own", "noted"),
+    [
+        (["a", "b"], "", True),
+        (["a", "b"], "b", False),
+        (["a", "tiny:latest"], "", False),
+        (["file.gguf"], "", False),
+    ],
+)
+def test_a_name_that_its_worker_does_not_know_is_noted(
+    modelvine: Modelvine, node: Start, models: list[str], own: str, noted: bool
+) -> None:
+    node(**{REGISTER: Said({"code": 0, "learned": [{"software": "Ollama", "models": models}]})})
+    words = ("--worker-model", own) if own else ()
+    ended = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080", *words)
+    assert ended.code == 0
+    assert ("but names no model 'tiny'; its models: a, b" in ended.out) is noted
 
 
 def test_register_passes_every_option_on(modelvine: Modelvine, node: Start) -> None:
@@ -72,6 +111,45 @@ def test_register_passes_every_option_on(modelvine: Modelvine, node: Start) -> N
     assert server.heard[0].body == json.loads(ended.out) == sent
 
 
+def test_register_says_how_the_worker_wants_to_be_asked_and_repeats_no_key(
+    modelvine: Modelvine, node: Start
+) -> None:
+    server = node(**{REGISTER: OK})
+    ended = modelvine(
+        "register", "p", "m", "http://127.0.0.1:1", "--header", "authorization: Bearer k-1", "--header", "x-a:b: c",
+        "--load", "ContextSize=4096", "--load", "MMap=true", "--load", "Type=llama", "--load", 'Options=["a=b", 1]',
+        "--load", "Empty=", "--template", "chatml", "--max-concurrency", "3", "--takes", "text,image", "--json",
+    )  # fmt: skip
+    assert ended.code == 0
+    body = server.heard[0].body
+    assert body["headers"] == {"authorization": "Bearer k-1", "x-a": "b: c"}
+    assert body["load"] == {
+        "ContextSize": 4096, "MMap": True, "Type": "llama", "Options": ["a=b", 1], "Empty": "",
+    }  # fmt: skip
+    assert (body["template"], body["capacity"]) == ("chatml", 3)
+    assert body["input_modalities"] == ["text", "image"]
+    assert json.loads(ended.out)["headers"] == ["authorization", "x-a"]
+    assert "k-1" not in ended.out + ended.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--header", "secret-1"),
+        ("--header", ": secret-1"),
+        ("--load", "x"),
+        ("--template", "y"),
+        ("--takes", "smell"),
+    ],
+)
+def test_what_does_not_look_like_it_should_is_refused_and_no_key_repeated(
+    modelvine: Modelvine, words: tuple[str, str]
+) -> None:
+    ended = modelvine("register", "p", "m", "http://127.0.0.1:1", *words)
+    assert ended.code == 2
+    assert "secret-1" not in ended.err
+
+
 @pytest.mark.parametrize(("written", "kind"), [("embedding", 3), ("6", 6), ("rerank", 6), ("0", 0)])
 def test_a_type_is_a_name_or_a_number(
     modelvine: Modelvine, node: Start, written: str, kind: int
@@ -82,7 +160,7 @@ def test_a_type_is_a_name_or_a_number(
 
 
 @pytest.mark.parametrize(
-    "words", [("--type", "video"), ("--type", "7"), ("--capacity", "-1"), ("--capacity", "many")]
+    "words", [("--type", "video"), ("--type", "9"), ("--capacity", "-1"), ("--capacity", "many")]
 )
 def test_register_refuses_what_cannot_be(modelvine: Modelvine, words: tuple[str, str]) -> None:
     assert modelvine("register", "p", "m", "http://127.0.0.1:1", *words).code == 2
@@ -130,9 +208,9 @@ def test_models_counts_nodes_and_replicas(modelvine: Modelvine, node: Start) -> 
     node(**{CATALOG: TWO_NODES})
     lines = modelvine("models").out.splitlines()
     assert [line.split() for line in lines] == [
-        ["MODEL", "TYPE", "NODES", "REPLICAS"],
-        ["art/painter", "image", "1", "1"],
-        ["demo/tiny", "text", "2", "3"],
+        ["MODEL", "TYPE", "CONTEXT", "TAKES", "NODES", "REPLICAS"],
+        ["art/painter", "image", "-", "-", "1", "1"],
+        ["demo/tiny", "text", "4,096", "text,", "image", "2", "3"],
     ]
 
 
@@ -143,6 +221,8 @@ def test_models_for_machines_names_the_nodes(modelvine: Modelvine, node: Start) 
         "project": "demo",
         "model": "tiny",
         "type": 0,
+        "context": 4096,
+        "takes": ["text", "image"],
         "nodes": sorted([PEER, OTHER]),
         "replicas": 3,
     }

@@ -6,8 +6,9 @@ import pytest
 
 from node import __version__
 from node.cli import NAMES
-from node.cli.register import TYPES
+from node.cli.console.asking import MODALITIES, TEMPLATES, TYPES
 from registry.records import ModelType
+from router import described, workers
 from tests.node.cli.conftest import Modelvine
 
 ROOT = Path(__file__).parents[3]
@@ -110,3 +111,11 @@ def test_a_reader_that_leaves_early_is_no_error_of_ours() -> None:
 
 def test_the_names_of_types_are_the_registrys() -> None:
     assert tuple(kind.name.lower().replace("_", "-") for kind in ModelType) == TYPES
+
+
+def test_the_names_of_templates_are_the_routers() -> None:
+    assert ("", *TEMPLATES) == workers.TEMPLATES
+
+
+def test_the_words_for_what_a_model_takes_are_the_routers() -> None:
+    assert described.MODALITIES == MODALITIES

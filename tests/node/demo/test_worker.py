@@ -158,6 +158,15 @@ def test_embeddings_are_given_one_per_input(embedder: Worker) -> None:
     assert sum(number**2 for number in vectors[0]) == pytest.approx(1, abs=1e-3)
 
 
+def test_documents_are_ordered_by_their_score(start: Callable[..., Worker]) -> None:
+    orderer = start("--rerank", before=WITHOUT_SMOLLM2)
+    documents = ["first", "another document", "a third one"]
+    answer = orderer.answer("/v1/rerank", {"query": "one", "documents": documents})
+    scores = [row["relevance_score"] for row in answer["results"]]
+    assert {row["index"] for row in answer["results"]} == {0, 1, 2}
+    assert scores == sorted(scores, reverse=True)
+
+
 def test_the_random_model_speaks_in_words_and_stops_by_itself(embedder: Worker) -> None:
     ends = set()
     for seed in range(12):

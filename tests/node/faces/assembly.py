@@ -21,6 +21,7 @@ from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
 from node.host import Host
 from node.lateness import Lateness
+from node.learning import Learning
 from node.listening import serve
 from node.metrics import Metrics
 from node.settings import Settings
@@ -106,9 +107,10 @@ async def node(world: World, settings: Settings | None = None) -> AsyncIterator[
         session = aiohttp.ClientSession(f"http://{context.listening.http}")
         await closing.enter_async_context(session)
         async with asyncio.TaskGroup() as group:
-            work = group.create_task(registry.run())
+            work = [group.create_task(run()) for run in (registry.run, context.learning.run)]
             yield Running(context, identity, store, session, link.getsockname()[1])
-            work.cancel()
+            for task in work:
+                task.cancel()
 
 
 async def _registry(
@@ -147,7 +149,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         workers=lambda: agent.workers,
         presence=registry.presence,
         draining=lambda: registry.own.standing is not Standing.SERVING,
-        dialects={name: dialects.load(name)(links) for name in dialects.NAMES},
+        dialects=dialects.Spoken(links),
         policy=policies.load(settings.router.policy),
         settings=settings.router,
         now=time.monotonic,
@@ -156,6 +158,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         look=registry.look,
         silent=registry.silent,
         spawn=links.crew.spawn,
+        lingering=links.lingering,
     )
     exchange_load(registry, router)
     lateness = Lateness()
@@ -165,6 +168,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         registry=registry,
         router=router,
         agent=agent,
+        learning=Learning(agent, router.describe, time.monotonic),
         access=Access(token=TOKEN),
         metrics=metrics,
         lateness=lateness,

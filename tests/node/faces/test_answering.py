@@ -5,11 +5,7 @@ import logging
 
 import orjson
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from node.faces.answering import WholeEvents
-from node.faces.outgoing import EVENT_ENDS
 from registry.mesh.memory_net import MemoryNet
 from tests.node.faces.assembly import World, node, settings_of, until
 from tests.workers.openai_worker import WORDS
@@ -61,14 +57,6 @@ class TestAStream:
             response.close()
         await until(lambda: worker.hung_up == 1)
         await until(lambda: mesh.one.context.router.in_flight.total() == 0)
-
-
-@given(st.lists(st.sampled_from([b"data: x", b"\n", b"\n\n", b"\r\n", b"\r", b": c", b"y"])))
-def test_however_a_stream_is_cut_its_bytes_go_on_in_order_and_events_go_on_whole(chunks):
-    held = WholeEvents()
-    sent = [held.take(chunk) for chunk in chunks]
-    assert b"".join((*sent, held.rest)) == b"".join(chunks)
-    assert all(not piece or piece.endswith(EVENT_ENDS) for piece in sent)
 
 
 async def test_one_line_is_logged_for_a_request_and_no_word_of_what_was_said(served, caplog):

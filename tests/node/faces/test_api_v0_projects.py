@@ -148,6 +148,9 @@ WRONG_ROWS = [
     {"models": [ROW | {"cid": 5}]},
     {"models": [ROW | {"dialect": 5}]},
     {"models": [ROW | {"capacity": "4"}]},
+    {"models": [ROW | {"headers": ["a: b"]}]},
+    {"models": [ROW | {"load": "a=b"}]},
+    {"models": [ROW | {"template": 5}]},
 ]
 
 
@@ -212,7 +215,7 @@ async def test_unregistering_nothing_is_told_as_such(alone, path, name):
         {"api": "http://user:password@127.0.0.1:80"},
         {"api": "http://127.0.0.1:80/\n"},
         {"api": "http://127.0.0.1:80/" + "x" * 3_000},
-        {"type": 7},
+        {"type": 9},
         {"type": -1},
         {"type": 1 << 60},
         {"project": "p" * 257},
@@ -228,6 +231,11 @@ async def test_unregistering_nothing_is_told_as_such(alone, path, name):
         {"capacity": 10**9},
         {"context": -1},
         {"context": 2**31},
+        {"headers": {"host": "evil"}},
+        {"headers": {"x-key": "two\r\nlines: here"}},
+        {"load": {"a": {}}},
+        {"template": "jinja"},
+        {"capacity": 3, "max_concurrency": 4},
     ],
     ids=lambda change: str(change)[:48],
 )
@@ -325,6 +333,111 @@ async def test_a_registration_may_say_more_than_the_seed_asks(alone, given, dial
     (worker,) = alone.context.agent.workers
     assert (worker.dialect, worker.model, worker.capacity) == (dialect, "local-name", 4)
     assert worker.service.type == 3
+
+
+async def test_a_registration_says_how_the_worker_wants_to_be_asked(alone):
+    more = {
+        "max_concurrency": 4,
+        "headers": {"X-Key": "k"},
+        "load": {"MMap": True},
+        "template": "chatml",
+    }
+    await register(alone, MODEL, **ONE | more)
+    await register(alone, project="p", models=[ROW | more])
+    for worker in alone.context.agent.workers:
+        assert (worker.capacity, worker.template) == (4, "chatml")
+        assert worker.headers == (("x-key", "k"),)
+        assert worker.load_options == {"MMap": True}
+
+
+class TestWhatAWorkerSays:
+    """Asked when it is registered, told in the answer, and announced."""
+
+    PROPERTIES = b'{"total_slots":4,"default_generation_settings":{"n_ctx":512},"modalities":{"vision":false}}'
+
+    async def test_is_told_and_announced_with_the_registration(self, alone, worker):
+        worker.fail(properties=self.PROPERTIES, listing=b'{"data":[{"id":"file.gguf"}]}')
+        given = ONE | {"api": worker.url}
+        status, said = await told(alone.http.post(f"{MODEL}/register", json=given))
+        (learned,) = said.pop("learned")
+        assert (status, said) == (200, {"code": 0, "message": "ok"})
+        assert learned == {
+            "project": "DecentralGPT",
+            "model": "Llama3-70B",
+            "cid": "",
+            "software": "llama.cpp",
+            "slots": 4,
+            "context": 512,
+            "input_modalities": ["text"],
+            "output_modalities": ["text"],
+            "models": ["file.gguf"],
+        }
+        (service,) = alone.context.registry.own.services
+        assert (service.context, service.abilities) == (512, 17)
+
+    async def test_yields_to_what_the_operator_said(self, alone, worker):
+        worker.fail(properties=self.PROPERTIES)
+        rows = [ROW | {"api": worker.url, "context": 100}, ROW | {"api": worker.url, "cid": "b"}]
+        status, said = await told(
+            alone.http.post(f"{PROJECT}/register", json={"project": "p", "models": rows})
+        )
+        assert (status, len(said["learned"])) == (200, 2)
+        assert sorted(s.context for s in alone.context.registry.own.services) == [100, 512]
+        assert len(worker.probed) == 2
+
+    async def test_is_not_believed_where_the_operator_knows_better(self, alone, worker):
+        worker.fail(properties=self.PROPERTIES)
+        await told(
+            alone.http.post(
+                f"{MODEL}/register",
+                json=ONE | {"api": worker.url, "input_modalities": ["text", "image"]},
+            )
+        )
+        (service,) = alone.context.registry.own.services
+        assert (service.context, service.abilities) == (512, 3)
+
+    async def test_keeps_images_from_a_model_that_sees_nothing(self, alone, worker):
+        worker.fail(properties=self.PROPERTIES)
+        await told(alone.http.post(f"{MODEL}/register", json=ONE | {"api": worker.url}))
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        asked = {"model": "Llama3-70B", "messages": [{"role": "user", "content": [image]}]}
+        status, said = await told(alone.http.post("/v1/chat/completions", json=asked))
+        assert (status, said["error"]["code"]) == (400, "unsupported_parameter")
+        assert said["error"]["message"] == "'Llama3-70B' takes no image"
+        assert worker.received == []
+
+
+class TestAHeaderFromAFile:
+    TOKEN = {"Authorization": f"Bearer {TOKEN}"}  # noqa: RUF012
+
+    async def asked(self, alone, path, **headers):
+        given = ONE | {"headers": {"authorization": f"Bearer @{path}"}}
+        call = alone.http.post(f"{MODEL}/register", json=given, headers=headers)
+        return await told(call)
+
+    async def test_is_named_by_none_but_who_may_read_the_nodes_own_files(self, alone, tmp_path):
+        (tmp_path / "key").write_text("k-1\n")
+        for headers in ({}, {"Authorization": "Bearer guessed"}):
+            status, said = await self.asked(alone, tmp_path / "key", **headers)
+            assert (status, said["error"]["code"]) == (403, "not_allowed")
+        given = {
+            "project": "p",
+            "models": [ROW, ROW | {"cid": "b", "headers": {"k": "@/etc/passwd"}}],
+        }
+        status, _ = await told(alone.http.post(f"{PROJECT}/register", json=given))
+        assert status == 403
+        assert services(alone) == set()
+
+    async def test_is_kept_as_a_path_and_must_be_there(self, alone, tmp_path):
+        status, said = await self.asked(alone, tmp_path / "key", **self.TOKEN)
+        assert (status, said["error"]["param"]) == (400, "headers")
+        (tmp_path / "key").write_text("k-1\n")
+        assert await self.asked(alone, tmp_path / "key", **self.TOKEN) == (
+            200,
+            {"code": 0, "message": "ok"},
+        )
+        (row,) = (await alone.store.read(Space.WORKERS)).values()
+        assert b"k-1" not in row
 
 
 class TestAChange:

@@ -100,3 +100,21 @@ async def test_the_longest_context_is_shown_where_one_is_known(mesh, worker):
     await until(lambda: len(mesh.one.context.registry.catalog.offers.get("tiny", ())) == 3)
     (entry,) = (await listed(mesh.one))["data"]
     assert entry["context_length"] == 8192
+
+
+async def test_what_some_replica_takes_is_shown_where_a_worker_said_so(mesh, worker):
+    seeing = b'{"total_slots":2,"default_generation_settings":{"n_ctx":512},"modalities":{"vision":true}}'
+    worker.fail(properties=seeing)
+    await mesh.one.register(worker)
+    await mesh.two.register(worker, context=64)
+    await until(lambda: len(mesh.two.context.registry.catalog.offers.get("tiny", ())) == 2)
+    (entry,) = (await listed(mesh.two))["data"]
+    assert entry["context_length"] == 512
+    assert entry["architecture"] == {
+        "input_modalities": ["text", "image"],
+        "output_modalities": ["text"],
+    }
+    async with mesh.two.http.get("/api/v1/catalog") as response:
+        rows = [row for node in (await response.json())["nodes"] for row in node["services"]]
+    assert sorted(row["context"] for row in rows) == [64, 512]
+    assert all(row["input_modalities"] == ["text", "image"] for row in rows)

@@ -11,7 +11,8 @@ import pytest
 from registry.mesh.memory_net import MemoryNet
 from registry.records import Standing
 from registry.signing import Identity
-from router.requests import Kind
+from router.dialects.openai_http.endpoints import endpoint
+from router.requests import STORES, Kind
 from tests.node.faces.assembly import Pair, World, node, settings_of, told, until
 from tests.workers.openai_worker import WORDS, OpenAIWorker, running
 
@@ -44,7 +45,48 @@ class TestAnAnswer:
     async def test_comes_on_every_path_that_runs_a_model(self, served, worker, prefix, kind):
         async with served.http.post(f"{prefix}/{kind.value}", json=CHAT) as response:
             assert response.status == 200
-        assert worker.received[-1].path == f"/v1/{kind.value}"
+        assert worker.received[-1].path == endpoint("", kind).path
+
+    async def test_in_a_stream_has_no_done_where_llama_stacks_client_asks(self, served, worker):
+        asked = CHAT | {"stream": True}
+        for crlf in (False, True):
+            worker.fail(crlf=crlf)
+            async with served.http.post(PATH, json=asked) as response:
+                usual = await response.read()
+            async with served.http.post("/v1/openai/v1/chat/completions", json=asked) as response:
+                assert response.content_type == "text/event-stream"
+                end = b"data: [DONE]\r\n\r\n" if crlf else b"data: [DONE]\n\n"
+                assert await response.read() == usual.removesuffix(end) != usual
+
+    async def test_in_a_stream_that_breaks_is_cut_off_there(self, mesh, worker):
+        await mesh.one.register(worker)
+        await mesh.knows(mesh.two, "tiny")
+        worker.fail(die_after=2, delay_between=0.05)
+        asked = CHAT | {"stream": True}
+        for served in (mesh.one, mesh.two):
+            await self.cut_off(served, asked)
+
+    async def cut_off(self, served, asked):
+        async with served.http.post("/v1/openai/v1/chat/completions", json=asked) as response:
+            assert response.status == 200
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await response.read()
+
+    @pytest.mark.parametrize("kind", sorted(STORES))
+    async def test_of_a_store_comes_beside_v1_too_as_localai_has_it(self, served, worker, kind):
+        said = {"store": "tiny", "keys": [[0.5]], "values": ["a"], "key": [0.5]}
+        async with served.http.post(f"/{kind.value}", json=said) as response:
+            assert response.status == 200
+        assert orjson.loads(worker.received[-1].body) == said | {"model": "tiny"}
+
+    async def test_of_a_sound_may_name_its_model_as_elevenlabs_does(self, served, worker):
+        said = {"model_id": "tiny", "text": "rain"}
+        async with served.http.post("/v1/sound-generation", json=said) as response:
+            assert response.status == 200
+        assert orjson.loads(worker.received[-1].body)["model"] == "tiny"
+        status, body = await told(served.http.post("/v1/sound-generation", json={"text": "rain"}))
+        assert status == 400
+        assert body["error"]["message"] == "`model` or `model_id` must name a model"
 
     async def test_reaches_a_client_of_another_node(self, mesh, worker):
         await mesh.one.register(worker)
@@ -377,7 +419,7 @@ class TestWhatIsBad:
         )
         assert (await told(call))[0] == 400
 
-    @pytest.mark.parametrize("path", ["/", "/v1", "/v1/nothing", "/v2/chat/completions", "/%ff%00"])
+    @pytest.mark.parametrize("path", ["/v1", "/v1/nothing", "/v2/chat/completions", "/%ff%00"])
     async def test_as_a_path_is_404(self, alone, path):
         status, body = await told(alone.http.get(path))
         assert (status, body["error"]["code"]) == (404, "unknown_path")

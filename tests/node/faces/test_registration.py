@@ -37,6 +37,14 @@ def test_the_scheme_of_the_url_chooses_the_dialect_where_there_is_one(scheme):
             read_worker("p", given, HERE)
 
 
+def test_options_to_load_with_that_its_dialect_does_not_know_are_refused_by_name():
+    api = {"api": "grpc+localai://localhost:1042"}
+    assert read_worker("p", MODEL | api | {"load": {"ContextSize": 512}}, HERE).load
+    with pytest.raises(WrongParameter, match="'Colour'") as refused:
+        read_worker("p", MODEL | api | {"load": {"Colour": "red"}}, HERE)
+    assert refused.value.param == "load"
+
+
 def test_no_scheme_leads_to_another_node():
     assert "peer" not in {dialect for dialect, _ in SCHEMES.values()}
 
@@ -141,6 +149,11 @@ FIELDS = (
     "worker_model",
     "capacity",
     "context",
+    "max_concurrency",
+    "headers",
+    "load",
+    "template",
+    "input_modalities",
 )
 
 

@@ -40,6 +40,8 @@ async def recorder():
 async def listener(request, mesh, recorder):
     """A way to the recorder, which is a worker of the first of two nodes."""
     await mesh.one.register(recorder)
+    # That it was asked what it is, when it was registered.
+    recorder.taken.clear()
     if request.param == "as a peer":
         context = client_context(mesh.two.identity, certificate_of(mesh.one.identity))
         return Listener("127.0.0.1", mesh.one.link, context, mesh.two.identity.peer)

@@ -41,6 +41,7 @@ COUNTS = Counts(
 TOLD = (
     Welcome(bytes(range(32)), Settings(), "127.0.0.1:1", "127.0.0.1:2"),
     Table((Worker(SERVICE, "http://127.0.0.1:1", capacity=4),)),
+    Table((Worker(SERVICE, "http://w", load='{"n":1}', headers=(("a", "b"),), template="plain"),)),
     Seen(PeerId("a"), Presence.SUSPECT, b"\xff\0frame"),
     Heard(PeerId("a"), LOADS),
     Ask(7),

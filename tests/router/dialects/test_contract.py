@@ -3,31 +3,34 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any
 
 import orjson
 import pytest
 from _pytest.mark.structures import ParameterSet
+from yarl import URL
 
 from router import dialects
 from router.candidates import Candidate
+from router.described import Described
 from router.dialects import Answer, Dialect, Route
+from router.dialects.openai_http.endpoints import endpoint
 from router.errors import (
     AnswerBroken,
     WorkerBusy,
-    WorkerError,
     WorkerFailed,
     WorkerRejected,
     WorkerTimeout,
     WorkerUnreachable,
 )
+from router.recognising import Recognises
 from router.requests import Kind, Request
 from router.settings import RouterSettings
 from tests.router.peer_node import at, peer_node, way_to
 from tests.router.world import MODEL, QUICK, chat, links, own, until, whole
-from tests.workers import tgi_worker
 from tests.workers.openai_worker import OpenAIWorker, running
-from tests.workers.tgi_worker import TgiWorker
 
 IMPATIENT = QUICK.model_copy(update={"first_byte_timeout": 0.3})
 
@@ -38,7 +41,7 @@ class Subject:
 
     dialect: Dialect
     candidate: Candidate
-    worker: OpenAIWorker | TgiWorker
+    worker: Any  # whatever stub the protocol has; all have the same knobs
     route: Route
 
 
@@ -49,11 +52,16 @@ async def local(settings: RouterSettings) -> AsyncIterator[Subject]:
         yield Subject(made, own(worker.url), worker, Route.LOCAL)
 
 
-@asynccontextmanager
-async def tgi(settings: RouterSettings) -> AsyncIterator[Subject]:
-    async with tgi_worker.running() as worker, links(settings) as ours:
-        made = dialects.load("tgi_http")(ours)
-        yield Subject(made, own(worker.url), worker, Route.LOCAL)
+def translated(name: str) -> Callable[[RouterSettings], AbstractAsyncContextManager[Subject]]:
+    """Have a dialect speak to the stub of its protocol: `tests/workers/PROTOCOL_worker.py`, by the dialect's name."""
+    stub = import_module(f"tests.workers.{name.rpartition('_')[0]}_worker")
+
+    @asynccontextmanager
+    async def subject(settings: RouterSettings) -> AsyncIterator[Subject]:
+        async with stub.running() as worker, links(settings) as ours:
+            yield Subject(dialects.load(name)(ours), own(worker.url), worker, Route.LOCAL)
+
+    return subject
 
 
 def remote(
@@ -79,10 +87,13 @@ SUBJECTS = {
         remote(direct=False),
         remote(direct=False, relayed=True),
     ],
-    "tgi_http": [tgi],
 }
-TRANSLATING = {"tgi_http"}
+"""Every dialect whose worker speaks as its callers do, with the ways to it."""
+
+TRANSLATING = tuple(name for name in dialects.NAMES if name not in SUBJECTS)
 """Dialects whose workers speak something else: their bytes are not the worker's."""
+
+SUBJECTS |= {name: [translated(name)] for name in TRANSLATING}
 
 
 def cases(names: Iterable[str]) -> list[ParameterSet]:
@@ -98,6 +109,16 @@ CASES = cases(SUBJECTS)
 
 @pytest.fixture(params=CASES)
 async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    async with request.param(QUICK) as made:
+        yield made
+
+
+AT_ONCE = {"remotellm_grpc"}
+"""Dialects whose protocol has no streams: a caller's is told in one piece."""
+
+
+@pytest.fixture(params=cases(name for name in SUBJECTS if name not in AT_ONCE))
+async def streaming(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     async with request.param(QUICK) as made:
         yield made
 
@@ -120,10 +141,6 @@ async def ask(subject: Subject, request: Request) -> tuple[Answer, bytes]:
         return answer, await whole(answer)
 
 
-def test_every_dialect_is_held_to_this_contract() -> None:
-    assert set(SUBJECTS) == set(dialects.NAMES)
-
-
 def test_a_dialect_that_does_not_exist_is_named_with_those_that_do() -> None:
     with pytest.raises(ValueError, match="openai_http"):
         dialects.load("smoke_signals")
@@ -137,15 +154,69 @@ async def test_a_whole_answer_comes_with_its_length_and_the_way_it_took(subject:
     assert subject.worker.received[0].headers["x-request-id"] == "r-1"
 
 
+@pytest.fixture(params=cases(name for name in SUBJECTS if name != "peer"))
+async def beside(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    """A worker of this machine."""
+    async with request.param(QUICK) as made:
+        yield made
+
+
+async def test_what_the_operator_said_is_sent_with_every_request_and_probe(beside: Subject) -> None:
+    worker = beside.candidate.worker
+    assert worker is not None
+    keyed = replace(worker, headers=(("authorization", "Bearer ours"),))
+    theirs = {"authorization": "Bearer caller", "cookie": "c=1"}
+    candidate = replace(beside.candidate, worker=keyed)
+    await ask(replace(beside, candidate=candidate), replace(chat(), passed=theirs))
+    assert await beside.dialect.alive(keyed)
+    await beside.dialect.slots(keyed)
+    seen = [one.headers for one in (*beside.worker.received, *beside.worker.probed)]
+    assert len(seen) >= 2
+    assert {headers.get("authorization") for headers in seen} == {"Bearer ours"}
+    assert all("cookie" not in headers for headers in seen)
+
+
+async def test_a_worker_says_what_it_is_in_bounded_words_or_nothing(beside: Subject) -> None:
+    worker = beside.candidate.worker
+    assert worker is not None
+    said = await beside.dialect.describe(worker)
+    assert said is not None
+    assert said.of(worker).context >= 0
+
+
+async def test_who_can_tell_knows_its_own_worker_and_nobody_where_none_is(beside: Subject) -> None:
+    worker = beside.candidate.worker
+    assert worker is not None
+    if isinstance(beside.dialect, Recognises):
+        known = await beside.dialect.recognise(worker)
+        assert known.said is not None
+        assert known.asked
+        gone = replace(worker, api=str(URL(worker.api).with_port(9)))
+        unknown = await beside.dialect.recognise(gone)
+        assert (unknown.said, bool(unknown.came)) == (None, True)
+
+
+async def test_a_worker_whose_key_cannot_be_had_is_not_asked(beside: Subject) -> None:
+    worker = beside.candidate.worker
+    assert worker is not None
+    keyed = replace(worker, headers=(("authorization", "Bearer @/no/such/file"),))
+    with pytest.raises(WorkerFailed, match="'authorization'"):
+        await ask(replace(beside, candidate=replace(beside.candidate, worker=keyed)), chat())
+    assert not await beside.dialect.alive(keyed)
+    assert await beside.dialect.slots(keyed) == 0
+    assert await beside.dialect.describe(keyed) in (None, Described())
+    assert beside.worker.received == beside.worker.probed == []
+
+
 async def test_what_is_asked_is_the_callers_own_bytes(passing: Subject) -> None:
     answer, _ = await ask(passing, chat())
     assert answer.content_type == "application/json; charset=utf-8"
     assert passing.worker.received[0].body == chat().body
 
 
-async def test_a_stream_flows_and_ends_with_done(subject: Subject) -> None:
-    subject.worker.fail(delay_between=0.02)
-    async with subject.dialect.answer(chat(stream=True), subject.candidate) as answer:
+async def test_a_stream_flows_and_ends_with_done(streaming: Subject) -> None:
+    streaming.worker.fail(delay_between=0.02)
+    async with streaming.dialect.answer(chat(stream=True), streaming.candidate) as answer:
         chunks = [answer.first, *[chunk async for chunk in answer.rest]]
     assert answer.streamed
     assert len(chunks) >= 6
@@ -164,7 +235,7 @@ async def test_a_stream_is_the_workers_own_bytes_as_they_come(passing: Subject) 
 @pytest.mark.parametrize("kind", list(Kind))
 async def test_every_kind_of_request_finds_its_path(passing: Subject, kind: Kind) -> None:
     await ask(passing, chat(kind=kind))
-    assert passing.worker.received[0].path == f"/v1/{kind.value}"
+    assert passing.worker.received[0].path == endpoint("", kind).path
 
 
 async def test_megabytes_pass_both_ways(passing: Subject) -> None:
@@ -198,11 +269,12 @@ async def test_many_requests_at_once_do_not_mix(passing: Subject) -> None:
         ({"status": 429, "retry_after": "7"}, WorkerBusy),
         ({"status": 500}, WorkerFailed),
         ({"garbage": True}, WorkerFailed),
-        ({"die_before_headers": True}, WorkerFailed),
+        # Of a connection that broke gRPC says the same as of a server that cannot serve now.
+        ({"die_before_headers": True}, (WorkerFailed, WorkerUnreachable)),
     ],
 )
 async def test_a_failure_before_the_first_byte_is_an_error_of_the_attempt(
-    subject: Subject, faults: dict[str, object], error: type[WorkerError], stream: bool
+    subject: Subject, faults: dict[str, object], error: Any, stream: bool
 ) -> None:
     subject.worker.fail(**faults)
     with pytest.raises(error) as failed:
@@ -230,9 +302,9 @@ async def test_a_code_other_than_zero_is_a_failure(passing: Subject, stream: boo
         await ask(passing, chat(stream=stream))
 
 
-async def test_a_worker_that_dies_in_mid_stream_never_ends_it_silently(subject: Subject) -> None:
-    subject.worker.fail(die_after=3, delay_between=0.01)
-    async with subject.dialect.answer(chat(stream=True), subject.candidate) as answer:
+async def test_a_worker_that_dies_in_mid_stream_never_ends_it_silently(streaming: Subject) -> None:
+    streaming.worker.fail(die_after=3, delay_between=0.01)
+    async with streaming.dialect.answer(chat(stream=True), streaming.candidate) as answer:
         said = answer.first
         try:
             async for chunk in answer.rest:
@@ -263,29 +335,31 @@ async def test_a_caller_who_leaves_before_the_first_byte_is_missed_by_the_worker
     assert caller.cancelled()
 
 
-async def test_a_caller_who_leaves_in_mid_stream_is_missed_by_the_worker(subject: Subject) -> None:
-    subject.worker.fail(delay_between=0.05)
-    async with subject.dialect.answer(chat(stream=True), subject.candidate) as answer:
+async def test_a_caller_who_leaves_in_mid_stream_is_missed_by_the_worker(
+    streaming: Subject,
+) -> None:
+    streaming.worker.fail(delay_between=0.05)
+    async with streaming.dialect.answer(chat(stream=True), streaming.candidate) as answer:
         async for _ in answer.rest:
             break
-    await until(lambda: subject.worker.hung_up == 1)
+    await until(lambda: streaming.worker.hung_up == 1)
 
 
 async def test_a_caller_who_is_cancelled_in_mid_stream_is_missed_by_the_worker(
-    subject: Subject,
+    streaming: Subject,
 ) -> None:
-    subject.worker.fail(delay_between=30)
+    streaming.worker.fail(delay_between=30)
     began = asyncio.Event()
 
     async def call() -> None:
-        async with subject.dialect.answer(chat(stream=True), subject.candidate) as answer:
+        async with streaming.dialect.answer(chat(stream=True), streaming.candidate) as answer:
             began.set()
             await whole(answer)
 
     caller = asyncio.ensure_future(call())
     await asyncio.wait_for(began.wait(), 2)
     caller.cancel()
-    await until(lambda: subject.worker.hung_up == 1)
+    await until(lambda: streaming.worker.hung_up == 1)
 
 
 @pytest.mark.parametrize("name", dialects.NAMES)

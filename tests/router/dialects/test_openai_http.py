@@ -5,10 +5,15 @@ from collections.abc import AsyncIterator
 
 import orjson
 import pytest
+from yarl import URL
 
+from registry.abilities import Ability
 from router.candidates import Candidate
+from router.described import Described, Offered
 from router.dialects import Answer, Dialect, Route
-from router.dialects.openai_http import LOOKED_AT_BYTES, MAX_PROPERTIES_BYTES, create, endpoint
+from router.dialects.openai_http import MAX_PROPERTIES_BYTES, create
+from router.dialects.openai_http.answers import LOOKED_AT_BYTES
+from router.dialects.openai_http.endpoints import beside, elsewhere, endpoint
 from router.errors import (
     AnswerBroken,
     WorkerBusy,
@@ -17,6 +22,7 @@ from router.errors import (
     WorkerRejected,
     WorkerStale,
     WorkerTimeout,
+    WorkerUnable,
     WorkerUnreachable,
 )
 from router.requests import Kind, Request
@@ -58,6 +64,16 @@ async def ask(dialect: Dialect, request: Request, candidate: Candidate) -> tuple
         ("http://h:1/v1/images/generations", Kind.IMAGE_EDIT, "http://h:1/v1/images/edits"),
         ("http://h:1/x/v1/completions?k=1", Kind.CHAT, "http://h:1/x/v1/chat/completions?k=1"),
         ("http://h:1/generate", Kind.CHAT, "http://h:1/generate"),
+        ("http://h:1", Kind.SOUND, "http://h:1/v1/sound-generation"),
+        ("http://h:1", Kind.TOKENIZE, "http://h:1/tokenize"),
+        ("http://h:1/v1", Kind.TOKENIZE, "http://h:1/tokenize"),
+        ("http://h:1/v1/chat/completions", Kind.TOKENIZE, "http://h:1/tokenize"),
+        ("http://h:1/v1/tokenize", Kind.TOKENIZE, "http://h:1/v1/tokenize"),
+        ("http://h:1/v1/tokenize", Kind.CHAT, "http://h:1/v1/chat/completions"),
+        ("http://h:1/tokenize", Kind.CHAT, "http://h:1/v1/chat/completions"),
+        ("http://h:1/x/v1", Kind.STORE_FIND, "http://h:1/x/stores/find"),
+        ("http://h:1/stores/get", Kind.STORE_SET, "http://h:1/stores/set"),
+        ("http://h:1/stores/get", Kind.EMBEDDING, "http://h:1/v1/embeddings"),
     ],
 )
 def test_an_endpoint_is_found_from_whatever_was_registered(api: str, kind: Kind, url: str) -> None:
@@ -224,6 +240,112 @@ FAILURES: list[tuple[dict[str, object], type[WorkerError]]] = [
     ({"die_before_headers": True}, WorkerFailed),
     ({"die_after": 0}, WorkerFailed),
 ]
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_what_a_worker_does_not_serve_is_no_failure_of_it(
+    worker: OpenAIWorker, dialect: Dialect, status: int
+) -> None:
+    worker.fail(status=status, refusal=b'{"error":{"message":"Not Found"}}')
+    with pytest.raises(WorkerUnable, match="does not serve /v1/tokenize") as unable:
+        await ask(dialect, chat(kind=Kind.TOKENIZE), own(worker.url))
+    assert (unable.value.param, unable.value.blames_worker) == ("model", False)
+
+
+async def test_tokens_are_counted_where_the_server_has_that(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    body = b'{"model":"llama","content":"hi"}'
+    for api in (worker.url, f"{worker.url}/v1/chat/completions"):
+        worker.fail(lacks=("/tokenize",))
+        answer, _ = await ask(dialect, chat(kind=Kind.TOKENIZE, body=body), own(api))
+        assert answer.status == 200
+        worker.fail(lacks=("/tokenize", "/v1/tokenize"))
+        with pytest.raises(WorkerUnable):
+            await ask(dialect, chat(kind=Kind.TOKENIZE, body=body), own(api))
+    assert [one.path for one in worker.received] == ["/tokenize", "/v1/tokenize"] * 4
+
+
+@pytest.mark.parametrize(
+    ("api", "url"),
+    [
+        ("http://h:1", "http://h:1/v1/tokenize"),
+        ("http://h:1/x/v1/completions?k=1", "http://h:1/x/v1/tokenize?k=1"),
+        ("http://h:1/v1/tokenize", None),
+        ("http://h:1/tokenize", None),
+        ("http://h:1/generate", None),
+    ],
+)
+def test_tokens_may_be_counted_elsewhere_unless_their_endpoint_is_named(
+    api: str, url: str | None
+) -> None:
+    assert elsewhere(api, Kind.TOKENIZE) == (URL(url) if url else None)
+    assert elsewhere(api, Kind.CHAT) is None
+
+
+@pytest.mark.parametrize("kind", [Kind.STORE_SET, Kind.STORE_DELETE])
+async def test_a_store_says_nothing_when_it_has_done_it(
+    worker: OpenAIWorker, dialect: Dialect, kind: Kind
+) -> None:
+    worker.fail(empty=True)
+    answer, body = await ask(dialect, chat(kind=kind), own(worker.url))
+    assert (answer.status, answer.content_type, body) == (200, "application/json", b"{}")
+    with pytest.raises(WorkerFailed):
+        await ask(dialect, chat(kind=Kind.STORE_GET), own(worker.url))
+
+
+@pytest.mark.parametrize(
+    ("said", "arrives"),
+    [
+        ({"content": "hi", "own": [1]}, {"content": "hi", "prompt": "hi", "own": [1]}),
+        ({"prompt": "hi"}, {"content": "hi", "prompt": "hi"}),
+        ({"input": "hi"}, {"content": "hi", "prompt": "hi", "input": "hi"}),
+        (
+            {"content": "hi", "add_special": True},
+            {"content": "hi", "prompt": "hi", "add_special": True, "add_special_tokens": True},
+        ),
+        ({"messages": []}, {"messages": []}),
+    ],
+)
+async def test_a_text_to_be_cut_into_tokens_is_said_in_every_servers_words(
+    worker: OpenAIWorker, dialect: Dialect, said: dict[str, object], arrives: dict[str, object]
+) -> None:
+    body = orjson.dumps({"model": "llama", **said})
+    await ask(dialect, chat(kind=Kind.TOKENIZE, body=body), own(worker.url, model="own"))
+    [received] = worker.received
+    assert received.path == "/tokenize"
+    assert orjson.loads(received.body) == {"model": "own", **arrives}
+
+
+@pytest.mark.parametrize(
+    ("form", "schema"),
+    [
+        (
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array"}}},
+            {"type": "array"},
+        ),
+        ({"type": "json_object"}, {"type": "object"}),
+    ],
+)
+async def test_the_schema_of_a_completion_is_said_in_every_servers_words(
+    worker: OpenAIWorker, dialect: Dialect, form: dict[str, object], schema: dict[str, object]
+) -> None:
+    said = {"model": "llama", "prompt": "a", "response_format": form}
+    body = orjson.dumps(said)
+    await ask(dialect, chat(kind=Kind.COMPLETION, body=body), own(worker.url))
+    await ask(dialect, chat(kind=Kind.CHAT, body=body), own(worker.url))
+    completion, asked_in_a_chat = worker.received
+    assert orjson.loads(completion.body) == said | {"json_schema": schema}
+    assert asked_in_a_chat.body == body
+
+
+@pytest.mark.parametrize("fields", [{"response_format": {"type": "text"}}, {"prompt": "json"}])
+async def test_a_completion_of_any_form_arrives_as_it_came(
+    worker: OpenAIWorker, dialect: Dialect, fields: dict[str, object]
+) -> None:
+    body = orjson.dumps({"model": "llama", **fields})
+    await ask(dialect, chat(kind=Kind.COMPLETION, body=body), own(worker.url))
+    assert worker.received[0].body == body
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -448,3 +570,58 @@ async def test_who_does_not_answer_says_nothing_of_its_slots() -> None:
     async with raw(never) as url, links() as ours:
         assert await create(ours).slots(own(url).worker) == 0
         assert await create(ours).slots(own("http://127.0.0.1:1").worker) == 0
+
+
+LISTING = b'{"data":[{"id":"llama","owned_by":"vllm","max_model_len":4096},{"id":"lora"}]}'
+PROPERTIES = (
+    b'{"total_slots":4,"default_generation_settings":{"n_ctx":512},"modalities":{"vision":false}}'
+)
+
+
+async def test_a_worker_tells_its_models_and_llama_cpp_more() -> None:
+    async with links() as ours, running() as worker:
+        asked = own(f"{worker.url}/v1/chat/completions").worker
+        worker.fail(listing=LISTING)
+        said = await create(ours).describe(asked)
+        assert said == Described("vLLM", (Offered("llama", 4096), Offered("lora")))
+        worker.fail(listing=b'{"data":[{"id":"x"}]}', properties=PROPERTIES)
+        said = await create(ours).describe(asked)
+        assert said == Described(
+            "llama.cpp", (Offered("x", 512, Ability.TEXT_IN | Ability.TEXT_OUT),), slots=4
+        )
+        assert {probe.path for probe in worker.probed} == {"/v1/models", "/props"}
+
+
+@pytest.mark.parametrize("listing", [b"", b"[]", b"<html>", b'{"data":5}', b"[" * 100_000])
+async def test_what_is_no_list_of_models_says_nothing(listing: bytes) -> None:
+    async with links() as ours, running() as worker:
+        worker.fail(listing=listing)
+        assert await create(ours).describe(own(worker.url).worker) == Described()
+        worker.fail(status=401)
+        assert await create(ours).describe(own(worker.url).worker) == Described()
+
+
+async def test_who_loads_its_model_or_does_not_answer_is_to_be_asked_again() -> None:
+    async def never(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with links() as ours, running() as worker, raw(never) as silent:
+        worker.fail(status=503)
+        for api in (worker.url, silent, "http://127.0.0.1:1"):
+            assert await create(ours).describe(own(api).worker) is None
+
+
+@pytest.mark.parametrize(
+    ("api", "models", "properties"),
+    [
+        ("http://w:1", "/v1/models", "/props"),
+        ("http://w:1/v1", "/v1/models", "/props"),
+        ("http://w:1/v1/chat/completions", "/v1/models", "/props"),
+        ("http://w:1/deploy/v1/embeddings?k=1", "/deploy/v1/models?k=1", "/deploy/props?k=1"),
+        ("http://w:1/my/own?k=1", "/v1/models?k=1", "/props?k=1"),
+    ],
+)
+def test_what_it_tells_stands_beside_what_it_answers(
+    api: str, models: str, properties: str
+) -> None:
+    assert [url.path_qs for url in beside(api)] == [models, properties]

@@ -5,7 +5,7 @@ import pytest
 from registry.records import Load, PeerId, Service
 from router.candidates import Candidate
 from router.dialects.peer import create
-from router.errors import WorkerFailed, WorkerStale, WorkerTimeout, WorkerUnreachable
+from router.errors import WorkerFailed, WorkerStale, WorkerTimeout, WorkerUnable, WorkerUnreachable
 from router.requests import Kind, Request
 from tests.router.peer_node import at, peer_node, way_to
 from tests.router.world import MODEL, OWN, QUICK, chat, own, until, whole
@@ -61,6 +61,18 @@ async def test_an_answer_brings_along_how_busy_its_worker_is_and_nonsense_harms_
 async def test_a_node_that_has_lost_the_model_says_that_we_are_behind() -> None:
     async with peer_node() as node, way_to(node) as links:
         with pytest.raises(WorkerStale):
+            async with create(links).answer(chat(), at(node)):
+                pass
+
+
+async def test_a_node_whose_version_knows_no_such_requests_has_not_failed() -> None:
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
+        node.lacks = ("/v1/tokenize", "/v1/chat/completions")
+        with pytest.raises(WorkerUnable, match="does not serve /v1/tokenize") as unable:
+            async with create(links).answer(chat(kind=Kind.TOKENIZE), at(node)):
+                pass
+        assert not unable.value.blames_worker
+        with pytest.raises(WorkerFailed):
             async with create(links).answer(chat(), at(node)):
                 pass
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.canonical import read
+from router.described import Described, Offered
 from router.dialects import Answer, Dialect, Route
-from router.dialects.tgi_http import ENDPOINTS, create, endpoint
-from router.dialects.tgi_http.telling import Stream
+from router.dialects.tgi_http import WORDS, create
+from router.dialects.tgi_http.telling import part
 from router.dialects.tgi_http.telling import whole as in_one_piece
 from router.dialects.tgi_http.words import CHAT_TOKENS, COMPLETION_TOKENS
-from router.dialects.tgi_http.words import read as read_and_say
 from router.errors import (
     AnswerBroken,
     WorkerBusy,
@@ -27,15 +27,18 @@ from router.errors import (
 )
 from router.rendering import Form
 from router.requests import Kind
+from router.saying import Told
+from router.translating import endpoint
 from router.usage import Usage
 from tests.router.world import QUICK, chat, links, own, until, whole
-from tests.workers.openai_worker import WORDS
+from tests.workers.openai_worker import WORDS as SPOKEN
 from tests.workers.tgi_worker import TgiWorker, running
 
-SAID = "".join(WORDS)
+SAID = "".join(SPOKEN)
 HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 ONCE = {"prompt": "Once upon a time"}
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "x": 1}}}
+WORKER = own("http://127.0.0.1:1").worker
 KINDS = pytest.mark.parametrize("kind", [Kind.CHAT, Kind.COMPLETION])
 STREAMS = pytest.mark.parametrize("stream", [False, True])
 
@@ -97,13 +100,7 @@ def text_of(body: bytes, kind: Kind, *, stream: bool) -> tuple[str, str, dict[st
     ],
 )
 def test_its_paths_are_found_from_whatever_was_registered(api: str, url: str) -> None:
-    assert str(endpoint(api, "generate")) == url
-
-
-def test_every_endpoint_of_its_specification_has_a_word_on_it() -> None:
-    asked = ("", "generate", "generate_stream", "tokenize", "v1/chat/completions", "v1/completions")
-    said = [f"POST /{path}" for path in asked] + ["GET /health", "GET /info", "GET /metrics"]
-    assert sorted(ENDPOINTS) == sorted(said)
+    assert str(endpoint(api, "generate", WORDS.paths)) == url
 
 
 @KINDS
@@ -118,13 +115,13 @@ async def test_a_text_comes_in_openais_form(
     assert answer.streamed is stream
     assert "dropped" not in str(dict(answer.headers))
     if not stream:
-        assert answer.usage == Usage(5, len(WORDS))
+        assert answer.usage == Usage(5, len(SPOKEN))
         assert (usage["prompt_tokens"], "estimated" in usage) == (5, False)
         assert orjson.loads(body)["id"].endswith("-r-1")
     else:
         # TGI tells no prompt's tokens in a stream, so they are estimated, and said to be.
         assert (usage["estimated"], answer.hides_usage) == (True, True)
-        assert usage["completion_tokens"] == (len(WORDS) if kind is Kind.CHAT else len(WORDS) + 1)
+        assert usage["completion_tokens"] == (len(SPOKEN) if kind is Kind.CHAT else len(SPOKEN) + 1)
 
 
 async def test_what_a_newer_server_tells_of_the_prompt_is_believed(
@@ -136,7 +133,7 @@ async def test_what_a_newer_server_tells_of_the_prompt_is_believed(
     )
     assert not answer.hides_usage
     assert chunks(body)[-1]["usage"] == {
-        "prompt_tokens": 9, "completion_tokens": len(WORDS) + 1, "total_tokens": 10 + len(WORDS),
+        "prompt_tokens": 9, "completion_tokens": len(SPOKEN) + 1, "total_tokens": 10 + len(SPOKEN),
     }  # fmt: skip
 
 
@@ -206,6 +203,19 @@ async def test_sampling_is_said_in_its_words(worker: TgiWorker, dialect: Dialect
     }  # fmt: skip
 
 
+@KINDS
+async def test_a_regular_expression_is_a_grammar(
+    worker: TgiWorker, dialect: Dialect, kind: Kind
+) -> None:
+    answer, _ = await ask(dialect, worker, kind, guided_regex="a+")
+    said = {"type": "regex", "value": "a+"}
+    asked = worker.asked
+    assert asked.get("response_format", asked.get("parameters", {}).get("grammar")) == said
+    assert answer.headers == {}
+    with pytest.raises(WorkerRejected):
+        await ask(dialect, worker, kind, guided_regex=5)
+
+
 async def test_several_choices_are_asked_for_one_by_one(
     worker: TgiWorker, dialect: Dialect
 ) -> None:
@@ -221,7 +231,7 @@ async def test_several_choices_are_asked_for_one_by_one(
 
 def test_many_choices_of_a_long_chat_are_not_held_many_times() -> None:
     body = orjson.dumps({"model": "m", **HELLO, "n": 128, "seed": 2**63 - 1})
-    bodies = read_and_say(chat(body=body))[1].bodies
+    bodies = WORDS.read(chat(body=body), WORKER)[1].bodies
     assert len({id(said["messages"]) for said in bodies}) == 1
     seeds: Any = [said["seed"] for said in bodies]
     assert len(set(seeds)) == 127  # zero is none
@@ -284,15 +294,6 @@ async def test_a_wrong_value_is_refused_with_its_name(worker: TgiWorker, dialect
         await ask(dialect, worker, Kind.CHAT, temperature=9)
     error = orjson.loads(refused.value.body)["error"]
     assert (error["code"], error["param"]) == ("invalid_parameter", "temperature")
-
-
-@pytest.mark.parametrize("kind", [k for k in Kind if k not in (Kind.CHAT, Kind.COMPLETION)])
-async def test_what_it_does_not_serve_is_refused(
-    worker: TgiWorker, dialect: Dialect, kind: Kind
-) -> None:
-    with pytest.raises(WorkerUnable):
-        await ask(dialect, worker, kind)
-    assert worker.received == []
 
 
 @STREAMS
@@ -467,6 +468,38 @@ async def test_how_many_requests_it_takes_it_says_itself(
 
 
 @pytest.mark.parametrize(
+    ("read", "output"),
+    [
+        ({"max_input_tokens": 3072}, 1024),
+        ({"max_input_length": 4000}, 96),
+        ({}, 0),
+        ({"max_input_tokens": 9999}, 0),
+    ],
+)
+async def test_what_it_is_it_says_itself(
+    worker: TgiWorker, dialect: Dialect, read: dict[str, int], output: int
+) -> None:
+    info = {
+        "model_id": "org/m",
+        "version": "3.0.1",
+        "max_total_tokens": 4096,
+        "max_concurrent_requests": 64,
+    }
+    worker.fail(info=orjson.dumps({**info, **read}))
+    said = await dialect.describe(own(worker.url).worker)
+    assert said == Described("TGI 3.0.1", (Offered("org/m", 4096),), slots=64, output=output)
+
+
+async def test_who_says_nonsense_of_itself_says_nothing_and_who_is_away_is_asked_again(
+    worker: TgiWorker, dialect: Dialect
+) -> None:
+    for info in (b"[1]", b"no JSON", b'{"model_id":5,"version":["x"],"max_total_tokens":-1}'):
+        worker.fail(info=info)
+        assert await dialect.describe(own(worker.url).worker) == Described("TGI")
+    assert await dialect.describe(own("http://127.0.0.1:1").worker) is None
+
+
+@pytest.mark.parametrize(
     "said",
     [
         b"",
@@ -486,16 +519,16 @@ async def test_how_many_requests_it_takes_it_says_itself(
 def test_nonsense_in_a_stream_is_a_failure(kind: Kind, said: bytes) -> None:
     body = orjson.dumps({"model": "llama", **HELLO, **ONCE})
     with pytest.raises(WorkerFailed):
-        Stream(read(chat(kind=kind, body=body))).take(said)
+        Told(read(chat(kind=kind, body=body)), part).take(said)
 
 
 @pytest.mark.parametrize(
     "details", [b"5", b"{}", b'{"generated_tokens":-1}', b'{"generated_tokens":"3"}']
 )
 def test_details_that_tell_nothing_leave_an_estimate(details: bytes) -> None:
-    stream = Stream(read(chat(kind=Kind.COMPLETION, body=b'{"model":"m","prompt":"12345678"}')))
+    asked = read(chat(kind=Kind.COMPLETION, body=b'{"model":"m","prompt":"12345678"}'))
     said = b'{"token":{"text":"a","special":false},"generated_text":"a","details":%b}' % details
-    *_, spent = stream.take(said)
+    *_, spent = Told(asked, part).take(said)
     assert spent == Usage(2, 1, estimated=True)
 
 
@@ -528,7 +561,7 @@ def test_whatever_a_worker_says_it_is_an_answer_or_a_failure(said: object, kind:
     )
     form = Form("x", 1, "m", kind)
     body = orjson.dumps(said)
-    for tell in (Stream(asked).take, partial(in_one_piece, asked, 0, prompt_tokens="5")):
+    for tell in (Told(asked, part).take, partial(in_one_piece, asked, 0, header=lambda _: "5")):
         try:
             events = tell(body)
         except WorkerError:

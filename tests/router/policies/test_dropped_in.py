@@ -1,15 +1,11 @@
 """A policy is one new file: found, documented and held to the contract without an edit elsewhere, shown on a copy of the tree."""
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-COPIED = ("bench", "docs", "node", "registry", "router", "scripts", "tests")
+from tests.copied import held_to, run, tree_with
+
 NAME = "shortest_name"
 SAYS = "Whoever has the shortest id comes first, for the fun of it."
 
@@ -48,27 +44,8 @@ def create() -> ShortestName:
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the sources with one file more."""
-    copy = tmp_path_factory.mktemp("tree")
-    for folder in COPIED:
-        ignored = shutil.ignore_patterns("__pycache__", ".*")
-        shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
-    for file in ROOT.iterdir():
-        if file.is_file() and not file.name.startswith("."):
-            shutil.copy(file, copy)
-    (copy / "router" / "policies" / f"{NAME}.py").write_text(POLICY)
-    return copy
-
-
-def run(tree: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *words]
-    environment = {**os.environ, "PYTHONPATH": str(tree), **variables}
-    return subprocess.run(
-        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=100, check=False
-    )
-
-
-def held_to(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words)
+    policy = {f"router/policies/{NAME}.py": POLICY}
+    return tree_with(tmp_path_factory.mktemp("tree"), policy)
 
 
 def test_it_is_held_to_the_contract(tree: Path) -> None:

@@ -38,10 +38,11 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One choice is complete."""
+    """One choice is complete. `stop` is the stop string before which it ended, where that is known."""
 
     reason: Reason
     choice: int = 0
+    stop: str = ""
 
 
 Event: TypeAlias = Delta | ToolCall | End | Usage
@@ -73,9 +74,9 @@ class Form:
             case ToolCall(choice=choice):
                 call = {"index": calls, **_call(event)}
                 return self._chunk({"index": choice, "delta": {"tool_calls": [call]}})
-            case End(reason, choice):
+            case End(choice=choice):
                 said: dict[str, object] = {"delta": {}} if chat else {"text": ""}
-                return self._chunk({"index": choice, **said, "finish_reason": reason})
+                return self._chunk({"index": choice, **said, **_ending(event)})
             case Usage():
                 return _data({**self._head(chunk=True), "choices": [], "usage": _usage(event)})
 
@@ -101,14 +102,14 @@ class Form:
                     choice.texts.append(text)
                 case ToolCall():
                     choice.calls.append(_call(event))
-                case End(reason):
-                    choice.reason = reason
+                case End():
+                    choice.ending = _ending(event)
         said = [
             {
                 "index": index,
                 **choice.said(self.kind),
                 "logprobs": None,
-                "finish_reason": choice.reason,
+                **choice.ending,
             }
             for index, choice in sorted(choices.items())
         ]
@@ -130,6 +131,12 @@ class Form:
         }
 
 
+def _ending(end: End) -> dict[str, object]:
+    # vLLM's word for what OpenAI's form cannot say; clients that do not know it pass over it.
+    stopped: dict[str, object] = {"stop_reason": end.stop} if end.stop else {}
+    return {"finish_reason": end.reason, **stopped}
+
+
 def refused(message: str, param: str) -> WorkerRejected:
     """Return the refusal of a request with a value that is wrong, whoever is asked."""
     code = "invalid_parameter"
@@ -141,7 +148,7 @@ def refused(message: str, param: str) -> WorkerRejected:
 class _Choice:
     texts: list[str] = field(default_factory=list)
     calls: list[dict[str, object]] = field(default_factory=list)
-    reason: Reason = "stop"
+    ending: dict[str, object] = field(default_factory=lambda: _ending(End("stop")))
 
     def said(self, kind: Kind) -> dict[str, object]:
         text = "".join(self.texts)

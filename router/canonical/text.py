@@ -1,15 +1,14 @@
-"""What does a request for text ask for, whatever its worker speaks? Read once, from OpenAI's body, on the worker's node.
+"""What does a request for text ask for, whatever its worker speaks?
 
-Each value is checked against a bound with a name; a fault names the field. What is not read here stands in `others`: a dialect
-maps it, drops it and says so, or refuses it where the answer would be of another kind.
+What is not read here stands in `others`: a dialect maps it, drops it and says so, or refuses it where the answer would be of
+another kind.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 
 from router.bodies import object_of
+from router.canonical.values import number, others, whole
 from router.errors import BadRequest
 from router.requests import Kind, Request
 
@@ -28,20 +27,12 @@ MAX_MESSAGES = 10_000
 MAX_TOOLS = 512
 """Tools that one chat may offer."""
 
-MAX_OTHERS = 32
-"""Fields that are named as dropped; what is more is dropped unnamed."""
-
 READ = frozenset({
     "model", "models", "messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens", "temperature",
     "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "seed", "stop", "n",
     "echo", "response_format", "tools", "tool_choice",
 })  # fmt: skip
 """Fields that are read here."""
-
-BESIDE = frozenset({
-    "project", "user", "metadata", "store", "prompt_cache_key", "safety_identifier", "service_tier",
-})  # fmt: skip
-"""Fields that shape no answer."""
 
 SHAPING = frozenset({
     "suffix", "functions", "function_call", "audio", "modalities", "structured_outputs", "guided_json", "guided_regex",
@@ -50,7 +41,6 @@ SHAPING = frozenset({
 """Other fields without which the answer would be of another kind: to drop one would be a lie."""
 
 _USUAL: Mapping[str, object] = {"modalities": ["text"], "best_of": 1}
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _MOST_TOKENS = 2**31 - 1
 _ROLES = 64
 
@@ -111,7 +101,7 @@ def read(request: Request) -> Asked:
         messages=_messages(fields) if chat else (),
         sampling=_sampling(fields),
         stop=_stop(fields),
-        n=_whole(fields, "n", 1, MAX_CHOICES) or 1,
+        n=whole(fields, "n", 1, MAX_CHOICES) or 1,
         stream=request.stream,
         include_usage=_include_usage(fields),
         echo=not chat and fields.get("echo") is True,
@@ -119,63 +109,28 @@ def read(request: Request) -> Asked:
         tools=tools,
         tool_choice=choice,
         tool_name=name,
-        others=_others(fields),
+        others=others(fields, READ, _USUAL),
     )
     if asked.choices > MAX_CHOICES:
         raise BadRequest(f"at most {MAX_CHOICES} texts for one request", param="n")
     return asked
 
 
-def dropped(asked: Asked) -> list[str]:
-    """Return the names of `others` that can be dropped, as far as they can be named."""
-    return sorted(name for name in asked.others if _NAME.fullmatch(name))[:MAX_OTHERS]
-
-
 def _sampling(fields: Mapping[str, object]) -> Sampling:
     limit = "max_completion_tokens" if fields.get("max_completion_tokens") else "max_tokens"
-    top_k = _whole(fields, "top_k", -1, _MOST_TOKENS)
+    top_k = whole(fields, "top_k", -1, _MOST_TOKENS)
     return Sampling(
-        max_tokens=_whole(fields, limit, 1, _MOST_TOKENS),
-        temperature=_number(fields, "temperature", 0, 2),
-        top_p=_number(fields, "top_p", 0, 1, usual=1),
+        max_tokens=whole(fields, limit, 1, _MOST_TOKENS),
+        temperature=number(fields, "temperature", 0, 2),
+        top_p=number(fields, "top_p", 0, 1, usual=1),
         top_k=top_k if top_k and top_k > 0 else None,
-        min_p=_number(fields, "min_p", 0, 1, usual=0),
-        typical_p=_number(fields, "typical_p", 0, 1, usual=1),
-        repetition_penalty=_number(fields, "repetition_penalty", 0.01, 100, usual=1),
-        frequency_penalty=_number(fields, "frequency_penalty", -2, 2, usual=0),
-        presence_penalty=_number(fields, "presence_penalty", -2, 2, usual=0),
-        seed=_whole(fields, "seed", -(2**63), 2**63 - 1),
+        min_p=number(fields, "min_p", 0, 1, usual=0),
+        typical_p=number(fields, "typical_p", 0, 1, usual=1),
+        repetition_penalty=number(fields, "repetition_penalty", 0.01, 100, usual=1),
+        frequency_penalty=number(fields, "frequency_penalty", -2, 2, usual=0),
+        presence_penalty=number(fields, "presence_penalty", -2, 2, usual=0),
+        seed=whole(fields, "seed", -(2**63), 2**63 - 1),
     )
-
-
-def _number(
-    fields: Mapping[str, object],
-    name: str,
-    least: float,
-    most: float,
-    *,
-    usual: float | None = None,
-) -> float | None:
-    """Read a number within bounds; `usual` is the value that changes nothing."""
-    value = fields.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise BadRequest(f"`{name}` must be a number", param=name)
-    if not least <= value <= most:
-        raise BadRequest(f"`{name}` must be from {least:g} to {most:g}", param=name)
-    return None if value == usual else float(value)
-
-
-def _whole(fields: Mapping[str, object], name: str, least: int, most: int) -> int | None:
-    value = fields.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise BadRequest(f"`{name}` must be a whole number", param=name)
-    if not least <= value <= most:
-        raise BadRequest(f"`{name}` must be from {least} to {most}", param=name)
-    return value
 
 
 def _prompts(fields: Mapping[str, object]) -> tuple[str, ...]:
@@ -274,12 +229,3 @@ def _tool_choice(
     raise BadRequest(
         "`tool_choice` must be auto, none, required, or name one of the tools", param="tool_choice"
     )
-
-
-def _others(fields: Mapping[str, object]) -> Mapping[str, object]:
-    # What is null, false or empty asks for nothing.
-    return {
-        name: value
-        for name, value in fields.items()
-        if name not in READ | BESIDE and value and value != _USUAL.get(name)
-    }

@@ -1,45 +1,23 @@
-"""The OpenAI protocol over HTTP, as llama.cpp, vLLM, Ollama and the workers of `/api/v0` speak it.
+"""What does a worker of the OpenAI protocol say, under the name that we know its model by?
 
-Bytes pass through as they come. What is looked at: the model's name, which is the registered one on our side and may be
-another on the worker's, how many tokens it says that it took, and whether a status of 200 hides a failure. JSON answers
-beyond `LOOKED_AT_BYTES` are not looked at: they pass through under whatever name the worker gives them.
+Its bytes go through as they come but for the name. JSON answers beyond `LOOKED_AT_BYTES` are not looked at: they pass
+through under whatever name the worker gives them.
 """
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass
-from functools import lru_cache
 
 import orjson
-from yarl import URL
 
-from router import readiness, usage
-from router.bodies import splice_model, with_model
-from router.candidates import Candidate
-from router.connections import start_of
+from router import usage
+from router.bodies import splice_model
 from router.dialects import Answer, Route
-from router.errors import WorkerError, WorkerFailed, WorkerStale
-from router.exchange import (
-    MAX_REFUSAL_BYTES,
-    SMALL_BYTES,
-    Call,
-    Exchange,
-    Sending,
-    busy,
-    get,
-    headers_of,
-    read_plain,
-    refusal,
-)
-from router.links import Links
-from router.requests import Kind, Request
+from router.errors import WorkerFailed
+from router.exchange import SMALL_BYTES, Exchange
 from router.sse import SILENT_BYTES, Event, EventTooLarge, Splitter, with_data
-from router.telling import TellingUsage
-from router.usage import Takers
-from router.workers import Worker
 
 LOOKED_AT_BYTES = 4 * 1024 * 1024
 """The longest JSON answer that is held back to be looked at; failures and renamed answers are far shorter."""
@@ -50,117 +28,13 @@ _LOOKED_AT_ONCE = 16 * 1024
 _LOOKED_AT_FIRST = 1024
 """Bytes that are looked at in turn until the stream says something: what comes with that need not be cut into events."""
 
-MAX_PROPERTIES_BYTES = 1024 * 1024
-"""The longest properties that are read; a chat template of some kilobytes is most of them."""
-
-MOST_SLOTS = 65_535
-"""More than so many at one time is no sensible number."""
-
-_DONE = b"[DONE]"
-# What servers say in a 503 that names no time: Ollama, llama.cpp, and most of what stands before them.
-_BUSY = re.compile(
-    rb"server busy|overloaded|no slots? (?:is |are )?available|queue is full", re.IGNORECASE
-)
+_LAST = b"[DONE]"
 _QUOTES = 64
 _TELLING = (b'"code"', b'"error"', b'"model"')
-_LONGEST_FIRST = sorted((kind.value for kind in Kind), key=len, reverse=True)
 
 
-class OpenAIHttp:
-    """Speaks to this machine's workers."""
-
-    def __init__(self, links: Links) -> None:
-        self._places = links.workers
-        self._settings = links.settings
-        self._deadlines = links.deadlines
-        self._takers = Takers()
-
-    def answer(self, request: Request, candidate: Candidate) -> AbstractAsyncContextManager[Answer]:
-        """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
-        worker, name = candidate.worker, candidate.service.model
-        if worker is None:
-            raise WorkerFailed("this dialect speaks to workers of this machine only")
-        body = request.body
-        if worker.own_model != request.model:
-            body = with_model(body, request.content_type, worker.own_model)
-        url = endpoint(worker.api, request.kind)
-        place, start, headers = self._places.of(url), start_of(url), headers_of(request)
-
-        async def read(exchange: Exchange) -> Answer:
-            if not 200 <= exchange.status <= 299:
-                raise await _refusal(exchange)
-            if exchange.streamed:
-                return await _stream(exchange, name, self._settings.max_event_bytes)
-            if "json" in exchange.content_type:
-                return await _json(exchange, name)
-            return await read_plain(exchange, Route.LOCAL)
-
-        def ask(body: bytes) -> AbstractAsyncContextManager[Answer]:
-            call = Call(place, start, headers, body)
-            return Sending(call, self._settings, self._deadlines, read)
-
-        if self._settings.stream_usage and request.stream and request.kind in usage.TEXT:
-            return TellingUsage(self._takers, worker.api, body, ask)
-        return ask(body)
-
-    async def alive(self, worker: Worker) -> bool:
-        """Ask for the list of models; whatever the status, a worker that answers lives."""
-        url = endpoint(worker.api, Kind.CHAT).with_path("/v1/models")
-        return await get(self._places, url, at_most=0) is not None
-
-    async def slots(self, worker: Worker) -> int:
-        """Ask for llama.cpp's properties: it works at so many requests, and lets others wait without a word."""
-        url = endpoint(worker.api, Kind.CHAT).with_path("/props")
-        found = await get(self._places, url, at_most=MAX_PROPERTIES_BYTES)
-        said = _parsed(found[1]) if found and found[0] == 200 else None
-        slots = said.get("total_slots") if isinstance(said, dict) else None
-        if not isinstance(slots, int) or isinstance(slots, bool):
-            return 0
-        return slots if 0 < slots <= MOST_SLOTS else 0
-
-
-def create(links: Links) -> OpenAIHttp:
-    """Make the dialect."""
-    return OpenAIHttp(links)
-
-
-@lru_cache(maxsize=4096)
-def endpoint(api: str, kind: Kind) -> URL:
-    """Return where a kind of request goes, whether `api` is a base, a base with `/v1`, or one of its endpoints.
-
-    An address with any other path is taken for the endpoint itself.
-    """
-    url = URL(api)
-    path = url.path.rstrip("/")
-    for known in _LONGEST_FIRST:
-        if path.endswith(f"/{known}"):
-            return url.with_path(path.removesuffix(known) + kind.value, keep_query=True)
-    version = path.rpartition("/")[2]
-    if not path:
-        return url.with_path(f"/v1/{kind.value}", keep_query=True)
-    if version.startswith("v") and version[1:].isdigit():
-        return url.with_path(f"{path}/{kind.value}", keep_query=True)
-    return url
-
-
-async def _refusal(exchange: Exchange) -> WorkerError:
-    if exchange.status == 404:
-        body = await exchange.at_most(MAX_REFUSAL_BYTES)
-        # A path that nobody serves is spoken of by web servers; a model that nobody serves, by model servers.
-        if b"model" in body.lower() and body.lstrip().startswith(b"{"):
-            return WorkerStale("the worker does not serve this model")
-        return WorkerFailed("the worker has no such path")
-    if exchange.status == 503:
-        body = await exchange.at_most(MAX_REFUSAL_BYTES)
-        loading = readiness.said(body)
-        if loading is not None:
-            return loading
-        if exchange.header("retry-after") or _BUSY.search(body):
-            return busy(exchange)
-    return await refusal(exchange)
-
-
-async def _json(exchange: Exchange, name: str) -> Answer:
+async def json_answer(exchange: Exchange, name: str) -> Answer:
+    """Make an answer of JSON in one piece; raise `WorkerFailed` when it is a failure that calls itself success."""
     if exchange.length is not None and exchange.length > LOOKED_AT_BYTES:
         return exchange.answer(await exchange.some(), Route.LOCAL, length=exchange.length)
     body = await exchange.at_most(LOOKED_AT_BYTES)
@@ -180,14 +54,15 @@ async def _json(exchange: Exchange, name: str) -> Answer:
     return answer
 
 
-async def _stream(exchange: Exchange, name: str, max_event_bytes: int) -> Answer:
+async def stream_answer(exchange: Exchange, name: str, max_event_bytes: int) -> Answer:
+    """Make an answer of a stream that has said something; raise `WorkerFailed` when that is a failure."""
     splitter = Splitter(max_event_bytes=max_event_bytes)
     try:
         begun = await _begin(exchange, splitter)
     except EventTooLarge as error:
         raise WorkerFailed(str(error)) from error
     first = begun.first
-    if first == _DONE or _success(first).get("model") == name:
+    if first == _LAST or _success(first).get("model") == name:
         raw = (event.raw for event in begun.events)
         whole = b"".join((begun.silent, *raw, splitter.held, begun.left))
         return exchange.answer(whole, Route.LOCAL)
@@ -256,7 +131,7 @@ def _renamed(events: list[Event], name: str) -> bytes:
 def _renamed_event(event: Event, name: str) -> bytes:
     if b"model" not in event.data:
         return event.raw
-    said = _parsed(event.data)
+    said = parsed(event.data)
     if not isinstance(said, dict) or not isinstance(said.get("model"), str):
         return event.raw
     return with_data(event, splice_model(event.data, name))
@@ -264,7 +139,7 @@ def _renamed_event(event: Event, name: str) -> bytes:
 
 def _success(body: bytes) -> Mapping[str, object]:
     """Return what an answer says; raise `WorkerFailed` when it is a failure that calls itself success."""
-    said = _parsed(body)
+    said = parsed(body)
     if said is None:
         raise WorkerFailed("the worker's answer calls itself JSON and is not")
     if not isinstance(said, dict):
@@ -296,7 +171,7 @@ def _plain(body: bytes, name: str) -> bool:
     return body.count(b'"model"') == sum(map(body.count, ours))
 
 
-def _parsed(body: bytes) -> object:
+def parsed(body: bytes) -> object:
     """Return what JSON says, `None` where it is none. Workers write what orjson refuses: NaN, halves of surrogates."""
     try:
         return orjson.loads(body)

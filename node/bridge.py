@@ -1,0 +1,213 @@
+"""How does an old client meet a new engine? A bridge: one face of a node, one upstream behind it, and no mesh.
+
+The face, the router and the dialect are those of a node, so a bridge waits, retries, queues and cuts off as a node does.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from importlib import import_module
+
+import uvloop
+
+from node import web
+from node.access import Access, is_own_address
+from node.addresses import HostPort
+from node.errors import CommandFailed, WrongUsage
+from node.faces import Serving, rpc
+from node.faces.app import application
+from node.faces.errors import FaceError
+from node.faces.models import listing_routes
+from node.faces.registration import read_worker
+from node.host import Host
+from node.listening import bind, place_of, serve
+from node.metrics import Metrics
+from node.settings import Settings
+from node.signals import Signals
+from registry.catalog import Catalog, Offer
+from registry.errors import PeerUnreachable
+from registry.liveness import Presence
+from registry.mesh import Pipe
+from registry.records import PeerId, Service
+from registry.signing import Identity
+from router import dialects, policies
+from router.dispatch import Router
+from router.errors import RouterError
+from router.links import Links
+from router.premises import Premises, networks_of
+from router.workers import Worker, Workers
+
+log = logging.getLogger("modelvine.bridge")
+
+PROJECT = "bridge"
+
+HTTP: Mapping[str, str] = {
+    "anthropic": "anthropic",
+    "llamastack": "llama_stack",
+    "openai": "openai",
+    "responses": "responses",
+    "tgi": "tgi",
+}
+"""Protocols over HTTP, and the faces that speak them. Those over gRPC are `rpc.NAMES`."""
+
+_LISTING = frozenset({"anthropic", "openai", "responses"})
+"""Those whose clients may ask for a list of models."""
+
+NAMES = tuple(sorted((*HTTP, *rpc.NAMES)))
+"""Every protocol that a bridge can speak."""
+
+# Polled, as in `node.run`: an event on the path of every request would cost them all.
+_DRAIN_POLL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is bridged: a protocol to speak at a place, to clients of the models of an upstream.
+
+    No `models` means all that it says it has; the first is meant by clients that name none.
+    """
+
+    dialect: str
+    upstream: str
+    place: HostPort
+    models: tuple[str, ...] = ()
+    headers: Mapping[str, str] | None = None
+
+
+def run(plan: Plan, settings: Settings, ready: Callable[[str], None]) -> int:
+    """Bridge until a signal comes; return the exit code. `ready` is given a line once clients may come."""
+    try:
+        uvloop.run(_live(plan, settings, ready))
+    except FaceError as error:
+        raise WrongUsage(f"--upstream {plan.upstream}: {error}") from error
+    except (RouterError, OSError) as error:
+        raise CommandFailed(str(error)) from error
+    return 0
+
+
+async def _live(plan: Plan, settings: Settings, ready: Callable[[str], None]) -> None:
+    signals = Signals()
+    async with AsyncExitStack() as closing:
+        bridge = Bridge(plan, settings)
+        place = await bridge.open(closing)
+        models = ",".join(bridge.models)
+        ready(f"ready {plan.dialect}={place} upstream={plan.upstream} models={models}")
+        await signals.first.wait()
+        log.info("finishing %d requests", bridge.in_flight)
+        ends = time.monotonic() + settings.node.drain_timeout
+        while bridge.in_flight and not signals.second.is_set() and time.monotonic() < ends:  # noqa: ASYNC110
+            await asyncio.sleep(_DRAIN_POLL)
+
+
+class Bridge:
+    """One face over one upstream. Lives on one event loop."""
+
+    def __init__(self, plan: Plan, settings: Settings) -> None:
+        self._plan = plan
+        self._settings = settings
+        self._workers = Workers()
+        networks = networks_of(settings.router.worker_networks)
+        self._premises = Premises(is_own_address, lambda: (plan.place.port,), networks)
+        identity = Identity(secrets.token_bytes(32))
+        self._links = Links(
+            identity=identity,
+            reach=lambda _: None,
+            open_pipe=_no_pipe,
+            relayed=_no_relay,
+            settings=settings.router,
+            premises=self._premises,
+        )
+        self._router = self._routing(identity.peer)
+        self._peer = identity.peer
+
+    @property
+    def models(self) -> Sequence[str]:
+        """The models that are served, the one that clients mean who name none at first."""
+        return [worker.service.model for worker in self._workers]
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are under way."""
+        return self._router.in_flight.total()
+
+    async def open(self, closing: AsyncExitStack) -> HostPort:
+        """Ask the upstream for its models and open the face until `closing` does; return where it listens.
+
+        Raise `OSError`, `FaceError` or `RouterError` with a sentence.
+        """
+        closing.push_async_callback(self._links.close)
+        self._workers = Workers.of(await self._found())
+        context = self._serving()
+        plan = self._plan
+        if plan.dialect in rpc.NAMES:
+            return await rpc.open_face(plan.dialect, context, plan.place, closing)
+        face = import_module(f"node.faces.{HTTP[plan.dialect]}")
+        routes = face.bridging_routes if plan.dialect == "tgi" else face.asking_routes
+        [listener] = map(closing.enter_context, bind(plan.place))
+        listed = self._listed() if plan.dialect in _LISTING else []
+        app = application([*routes(context), *listed], Access(token="").admit)
+        limits, crowd = self._settings.web, context.metrics.crowd
+        await serve(app, listener, closing, limits, crowd)
+        return place_of(listener)
+
+    def _listed(self) -> list[web.RouteDef]:
+        offers = {w.service.model: (Offer(self._peer, w.service),) for w in self._workers}
+        return listing_routes(lambda: offers, lambda name: offers.get(name, ()))
+
+    async def _found(self) -> list[Worker]:
+        """Return a worker for each model of the upstream; raise `OSError` when there is none."""
+        plan = self._plan
+        given = {"model": "upstream", "api": plan.upstream, "headers": dict(plan.headers or {})}
+        worker = read_worker(PROJECT, given, self._premises)
+        names = plan.models
+        if not names:
+            described = await self._router.describe(worker)
+            names = tuple(model.name for model in described.models) if described else ()
+        if not names:
+            raise OSError(
+                f"{plan.upstream} does not say which models it has: start it first, or name one with --model"
+            )
+        return [replace(worker, service=Service(PROJECT, name)) for name in names]
+
+    def _serving(self) -> Serving:
+        faces = self._settings.faces.model_copy(update={"default_model": self.models[0]})
+        return Serving(
+            peer=self._peer,
+            settings=self._settings.model_copy(update={"faces": faces}),
+            router=self._router,
+            metrics=Metrics(),
+            host=Host(),
+            load_of=self._router.load_of,
+        )
+
+    def _routing(self, own: PeerId) -> Router:
+        settings = self._settings.router
+        return Router(
+            own=own,
+            catalog=Catalog,
+            workers=lambda: self._workers,
+            presence=lambda _: Presence.ALIVE,
+            draining=lambda: False,
+            dialects=dialects.Spoken(self._links),
+            policy=policies.load(settings.policy),
+            settings=settings,
+            now=time.monotonic,
+            random=random.random,
+            observe=lambda _: None,
+            look=lambda _: None,
+            silent=lambda _: False,
+            spawn=self._links.crew.spawn,
+        )
+
+
+async def _no_pipe(peer: PeerId) -> Pipe:
+    raise PeerUnreachable(f"a bridge knows no other node, and not {peer}")
+
+
+async def _no_relay(_: PeerId) -> bool:
+    return False

@@ -1,0 +1,264 @@
+"""Find out what a running worker serves, register it, watch it, and withdraw it at the end.
+
+The node looks which protocol is spoken at URL, and this says how it knew. All models that the worker names are registered, or
+those named with --model. Until Ctrl-C or SIGTERM the worker is looked at every few seconds: one that is gone is withdrawn, one
+that is back or has other models registered anew. Ended otherwise (kill -9), the models stay registered.
+
+Examples:
+  modelvine attach http://127.0.0.1:8080                           llama.cpp, vLLM, Ollama, LM Studio, TGI …
+  modelvine attach 127.0.0.1:50051 --model own                     a LocalAI backend, which does not name its model
+  modelvine attach http://127.0.0.1:8000 --project team --header 'authorization: Bearer @/run/secrets/vllm'
+"""
+
+import argparse
+import math
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from node.cli.console.asking import add_asking, add_type, asked
+from node.cli.console.options import add_node_options
+
+if TYPE_CHECKING:
+    from node.cli.console.attaching import Found, Step
+    from node.cli.console.client import Client
+
+EVERY = 2.0
+SHORTEST = 0.05
+"""Seconds between two looks at the worker, and the fewest that may be asked for."""
+
+_AUTO, _NO_PROJECT = "auto", "attached"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add("url", metavar="URL", help="where the worker listens on this machine, or HOST:PORT")
+    add(
+        "--project",
+        metavar="P",
+        default="",
+        help="the project that its models belong to (default: this machine's name)",
+    )
+    add("--dialect", metavar="D", default=_AUTO, help="the worker's protocol (default: found out)")
+    add(
+        "--model",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="register this one only, or this one where the worker names none; repeatable",
+    )
+    add(
+        "--cid",
+        metavar="C",
+        default=None,
+        help="tells replicas of one model on one machine apart (default: the port)",
+    )
+    add(
+        "--every",
+        metavar="S",
+        type=_seconds,
+        default=EVERY,
+        help=f"seconds between two looks at the worker (default: {EVERY:g})",
+    )
+    add_type(parser)
+    add_asking(parser)
+    add_node_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Attach until a signal comes."""
+    from node.cli.console.locate import client  # noqa: PLC0415
+
+    with _until_signal() as over:
+        attaching = _Attaching(client(arguments), arguments, over)
+        try:
+            attaching.begin()
+            attaching.watch()
+        finally:
+            attaching.end()
+    return 0
+
+
+class _Attaching:
+    """One worker at one node."""
+
+    def __init__(
+        self, node: "Client", arguments: argparse.Namespace, over: threading.Event
+    ) -> None:
+        from node.cli.console.attaching import Attached, port_of  # noqa: PLC0415
+
+        self._node = node
+        self._url = str(arguments.url)
+        self._over = over
+        self._every = float(arguments.every)
+        self._said = asked(arguments)
+        self._type = int(arguments.type)
+        self._project = arguments.project or _host()
+        self._cid = port_of(self._url) if arguments.cid is None else str(arguments.cid)
+        self._dialect = "" if arguments.dialect == _AUTO else str(arguments.dialect)
+        self._attached = Attached(only=arguments.model)
+        self._found: Found | None = None
+
+    def begin(self) -> None:
+        """Find out what is there, and register it; raise `CommandFailed`."""
+        from node.errors import CommandFailed  # noqa: PLC0415
+
+        tries, found = self._look(self._url)
+        _say(f"looking at {self._url}")
+        for one in tries:
+            _say(f"  {_told(one)}")
+        while found is None:
+            if not any(one.get("waits") for one in tries):
+                raise CommandFailed(_unknown(self._url, tries))
+            _say("waiting until it has loaded its model")
+            if self._over.wait(self._every):
+                return
+            tries, found = self._look(self._url)
+        # From now on nobody else needs to look.
+        self._url, self._dialect = str(found["api"]), str(found["dialect"])
+        step = self._attached.seen(found)
+        if not step.register:
+            raise CommandFailed(
+                f"the worker at {self._url} does not say which models it runs, or none of those that were asked for: "
+                "name one with --model NAME"
+            )
+        self._take(step)
+        _say("watching it; Ctrl-C withdraws what is registered")
+
+    def watch(self) -> None:
+        """Look again and again, until it is over."""
+        from node.errors import CommandFailed  # noqa: PLC0415
+
+        complaint = ""
+        while not self._over.wait(self._every):
+            try:
+                tries, found = self._look(self._url)
+                step = self._attached.seen(found)
+                if step.gone:
+                    _say(
+                        f"{_now()} {', '.join(str(one['came']) for one in tries)}: the worker is gone"
+                    )
+                elif step.back:
+                    _say(f"{_now()} the worker is back")
+                self._take(step)
+            except CommandFailed as error:
+                # The node may be back in a moment, and the worker is still there.
+                if str(error) != complaint:
+                    _say(f"{_now()} {error}")
+                complaint = str(error)
+            else:
+                complaint = ""
+
+    def end(self) -> None:
+        """Withdraw what is registered; raise `CommandFailed` where the node does not answer: it keeps it, then."""
+        from node.errors import CommandFailed  # noqa: PLC0415
+
+        for name in self._attached.names:
+            try:
+                self._withdraw(name)
+            except CommandFailed as error:
+                left = f"modelvine unregister {self._project} {name} --cid {self._cid}"
+                raise CommandFailed(
+                    f"{error}\nstill registered there; withdraw it by: {left}"
+                ) from error
+
+    def _look(self, url: str) -> tuple[list[Mapping[str, Any]], "Found | None"]:
+        """Return what was tried, and what was found; one that is at work for the node is as it was."""
+        body = {"api": url, "dialect": self._dialect, "headers": self._said.get("headers", {})}
+        answer = self._node.post("/api/v1/recognise", body)
+        found = answer.get("found")
+        if found is None and answer.get("busy"):
+            found = self._found
+        self._found = found or self._found
+        return answer.get("tries") or [], found
+
+    def _take(self, step: "Step") -> None:
+        for name in step.withdraw:
+            self._withdraw(name)
+        for row in step.register:
+            self._register(row)
+
+    def _register(self, row: Mapping[str, Any]) -> None:
+        from node.cli.console.learnt import told  # noqa: PLC0415
+
+        given = {name: value for name, value in row.items() if name != "said"}
+        kind = row["said"].get("type", self._type)
+        body = {"project": self._project, "cid": self._cid, "type": kind, **self._said, **given}
+        answer = self._node.post("/api/v0/ai/model/register", body)
+        self._attached.registered(row)
+        said = [told(one) for one in answer.get("learned") or ()]
+        replica = f", replica {self._cid}" if self._cid else ""
+        _say(
+            f"registered {self._project}/{row['model']}{replica}: {'; '.join(said) or 'it says nothing of itself'}"
+        )
+
+    def _withdraw(self, name: str) -> None:
+        body = {"project": self._project, "model": name, "cid": self._cid}
+        self._node.post("/api/v0/ai/model/unregister", body)
+        self._attached.withdrawn(name)
+        _say(f"withdrew {self._project}/{name}")
+
+
+@contextmanager
+def _until_signal() -> Iterator[threading.Event]:
+    """Give what is set by Ctrl-C or SIGTERM; a second one ends this process at once."""
+    over = threading.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def came(number: int, _: FrameType | None) -> None:
+        over.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    before = {number: signal.signal(number, came) for number in numbers}
+    try:
+        yield over
+    finally:
+        for number in numbers:
+            signal.signal(number, before[number])
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not SHORTEST <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from {SHORTEST:g}")
+    return seconds
+
+
+def _told(one: Mapping[str, Any]) -> str:
+    name = str(one["dialect"]).rpartition("_")[0].replace("_", " ")
+    return f"{'yes' if one['recognised'] else 'no '}  {name}: {one['asked']}: {one['came']}"
+
+
+def _unknown(url: str, tries: list[Mapping[str, Any]]) -> str:
+    if {one["came"] for one in tries} == {"nothing listens there"}:
+        return f"nothing listens at {url}: start the worker, or name another port"
+    looked = ", ".join(f"{one['asked']} ({one['came']})" for one in tries)
+    return (
+        f"no protocol that this node speaks was recognised at {url}; it was asked: {looked}.\n"
+        "Where it is one of them all the same, name it: modelvine register PROJECT MODEL URL --dialect D"
+    )
+
+
+def _host() -> str:
+    name = socket.gethostname()
+    return name if name and name.isprintable() else _NO_PROJECT
+
+
+def _now() -> str:
+    return time.strftime("%H:%M:%S")
+
+
+def _say(text: str) -> None:
+    """Print a line; parts of it may come from the worker."""
+    from node.cli.console.text import plain  # noqa: PLC0415
+
+    print(plain(text), flush=True)

@@ -1,0 +1,82 @@
+"""Speak a protocol to clients, in front of a worker that speaks another.
+
+An old client meets a new engine: it is answered in its own protocol, by whatever stands at --upstream. The URL's scheme says
+which protocol that is, as for `register`. No mesh and no registration is needed; to offer the bridge to a network, register it
+as a worker. One line goes to standard output when clients may come: `ready PROTOCOL=HOST:PORT upstream=URL models=NAMES`.
+
+Examples:
+  modelvine bridge --dialect tgi --upstream http://127.0.0.1:8080
+  modelvine bridge --dialect localai --upstream http://127.0.0.1:8080 --listen 127.0.0.1:50052
+  modelvine bridge --dialect remotellm --upstream tgi+http://127.0.0.1:3000 --model llama
+  modelvine bridge --dialect anthropic --upstream http://127.0.0.1:8080 --listen 127.0.0.1:8082
+"""
+
+import argparse
+from contextlib import suppress
+
+from node.cli.console.asking import add_header
+
+# The names of `node.bridge.NAMES`, whose import would slow every --help down; a test compares them.
+DIALECTS = ("anthropic", "llamastack", "localai", "openai", "remotellm", "responses", "tgi")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add("--dialect", required=True, choices=DIALECTS, metavar="D", help=", ".join(DIALECTS))
+    add("--upstream", required=True, metavar="URL", help="the worker that answers")
+    add(
+        "--listen",
+        metavar="HOST:PORT",
+        default="127.0.0.1:0",
+        help="where clients are served (default: any free port of 127.0.0.1)",
+    )
+    add(
+        "--model",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a model of the upstream, repeatable: clients that name none mean the first (default: all that it says it has)",
+    )
+    add_header(parser)
+    add("--config", metavar="FILE", default="", help="settings file (default: ./modelvine.toml)")
+    add(
+        "--open",
+        dest="node.open",
+        action="store_true",
+        default=None,
+        help="allow clients on other machines, who need no key",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Bridge until a signal comes."""
+    import sys  # noqa: PLC0415
+
+    from node import bridge, config, logs  # noqa: PLC0415
+    from node.addresses import host_port  # noqa: PLC0415
+    from node.cli.console.options import settings_given  # noqa: PLC0415
+    from node.errors import WrongUsage  # noqa: PLC0415
+
+    settings = config.load(settings_given(arguments), file=arguments.config).settings
+    logs.configure(
+        form=settings.node.log_format,
+        level=settings.node.log_level,
+        colour=config.wants_colour(sys.stderr),
+    )
+    try:
+        place = host_port(arguments.listen)
+    except ValueError as error:
+        raise WrongUsage(f"--listen is {arguments.listen!r}: it {error}") from error
+    if not place.loopback and not settings.node.open:
+        raise WrongUsage(
+            f"--listen {place} can be reached by other machines, and a bridge asks nobody for a key: say --open if that is meant"
+        )
+
+    def ready(line: str) -> None:
+        with suppress(OSError):  # whoever started us need not read
+            print(line, flush=True)
+
+    models, headers = tuple(arguments.model), dict(arguments.header)
+    plan = bridge.Plan(arguments.dialect, arguments.upstream, place, models, headers)
+    return bridge.run(plan, settings, ready)

@@ -1,0 +1,100 @@
+"""What follows from what was seen at a worker: which models are registered now, and which withdrawn? Values in, values out."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+GONE_AFTER = 2
+"""Looks in a row at which nothing was recognised, until a worker's models are withdrawn: one may be an accident."""
+
+Found = Mapping[str, Any]
+"""What the node recognised: `dialect`, `api`, `models` and more, as `/api/v1/recognise` tells it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is to be done: models to register, in full, and names to withdraw; is the worker `gone` by now, or `back`?"""
+
+    register: tuple[Mapping[str, Any], ...] = ()
+    withdraw: tuple[str, ...] = ()
+    gone: bool = False
+    back: bool = False
+
+
+class Attached:
+    """What one worker has registered, as of what was seen last."""
+
+    def __init__(self, *, only: Iterable[str] = ()) -> None:
+        """Take the names of the models that are wanted, all of them where none is named."""
+        self._only = tuple(only)
+        self._rows: dict[str, Mapping[str, Any]] = {}
+        self._missed = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The models that are registered."""
+        return tuple(self._rows)
+
+    def seen(self, found: Found | None) -> Step:
+        """Take in what a look found, `None` for nothing; what is not `registered` or `withdrawn` then is asked for again."""
+        if found is None:
+            self._missed += 1
+            if self._missed < GONE_AFTER:
+                return Step()
+            return Step((), self.names, gone=self._missed == GONE_AFTER)
+        back, self._missed = self._missed >= GONE_AFTER, 0
+        rows = {str(row["model"]): row for row in rows_of(found, self._only)}
+        changed = tuple(row for name, row in rows.items() if self._rows.get(name) != row)
+        return Step(changed, tuple(name for name in self._rows if name not in rows), back=back)
+
+    def registered(self, row: Mapping[str, Any]) -> None:
+        """Note that a model is registered so."""
+        self._rows[str(row["model"])] = row
+
+    def withdrawn(self, name: str) -> None:
+        """Note that a model is not registered any more."""
+        self._rows.pop(name, None)
+
+
+def rows_of(found: Found, only: Iterable[str]) -> list[Mapping[str, Any]]:
+    """Return what to register: the worker's models, those of them that are wanted, or those that are named where it tells none.
+
+    `said` is what the worker says of the model, so that a change of that is one.
+    """
+    wanted = tuple(only)
+    told = [dict(model) for model in found.get("models") or ()]
+    if not told:
+        told = [{"name": name} for name in wanted]
+    rows: list[Mapping[str, Any]] = []
+    for model in told:
+        own = str(model.pop("name", ""))
+        name = shown_name(own)
+        if own and (not wanted or own in wanted or name in wanted):
+            more = {} if own == name else {"worker_model": own}
+            rows.append(
+                {
+                    "model": name,
+                    "api": found["api"],
+                    "dialect": found["dialect"],
+                    **more,
+                    "said": model,
+                }
+            )
+    return rows
+
+
+def shown_name(own: str) -> str:
+    """Return by which name a model is registered: a file goes by its name without folders and ending."""
+    if own.endswith(".gguf"):
+        return own.replace("\\", "/").rpartition("/")[2].removesuffix(".gguf") or own
+    return own
+
+
+def port_of(url: str) -> str:
+    """Return the port that a URL names, empty where it names none; it tells replicas of one model apart."""
+    try:
+        port = urlsplit(url if "://" in url else f"//{url}").port
+    except ValueError:
+        return ""
+    return str(port) if port else ""

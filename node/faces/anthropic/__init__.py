@@ -1,0 +1,65 @@
+"""Anthropic's Messages API, for clients that speak it: any model of the mesh answers.
+
+What is asked becomes a chat in OpenAI's words, and its answer a message of blocks. The client's key (`x-api-key`) is looked at
+to tell callers apart and goes nowhere; `anthropic-version` and `anthropic-beta` are accepted, and change nothing.
+"""
+
+from collections.abc import Mapping
+from random import getrandbits
+
+from node import web
+from node.faces import Serving
+from node.faces.answering import answer
+from node.faces.anthropic.counting import counted, estimated
+from node.faces.anthropic.errors import refused
+from node.faces.anthropic.telling import Telling
+from node.faces.anthropic.words import read
+from node.faces.errors import KNOWN, Refusal, refusal
+from node.faces.openai import request_of
+from node.faces.reading import json_answer, read_fields
+from node.faces.voice import Spoken
+from router.bodies import written
+from router.requests import Kind
+
+MESSAGES = "/v1/messages"
+COUNT = "/v1/messages/count_tokens"
+
+ENDPOINTS: Mapping[str, str] = {
+    "POST /v1/messages": "a chat, whole or in a stream",
+    "POST /v1/messages/count_tokens": "the model's worker cuts the texts into tokens where it can; else estimated",
+    "GET /v1/models": "with `anthropic-version` in Anthropic's form too",
+    "GET /v1/models/{model}": "with `anthropic-version` in Anthropic's form too",
+    "POST /v1/messages/batches": "not served: 404",
+    "POST /v1/files": "not served: 404",
+}
+"""What becomes of each endpoint of Anthropic's."""
+
+
+def asking_routes(context: Serving) -> list[web.RouteDef]:
+    """Return what clients may ask."""
+
+    async def messages(http: web.Request) -> web.Answer:
+        async def ask() -> Spoken:
+            asked = read(await read_fields(http, context.settings))
+            request = request_of(context, http, Kind.CHAT, written(asked.fields))
+            own_id = f"{getrandbits(128):032x}"
+            limit = context.settings.router.max_event_bytes
+            voice = Telling(asked, http.id, own_id, max_event_bytes=limit)
+            return Spoken(request, voice, asked.dropped)
+
+        def refuse(said: Refusal) -> Refusal:
+            return refused(said, http.id)
+
+        return await answer(context, http, Kind.CHAT, ask, refuse=refuse)
+
+    async def count(http: web.Request) -> web.Answer:
+        try:
+            fields = read(await read_fields(http, context.settings), limited=False).fields
+            request = request_of(context, http, Kind.CHAT, written(fields))
+            found = await counted(context, request, fields)
+        except KNOWN as error:
+            return refused(refusal(error), http.id).response()
+        estimate = {"input_tokens": estimated(fields), "estimated": True}
+        return json_answer(estimate if found is None else {"input_tokens": found})
+
+    return [web.post(MESSAGES, messages), web.post(COUNT, count)]

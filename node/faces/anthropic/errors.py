@@ -1,0 +1,70 @@
+"""What does a failure look like to a client of Anthropic's? Its own body, and its own statuses where it has one.
+
+Its SDK tries 408, 409, 429 and 5xx again, after `Retry-After` where that is said, unless `x-should-retry` forbids it.
+"""
+
+from collections.abc import Mapping
+
+import orjson
+
+from node.faces.errors import TABLE, Refusal
+from router.errors import Looped
+from router.hearing import Failure
+
+_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+# Its clients look for 529 where others have 503, and know neither 502 nor 508.
+_STATUSES: Mapping[int, int] = {422: 400, 503: 529, 504: 504}
+_STATUS_OF: Mapping[str, int] = {row.reason: row.status for row in TABLE.values()}
+_TYPES_OF_OPENAI = frozenset(
+    {"invalid_request_error", "authentication_error", "permission_error", "rate_limit_error"}
+)
+
+
+def status_of(status: int) -> int:
+    """Return the status that stands for one of ours."""
+    return _STATUSES.get(status, min(status, 500))
+
+
+def type_of(status: int) -> str:
+    """Return the type of an error with one of our statuses."""
+    own = status_of(status)
+    return _TYPES.get(own, "invalid_request_error" if own < 500 else "api_error")
+
+
+def refused(refusal: Refusal, request_id: str) -> Refusal:
+    """Return a refusal in Anthropic's form."""
+    error = refusal.body["error"]
+    headers = {**refusal.headers, "request-id": request_id}
+    if error["code"] == TABLE[Looped].reason:
+        headers["x-should-retry"] = "false"
+    body = _body(type_of(refusal.status), error["message"], request_id)
+    return Refusal(status_of(refusal.status), body, headers)
+
+
+def broken(failure: Failure, request_id: str) -> bytes:
+    """Return the last event of a stream that broke off."""
+    if (status := _STATUS_OF.get(failure.code)) is not None:
+        kind = type_of(status)
+    else:
+        kind = failure.type if failure.type in _TYPES_OF_OPENAI else "api_error"
+    said = _body(kind, failure.message, request_id)
+    return b"event: error\ndata: " + orjson.dumps(said) + b"\n\n"
+
+
+def _body(kind: str, message: str, request_id: str) -> dict[str, object]:
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": message},
+        "request_id": request_id,
+    }

@@ -1,0 +1,36 @@
+"""How is a list of models shown to clients of Anthropic's? The common one, with what they need besides."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from node import web
+
+VERSION = "anthropic-version"
+"""The header that all of Anthropic's clients send, and nobody else."""
+
+# Nobody says when a model was made; Anthropic's own word for that is the epoch.
+_CREATED = "1970-01-01T00:00:00Z"
+
+
+def wanted(http: web.Request) -> bool:
+    """Say whether a client of Anthropic's asks."""
+    return VERSION in http.headers
+
+
+def model(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Show one model."""
+    return {
+        **entry,
+        "type": "model",
+        "display_name": entry["id"],
+        "created_at": _CREATED,
+        "lifecycle": "active",
+        "max_input_tokens": entry.get("context_length"),
+    }
+
+
+def models(listing: Mapping[str, Any]) -> dict[str, Any]:
+    """Show all models, on one page."""
+    data = [model(entry) for entry in listing["data"]]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {**listing, "data": data, "has_more": False, "first_id": first, "last_id": last}

@@ -1,0 +1,273 @@
+"""What was said so far, in OpenAI's words? Turns of blocks in, messages out.
+
+A turn of the user's may hold what tools said: those become messages of their own, before the rest of it. OpenAI's form has
+no pictures in them, so these follow in the user's words.
+"""
+
+import binascii
+from collections.abc import Callable, Iterator, Mapping
+
+import orjson
+
+from node.faces.anthropic.values import mapping, rows, words, wrong
+from router.canonical import MAX_MESSAGES
+from router.errors import BadRequest
+
+MAX_BLOCKS = 10_000
+"""Blocks of one message."""
+
+MAX_ID_CHARACTERS = 256
+"""The longest id of a call."""
+
+MAX_NAME_CHARACTERS = 128
+"""The longest name of a tool."""
+
+MAX_URL_CHARACTERS = 8_192
+"""The longest address of an image."""
+
+MAX_TEXT_CHARACTERS = 64 * 1024 * 1024
+"""The longest text; `router.max_body_bytes` ends it before."""
+
+IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+"""Types of images that may be sent."""
+
+FAILED = "The tool failed: "
+"""What stands before the words of a tool that failed: OpenAI's form cannot say so elsewhere."""
+
+Block = tuple[str, Mapping[str, object]]
+"""A block, and where it stands."""
+
+Said = dict[str, object]
+"""A message, or a part of one, in OpenAI's words."""
+
+
+def messages_of(fields: Mapping[str, object]) -> list[Said]:
+    """Return a request's messages, the system's first; raise `BadRequest`, which names the place."""
+    said: list[Said] = []
+    if fields.get("system") is not None:
+        system = _joined(_texts(_blocks(fields["system"], "system"), "system"))
+        said += [{"role": "system", "content": system}] if system else []
+    turns = list(_turns(fields.get("messages")))
+    if not turns:
+        raise wrong("messages", "must be a list of messages")
+    for role, blocks in turns:
+        said += _SAID[role](blocks)
+    return said
+
+
+def _turns(given: object) -> Iterator[tuple[str, list[Block]]]:
+    """Read the messages, those of one role that follow each other as one: templates of some models want turns."""
+    role, turn = "", list[Block]()
+    for where, message in rows(given, "messages", MAX_MESSAGES):
+        own = message.get("role")
+        if not isinstance(own, str) or own not in _SAID:
+            raise wrong(f"{where}.role", "must be user, assistant or system")
+        if own != role and role:
+            yield role, turn
+            turn = []
+        role = own
+        turn += _blocks(message.get("content"), f"{where}.content")
+    if role:
+        yield role, turn
+
+
+def _blocks(content: object, where: str) -> list[Block]:
+    if isinstance(content, str):
+        return [(where, {"type": "text", "text": content})]
+    if not isinstance(content, list):
+        raise wrong(where, "must be a text or a list of blocks")
+    return list(rows(content, where, MAX_BLOCKS))
+
+
+def _of_system(blocks: list[Block]) -> list[Said]:
+    return [{"role": "system", "content": _joined(_texts(blocks, "a message of the system's"))}]
+
+
+def _of_user(blocks: list[Block]) -> list[Said]:
+    results: list[Said] = []
+    parts: list[Said] = []
+    shown: list[Said] = []
+    for where, block in blocks:
+        if block.get("type") == "tool_result":
+            result, images = _result(block, where)
+            results.append(result)
+            shown += images
+        else:
+            parts += _parts(block, where)
+    parts = shown + parts
+    if parts or not results:
+        results.append({"role": "user", "content": _content(parts)})
+    return results
+
+
+def _of_assistant(blocks: list[Block]) -> list[Said]:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[Said] = []
+    for where, block in blocks:
+        match block.get("type"):
+            case "text":
+                texts.append(_text(block, where))
+            case "tool_use":
+                calls.append(_call(block, where))
+            case "thinking":
+                thoughts.append(words(block, "thinking", where, least=0, most=MAX_TEXT_CHARACTERS))
+            case "redacted_thinking":
+                # Nobody but Anthropic can read it.
+                pass
+            case other:
+                raise _strange(other, where, "a message of the assistant's")
+    text = "".join(texts)
+    said: Said = {"role": "assistant", "content": text or (None if calls else "")}
+    if any(thoughts):
+        said["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        said["tool_calls"] = calls
+    return [said]
+
+
+_SAID: Mapping[str, Callable[[list[Block]], list[Said]]] = {
+    "user": _of_user,
+    "assistant": _of_assistant,
+    "system": _of_system,
+}
+
+
+def _call(block: Mapping[str, object], where: str) -> Said:
+    given = block.get("input")
+    if not isinstance(given, dict):
+        raise wrong(f"{where}.input", "must be an object")
+    function = {
+        "name": words(block, "name", where, most=MAX_NAME_CHARACTERS),
+        "arguments": orjson.dumps(given).decode(),
+    }
+    id_ = words(block, "id", where, most=MAX_ID_CHARACTERS)
+    return {"id": id_, "type": "function", "function": function}
+
+
+def _result(block: Mapping[str, object], where: str) -> tuple[Said, list[Said]]:
+    """Return what a tool said, and the images that it showed."""
+    failed = block.get("is_error")
+    if failed is not None and not isinstance(failed, bool):
+        raise wrong(f"{where}.is_error", "must be true or false")
+    parts: list[Said] = []
+    if block.get("content") is not None:
+        for place, inner in _blocks(block["content"], f"{where}.content"):
+            parts += _parts(inner, place)
+    text = _joined([str(part["text"]) for part in parts if part["type"] == "text"])
+    images = [part for part in parts if part["type"] != "text"]
+    id_ = words(block, "tool_use_id", where, most=MAX_ID_CHARACTERS)
+    if images:
+        text = _joined([text, f"(Images follow: {len(images)}.)"])
+        images = [_words(f"Images of the result of {id_}:"), *images]
+    content = FAILED + text if failed else text
+    return {"role": "tool", "tool_call_id": id_, "content": content}, images
+
+
+def _parts(block: Mapping[str, object], where: str) -> list[Said]:
+    """Return what a block says, without texts that are empty."""
+    match block.get("type"):
+        case "text":
+            text = _text(block, where)
+        case "image":
+            return [_image(block, where)]
+        case "document":
+            return _document(block, where)
+        case "search_result":
+            inner = _texts(_blocks(block.get("content"), f"{where}.content"), where)
+            heads = [
+                words(block, name, where, most=MAX_URL_CHARACTERS) for name in ("title", "source")
+            ]
+            text = _joined([*heads, *inner])
+        case other:
+            raise _strange(other, where, "a message of the user's")
+    return [_words(text)] if text else []
+
+
+def _image(block: Mapping[str, object], where: str) -> Said:
+    source = mapping(block, "source", f"{where}.source")
+    match source.get("type"):
+        case "base64":
+            media = source.get("media_type")
+            if not isinstance(media, str) or media not in IMAGES:
+                types = ", ".join(sorted(IMAGES))
+                raise wrong(f"{where}.source.media_type", f"must be one of: {types}")
+            url = f"data:{media};base64,{_base64(source.get('data'), f'{where}.source.data')}"
+        case "url":
+            url = words(source, "url", f"{where}.source", most=MAX_URL_CHARACTERS)
+            if not url.startswith(("https://", "http://")) or not url.isprintable():
+                raise wrong(f"{where}.source.url", "must be an address of http or https")
+        case _:
+            raise wrong(f"{where}.source.type", "must be base64 or url: no files are kept here")
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _base64(data: object, where: str) -> str:
+    try:
+        if isinstance(data, str) and binascii.a2b_base64(data, strict_mode=True):
+            return data
+    except ValueError as error:
+        raise wrong(where, "must be base64") from error
+    raise wrong(where, "must be base64")
+
+
+def _document(block: Mapping[str, object], where: str) -> list[Said]:
+    """Return what stands in a document of text."""
+    if mapping(block, "citations", f"{where}.citations").get("enabled"):
+        raise wrong(
+            f"{where}.citations", "cannot be had here: no worker tells where its words come from"
+        )
+    head = [
+        words(block, name, where, most=MAX_TEXT_CHARACTERS)
+        for name in ("title", "context")
+        if block.get(name)
+    ]
+    source = mapping(block, "source", f"{where}.source")
+    match source.get("type"):
+        case "text":
+            inner = [_words(words(source, "data", f"{where}.source", most=MAX_TEXT_CHARACTERS))]
+        case "content":
+            inner = []
+            for place, part in _blocks(source.get("content"), f"{where}.source.content"):
+                if part.get("type") not in ("text", "image"):
+                    raise _strange(part.get("type"), place, "a document")
+                inner += _parts(part, place)
+        case _:
+            raise wrong(f"{where}.source.type", "must be text or content: no worker here reads PDF")
+    return [*map(_words, head), *inner]
+
+
+def _texts(blocks: list[Block], what: str) -> list[str]:
+    texts: list[str] = []
+    for where, block in blocks:
+        if block.get("type") != "text":
+            raise _strange(block.get("type"), where, what)
+        texts.append(_text(block, where))
+    return texts
+
+
+def _text(block: Mapping[str, object], where: str) -> str:
+    text = block.get("text")
+    if not isinstance(text, str):
+        raise wrong(f"{where}.text" if "[" in where else where, "must be a text")
+    return text
+
+
+def _words(text: str) -> Said:
+    return {"type": "text", "text": text}
+
+
+def _content(parts: list[Said]) -> object:
+    """Return parts as they are where there are images among them, else as one text: every worker reads that."""
+    if all(part["type"] == "text" for part in parts):
+        return _joined([str(part["text"]) for part in parts])
+    return parts
+
+
+def _joined(texts: list[str]) -> str:
+    return "\n".join(filter(None, texts))
+
+
+def _strange(kind: object, where: str, what: str) -> BadRequest:
+    shown = f"{kind[:64]!r}" if isinstance(kind, str) else "without a type"
+    return BadRequest(f"`{where}.type`: no block {shown} is read in {what}", param=f"{where}.type")

@@ -1,0 +1,180 @@
+"""How is a request of Anthropic's Messages API said in OpenAI's words? Every field said, without effect and named, or refused.
+
+What a field asks of Anthropic's own services (tools that run there, containers, files) nobody here can do: it is refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from node.faces.anthropic.messages import messages_of
+from node.faces.anthropic.tools import choice_of, tools_of
+from node.faces.anthropic.values import inside, wrong
+from router.canonical import MAX_STOP_CHARACTERS, MAX_STOPS, dropped
+from router.canonical.values import choice, flag, needed, number, others, text, whole
+from router.errors import BadRequest
+
+MAX_MODEL_CHARACTERS = 513
+"""`PROJECT/MODEL`, each at most 256 bytes."""
+
+MAX_USER_CHARACTERS = 512
+"""What names a caller's own user."""
+
+READ = frozenset({
+    "model", "messages", "max_tokens", "system", "stop_sequences", "stream", "temperature", "top_p", "top_k", "metadata",
+    "thinking", "tools", "tool_choice", "output_config",
+})  # fmt: skip
+"""Fields that are read here."""
+
+PASSED = ("project", "prompt_cache_key")
+"""Fields of this node's and of OpenAI's own that clients may add."""
+
+BESIDE = frozenset({"cache_control", "service_tier", "inference_geo", "speed", "diagnostics"})
+"""Fields about Anthropic's machines that shape no answer."""
+
+SERVICES = ("container", "mcp_servers", "user_profile_id", "workspace_id")
+"""Fields that ask for what Anthropic keeps or runs."""
+
+_MOST_TOKENS = 2**31 - 1
+_THINKING = ("disabled", "enabled", "adaptive", "between_tools")
+_EFFORTS = ("high", "low", "medium", "xhigh", "max")
+# OpenAI's form ends where every worker can follow.
+_HIGHEST = {"xhigh": "high", "max": "high"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request in OpenAI's words. `thinks` says that its caller wants to hear thoughts.
+
+    `others` are the fields that have no effect; `unheard` are parts of fields that have none.
+    """
+
+    fields: Mapping[str, object]
+    thinks: bool
+    others: Mapping[str, object]
+    unheard: tuple[str, ...]
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return str(self.fields["model"])
+
+    @property
+    def stream(self) -> bool:
+        """Whether a stream is wanted."""
+        return self.fields.get("stream") is True
+
+    @property
+    def stops(self) -> Sequence[str]:
+        """The strings before which the answer ends."""
+        stops = self.fields.get("stop")
+        return stops if isinstance(stops, list) else ()
+
+    @property
+    def begun(self) -> str:
+        """What the caller says that the answer begins with."""
+        match self.fields:
+            case {"continue_final_message": True, "messages": [*_, {"content": str(text)}]}:
+                return text
+        return ""
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """What has no effect, by name."""
+        return (*dropped(self), *self.unheard)
+
+
+def read(fields: Mapping[str, object], *, limited: bool = True) -> Asked:
+    """Say a request; raise `BadRequest`, which names the field. Not `limited`: it need not say how long its answer may be."""
+    for name in SERVICES:
+        if fields.get(name):
+            raise BadRequest(f"`{name}` asks for a service that is Anthropic's own", param=name)
+    if limited and fields.get("max_tokens") is None:
+        raise BadRequest("`max_tokens` is needed: at least 1", param="max_tokens")
+    tools, unheard = tools_of(fields)
+    thinks, budget = _thinking(fields)
+    messages = messages_of(fields)
+    said = {
+        "model": needed(fields, "model", MAX_MODEL_CHARACTERS),
+        "messages": messages,
+        "max_tokens": whole(fields, "max_tokens", 1, _MOST_TOKENS),
+        "temperature": number(fields, "temperature", 0, 2),
+        "top_p": number(fields, "top_p", 0, 1),
+        "top_k": whole(fields, "top_k", 0, _MOST_TOKENS) or None,
+        "stop": _stops(fields),
+        "user": _user(fields),
+        "tools": tools or None,
+        **choice_of(fields, tools),
+        **_output(fields),
+        **_streaming(fields),
+        **_begun(messages),
+        **{name: fields.get(name) for name in PASSED},
+    }
+    return Asked(
+        fields={name: value for name, value in said.items() if value is not None},
+        thinks=thinks,
+        others=others(fields, READ | BESIDE),
+        unheard=(*unheard, *budget),
+    )
+
+
+def _stops(fields: Mapping[str, object]) -> list[str] | None:
+    stops = fields.get("stop_sequences")
+    if stops is None or stops == []:
+        return None
+    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
+        raise wrong("stop_sequences", f"must be a list of at most {MAX_STOPS} texts")
+    for at, stop in enumerate(stops):
+        if not isinstance(stop, str) or not 0 < len(stop) <= MAX_STOP_CHARACTERS:
+            raise wrong(
+                f"stop_sequences[{at}]",
+                f"must be a text of 1 to {MAX_STOP_CHARACTERS:,} characters",
+            )
+    return stops
+
+
+def _user(fields: Mapping[str, object]) -> str | None:
+    return text(inside(fields, "metadata"), "metadata.user_id", MAX_USER_CHARACTERS) or None
+
+
+def _thinking(fields: Mapping[str, object]) -> tuple[bool, tuple[str, ...]]:
+    """Say whether thoughts are to be told; how much is thought, a worker decides for itself."""
+    thinking = inside(fields, "thinking")
+    kind = choice(thinking, "thinking.type", *_THINKING)
+    shown = choice(thinking, "thinking.display", "summarized", "omitted")
+    limited = whole(thinking, "thinking.budget_tokens", 1, _MOST_TOKENS) is not None
+    wanted = kind != "disabled" and shown != "omitted"
+    return wanted, ("thinking.budget_tokens",) if limited else ()
+
+
+def _output(fields: Mapping[str, object]) -> dict[str, object]:
+    wanted = inside(fields, "output_config")
+    said: dict[str, object] = {}
+    if wanted.get("output_config.effort") is not None:
+        effort = choice(wanted, "output_config.effort", *_EFFORTS)
+        said["reasoning_effort"] = _HIGHEST.get(effort, effort)
+    match wanted.get("output_config.format"):
+        case None:
+            pass
+        case {"type": "json_schema", "schema": dict(schema)}:
+            named = {"name": "answer", "schema": schema, "strict": True}
+            said["response_format"] = {"type": "json_schema", "json_schema": named}
+        case _:
+            raise wrong("output_config.format", "must be of type json_schema, with its schema")
+    return said
+
+
+def _streaming(fields: Mapping[str, object]) -> dict[str, object]:
+    if not flag(fields, "stream"):
+        return {}
+    return {"stream": True, "stream_options": {"include_usage": True}}
+
+
+def _begun(messages: list[dict[str, object]]) -> dict[str, object]:
+    """Have the answer go on where the caller has begun it itself."""
+    match messages[-1]:
+        case {"role": "assistant", "tool_calls": _}:
+            return {}
+        case {"role": "assistant"}:
+            # llama.cpp does so by itself, vLLM and SGLang want to be told.
+            return {"continue_final_message": True, "add_generation_prompt": False}
+    return {}

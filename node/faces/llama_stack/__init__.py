@@ -1,0 +1,204 @@
+"""Llama Stack 0.0.1, the first version of its specification, for clients: chats over `/inference`, whole or in pieces.
+
+Every other path of the specification has an answer too: that nobody here provides it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import orjson
+
+from node import web
+from node.faces import Serving
+from node.faces.answering import answer
+from node.faces.errors import Refusal
+from node.faces.llama_stack.words import body_of, dropped_of
+from node.faces.openai import request_of
+from node.faces.reading import read_fields
+from node.faces.voice import EVENT_STREAM, Spoken, TextVoice
+from router.bodies import written
+from router.hearing import CallPart, Failure, Heard
+from router.rendering import Delta, End, Reason
+from router.requests import Kind
+from router.usage import Usage
+
+_NOBODY = "501 `no_provider`"
+
+ENDPOINTS: Mapping[str, str] = {
+    "POST /inference": "a chat with any model of the mesh; pieces as events where `stream` or `Accept` asks for them",
+    "POST /batch_inference/jobs/submit": _NOBODY,
+    "GET /batch_inference/jobs/status": _NOBODY,
+    "POST /batch_inference/jobs/cancel": _NOBODY,
+    "POST /fine_tuning/jobs/submit": _NOBODY,
+    "GET /fine_tuning/jobs/status": _NOBODY,
+    "POST /fine_tuning/jobs/cancel": _NOBODY,
+    "GET /fine_tuning/jobs/tail": _NOBODY,
+    "POST /reward_scoring": _NOBODY,
+    "POST /batch_reward_scoring/jobs/submit": _NOBODY,
+    "GET /batch_reward_scoring/jobs/status": _NOBODY,
+    "POST /batch_reward_scoring/jobs/cancel": _NOBODY,
+    "POST /synthetic_data_gen/jobs/submit": _NOBODY,
+    "GET /synthetic_data_gen/jobs/status": _NOBODY,
+    "POST /synthetic_data_gen/jobs/cancel": _NOBODY,
+    "POST /agents/execute": _NOBODY,
+    "GET /agents/execute": _NOBODY,
+    "/quantize": _NOBODY,
+    "/vector_store": _NOBODY,
+    "/vector_store/create": _NOBODY,
+    "/vector_store/drop": _NOBODY,
+    "/vector_store/update": _NOBODY,
+    "/vector_store/insert/jobs/submit": _NOBODY,
+    "/vector_store/insert/jobs/status": _NOBODY,
+    "/vector_store/insert/jobs/cancel": _NOBODY,
+    "/vector_store/delete/jobs/submit": _NOBODY,
+    "/vector_store/delete/jobs/status": _NOBODY,
+    "/vector_store/delete/jobs/cancel": _NOBODY,
+}
+"""What becomes of each endpoint of Llama Stack."""
+
+_REASONS: Mapping[Reason, str] = {"length": "max-length", "content_filter": "safety"}
+
+
+def asking_routes(context: Serving) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+    routes = [web.post("/inference", _asking(context))]
+    for endpoint, words in ENDPOINTS.items():
+        if words == _NOBODY:
+            method, _, path = endpoint.rpartition(" ")
+            routes += [
+                make(path, _nobody)
+                for name, make in (("GET", web.get), ("POST", web.post))
+                if method in (name, "")
+            ]
+    return routes
+
+
+def _asking(context: Serving) -> web.Handler:
+    async def handle(http: web.Request) -> web.Answer:
+        async def ask() -> Spoken:
+            given = await read_fields(http, context.settings)
+            accepts = EVENT_STREAM in http.headers.get("accept", "")
+            streams = given.get("stream") is True or (accepts and "stream" not in given)
+            body = written(body_of(given, streams=streams))
+            request = request_of(context, http, Kind.CHAT, body)
+            limit = context.settings.router.max_event_bytes
+            voice = Voice(http.id, request.model, streams=streams, max_event_bytes=limit)
+            return Spoken(request, voice, dropped_of(given))
+
+        return await answer(context, http, Kind.CHAT, ask)
+
+    return handle
+
+
+async def _nobody(http: web.Request) -> web.Answer:
+    """Say that the specification has this path, and nobody here provides it."""
+    message = f"{http.path[:100]} is part of Llama Stack, but no node of this mesh provides it"
+    error = {"message": message, "type": "server_error", "param": None, "code": "no_provider"}
+    return Refusal(501, {"code": 1011, "message": message, "error": error}).response()
+
+
+class Voice(TextVoice):
+    """Says an answer as messages of a model: candidates, or pieces of them."""
+
+    def __init__(self, id_: str, model: str, *, streams: bool, max_event_bytes: int) -> None:
+        super().__init__(Kind.CHAT, streams=streams, max_event_bytes=max_event_bytes)
+        self._id = id_
+        self._model = model
+        self._candidates: dict[int, _Candidate] = {}
+        self._usage: Usage | None = None
+
+    def opening(self) -> bytes:
+        """Say that the model has begun."""
+        return _event({"id": f"{self._id}-0", "is_header_complete": True, "is_complete": False})
+
+    def answer(self, heard: Sequence[Heard]) -> object:
+        """Say all candidates."""
+        self._take(heard)
+        said = [c.said(f"{self._id}-{n}") for n, c in sorted(self._candidates.items())]
+        told = {"id": self._id, "candidates": said, "model_called": self._model}
+        return told if self._usage is None else {**told, "usage": _usage(self._usage)}
+
+    def events(self, heard: Sequence[Heard]) -> bytes:
+        """Say pieces of text; what else there is stands in the last piece of its candidate."""
+        self._take(heard, keep=False)
+        return b"".join(
+            _event({"id": f"{self._id}-{e.choice}", "text": e.text, "is_complete": False})
+            for e in heard
+            if isinstance(e, Delta)
+        )
+
+    def closing(self) -> bytes:
+        """Say the last piece of each candidate, and what all of it took with the last of them."""
+        ends = sorted((self._candidates or {0: _Candidate()}).items())
+        said = [candidate.said(f"{self._id}-{choice}") for choice, candidate in ends]
+        if self._usage is not None:
+            said[-1]["usage"] = _usage(self._usage)
+        return b"".join(map(_event, said))
+
+    def failure(self, failure: Failure) -> bytes:
+        """Say that the answer broke off."""
+        error = {"message": failure.message, "type": failure.type, "code": failure.code}
+        return _event({"error": error})
+
+    def _take(self, heard: Sequence[Heard], *, keep: bool = True) -> None:
+        for event in heard:
+            if isinstance(event, Usage):
+                self._usage = event
+                continue
+            if isinstance(event, Failure):
+                continue
+            candidate = self._candidates.setdefault(event.choice, _Candidate())
+            match event:
+                case Delta(text) if keep:
+                    candidate.texts.append(text)
+                case CallPart():
+                    candidate.call(event)
+                case End(reason):
+                    candidate.reason = reason
+
+
+class _Candidate:
+    """One text as far as it was heard."""
+
+    __slots__ = ("_arguments", "_name", "reason", "texts")
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.reason: Reason = "stop"
+        self._name = ""
+        self._arguments: list[str] = []
+
+    def call(self, part: CallPart) -> None:
+        """Take in a piece of a call of a tool; a message has room for the first of them alone."""
+        if part.index == 0:
+            self._name = self._name or part.name
+            self._arguments.append(part.arguments)
+
+    def said(self, id_: str) -> dict[str, object]:
+        """Return it as a message that is complete; of one that was streamed, its last piece."""
+        reason = _REASONS.get(self.reason, "stop")
+        said: dict[str, object] = {"id": id_, "text": "".join(self.texts), "is_complete": True}
+        said |= {"eot": reason != "max-length", "finish_reason": reason}
+        if self._name:
+            said["tool_call"] = {"name": self._name, "arguments": self._read_arguments()}
+        return said
+
+    def _read_arguments(self) -> list[object]:
+        text = "".join(self._arguments)
+        try:
+            given = orjson.loads(text or "{}")
+        except orjson.JSONDecodeError:
+            given = None
+        return [given if isinstance(given, dict) else {"arguments": text}]
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    total = usage.prompt + usage.completion
+    return {
+        "input_tokens": usage.prompt,
+        "output_tokens": usage.completion,
+        "total_tokens": total,
+    }
+
+
+def _event(said: Mapping[str, object]) -> bytes:
+    return b"data: " + orjson.dumps(said) + b"\n\n"

@@ -1,0 +1,148 @@
+"""What does a client of Llama Stack ask? Its words in, the body of one of OpenAI's requests out. Pure."""
+
+from collections.abc import Mapping
+
+import orjson
+
+from router.errors import BadRequest
+
+FIELDS = frozenset({"model", "messages", "options", "n_completions", "stream"})
+"""Fields of a request that are read; others have no effect, and are named."""
+
+OPTIONS = ("max_tokens", "temperature", "top_p")
+"""Options that are said with OpenAI's names; `logprobs` would want the tokens' texts, which an answer here has no place for."""
+
+MAX_MESSAGES = 10_000
+_MAX_NAMED = 32
+_LONGEST_NAME = 64
+# A message of a model has no role: it is told by what it has instead.
+_OF_A_MODEL = frozenset({"id", "tokens", "tool_call", "eot", "is_complete", "finish_reason"})
+
+
+def body_of(given: Mapping[str, object], *, streams: bool) -> dict[str, object]:
+    """Return a chat in OpenAI's form; raise `BadRequest`, which names the field."""
+    body: dict[str, object] = {"model": given.get("model"), "messages": _messages(given)}
+    options = _options(given)
+    body |= {name: options[name] for name in OPTIONS if options.get(name) is not None}
+    if given.get("n_completions") is not None:
+        body["n"] = given["n_completions"]
+    if not isinstance(given.get("stream"), bool | None):
+        raise BadRequest("`stream` must be true or false", param="stream")
+    if streams:
+        # The last piece tells what it took.
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return body
+
+
+def dropped_of(given: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the names of what has no effect, as far as they can be named."""
+    names = [name for name in given if name not in FIELDS]
+    names += [f"options.{name}" for name, value in _options(given).items() if _unheard(name, value)]
+    told = (name for name in names if len(name) <= _LONGEST_NAME and name.isascii())
+    return tuple(sorted(name for name in told if name.isprintable() and "," not in name))[
+        :_MAX_NAMED
+    ]
+
+
+def _unheard(name: str, value: object) -> bool:
+    return name not in OPTIONS and value is not None and value is not False
+
+
+def _options(given: Mapping[str, object]) -> Mapping[str, object]:
+    options = given.get("options")
+    if options is not None and not isinstance(options, dict):
+        raise BadRequest("`options` must be an object", param="options")
+    return options or {}
+
+
+def _messages(given: Mapping[str, object]) -> list[dict[str, object]]:
+    messages = given.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise BadRequest("`messages` must be a list of messages", param="messages")
+    if len(messages) > MAX_MESSAGES:
+        raise BadRequest(f"at most {MAX_MESSAGES:,} messages", param="messages")
+    said: list[dict[str, object]] = []
+    called = ""
+    for at, message in enumerate(messages):
+        where = f"messages[{at}]"
+        if not isinstance(message, dict):
+            raise BadRequest("a message must be an object", param=where)
+        if call := message.get("tool_call"):
+            called = f"call_{at}"
+            said.append(_calling(message, _call(call, called, where), where))
+            continue
+        role = _role(message, where)
+        # A result belongs to the call before it: the protocol has no ids for calls.
+        beside = {"tool_call_id": called} if role == "tool" and called else {}
+        said.append({"role": role, "content": _content(message, where), **beside})
+    return said
+
+
+def _role(message: Mapping[str, object], where: str) -> str:
+    role = message.get("role")
+    if role is None and _OF_A_MODEL & set(message):
+        return "assistant"
+    if not isinstance(role, str) or not role:
+        raise BadRequest("a message must have a role", param=f"{where}.role")
+    return role
+
+
+def _content(message: Mapping[str, object], where: str) -> object:
+    """Return the text, or the parts of a message with attachments; `content` is what later versions call `text`."""
+    text = message.get("text")
+    if text is None:
+        text = message.get("content")
+    if text is not None and not isinstance(text, str | list):
+        raise BadRequest("the text of a message must be a text", param=f"{where}.text")
+    attachments = message.get("attachments") or []
+    if not isinstance(attachments, list):
+        raise BadRequest("`attachments` must be a list", param=f"{where}.attachments")
+    if not attachments:
+        return text or ""
+    parts = text if isinstance(text, list) else [{"type": "text", "text": text}] if text else []
+    return [
+        *parts,
+        *(_image(one, f"{where}.attachments[{at}]") for at, one in enumerate(attachments)),
+    ]
+
+
+def _image(attachment: object, where: str) -> dict[str, object]:
+    match attachment:
+        case {"uri": str(uri), **rest}:
+            kind = rest.get("mime-type") or rest.get("mime_type") or ""
+        case _:
+            raise BadRequest("an attachment must have a uri", param=where)
+    told = kind if isinstance(kind, str) and kind else _kind_of(uri)
+    if told and not told.startswith("image/"):
+        raise BadRequest(f"attachments are images, not {told[:64]}", param=where)
+    if not uri.startswith(("data:", "http:", "https:")):
+        raise BadRequest("the uri of an attachment must be data: or http(s):", param=where)
+    return {"type": "image_url", "image_url": {"url": uri}}
+
+
+def _kind_of(uri: str) -> str:
+    return (
+        uri[len("data:") :].partition(",")[0].partition(";")[0] if uri.startswith("data:") else ""
+    )
+
+
+def _calling(
+    message: Mapping[str, object], call: dict[str, object], where: str
+) -> dict[str, object]:
+    content = _content(message, where)
+    return {"role": "assistant", "content": content or None, "tool_calls": [call]}
+
+
+def _call(call: object, id_: str, where: str) -> dict[str, object]:
+    match call:
+        case {"name": str(name), **rest}:
+            given = rest.get("arguments")
+        case _:
+            raise BadRequest("a tool_call must have a name", param=f"{where}.tool_call")
+    arguments: dict[str, object] = {}
+    for named in given if isinstance(given, list) else [given or {}]:
+        if not isinstance(named, dict):
+            raise BadRequest("arguments must be objects", param=f"{where}.tool_call.arguments")
+        arguments |= named
+    function = {"name": name, "arguments": orjson.dumps(arguments).decode()}
+    return {"id": id_, "type": "function", "function": function}

@@ -1,0 +1,71 @@
+"""What is seen of a stream as it passes? Its events are made whole, and its tokens counted, once."""
+
+from node.faces.accounts import Account
+from node.faces.outgoing import EVENT_ENDS
+from router.trying import Routed
+from router.usage import TEXT, Tokens
+
+# An event up to this size is held until it is whole.
+_LONGEST_EVENT = 1024 * 1024
+_LONGEST_END = 4
+
+
+class Passage:
+    """One event stream on its way through. Whole events come out, without the usage that its caller did not ask for."""
+
+    __slots__ = ("_held", "_tally", "_tokens")
+
+    def __init__(self, routed: Routed, account: Account) -> None:
+        self._held = WholeEvents()
+        self._tally = routed.tally
+        self._tokens = Tokens(hidden=routed.answer.hides_usage)
+        if routed.tally and account.kind in TEXT:
+            account.tokens = self._tokens
+
+    def first(self, chunk: bytes) -> bytes:
+        """Take in the first bytes and return what is ready to be passed on, nothing perhaps."""
+        return self._tokens.passing(self._held.take(chunk))
+
+    def take(self, chunk: bytes) -> bytes:
+        """Take in the next bytes and return what is ready to be passed on, nothing perhaps."""
+        ready = self._held.take(chunk)
+        if self._tally:
+            self._tokens.events += self._tally.streamed(chunk)
+            ready = self._tokens.passing(ready)
+        return ready
+
+    def rest(self) -> bytes:
+        """Return what is left at the end: an event without its blank line, or nothing."""
+        return self._tokens.passing(self._held.rest)
+
+
+class WholeEvents:
+    """Holds back the beginning of an event until it is whole: half of one could not be followed by our error event."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        # It grows in place: joined anew for every chunk, an event of small chunks would be copied again and again.
+        self._held = bytearray()
+
+    @property
+    def rest(self) -> bytes:
+        """What is held back."""
+        return bytes(self._held)
+
+    def take(self, chunk: bytes) -> bytes:
+        """Take in the next bytes and return what is ready to be sent, nothing perhaps."""
+        if not self._held and chunk.endswith(EVENT_ENDS):
+            return chunk
+        # What is held has no end in it, but may have the beginning of one.
+        before = bytes(self._held[-_LONGEST_END:])
+        looked = before + chunk
+        end = max(looked.rfind(mark) + len(mark) if mark in looked else 0 for mark in EVENT_ENDS)
+        if end == 0 and len(self._held) + len(chunk) < _LONGEST_EVENT:
+            self._held += chunk
+            return b""
+        cut = end - len(before) if end else len(chunk)
+        ready = b"".join((self._held, chunk[:cut]))
+        # A new one, for what was once long keeps its room.
+        self._held = bytearray(chunk[cut:])
+        return ready

@@ -1,0 +1,84 @@
+"""OpenAI's Responses API, for workers that know chats. Nothing is stored: each request says all that the model shall know."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from random import getrandbits
+
+from node import web
+from node.faces import Serving
+from node.faces.answering import answer
+from node.faces.errors import Refusal, UnknownPath
+from node.faces.openai import PREFIXES, request_of
+from node.faces.reading import read_fields
+from node.faces.responses.reading import read
+from node.faces.responses.voice import Head, ResponsesVoice
+from node.faces.voice import Spoken
+from router.bodies import written
+from router.requests import Kind
+
+ENDPOINTS: Mapping[str, str] = {
+    "POST /v1/responses": "a chat",
+    "GET /v1/responses/{id}": "404: nothing is stored",
+    "DELETE /v1/responses/{id}": "404: nothing is stored",
+    "POST /v1/responses/{id}/cancel": "404: nothing is stored; who hangs up cancels",
+    "GET /v1/responses/{id}/input_items": "404: nothing is stored",
+    "POST /v1/responses/input_tokens": "404: not offered",
+    "POST /v1/responses/compact": "404: not offered",
+}
+"""What becomes of each endpoint of the Responses API."""
+
+_NAMES: Mapping[str, str] = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+    "verbosity": "text.verbosity",
+}
+"""What the caller calls a chat's parameters."""
+
+
+def asking_routes(context: Serving) -> list[web.RouteDef]:
+    """Return what clients may ask."""
+
+    async def create(http: web.Request) -> web.Answer:
+        async def ask() -> Spoken:
+            return _spoken(context, http, await read_fields(http, context.settings))
+
+        return await answer(context, http, Kind.CHAT, ask, refuse=in_their_words)
+
+    places = [f"{prefix}/responses" for prefix in PREFIXES]
+    return [
+        *(web.post(place, create) for place in places),
+        *(web.RouteDef(method, f"{place}/*", _stored) for place in places for method in _METHODS),
+    ]
+
+
+_METHODS = ("GET", "POST", "DELETE")
+
+
+async def _stored(http: web.Request) -> web.Answer:
+    raise UnknownPath(f"nothing is stored here, so there is no response {http.tail[:200]!r}")
+
+
+def _spoken(context: Serving, http: web.Request, fields: Mapping[str, object]) -> Spoken:
+    asked = read(fields)
+    request = request_of(context, http, Kind.CHAT, written(asked.chat))
+    own_id, now = f"{getrandbits(128):032x}", int(time.time())
+    voice = ResponsesVoice(
+        Head(own_id, now, request.model, asked.repeats, asked.called),
+        streams=asked.stream,
+        max_event_bytes=context.settings.router.max_event_bytes,
+    )
+    return Spoken(request, voice, asked.dropped)
+
+
+def in_their_words(refused: Refusal) -> Refusal:
+    """Name a parameter as the caller does, where the fault was found in the chat."""
+    error = refused.body["error"]
+    param = error.get("param")
+    name = _NAMES.get(param.partition("[")[0]) if isinstance(param, str) else None
+    if name is None:
+        return refused
+    return replace(refused, body={**refused.body, "error": {**error, "param": name}})

@@ -1,0 +1,209 @@
+"""Which messages of a chat are the items of a Responses input? Each is checked; a fault names its place."""
+
+from collections.abc import Mapping, Sequence
+
+from router.canonical.values import listed, needed, text
+from router.errors import BadRequest, WorkerUnable
+
+MAX_ITEMS = 10_000
+"""Items of one input: as many as a chat has messages."""
+
+MAX_PARTS = 10_000
+"""Parts of one message."""
+
+MAX_ID_CHARACTERS = 512
+"""The longest id of a call, and the longest name of a function."""
+
+MAX_TEXT_CHARACTERS = 2**28
+"""The longest text; bodies are limited to less."""
+
+_ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+_DETAILS = frozenset({"auto", "low", "high"})
+_TEXTS = frozenset({"input_text", "output_text", "text"})
+_NOT_STORED = (
+    "nothing is stored here, so items are sent whole, as clients do that are told `store: false`"
+)
+
+
+def messages(fields: Mapping[str, object]) -> list[dict[str, object]]:
+    """Return what was said so far as the messages of a chat; raise `BadRequest` or `WorkerUnable`."""
+    talk = _Talk()
+    if instructions := text(fields, "instructions", MAX_TEXT_CHARACTERS):
+        talk.say("system", instructions)
+    said = fields.get("input")
+    if isinstance(said, str):
+        talk.say("user", said)
+        return talk.messages()
+    if not isinstance(said, list):
+        raise BadRequest("`input` must be a text or a list of items", param="input")
+    for at, item in enumerate(listed(fields, "input", MAX_ITEMS)):
+        talk.add(item, f"input[{at}]")
+    if not (found := talk.messages()):
+        raise BadRequest("`input` has nothing for a model to read", param="input")
+    return found
+
+
+def in_chat(name: str, namespace: str) -> str:
+    """Return what a chat, which knows no namespaces, calls a function."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+class _Talk:
+    """A chat that is put together item by item."""
+
+    def __init__(self) -> None:
+        self._system: list[str] = []
+        self._messages: list[dict[str, object]] = []
+        self._called: set[str] = set()
+        self._calls: list[object] = []
+        self._shown: list[Mapping[str, object]] = []
+
+    def messages(self) -> list[dict[str, object]]:
+        """Return all of it. What the system says at the beginning is one message: many templates know no second."""
+        self._show()
+        if not self._system:
+            return self._messages
+        return [{"role": "system", "content": "\n\n".join(self._system)}, *self._messages]
+
+    def say(self, role: str, content: object) -> None:
+        """Add what somebody says."""
+        self._show()
+        if role == "system" and not self._messages:
+            self._system.append(str(content))
+        else:
+            self._messages.append({"role": role, "content": content})
+
+    def add(self, item: object, at: str) -> None:
+        """Add an item, whatever it is."""
+        if not isinstance(item, dict):
+            raise BadRequest("an item must be an object", param=at)
+        match item.get("type") or ("message" if "role" in item else None):
+            case "message":
+                self._message(item, at)
+            case "function_call":
+                self._call(item, at)
+            case "function_call_output":
+                self._answer(item, at)
+            case "reasoning":
+                # A chat has no place for thoughts of earlier turns, and templates leave them out.
+                return
+            case "item_reference":
+                raise WorkerUnable(_NOT_STORED, param=at)
+            case str(kind):
+                raise WorkerUnable(f"items of type {kind[:64]!r} are not read", param=f"{at}.type")
+            case _:
+                raise BadRequest("an item must have a type, or a role", param=f"{at}.type")
+
+    def _message(self, item: Mapping[str, object], at: str) -> None:
+        given = item.get("role")
+        role = _ROLES.get(given) if isinstance(given, str) else None
+        if role is None:
+            raise BadRequest(f"`role` must be one of: {', '.join(_ROLES)}", param=f"{at}.role")
+        parts = _parts(item.get("content"), f"{at}.content")
+        if role == "user":
+            self.say(role, _plain(parts))
+        else:
+            self.say(role, _text_of(parts, f"{at}.content"))
+
+    def _call(self, item: Mapping[str, object], at: str) -> None:
+        call = {
+            "id": _of(item, "call_id", at),
+            "type": "function",
+            "function": {
+                "name": in_chat(_of(item, "name", at), _of(item, "namespace", at, least=0)),
+                "arguments": _text(item.get("arguments"), f"{at}.arguments"),
+            },
+        }
+        self._called.add(str(call["id"]))
+        self._show()
+        # What a model says and calls in one turn is one message of a chat.
+        if not self._messages or self._messages[-1]["role"] != "assistant":
+            self._messages.append({"role": "assistant", "content": None})
+        turn = self._messages[-1]
+        if "tool_calls" not in turn:
+            turn["tool_calls"] = self._calls = []
+        self._calls.append(call)
+
+    def _answer(self, item: Mapping[str, object], at: str) -> None:
+        call = _of(item, "call_id", at)
+        if call not in self._called:
+            raise BadRequest("no function_call before it has this call_id", param=f"{at}.call_id")
+        parts = _parts(item.get("output"), f"{at}.output")
+        texts = [str(part["text"]) for part in parts if part["type"] == "text"]
+        self._messages.append({"role": "tool", "tool_call_id": call, "content": "".join(texts)})
+        self._shown += [part for part in parts if part["type"] != "text"]
+
+    def _show(self) -> None:
+        """Add what tools gave besides texts: only users show something in a chat, and not between the answers of tools."""
+        if self._shown:
+            self._messages.append({"role": "user", "content": self._shown})
+            self._shown = []
+
+
+def _of(item: Mapping[str, object], name: str, at: str, *, least: int = 1) -> str:
+    try:
+        return (needed if least else text)(item, name, MAX_ID_CHARACTERS)
+    except BadRequest as error:
+        raise BadRequest(str(error), param=f"{at}.{name}") from error
+
+
+def _parts(content: object, at: str) -> list[dict[str, object]]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list) or len(content) > MAX_PARTS:
+        raise BadRequest(f"this must be a text, or a list of at most {MAX_PARTS:,} parts", param=at)
+    return [_part(part, f"{at}[{number}]") for number, part in enumerate(content)]
+
+
+def _part(part: object, at: str) -> dict[str, object]:
+    if not isinstance(part, dict) or not isinstance(kind := part.get("type"), str):
+        raise BadRequest("a part must be an object with a type", param=at)
+    if kind in _TEXTS:
+        return {"type": "text", "text": _text(part.get("text"), f"{at}.text")}
+    match kind:
+        case "refusal":
+            return {"type": "text", "text": _text(part.get("refusal"), f"{at}.refusal")}
+        case "input_image":
+            return _image(part, at)
+        case "input_audio":
+            return _audio(part.get("input_audio"), f"{at}.input_audio")
+    raise WorkerUnable(f"parts of type {kind[:64]!r} are not read", param=f"{at}.type")
+
+
+def _image(part: Mapping[str, object], at: str) -> dict[str, object]:
+    if part.get("file_id"):
+        raise WorkerUnable("files are not stored here; send an image_url", param=f"{at}.file_id")
+    url = _text(part.get("image_url"), f"{at}.image_url")
+    image: dict[str, object] = {"url": url}
+    # A chat knows fewer words for how closely an image is looked at.
+    if (detail := part.get("detail")) in _DETAILS:
+        image["detail"] = detail
+    return {"type": "image_url", "image_url": image}
+
+
+def _audio(audio: object, at: str) -> dict[str, object]:
+    match audio:
+        case {"data": str(data), "format": str(form)}:
+            return {"type": "input_audio", "input_audio": {"data": data, "format": form}}
+    raise BadRequest("audio must have `data` and `format`", param=at)
+
+
+def _plain(parts: Sequence[Mapping[str, object]]) -> object:
+    """Return a text where that is all there is: some templates read no parts."""
+    match parts:
+        case [{"type": "text", "text": only}]:
+            return only
+    return parts
+
+
+def _text_of(parts: Sequence[Mapping[str, object]], at: str) -> str:
+    for number, part in enumerate(parts):
+        if part["type"] != "text":
+            raise WorkerUnable("only texts are read here", param=f"{at}[{number}].type")
+    return "".join(str(part["text"]) for part in parts)
+
+
+def _text(value: object, at: str) -> str:
+    if not isinstance(value, str):
+        raise BadRequest("this must be a text", param=at)
+    return value

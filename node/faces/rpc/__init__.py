@@ -1,0 +1,110 @@
+"""Which protocols do clients speak to us over gRPC? One file per face, found by its name; it listens where `faces.NAME` says.
+
+A face module defines `SERVICE`, the name of what it serves, and `handlers(context) -> Handlers`: for each RPC a coroutine
+function of its message and its call, or an async generator function where many messages are told. Nothing of gRPC is loaded
+before a face is opened.
+"""
+
+import logging
+import pkgutil
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from importlib import import_module
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from node.addresses import HostPort, host_port
+from node.faces import Serving
+from node.faces.errors import KNOWN, refusal
+from node.settings import FacesSettings
+from router import bodies, trace, via
+from router.requests import Kind, Request
+
+log = logging.getLogger("modelvine.rpc")
+
+NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+"""Every face there is: the modules of this folder. Each has a setting of its name."""
+
+Handlers = Mapping[str, Callable[[Any, Any], Any]]
+
+_CODES: Mapping[int, str] = {
+    400: "INVALID_ARGUMENT",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    408: "DEADLINE_EXCEEDED",
+    413: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+"""gRPC's status for each of HTTP's; INTERNAL for every other."""
+
+
+def places(settings: FacesSettings) -> Mapping[str, HostPort]:
+    """Say which faces listen where."""
+    said = settings.model_dump()
+    return {name: host_port(said[name]) for name in NAMES if said[name]}
+
+
+async def open_faces(context: Serving, closing: AsyncExitStack) -> Mapping[str, HostPort]:
+    """Open what the settings name until `closing` closes it, and say where each listens; raise `OSError` with a sentence."""
+    return {
+        name: await open_face(name, context, place, closing)
+        for name, place in places(context.settings.faces).items()
+    }
+
+
+async def open_face(
+    name: str, context: Serving, place: HostPort, closing: AsyncExitStack
+) -> HostPort:
+    """Open one face, and say where it listens; raise `OSError` with a sentence."""
+    try:
+        rpc = import_module("router.rpc.serving")
+        face = import_module(f"{__name__}.{name}")
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("grpc", "google"):
+            raise
+        needs = f"faces.{name} needs {error.name!r}, which is not installed"
+        raise OSError(f"{needs}: pip install 'modelvine[grpc]'") from error
+    served = rpc.serving(face.SERVICE, face.handlers(context), str(place), refuse=refuse)
+    return HostPort(place.host, await closing.enter_async_context(served))
+
+
+def refuse(error: Exception) -> Exception:
+    """Say which status a caller sees of an error; one that is not ours shows nothing of itself."""
+    refused = import_module("router.rpc.serving").Refused
+    if not isinstance(error, KNOWN):
+        # The text of an exception may quote the request; where it arose says enough.
+        where = "".join(traceback.format_tb(error.__traceback__))
+        log.error("an RPC failed with %s:\n%s", type(error).__qualname__, where)
+    said = refusal(error)
+    again = float(said.headers.get("retry-after", "0"))
+    code = _CODES.get(said.status, "INTERNAL")
+    found: Exception = refused(code, said.body["error"]["message"], pushback=again)
+    return found
+
+
+def request_of(
+    context: Serving,
+    kind: Kind,
+    fields: Mapping[str, object],
+    said: Mapping[str, str],
+) -> Request:
+    """Return a request with OpenAI's body for what an RPC asks; `said` is its metadata. Raise what `bodies.read` does."""
+    body = orjson.dumps(fields)
+    asked = bodies.read(body, "application/json")
+    passed = trace.carried(said)
+    passed[via.VIA] = via.onward(said.get(via.VIA, ""), context.peer)
+    return Request(
+        id=uuid4().hex,
+        kind=kind,
+        model=asked.model,
+        body=body,
+        content_type="application/json",
+        stream=asked.stream,
+        passed=passed,
+    )

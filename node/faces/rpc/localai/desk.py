@@ -1,0 +1,57 @@
+"""Which model does a backend's caller mean, and how is it asked?"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from node.faces import Serving
+from node.faces.asking import Told, asking
+from node.faces.rpc import request_of
+from router.requests import Kind, Request
+from router.rpc.serving import Refused, metadata_of
+
+
+class Desk:
+    """Asks the mesh for a face. `meant` is the model that was loaded last."""
+
+    def __init__(self, context: Serving) -> None:
+        self.context = context
+        self.meant = ""
+
+    def named(self, call: Any) -> str:
+        """Return the model that a call means, nothing when none does."""
+        said = metadata_of(call).get("x-model", "")
+        return said or self.meant or self.context.settings.faces.default_model
+
+    def known(self, model: str) -> bool:
+        """Whether anybody offers a model, ready or not."""
+        explained = self.context.router.explain(self._probe(model))
+        return bool(explained.ordered or explained.excluded)
+
+    def served(self, model: str) -> bool:
+        """Whether a model would be answered now."""
+        return bool(self.context.router.explain(self._probe(model)).ordered)
+
+    def request(self, call: Any, kind: Kind, fields: Mapping[str, object]) -> Request:
+        """Return what a call asks; raise `Refused` when it means no model, and what `bodies.read` raises."""
+        model = self.named(call)
+        if not model:
+            words = "LoadModel says which model is meant; so do the metadata x-model, and faces.default_model of the node"
+            raise Refused("FAILED_PRECONDITION", words)
+        return request_of(self.context, kind, {"model": model, **fields}, metadata_of(call))
+
+    @asynccontextmanager
+    async def asked(
+        self, call: Any, kind: Kind, fields: Mapping[str, object]
+    ) -> AsyncIterator[Told]:
+        """Ask for a text, which is heard as it comes."""
+        async with asking(self.context, self.request(call, kind, fields)) as told:
+            yield told
+
+    async def body(self, call: Any, kind: Kind, fields: Mapping[str, object]) -> bytes:
+        """Ask for something that comes in one piece."""
+        async with asking(self.context, self.request(call, kind, fields)) as told:
+            return await told.body()
+
+    def _probe(self, model: str) -> Request:
+        return request_of(self.context, Kind.CHAT, {"model": model, "messages": []}, {})

@@ -1,0 +1,154 @@
+"""RemoteLLM's protocol (`llm_rpc.api.RemoteLLM`): three RPCs, no streams, a key in each message.
+
+The model is named after the key (`KEY@MODEL`), in the metadata `x-model`, or it is `faces.default_model`. There are no words for
+sampling: a text ends by itself, at a stop string, or after `MAX_TOKENS`.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from node.faces import Serving, keys
+from node.faces.asking import asking
+from node.faces.keys import Keys
+from node.faces.rpc import Handlers, request_of
+from router import hearing
+from router.errors import BadRequest, UnknownModel, WorkerUnable
+from router.hearing import Failure, Heard
+from router.requests import Kind
+from router.rpc.messages import REMOTELLM, methods_of
+from router.rpc.serving import Refused, metadata_of
+
+SERVICE = REMOTELLM
+
+MAX_TOKENS = 512
+"""Tokens of one text: the protocol has no word for how many its caller wants."""
+
+MAX_PROMPTS = 128
+"""Prompts of one message."""
+
+AT_ONE_TIME = 4
+"""How many of them are asked for at one time."""
+
+ENDPOINTS: Mapping[str, str] = {
+    "Generate": "a completion for each prompt; the model's own end, a stop string or 512 tokens end it",
+    "GetLlmType": "the model's name, if anybody serves it",
+    "GenerationalGuts": "the inner state of a model whose worker speaks this protocol too",
+}
+"""What becomes of each RPC."""
+
+_GENERATE, _TYPE = methods_of(REMOTELLM)["Generate"], methods_of(REMOTELLM)["GetLlmType"]
+_GUTS = methods_of(REMOTELLM)["GenerationalGuts"]
+
+
+def handlers(context: Serving) -> Handlers:
+    """Return the RPCs; raise `OSError` when the file of keys cannot be used."""
+    held = keys.read("faces.remotellm_keys", context.settings.faces.remotellm_keys)
+    face = _Face(context, held)
+    return {"Generate": face.generate, "GetLlmType": face.llm_type, "GenerationalGuts": face.guts}
+
+
+class _Face:
+    def __init__(self, context: Serving, held: Keys) -> None:
+        self._context = context
+        self._keys = held
+
+    async def generate(self, asked: Any, call: Any) -> Any:
+        said = metadata_of(call)
+        model = self._model(asked.api_key, said)
+        if len(asked.prompts) > MAX_PROMPTS:
+            raise BadRequest(f"at most {MAX_PROMPTS} prompts in one message", param="prompts")
+        turn, stops = asyncio.Semaphore(AT_ONE_TIME), list(asked.stop)
+
+        async def one(prompt: str) -> Any:
+            async with turn:
+                return _told(model, await self._text(model, prompt, stops, said))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                texts = [group.create_task(one(prompt)) for prompt in asked.prompts]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        return _GENERATE.told(generations=[{"generations": [text.result()]} for text in texts])
+
+    async def llm_type(self, asked: Any, call: Any) -> Any:
+        said = metadata_of(call)
+        model = self._model(asked.api_key, said)
+        fields = {"model": model, "prompt": ""}
+        request = request_of(self._context, Kind.COMPLETION, fields, said)
+        explained = self._context.router.explain(request)
+        if not explained.ordered and not explained.excluded:
+            raise UnknownModel(f"nobody serves a model called {model[:100]!r}")
+        return _TYPE.told(llm_type=model)
+
+    async def guts(self, asked: Any, call: Any) -> Any:
+        said = metadata_of(call)
+        fields = {
+            "model": self._model(asked.api_key, said),
+            "prompt": asked.prompt,
+            "fft_embeddings": asked.fft_embeddings,
+            "embedding_truncation": asked.embedding_trunkation,
+            "top_k": asked.top_k_logits,
+        }
+        request = request_of(self._context, Kind.GUTS, fields, said)
+        async with asking(self._context, request) as told:
+            found = orjson.loads(await told.body())
+        tokens = [
+            {
+                "token": token["token"],
+                "token_id": token["id"],
+                "positional_embedding": token["positional_embedding"],
+                "token_embedding": token["token_embedding"],
+                "hidden_state": token["hidden_state"],
+            }
+            for token in found["tokens"]
+        ]
+        return _GUTS.told(tokens=tokens, generations=found["next"])
+
+    async def _text(
+        self, model: str, prompt: str, stops: list[str], said: Mapping[str, str]
+    ) -> list[Heard]:
+        fields: dict[str, object] = {"model": model, "max_tokens": MAX_TOKENS}
+        if stops:
+            fields["stop"] = stops
+        try:
+            return await self._heard(Kind.COMPLETION, {**fields, "prompt": prompt}, said)
+        except WorkerUnable:
+            # Nobody goes on with a text: then it is a message.
+            messages = [{"role": "user", "content": prompt}]
+            return await self._heard(Kind.CHAT, {**fields, "messages": messages}, said)
+
+    async def _heard(
+        self, kind: Kind, fields: Mapping[str, object], said: Mapping[str, str]
+    ) -> list[Heard]:
+        async with asking(self._context, request_of(self._context, kind, fields, said)) as told:
+            return [event async for events in told.events() for event in events]
+
+    def _model(self, api_key: str, said: Mapping[str, str]) -> str:
+        """Return which model is meant; raise `Refused` for a key that is none, or when nothing names a model."""
+        key, _, named = api_key.partition("@")
+        if not self._keys.open_to(key):
+            raise Refused("UNAUTHENTICATED", "this key opens nothing here")
+        model = named or said.get("x-model", "") or self._context.settings.faces.default_model
+        if not model:
+            raise Refused(
+                "INVALID_ARGUMENT",
+                "name a model: as KEY@MODEL in api_key, in the metadata x-model, or by faces.default_model of the node",
+            )
+        return model
+
+
+def _told(model: str, heard: Iterable[Heard]) -> dict[str, str]:
+    heard = list(heard)
+    if heard and isinstance(heard[-1], Failure):
+        raise Refused("INTERNAL", heard[-1].message)
+    info: dict[str, object] = {"finish_reason": hearing.reason_of(heard), "model": model}
+    if usage := hearing.usage_of(heard):
+        info["token_usage"] = {
+            "prompt_tokens": usage.prompt,
+            "completion_tokens": usage.completion,
+            "total_tokens": usage.prompt + usage.completion,
+        }
+    return {"text": hearing.text_of(heard), "generation_info": orjson.dumps(info).decode()}

@@ -1,0 +1,209 @@
+"""Text Generation Inference: what its clients ask, of one model under `/tgi/PROJECT/MODEL`, of the default model at the root.
+
+They know no names of models, so the path counts, and a `model` in the body does not. A model's name may hold slashes: what
+follows it is the longest path of TGI's with which the whole ends.
+"""
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from time import time
+
+from node import web
+from node.faces import Serving
+from node.faces.answering import answer
+from node.faces.asking import asking
+from node.faces.errors import (
+    KNOWN,
+    Refusal,
+    UnknownPath,
+    WrongMethod,
+    WrongParameter,
+    refusal,
+)
+from node.faces.openai import request_of
+from node.faces.reading import json_answer, read_fields
+from node.faces.tgi import asked, chats, refusing, served, tokens
+from node.faces.tgi.telling import Text
+from node.faces.voice import Spoken
+from router.bodies import written
+from router.errors import BadRequest, WorkerUnable
+from router.requests import Kind
+
+PREFIX = "/tgi"
+
+ENDPOINTS: Mapping[str, str] = {
+    "POST /": "a completion; a list of one text, or a stream where `stream` is true",
+    "POST /generate": "a completion in one piece",
+    "POST /generate_stream": "a completion in a stream of pieces",
+    "POST /v1/chat/completions": "a chat as at the node's own `/v1`, with the fields that TGI's clients insist on",
+    "POST /v1/completions": "a completion as at the node's own `/v1`, with the same fields",
+    "POST /tokenize": "the worker's tokens; text and place of each where it tells the pieces",
+    "GET /health": "200 while somebody serves the model, else 503; also at `/ping`",
+    "GET /info": "what the registry knows of the model; 0 stands for what it does not",
+    "GET /metrics": "`tgi_queue_size` and `tgi_batch_current_size` of all replicas of the model",
+}
+"""What becomes of each endpoint of TGI."""
+
+_V1: Mapping[str, Kind] = {f"v1/{kind.value}": kind for kind in (Kind.CHAT, Kind.COMPLETION)}
+_GET = ("health", "ping", "info", "metrics")
+_POST = ("generate", "generate_stream", "tokenize", *_V1)
+
+
+def asking_routes(context: Serving) -> list[web.RouteDef]:
+    """Return what clients may ask. `/metrics` and `/v1` of the root are the node's own."""
+    return [
+        web.post(f"{PREFIX}/*", partial(_under_prefix, context, "POST")),
+        web.get(f"{PREFIX}/*", partial(_under_prefix, context, "GET")),
+        *(web.post(f"/{path}", _at_root(context, path)) for path in ("", *_POST[:3])),
+        *(web.get(f"/{path}", _at_root(context, path)) for path in _GET[:3]),
+    ]
+
+
+def bridging_routes(context: Serving) -> list[web.RouteDef]:
+    """Return the same where there is nothing but this face: all of TGI's paths at the root."""
+    return [
+        *(web.post(f"/{path}", _at_root(context, path)) for path in ("", *_POST)),
+        *(web.get(f"/{path}", _at_root(context, path)) for path in _GET),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """One request: of which model, and what."""
+
+    context: Serving
+    http: web.Request
+    model: str
+
+    async def fields(self) -> Mapping[str, object]:
+        """Take in the body as a JSON object; raise what `read_fields` does, or `WrongParameter`."""
+        if not self.model:
+            raise WrongParameter("this node has no default model: ask under /tgi/PROJECT/MODEL")
+        return await read_fields(self.http, self.context.settings)
+
+    def post(self, path: str) -> Awaitable[web.Answer]:
+        """Answer what is asked at one of TGI's paths."""
+        match path:
+            case "":
+                return self.generate(streams=None, listed=True)
+            case "generate":
+                return self.generate(streams=False)
+            case "generate_stream":
+                return self.generate(streams=True)
+            case "tokenize":
+                return self.tokenize()
+        return self.complete(_V1[path])
+
+    def generate(self, *, streams: bool | None, listed: bool = False) -> Awaitable[web.Answer]:
+        """Answer with a text; where `streams` is not said, the body says it."""
+
+        async def ask() -> Spoken:
+            given = await self.fields()
+            streamed = _streams(given) if streams is None else streams
+            wanted = asked.read(given)
+            said: dict[str, object] = {"model": self.model, **wanted.fields}
+            if streamed:
+                said |= {"stream": True, "stream_options": {"include_usage": True}}
+            request = request_of(self.context, self.http, Kind.COMPLETION, written(said))
+            limit = self.context.settings.router.max_event_bytes
+            voice = Text(wanted, streams=streamed, listed=listed, max_event_bytes=limit)
+            return Spoken(request, voice)
+
+        return answer(self.context, self.http, Kind.COMPLETION, ask, refuse=refusing.refuse)
+
+    def complete(self, kind: Kind) -> Awaitable[web.Answer]:
+        """Answer what is asked at TGI's own `/v1`."""
+
+        async def ask() -> Spoken:
+            given = await self.fields()
+            said = chats.fields_of(given, self.model)
+            request = request_of(self.context, self.http, kind, written(said))
+            limit, created = self.context.settings.router.max_event_bytes, int(time())
+            voice = chats.Completed(
+                kind, said, id_=self.http.id, created=created, max_event_bytes=limit
+            )
+            return Spoken(request, voice, chats.dropped(given))
+
+        return answer(self.context, self.http, kind, ask, refuse=refusing.refuse)
+
+    async def tokenize(self) -> web.Answer:
+        """Answer with the tokens of a text."""
+        try:
+            given = await self.fields()
+            inputs = asked.inputs_of(given)
+            said = {"model": self.model, **tokens.fields_of(given, inputs)}
+            try:
+                body = await self._tokens({**said, **tokens.PIECES})
+            except WorkerUnable:
+                body = await self._tokens(said)
+            return json_answer(tokens.tokens(body, inputs))
+        except WorkerUnable as error:
+            return refusing.said(refusal(error), refusing.NO_TOKENIZER).response()
+        except KNOWN as error:
+            return refusing.refuse(refusal(error)).response()
+
+    async def _tokens(self, said: Mapping[str, object]) -> bytes:
+        request = request_of(self.context, self.http, Kind.TOKENIZE, written(said))
+        async with asking(self.context, request) as told:
+            return await told.body()
+
+    def tell(self, path: str) -> web.Response:
+        """Answer what is asked of the model itself."""
+        found = served.served(self.context, self.http.id, self.model)
+        match path:
+            case "health" | "ping":
+                return web.Response() if found.now else _unhealthy(self.model)
+            case "metrics":
+                body = served.metrics(self.context, found)
+                return web.Response(body=body, content_type=served.CONTENT_TYPE)
+        try:
+            return json_answer(served.info(self.context, self.model, found))
+        except KNOWN as error:
+            return refusing.refuse(refusal(error)).response()
+
+
+async def _under_prefix(context: Serving, method: str, http: web.Request) -> web.Answer:
+    model, path = _meant(http.tail)
+    if method == "POST":
+        if path in _GET:
+            raise WrongMethod(http.method, ("GET", "HEAD"))
+        return await _Asking(context, http, model).post(path)
+    if path not in _GET:
+        raise WrongMethod(http.method, ("POST",))
+    return _Asking(context, http, model).tell(path)
+
+
+def _at_root(context: Serving, path: str) -> web.Handler:
+    async def handle(http: web.Request) -> web.Answer:
+        asking_ = _Asking(context, http, context.settings.faces.default_model)
+        return asking_.tell(path) if path in _GET else await asking_.post(path)
+
+    return handle
+
+
+def _meant(tail: str) -> tuple[str, str]:
+    """Return which model is meant, as `PROJECT/MODEL`, and which path of TGI's; raise `UnknownPath`."""
+    model, path = tail.rstrip("/"), ""
+    for known in sorted((*_GET, *_POST), key=len, reverse=True):
+        if model.endswith(f"/{known}"):
+            model, path = model.removesuffix(f"/{known}"), known
+            break
+    project, _, name = model.partition("/")
+    if not project or not name:
+        raise UnknownPath(f"ask under {PREFIX}/PROJECT/MODEL")
+    return model, path
+
+
+def _streams(given: Mapping[str, object]) -> bool:
+    match given.get("stream"):
+        case None:
+            return False
+        case bool(streams):
+            return streams
+    raise BadRequest("`stream` must be true or false", param="stream")
+
+
+def _unhealthy(model: str) -> web.Response:
+    said = f"nobody serves {model!r} now" if model else "this node has no default model"
+    return refusing.said(Refusal(503, {"error": {"message": said}}), refusing.UNHEALTHY).response()

@@ -1,0 +1,33 @@
+"""What is asked of a model, whatever its worker speaks? One module per kind of request; what stands here is of requests for text.
+
+Each is read once, from OpenAI's body, on the worker's node. Each value is checked against a bound with a name; a fault names
+the field.
+"""
+
+from router.canonical.text import (
+    MAX_CHOICES,
+    MAX_MESSAGES,
+    MAX_STOP_CHARACTERS,
+    MAX_STOPS,
+    MAX_TOOLS,
+    SHAPING,
+    Asked,
+    Sampling,
+    read,
+)
+from router.canonical.values import BESIDE, MAX_OTHERS, dropped
+
+__all__ = [
+    "BESIDE",
+    "MAX_CHOICES",
+    "MAX_MESSAGES",
+    "MAX_OTHERS",
+    "MAX_STOPS",
+    "MAX_STOP_CHARACTERS",
+    "MAX_TOOLS",
+    "SHAPING",
+    "Asked",
+    "Sampling",
+    "dropped",
+    "read",
+]

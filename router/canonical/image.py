@@ -1,0 +1,149 @@
+"""What does a request for images ask for: new ones, or others made of one that is sent along?"""
+
+import re
+from base64 import b64decode
+from binascii import Error as NoBase64
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from router.canonical.forms import Filled, filled
+from router.canonical.values import choice, needed, others, text, whole
+from router.errors import BadRequest
+from router.requests import Request
+
+MAX_PROMPT_CHARACTERS = 32_000
+"""The longest description of an image; OpenAI's longest too."""
+
+MAX_SIDE = 8_192
+"""Pixels of the longer side of an image."""
+
+MAX_IMAGES = 10
+"""Images of one request; OpenAI makes as many."""
+
+MAX_STEPS = 1_000
+"""Steps in which an image is made."""
+
+MAX_SOURCES = 16
+"""Images that may be sent along to be edited."""
+
+SHAPING = frozenset({"stream", "output_format"})
+"""Fields that are not read and without which the answer would be of another kind."""
+
+READ = frozenset({
+    "model", "models", "prompt", "negative_prompt", "size", "width", "height", "n", "response_format", "seed", "step", "image",
+    "mask",
+})  # fmt: skip
+"""Fields that are read here."""
+
+_USUAL: Mapping[str, object] = {"output_format": "png"}
+_NUMBERS = frozenset({"width", "height", "n", "seed", "step", "stream"})
+_SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
+_DATA = re.compile(r"data:[\w/+.;=-]{0,100};base64,")
+_LINK = re.compile(r"https?://")
+_MAX_LINK_CHARACTERS = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Images of a description. `width` and `height` are pixels; `None` where the caller leaves a value to the worker.
+
+    `negative` is what shall not be seen; `base64` says that the image itself is wanted, not where it is.
+    """
+
+    prompt: str
+    negative: str
+    width: int | None
+    height: int | None
+    n: int
+    base64: bool
+    seed: int | None
+    step: int | None
+    others: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What is made of images. A source is the image itself, or a text that says where on the web it is."""
+
+    image: Image
+    sources: tuple[bytes | str, ...]
+    mask: bytes | str | None
+
+
+def read(request: Request) -> Image:
+    """Read a request for new images; raise `BadRequest`, which names the field."""
+    return _image(filled(request, _NUMBERS).fields)
+
+
+def read_edit(request: Request) -> Edit:
+    """Read a request to edit images, a form or JSON; raise `BadRequest`, which names the field."""
+    form = filled(request, _NUMBERS)
+    sources, masks = _sources(form, "image"), _sources(form, "mask")
+    if not sources:
+        raise BadRequest("`image` must be an image: a file, a data URI, or a URL", param="image")
+    if len(masks) > 1:
+        raise BadRequest("`mask` is one image", param="mask")
+    return Edit(_image(form.fields), sources, masks[0] if masks else None)
+
+
+def _image(fields: Mapping[str, object]) -> Image:
+    prompt, negative = _prompts(fields)
+    width, height = _size(fields)
+    return Image(
+        prompt=prompt,
+        negative=negative,
+        width=width,
+        height=height,
+        n=whole(fields, "n", 1, MAX_IMAGES) or 1,
+        base64=choice(fields, "response_format", "b64_json", "url") == "b64_json",
+        seed=whole(fields, "seed", -(2**63), 2**63 - 1),
+        step=whole(fields, "step", 1, MAX_STEPS),
+        others=others(fields, READ, _USUAL),
+    )
+
+
+def _prompts(fields: Mapping[str, object]) -> tuple[str, str]:
+    """Read what shall be seen, and what shall not: LocalAI's clients write both into one text, with `|` between."""
+    both = needed(fields, "prompt", MAX_PROMPT_CHARACTERS)
+    prompt, _, negative = map(str.strip, both.partition("|"))
+    return prompt, text(fields, "negative_prompt", MAX_PROMPT_CHARACTERS) or negative
+
+
+def _size(fields: Mapping[str, object]) -> tuple[int | None, int | None]:
+    width, height = (whole(fields, name, 1, MAX_SIDE) for name in ("width", "height"))
+    size = fields.get("size")
+    if size is None or size == "auto":
+        return width, height
+    found = _SIZE.fullmatch(size) if isinstance(size, str) else None
+    sides = [int(side) for side in found.groups()] if found else []
+    if not sides or max(sides) > MAX_SIDE:
+        words = f"`size` must be auto, or WIDTHxHEIGHT of at most {MAX_SIDE:,} pixels each"
+        raise BadRequest(words, param="size")
+    return width or sides[0], height or sides[1]
+
+
+def _sources(form: Filled, name: str) -> tuple[bytes | str, ...]:
+    sent = form.files.get(name, ())
+    given = form.fields.get(name)
+    said = given if isinstance(given, list) else [given] if given else []
+    if len(sent) + len(said) > MAX_SOURCES:
+        raise BadRequest(f"`{name}` holds at most {MAX_SOURCES} images", param=name)
+    return (*sent, *(_source(one, name) for one in said))
+
+
+def _source(given: object, name: str) -> bytes | str:
+    # GPT image clients wrap it.
+    address = given.get("image_url") if isinstance(given, dict) else given
+    if isinstance(address, str):
+        if written := _DATA.match(address):
+            return _decoded(address[written.end() :], name)
+        if _LINK.match(address) and len(address) <= _MAX_LINK_CHARACTERS and address.isprintable():
+            return address
+    raise BadRequest(f"`{name}` must be an image: a file, a data URI, or a URL", param=name)
+
+
+def _decoded(written: str, name: str) -> bytes:
+    try:
+        return b64decode(written, validate=True)
+    except (NoBase64, ValueError) as error:
+        raise BadRequest(f"the data of `{name}` is not base64", param=name) from error

@@ -1,0 +1,55 @@
+"""Which documents does a request want put in the order in which they answer a question?"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from router.bodies import object_of
+from router.canonical.values import flag, listed, needed, others, whole
+from router.errors import BadRequest
+from router.requests import Request
+
+MAX_QUERY_CHARACTERS = 1_000_000
+"""The longest question."""
+
+MAX_DOCUMENTS = 10_000
+"""Documents of one request; Cohere takes as many."""
+
+MAX_DOCUMENT_CHARACTERS = 4_000_000
+"""The longest document."""
+
+READ = frozenset({"model", "models", "query", "documents", "top_n", "return_documents", "stream"})
+"""Fields that are read here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rerank:
+    """The best `top_n` documents are wanted, all of them where that is `None`; `with_documents`: with their texts."""
+
+    query: str
+    documents: tuple[str, ...]
+    top_n: int | None
+    with_documents: bool
+    others: Mapping[str, object]
+
+
+def read(request: Request) -> Rerank:
+    """Read a request in the words of Jina and Cohere; raise `BadRequest`, which names the field."""
+    fields = object_of(request.body)
+    given = listed(fields, "documents", MAX_DOCUMENTS)
+    return Rerank(
+        query=needed(fields, "query", MAX_QUERY_CHARACTERS),
+        documents=tuple(_document(one, f"documents[{at}]") for at, one in enumerate(given)),
+        top_n=whole(fields, "top_n", 1, 2**31 - 1),
+        with_documents=flag(fields, "return_documents") is not False,
+        others=others(fields, READ),
+    )
+
+
+def _document(given: object, param: str) -> str:
+    match given:
+        case str(text) | {"text": str(text)} if len(text) <= MAX_DOCUMENT_CHARACTERS:
+            return text
+    raise BadRequest(
+        f"`{param}` must be a text, or an object with one, of at most {MAX_DOCUMENT_CHARACTERS:,} characters",
+        param=param,
+    )

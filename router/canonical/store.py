@@ -1,0 +1,112 @@
+"""What does a request ask of a store of vectors? Keys and values come in columns, as LocalAI has them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, TypeGuard
+
+from router.bodies import object_of
+from router.canonical.values import listed, whole
+from router.errors import BadRequest
+from router.requests import Kind, Request
+
+MAX_KEYS = 10_000
+"""Keys of one request."""
+
+MAX_KEY_LENGTH = 65_536
+"""Numbers of one key."""
+
+MAX_VALUE_CHARACTERS = 1_000_000
+"""The longest value."""
+
+MAX_FOUND = 10_000
+"""The most that may be found at once."""
+
+USUAL_FOUND = 1
+"""How many are found where the caller does not say."""
+
+# Stores keep numbers of 32 bits.
+_MOST = 3.4e38
+
+Key: TypeAlias = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """Keep a value for each key."""
+
+    keys: tuple[Key, ...]
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Keep nothing for these keys."""
+
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Return what is kept for exactly these keys."""
+
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Return what is kept for the `top` keys that are most alike."""
+
+    key: Key
+    top: int
+
+
+Operation: TypeAlias = Set | Delete | Get | Find
+
+
+def read(request: Request) -> Operation:
+    """Read a request to a store; raise `BadRequest`, which names the field."""
+    fields = object_of(request.body)
+    if request.kind is Kind.STORE_FIND:
+        top = whole(fields, "topk", 1, MAX_FOUND)
+        return Find(_key(fields.get("key"), "key"), top or USUAL_FOUND)
+    keys = _keys(fields)
+    match request.kind:
+        case Kind.STORE_SET:
+            return Set(keys, _values(fields, len(keys)))
+        case Kind.STORE_DELETE:
+            return Delete(keys)
+    return Get(keys)
+
+
+def _keys(fields: Mapping[str, object]) -> tuple[Key, ...]:
+    given = listed(fields, "keys", MAX_KEYS)
+    keys = tuple(_key(one, f"keys[{at}]") for at, one in enumerate(given))
+    for at, key in enumerate(keys):
+        if len(key) != len(keys[0]):
+            raise BadRequest("all keys must be of the same length", param=f"keys[{at}]")
+    return keys
+
+
+def _key(given: object, param: str) -> Key:
+    if isinstance(given, list) and 0 < len(given) <= MAX_KEY_LENGTH:
+        numbers = tuple(float(one) for one in given if _is_number(one))
+        if len(numbers) == len(given):
+            return numbers
+    raise BadRequest(f"`{param}` must be a list of 1 to {MAX_KEY_LENGTH:,} numbers", param=param)
+
+
+def _is_number(given: object) -> TypeGuard[float]:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return False
+    return -_MOST <= given <= _MOST
+
+
+def _values(fields: Mapping[str, object], keys: int) -> tuple[str, ...]:
+    given = listed(fields, "values", MAX_KEYS)
+    if len(given) != keys:
+        raise BadRequest("there must be as many values as keys", param="values")
+    for at, value in enumerate(given):
+        if not isinstance(value, str) or len(value) > MAX_VALUE_CHARACTERS:
+            words = f"`values[{at}]` must be a text of at most {MAX_VALUE_CHARACTERS:,} characters"
+            raise BadRequest(words, param=f"values[{at}]")
+    return tuple(map(str, given))

@@ -1,0 +1,56 @@
+"""Which text does a request want cut into tokens?"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from router.bodies import object_of
+from router.canonical.values import flag, others, text
+from router.errors import BadRequest
+from router.requests import Request
+
+MAX_TEXT_CHARACTERS = 16_000_000
+"""The longest text that is cut into tokens."""
+
+WITH_PIECES, WITH_STRINGS = "with_pieces", "return_token_strs"
+"""How the text of each token is asked for: llama.cpp's word, and vLLM's. Each has its own form of the answer."""
+
+SHAPING = frozenset({"messages", WITH_PIECES, WITH_STRINGS})
+"""Fields that are not read and without which the answer would be of another kind."""
+
+TEXTS = ("content", "prompt", "input")
+"""Where the text may stand: LocalAI and llama.cpp, vLLM, and OpenAI's word."""
+
+SPECIALS = ("add_special_tokens", "add_special")
+"""Whether the tokens that frame a text are wanted too: vLLM's word, and llama.cpp's."""
+
+READ = frozenset({"model", "models", "stream", *TEXTS, *SPECIALS})
+"""Fields that are read here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize:
+    """A text; `special` is `None` where the caller leaves it to the worker."""
+
+    text: str
+    special: bool | None
+    others: Mapping[str, object]
+
+    @property
+    def texts(self) -> bool:
+        """Whether the text of each token is wanted too."""
+        return any(self.others.get(name) is True for name in (WITH_PIECES, WITH_STRINGS))
+
+
+def read(request: Request) -> Tokenize:
+    """Read a request for tokens; raise `BadRequest`, which names the field."""
+    fields = object_of(request.body)
+    found = [name for name in TEXTS if fields.get(name) is not None]
+    if len(found) != 1:
+        words = ", ".join(f"`{name}`" for name in TEXTS)
+        raise BadRequest(f"one of {words} must be a text", param=(*found[1:], TEXTS[0])[0])
+    first, second = (flag(fields, name) for name in SPECIALS)
+    return Tokenize(
+        text=text(fields, found[0], MAX_TEXT_CHARACTERS),
+        special=second if first is None else first,
+        others=others(fields, READ),
+    )

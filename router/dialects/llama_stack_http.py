@@ -1,0 +1,256 @@
+"""Llama Stack 0.0.1, the first version of its specification: chats over `/inference`.
+
+The specification has messages with one text and attachments, no stop strings, no tools but those of agents, and pieces of a
+message that is being streamed, but no word for the wish to stream. A worker is asked with `stream` and by `Accept`; one that
+minds is asked again without, and what comes in one piece is streamed from there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from uuid import uuid4
+
+import orjson
+
+from router.canonical import Asked
+from router.described import Described
+from router.errors import WorkerFailed, WorkerUnable
+from router.glancing import glance
+from router.links import Links
+from router.recognising import Sighting
+from router.rendering import Event, Reason, ToolCall
+from router.requests import Kind
+from router.saying import Said, estimated, in_one_piece, object_of
+from router.translating import Translating, Words
+from router.usage import Usage
+from router.wording import Orders, unheard
+from router.workers import Worker
+
+ENDPOINTS: Mapping[str, str] = {
+    "POST /inference": "chats; in a stream too, where the worker gives pieces, else in one piece that is then streamed",
+    **dict.fromkeys(
+        (
+            "POST /batch_inference/jobs/submit",
+            "GET /batch_inference/jobs/status",
+            "POST /batch_inference/jobs/cancel",
+            "POST /reward_scoring",
+            "POST /batch_reward_scoring/jobs/submit",
+            "GET /batch_reward_scoring/jobs/status",
+            "POST /batch_reward_scoring/jobs/cancel",
+            "POST /synthetic_data_gen/jobs/submit",
+            "GET /synthetic_data_gen/jobs/status",
+            "POST /synthetic_data_gen/jobs/cancel",
+            "POST /agents/execute",
+            "GET /agents/execute",
+            "POST /fine_tuning/jobs/submit",
+            "GET /fine_tuning/jobs/status",
+            "POST /fine_tuning/jobs/cancel",
+            "GET /fine_tuning/jobs/tail",
+            "/quantize",
+            "/vector_store",
+            "/vector_store/create",
+            "/vector_store/drop",
+            "/vector_store/update",
+            "/vector_store/insert/jobs/submit",
+            "/vector_store/insert/jobs/status",
+            "/vector_store/insert/jobs/cancel",
+            "/vector_store/delete/jobs/submit",
+            "/vector_store/delete/jobs/status",
+            "/vector_store/delete/jobs/cancel",
+        ),
+        "not used: no request of OpenAI's asks for it",
+    ),
+}
+"""What becomes of each endpoint of Llama Stack."""
+
+_LACKING = frozenset({400, 422})
+_ROLES: Mapping[str, str] = {"developer": "system"}
+_REASONS: Mapping[str, Reason] = {
+    "stop": "stop",
+    "max-length": "length",
+    "safety": "content_filter",
+}
+_HEARD = ("max_tokens", "temperature", "top_p")
+_OF_A_PIECE = frozenset({
+    "id", "text", "tokens", "tool_call", "eot", "is_complete", "is_header_complete", "log_probs", "finish_reason", "usage",
+})  # fmt: skip
+_SUFFIXES: Mapping[str, str] = {
+    "png": "image/png",
+    "jpg": "image/jpeg",
+    "jpeg": "image/jpeg",
+    "gif": "image/gif",
+    "webp": "image/webp",
+}
+_MOST_TOKENS = 2**53
+
+
+class LlamaStackHttp(Translating):
+    """Speaks to a Llama Stack server of this machine."""
+
+    def __init__(self, links: Links) -> None:
+        super().__init__(links, WORDS)
+
+    async def recognise(self, worker: Worker) -> Sighting:
+        """Know it by what it says to a request without anything in it: that it lacks something."""
+        url = self.url(worker, "inference")
+        asked = f"POST {url.path} with nothing in it"
+        heard = await glance(self._places, worker, url, method="POST", body=b"{}")
+        if heard.status not in _LACKING or not isinstance(heard.json, dict):
+            return Sighting(asked, heard.came)
+        return Sighting(
+            asked, f"{heard.status}, it lacks what /inference needs", Described("Llama Stack")
+        )
+
+
+def create(links: Links) -> LlamaStackHttp:
+    """Make the dialect."""
+    return LlamaStackHttp(links)
+
+
+def orders(asked: Asked, worker: Worker) -> Orders:
+    """Say a chat in Llama Stack's words; raise `WorkerUnable` where that would change what is answered."""
+    given = asked.sampling
+    options = {
+        "max_tokens": given.max_tokens,
+        "temperature": given.temperature,
+        "top_p": given.top_p,
+    }
+    options = {name: value for name, value in options.items() if value is not None}
+    body: dict[str, object] = {
+        "model": worker.own_model,
+        "messages": list(map(_message, asked.messages)),
+    }
+    if options:
+        body["options"] = options
+    if asked.n > 1:
+        body["n_completions"] = asked.n
+    # Its pieces do not say of which candidate they are.
+    streamed = asked.stream and asked.n == 1
+    said = {**body, "stream": True} if streamed else body
+    return Orders("inference", (said,), unheard(asked, *_HEARD), streamed, body)
+
+
+def _message(message: Mapping[str, object]) -> dict[str, object]:
+    if message.get("tool_calls") or message.get("function_call"):
+        raise WorkerUnable("Llama Stack has no word for a tool call in a message", param="messages")
+    role, content = str(message["role"]), message.get("content")
+    said: dict[str, object] = {"role": _ROLES.get(role, role)}
+    if isinstance(name := message.get("name"), str):
+        said["metadata"] = {"name": name}
+    if not isinstance(content, list):
+        return said | {"text": content or ""}
+    texts: list[str] = []
+    attachments: list[dict[str, str]] = []
+    for part in content:
+        match part:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case {"type": "image_url", "image_url": {"url": str(url)}}:
+                attachments.append(_attachment(url))
+            case _:
+                raise WorkerUnable("only texts and images can be told to it", param="messages")
+    said["text"] = "\n".join(texts)
+    return said | ({"attachments": attachments} if attachments else {})
+
+
+def _attachment(url: str) -> dict[str, str]:
+    """Return an image with its type, where its address tells it."""
+    if url.startswith("data:"):
+        kind = url[len("data:") :].partition(",")[0].partition(";")[0]
+    else:
+        path = url.partition("?")[0].partition("#")[0]
+        kind = _SUFFIXES.get(path.rpartition(".")[2].lower(), "")
+    return {"uri": url, **({"mime-type": kind} if kind else {})}
+
+
+def part(_: Asked, data: bytes) -> Said:
+    """Read one piece of a message that is being streamed."""
+    if data == b"[DONE]":
+        return Said(over=True)
+    said = _success(data)
+    piece = _candidates(said)[0] if "candidates" in said else said
+    if not _OF_A_PIECE & set(piece):
+        raise WorkerFailed("an event of the worker's stream is no piece of a message")
+    read = _message_of(piece, 0)
+    return Said(
+        read.text, read.reason, _usage(said), read.calls, over=piece.get("is_complete") is True
+    )
+
+
+def whole(asked: Asked, _: int, body: bytes, __: Callable[[str], str]) -> list[Event]:
+    """Read an answer with all of its candidates."""
+    said = _success(body)
+    candidates = _candidates(said)
+    if len(candidates) < asked.n:
+        raise WorkerUnable(f"the worker gave {len(candidates)} of {asked.n} texts", param="n")
+    told, events = _usage(said), list[Event]()
+    for choice, candidate in enumerate(candidates[: asked.n]):
+        read = _message_of(candidate, choice)
+        spent = told if choice == 0 else Usage(0, 0)
+        if told is None:
+            guess = estimated(asked, choice, read.text)
+            # The prompt is read once.
+            spent = Usage(0 if choice else guess.prompt, guess.completion, estimated=True)
+        events += in_one_piece(asked, choice, Said(read.text, read.reason, spent, read.calls))
+    return events
+
+
+def _candidates(said: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+    given = said.get("candidates")
+    if not isinstance(given, list) or not given or not all(isinstance(c, dict) for c in given):
+        raise WorkerFailed("the worker's answer has no candidates")
+    return given
+
+
+def _message_of(said: Mapping[str, object], choice: int) -> Said:
+    text, reason = said.get("text") or "", said.get("finish_reason")
+    if not isinstance(text, str):
+        raise WorkerFailed("the text of the worker's message is none")
+    ended: Reason | None = None
+    if isinstance(reason, str):
+        ended = _REASONS.get(reason, "stop")
+    elif said.get("eot") is True:
+        ended = "stop"
+    return Said(text, ended, calls=_calls(said.get("tool_call"), choice))
+
+
+def _calls(given: object, choice: int) -> tuple[ToolCall, ...]:
+    """Read a call of a tool that the model has by itself, since none can be offered to it."""
+    match given:
+        case None:
+            return ()
+        case {"name": str(name), **rest}:
+            pass
+        case _:
+            raise WorkerFailed("the worker called a tool without a name")
+    arguments = rest.get("arguments")
+    merged: dict[str, object] = {}
+    for named in arguments if isinstance(arguments, list) else [arguments or {}]:
+        if not isinstance(named, dict):
+            raise WorkerFailed("the arguments of a tool that the worker called have no names")
+        merged |= named
+    return (ToolCall(f"call_{uuid4().hex}", name, orjson.dumps(merged).decode(), choice),)
+
+
+def _success(body: bytes) -> Mapping[str, object]:
+    said = object_of(body)
+    if said.get("error"):
+        raise WorkerFailed("the worker answered with an error under a status of success")
+    return said
+
+
+def _usage(said: Mapping[str, object]) -> Usage | None:
+    match said.get("usage"):
+        case {"input_tokens": int(read), "output_tokens": int(written)} if (
+            0 <= read <= _MOST_TOKENS and 0 <= written <= _MOST_TOKENS
+        ):
+            return Usage(int(read), int(written))
+    return None
+
+
+WORDS = Words(
+    name="Llama Stack",
+    kinds=frozenset({Kind.CHAT}),
+    orders=orders,
+    paths=("inference",),
+    part=part,
+    whole=whole,
+)

@@ -1,0 +1,96 @@
+"""LocalAI's backends, over gRPC: each is a process that runs one model, and says little of how it fares.
+
+Texts come as bytes that may end within a character, with counts of tokens from some backends only, and with the stop string;
+chats are made one text by the backend's template where it has one that works, else by ours. Many answer one call after the
+other, their health included.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from router.candidates import Candidate
+from router.described import Described, Offered
+from router.dialects import Answer
+from router.dialects.localai_grpc.backend import Backend
+from router.dialects.localai_grpc.loading import context_of, options
+from router.dialects.localai_grpc.others import SERVED, Others
+from router.dialects.localai_grpc.texts import WORDS, Texts
+from router.errors import WorkerFailed
+from router.links import Links
+from router.recognising import Sighting
+from router.requests import Request
+from router.workers import Worker
+
+__all__ = ["ENDPOINTS", "WORDS", "LocalAIGrpc", "check", "create"]
+
+ENDPOINTS: Mapping[str, str] = {
+    "Health": "asked when the worker is silent; one that is busy with a request of ours need only greet a connection",
+    "Predict": "chats and completions, one call for each choice; schemas of JSON too when streamed",
+    "LoadModel": "with the registered `load` options: before the first request, and when nothing is loaded",
+    "PredictStream": "chats and completions in a stream, one choice after the other",
+    "Embedding": "embeddings, one call for each text, or list of its tokens",
+    "GenerateImage": "images and edits, one call for each image; what comes and goes are files that both sides see",
+    "AudioTranscription": "transcriptions and translations; the node writes every format",
+    "TTS": "speech, as wav",
+    "SoundGeneration": "sounds, as wav",
+    "TokenizeString": "tokens; and those of a text of which the backend told none",
+    "Status": "asked when the worker is registered: one that failed, or has no model, is asked again later what it is",
+    "StoresSet": "`/stores/set`",
+    "StoresDelete": "`/stores/delete`",
+    "StoresGet": "`/stores/get`",
+    "StoresFind": "`/stores/find`",
+    "Rerank": "reranking; `top_n` is said always",
+    "GetMetrics": "not used: its figures are of one slot only",
+}
+"""What becomes of each RPC of a backend."""
+
+
+class LocalAIGrpc:
+    """Speaks to LocalAI backends of this machine."""
+
+    def __init__(self, links: Links) -> None:
+        self._backend = Backend(links)
+        self._texts = Texts(self._backend)
+        self._others = Others(self._backend)
+
+    @asynccontextmanager
+    async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
+        """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
+        worker = candidate.worker
+        if worker is None:
+            raise WorkerFailed("this dialect speaks to workers of this machine only")
+        name = candidate.service.model
+        async with self._backend.under_way(worker, request) as errand:
+            if request.kind in SERVED:
+                yield await self._others.answer(request, name, errand)
+                return
+            async with self._texts.answer(request, name, errand) as answer:
+                yield answer
+
+    async def alive(self, worker: Worker) -> bool:
+        """Ask for its health; many answer that only between two texts."""
+        return await self._backend.alive(worker)
+
+    async def slots(self, worker: Worker) -> int:  # noqa: ARG002
+        """Say nothing: no call of a backend tells it."""
+        return 0
+
+    async def describe(self, worker: Worker) -> Described | None:
+        """Say what it was told to load, once it is ready: no call of a backend tells more that routing needs."""
+        if not await self.alive(worker) or not await self._backend.ready(worker):
+            return None
+        return Described("LocalAI backend", (Offered(worker.own_model, context_of(worker)),))
+
+    async def recognise(self, worker: Worker) -> Sighting:
+        """Know it by its health."""
+        return await self._backend.recognise(worker)
+
+
+def check(worker: Worker) -> None:
+    """Raise `WorkerFailed` where the options to load with are none of a backend's."""
+    options(worker)
+
+
+def create(links: Links) -> LocalAIGrpc:
+    """Make the dialect."""
+    return LocalAIGrpc(links)

@@ -1,0 +1,74 @@
+"""What has every request in common that a LocalAI backend answers with one message, or with several of them?"""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from router.canonical import dropped
+from router.canonical.values import Leaving
+from router.dialects import Answer, Route
+from router.errors import WorkerFailed
+from router.exchange import NOTHING
+from router.fitness import USUAL_BYTES
+from router.rendering import DROPPED_HEADER
+from router.requests import Request
+from router.usage import Usage
+
+NAME = "LocalAI"
+
+JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """One request on its way to a backend.
+
+    `model` is the name that callers know, `own_model` the backend's own. `ask` puts an RPC by its name, with the fields of its
+    message, and returns what is told; it raises a `WorkerError`. `fetch` returns the image whose address stands in a field,
+    see `router.fetching`.
+    """
+
+    request: Request
+    model: str
+    own_model: str
+    ask: Callable[[str, Mapping[str, object]], Coroutine[Any, Any, Any]]
+    fetch: Callable[[str, str], Coroutine[Any, Any, bytes]]
+
+    async def have_done(self, call: str, fields: Mapping[str, object]) -> None:
+        """Put an RPC that is told only whether it worked; raise `WorkerFailed` where it did not."""
+        if not (await self.ask(call, fields)).success:
+            raise WorkerFailed(f"the worker says that {call} failed")
+
+
+def answer_of(
+    body: bytes,
+    content_type: str = JSON,
+    *,
+    usage: Usage | None = None,
+    unheard: Sequence[str] = (),
+) -> Answer:
+    """Return an answer in one piece; `unheard` names the parameters that had no effect."""
+    answer = Answer(200, content_type, body, NOTHING, Route.LOCAL, len(body))
+    answer.usage = usage
+    if unheard:
+        answer.headers = {DROPPED_HEADER: ", ".join(unheard)}
+    return answer
+
+
+def unheard(asked: Leaving, **said: object) -> list[str]:
+    """Name what has no effect: of `said`, that which the caller said, and all that was not read."""
+    return [*sorted(name for name, value in said.items() if value), *dropped(asked)]
+
+
+def estimated(*texts: str) -> Usage:
+    """Estimate the tokens of texts, which the backend does not tell."""
+    size = sum(len(text.encode(errors="replace")) for text in texts)
+    return Usage(-(-size // USUAL_BYTES), 0, estimated=True)
+
+
+def finite(numbers: Sequence[float]) -> list[float]:
+    """Return numbers that a backend told; raise `WorkerFailed` where one is none."""
+    if not all(map(isfinite, numbers)):
+        raise WorkerFailed("the worker told a number that is none")
+    return list(numbers)

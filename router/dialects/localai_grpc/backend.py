@@ -1,0 +1,136 @@
+"""How is a backend reached, and what is known of it? Its channel, its load options, and which calls of ours it works on."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from router import worker_headers
+from router.described import Described
+from router.dialects import ALIVE_SECONDS
+from router.dialects.localai_grpc.loading import Loading
+from router.errors import WorkerError, WorkerFailed, WorkerTimeout
+from router.links import Links
+from router.recognising import Sighting
+from router.requests import Request
+from router.rpc.channels import Channels, Replies
+from router.rpc.failures import RpcFailed, cleaned
+from router.rpc.messages import LOCALAI, Method, methods_of
+from router.rpc.metadata import metadata_to
+from router.workers import Worker
+
+METHODS = methods_of(LOCALAI)
+
+_UNINITIALIZED, _BUSY, _READY = 0, 1, 2
+
+
+class Backend:
+    """The backends of this machine, as one process of the node knows them."""
+
+    def __init__(self, links: Links) -> None:
+        self.settings = links.settings
+        self.deadlines = links.deadlines
+        self.channels = Channels(links.settings, links.premises, links.deadlines)
+        links.also_close(self.channels.close)
+        self.loading = Loading(self.channels, links.crew.spawn, links.settings.total_timeout)
+        self._lingering = links.lingering
+        self._under_way: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def under_way(self, worker: Worker, request: Request) -> AsyncIterator["Errand"]:
+        """Note that a backend has a request of ours, and, if it is left before its end, that it may work on."""
+        errand = Errand(self.channels, worker, metadata_to(worker, request))
+        self._under_way[worker.api] += 1
+        try:
+            yield errand
+        finally:
+            self._under_way[worker.api] -= 1
+            if not self._under_way[worker.api]:
+                del self._under_way[worker.api]
+            if errand.left:
+                self._lingering.note(worker.service, partial(self._free, errand))
+
+    async def _free(self, errand: "Errand") -> None:
+        """Return once a backend says that it is well, which many do only when they have nothing else to do."""
+        health = METHODS["Health"]
+        try:
+            await self.channels.ask(errand.worker.api, health, health.asked(), errand.said)
+        except (RpcFailed, WorkerError):
+            return  # nobody works there
+
+    async def alive(self, worker: Worker) -> bool:
+        """Ask for its health; of one that is at work for us, which may be silent, only that it greets a new connection."""
+        if worker.api in self._under_way:
+            return await self.channels.greets(worker.api)
+        health = METHODS["Health"]
+        try:
+            said = worker_headers.read(worker)
+            told = await self.channels.glance(worker.api, health, health.asked(), said)
+        except WorkerFailed:
+            return False
+        except RpcFailed as failed:
+            return failed.code != "UNAVAILABLE"
+        return told is not None
+
+    async def ready(self, worker: Worker) -> bool:
+        """Say whether it has a model, or is told to load one. Many backends say nothing of that, and count as ready."""
+        status = METHODS["Status"]
+        try:
+            said = worker_headers.read(worker)
+            told = await self.channels.glance(worker.api, status, status.asked(), said)
+        except (WorkerFailed, RpcFailed):
+            return True
+        if told is None or told.state in (_BUSY, _READY):
+            return True
+        return told.state == _UNINITIALIZED and bool(worker.load)
+
+    async def recognise(self, worker: Worker) -> Sighting:
+        """Know it by its health, or by its silence while it is at work for us."""
+        asked, health = "Health of backend.Backend", METHODS["Health"]
+        try:
+            said = worker_headers.read(worker)
+            told = await self.channels.glance(worker.api, health, health.asked(), said)
+        except WorkerFailed as lacks:
+            return Sighting(asked, str(lacks))
+        except RpcFailed as failed:
+            return Sighting(
+                asked, f"{failed.code}: {failed.words}" if failed.words else failed.code
+            )
+        described = Described("LocalAI backend")
+        if told is not None:
+            return Sighting(asked, f"{cleaned(told.message.decode(errors='replace'))!r}", described)
+        if worker.api in self._under_way and await self.channels.greets(worker.api):
+            return Sighting(asked, "nothing yet: it is at work for this node", described)
+        return Sighting(asked, f"no answer of gRPC within {ALIVE_SECONDS:g} s")
+
+
+class Errand:
+    """One request on its way to a backend, with what is `said` beside its calls; `left` tells that one was not waited for."""
+
+    def __init__(self, channels: Channels, worker: Worker, said: Mapping[str, str]) -> None:
+        self._channels = channels
+        self.worker = worker
+        self.said = said
+        self.left = False
+
+    async def ask(self, method: Method, message: Any) -> Any:
+        """Put one RPC, and return its one answer; raise `RpcFailed`, or a `WorkerError` for what no status tells."""
+        try:
+            return await self._channels.ask(self.worker.api, method, message, self.said)
+        except WorkerTimeout as error:
+            self.left = self.left or error.sent
+            raise
+        except asyncio.CancelledError:
+            self.left = True
+            raise
+
+    @asynccontextmanager
+    async def stream(self, method: Method, message: Any) -> AsyncIterator[Replies]:
+        """Put an RPC whose answers come one by one; leaving early cancels it, which not every backend minds."""
+        async with self._channels.stream(self.worker.api, method, message, self.said) as replies:
+            try:
+                yield replies
+            finally:
+                self.left = self.left or not replies.over

@@ -1,0 +1,94 @@
+"""How is a LocalAI backend asked to speak, to make a sound, and to write down what was said? Sounds are files to it."""
+
+from collections.abc import Mapping
+
+from router.canonical import speech, transcription
+from router.canonical.speech import Format
+from router.dialects import Answer
+from router.dialects.localai_grpc.asking import NAME, Asking, answer_of, unheard
+from router.dialects.localai_grpc.files import folder
+from router.errors import WorkerFailed, WorkerUnable
+from router.file_types import type_of
+from router.rendering.transcription import Segment, written
+from router.wording import checked, refuse
+
+_MADE = "made.wav"
+
+
+async def speak(asking: Asking) -> Answer:
+    """Have a text spoken."""
+    asked = checked(speech.read, asking.request)
+    refuse(NAME, asked, speech.SHAPING)
+    said = {"text": asked.text, "model": asking.own_model, "voice": asked.voice}
+    if asked.language:
+        said["language"] = asked.language
+    missing = unheard(asked, speed=asked.speed)
+    return await _made(asking, "TTS", said, asked.format, missing)
+
+
+async def make_sound(asking: Asking) -> Answer:
+    """Have a sound made of a description."""
+    asked = checked(speech.read_sound, asking.request)
+    refuse(NAME, asked, speech.SHAPING)
+    optional = {
+        "duration": asked.seconds,
+        "temperature": asked.influence,
+        "sample": asked.sample,
+    }
+    given = {name: value for name, value in optional.items() if value is not None}
+    said = {"text": asked.text, "model": asking.own_model, **given}
+    return await _made(asking, "SoundGeneration", said, asked.format, unheard(asked))
+
+
+async def write_down(asking: Asking) -> Answer:
+    """Have a recording written down, or translated."""
+    asked = checked(transcription.read, asking.request)
+    refuse(NAME, asked, transcription.SHAPING)
+    if asked.words:
+        name = "timestamp_granularities"
+        raise WorkerUnable(f"{NAME} tells the times of segments, not of words", param=name)
+    async with folder() as shared:
+        path = await shared.put(f"heard{type_of(asked.audio).ending}", asked.audio)
+        # Where the recording is, that is called its destination.
+        said = {"dst": path, "language": asked.language, "translate": asked.translate}
+        told = await asking.ask("AudioTranscription", said)
+    unit = unit_of(max((one.end for one in told.segments), default=0))
+    segments = [
+        Segment(one.start * unit, one.end * unit, one.text, tuple(one.tokens))
+        for one in told.segments
+    ]
+    text = told.text or "".join(one.text for one in segments)
+    content_type, body = written(asked, text.strip(), segments)
+    # A temperature of 0 is the usual one.
+    missing = unheard(asked, prompt=asked.prompt, temperature=asked.temperature)
+    return answer_of(body, content_type, unheard=missing)
+
+
+def unit_of(end: int) -> float:
+    """Return the seconds that one counts for, in the times of a recording that ends then.
+
+    The protocol names no unit. LocalAI's own backend counts nanoseconds, others milliseconds or seconds; nobody sends less than a
+    tenth of a second to be written down, nor a day, and whoever counts seconds is not asked for a quarter of an hour.
+    """
+    if end >= 100_000_000:
+        return 1e-9
+    return 1e-3 if end >= 1_000 else 1.0
+
+
+async def _made(
+    asking: Asking,
+    call: str,
+    said: Mapping[str, object],
+    wanted: Format | None,
+    missing: list[str],
+) -> Answer:
+    if wanted not in (None, "wav"):
+        raise WorkerUnable(f"{NAME} makes wav, not {wanted}", param="response_format")
+    async with folder() as shared:
+        await asking.have_done(call, {**said, "dst": shared.place(_MADE)})
+        made = await shared.take(_MADE)
+    found = type_of(made).media
+    # Some backends write what they like, which is the caller's who said nothing of it.
+    if not found.startswith("audio/") or (wanted and found != "audio/wav"):
+        raise WorkerFailed("what the worker made is no sound of the format that was asked for")
+    return answer_of(made, found, unheard=missing)

@@ -1,0 +1,245 @@
+"""How is a LocalAI backend asked for a text, and how is its answer told in OpenAI's form?"""
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from router.canonical import Asked
+from router.dialects import Answer, Route
+from router.dialects.localai_grpc import telling, words
+from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
+from router.dialects.localai_grpc.counting import Counting
+from router.errors import AnswerBroken, WorkerError, WorkerTimeout
+from router.exchange import NOTHING
+from router.rendering import DONE, DROPPED_HEADER, Event, Form
+from router.requests import Kind, Request
+from router.rpc.channels import Replies
+from router.rpc.failures import RpcFailed
+from router.saying import Told, in_one_piece
+from router.usage import Usage
+from router.wording import Orders, Wording
+from router.workers import Worker
+
+WORDS = Wording(
+    name="LocalAI",
+    kinds=frozenset({Kind.CHAT, Kind.COMPLETION}),
+    orders=words.orders,
+    schemas=True,
+)
+
+TEMPLATE_AGAIN = 600.0
+"""Seconds after which a backend whose own template failed is asked to use it once more."""
+
+MAX_WORKERS = 4_096
+"""Backends whose template is remembered to fail; beyond that all are forgotten, which costs one failed call each."""
+
+_T = TypeVar("_T")
+Body = Mapping[str, object]
+Ask = Callable[[Asked, Body], Awaitable[_T]]
+"""Puts one call, and raises `RpcFailed` where asking in another way may do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """One request on its way."""
+
+    errand: Errand
+    asked: Asked
+    orders: Orders
+    form: Form
+
+
+class Texts:
+    """Asks for texts."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._settings = backend.settings
+        self._counting = Counting(backend.channels)
+        self._failing: dict[str, float] = {}
+
+    @asynccontextmanager
+    async def answer(self, request: Request, model: str, errand: Errand) -> AsyncIterator[Answer]:
+        """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
+        asked, orders = WORDS.read(request, errand.worker)
+        prefix = "chatcmpl" if request.kind is Kind.CHAT else "cmpl"
+        form = Form(f"{prefix}-{request.id}", int(time.time()), model, request.kind)
+        asking = _Asking(errand, asked, orders, form)
+        async with self._stream(asking) if orders.streamed else self._whole(asking) as answer:
+            if orders.dropped:
+                answer.headers = {DROPPED_HEADER: ", ".join(orders.dropped)}
+            answer.hides_usage = answer.streamed and not asked.include_usage
+            yield answer
+
+    @asynccontextmanager
+    async def _whole(self, asking: _Asking) -> AsyncIterator[Answer]:
+        ends = time.monotonic() + self._settings.total_timeout
+        events: list[Event] = []
+        for number in range(len(asking.orders.bodies)):
+            if time.monotonic() > ends:
+                raise WorkerTimeout("answer", self._settings.total_timeout)
+
+            async def ask(asked: Asked, body: Body, number: int = number) -> list[Event]:
+                errand = asking.errand
+                reply = await errand.ask(METHODS[words.PREDICT], _message(body))
+                said = telling.whole(asked, number, body, reply)
+                if said.usage is None:
+                    spent = await self._counting.spent(errand, asked, number, said.text)
+                    if spent is not None:
+                        ended = telling.reason(body["Tokens"], spent.completion)
+                        said = replace(said, usage=spent, reason=ended)
+                return in_one_piece(asked, number, said)
+
+            events += await self._reliably(asking, number, ask)
+        if asking.asked.stream:
+            said = [event for event in events if not isinstance(event, Usage)]
+            streamed = asking.form.stream([*said, _sum(events)])
+            yield Answer(200, "text/event-stream", streamed, NOTHING, Route.LOCAL)
+            return
+        body, spent = asking.form.whole(events)
+        answer = Answer(200, "application/json", body, NOTHING, Route.LOCAL, len(body))
+        answer.usage = spent
+        yield answer
+
+    @asynccontextmanager
+    async def _stream(self, asking: _Asking) -> AsyncIterator[Answer]:
+        stream = _Stream(asking, partial(self._reliably, asking), self._counting)
+        try:
+            first = asking.form.opening() + await self._begun(stream)
+            rest = stream.rest()
+            answer = Answer(200, "text/event-stream", first, rest, Route.LOCAL)
+            try:
+                yield answer
+            finally:
+                await rest.aclose()
+                answer.broken = stream.broken
+        finally:
+            await stream.close()
+
+    async def _begun(self, stream: "_Stream") -> bytes:
+        # Replies may come for ever, and say nothing.
+        seconds = self._settings.first_byte_timeout
+        try:
+            async with self._backend.deadlines.within(seconds):
+                return await stream.begin()
+        except TimeoutError as error:
+            raise WorkerTimeout("first byte", seconds) from error
+
+    async def _reliably(self, asking: _Asking, number: int, ask: Ask[_T]) -> _T:
+        """Ask for one choice; once more where nothing was loaded, and where the worker's template failed with ours."""
+        worker, said, loading = asking.errand.worker, asking.errand.said, self._backend.loading
+        asked, body = asking.asked, asking.orders.bodies[number]
+        await loading.at_first(worker, said)
+        own = words.templated(body) and self._template_works(worker)
+        if words.templated(body) and not own:
+            asked, body = words.rendered_here(asked, body, worker.template)
+        mended = False
+        while True:
+            try:
+                told = await ask(asked, body)
+            except RpcFailed as failed:
+                if not mended and await loading.mended(worker, failed, said):
+                    mended = True
+                elif failed.code == "UNKNOWN" and words.templated(body):
+                    asked, body = words.rendered_here(asked, body, worker.template)
+                else:
+                    raise failed.as_error(asking.orders.path) from failed
+            else:
+                if own and not words.templated(body):
+                    self._template_failed(worker)
+                return told
+
+    def _template_works(self, worker: Worker) -> bool:
+        if worker.template not in ("", "worker"):
+            return False
+        since = self._failing.get(worker.api)
+        return since is None or time.monotonic() - since >= TEMPLATE_AGAIN
+
+    def _template_failed(self, worker: Worker) -> None:
+        if len(self._failing) >= MAX_WORKERS:
+            self._failing.clear()
+        self._failing[worker.api] = time.monotonic()
+
+
+class _Stream:
+    """A stream of one choice after the other; `broken` is how it broke off, if it did."""
+
+    def __init__(
+        self,
+        asking: _Asking,
+        reliably: Callable[[int, Ask[bytes]], Awaitable[bytes]],
+        counting: Counting,
+    ) -> None:
+        self._asking = asking
+        self._counting = counting
+        self._reliably = reliably
+        self._number = 0
+        self._open = AsyncExitStack()
+        self._spent = Usage(0, 0)
+        self._told: Told[Any]
+        self._heard: telling.Replies
+        self._replies: Replies
+        self.broken: AnswerBroken | None = None
+
+    async def begin(self) -> bytes:
+        """Begin the next choice, and return its first words; raise a `WorkerError`."""
+        return await self._reliably(self._number, self._ask)
+
+    async def rest(self) -> AsyncGenerator[bytes, None]:
+        """Say what comes after the first words; raise `AnswerBroken`."""
+        try:
+            while True:
+                while not self._told.ended:
+                    if written := await self._next():
+                        yield written
+                await self._open.aclose()
+                self._number += 1
+                if self._number == len(self._asking.orders.bodies):
+                    break
+                yield await self.begin()
+        except (RpcFailed, WorkerError) as error:
+            failed = error.as_error(words.STREAM) if isinstance(error, RpcFailed) else error
+            self.broken = AnswerBroken(str(failed))
+            raise self.broken from error
+        yield self._asking.form.event(self._spent) + DONE
+
+    async def close(self) -> None:
+        """Leave the choice that is being told; its worker sees its caller go."""
+        await self._open.aclose()
+
+    async def _ask(self, asked: Asked, body: Body) -> bytes:
+        """Put one call, and return what it says first; a failure until then may be mended."""
+        await self._open.aclose()
+        self._open = AsyncExitStack()
+        stream = self._asking.errand.stream(METHODS[words.STREAM], _message(body))
+        self._replies = await self._open.enter_async_context(stream)
+        self._heard = telling.Replies(asked, self._number, body)
+        self._told = Told(asked, self._heard.read, self._number)
+        written = b""
+        while not written and not self._told.ended:
+            written = await self._next()
+        return written
+
+    async def _next(self) -> bytes:
+        events = self._told.take(await self._replies.next())
+        spent, heard = _sum(events), self._heard
+        if self._told.ended and not heard.counted:
+            asked, errand = self._asking.asked, self._asking.errand
+            counted = await self._counting.spent(errand, asked, self._number, heard.text)
+            spent = counted or spent
+        self._spent += spent
+        form = self._asking.form
+        return b"".join(form.event(event) for event in events if not isinstance(event, Usage))
+
+
+def _sum(events: Iterable[Event]) -> Usage:
+    return sum((event for event in events if isinstance(event, Usage)), Usage(0, 0))
+
+
+def _message(body: Body) -> Any:
+    # Without a seed it would be 0, and each answer the same.
+    return METHODS[words.PREDICT].asked(**{"Seed": secrets.randbelow(words.MOST_SEED), **body})

@@ -1,0 +1,191 @@
+"""The OpenAI protocol over HTTP, as llama.cpp, vLLM, Ollama and the workers of `/api/v0` speak it.
+
+Bytes pass through as they come. What is looked at: the model's name, which is the registered one on our side and may be
+another on the worker's, how many tokens it says that it took, and whether a status of 200 hides a failure.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+
+from yarl import URL
+
+from router import readiness, usage
+from router.bodies import with_model
+from router.candidates import Candidate
+from router.connections import start_of
+from router.described import Described
+from router.dialects import Answer, Route
+from router.dialects.openai_http import listing
+from router.dialects.openai_http.answers import json_answer, parsed, stream_answer
+from router.dialects.openai_http.endpoints import beside, elsewhere, endpoint, understood
+from router.errors import WorkerError, WorkerFailed, WorkerStale, WorkerUnable
+from router.exchange import (
+    MAX_REFUSAL_BYTES,
+    NOTHING,
+    Call,
+    Exchange,
+    Sending,
+    busy,
+    headers_to,
+    read_plain,
+    refusal,
+)
+from router.glancing import Heard, glance
+from router.links import Links
+from router.recognising import Sighting
+from router.rendering.store import DONE
+from router.requests import Kind, Request
+from router.telling import TellingUsage
+from router.usage import Takers
+from router.workers import Worker
+
+MAX_PROPERTIES_BYTES = 1024 * 1024
+"""The longest properties that are read; a chat template of some kilobytes is most of them."""
+
+MAX_LIST_BYTES = 1024 * 1024
+"""The longest list of models that is read."""
+
+_NOT_THERE = (404, 405, 501)
+_SILENT = frozenset({Kind.STORE_SET, Kind.STORE_DELETE})
+"""What LocalAI answers with nothing."""
+
+# What servers say in a 503 that names no time: Ollama, llama.cpp, and most of what stands before them.
+_BUSY = re.compile(
+    rb"server busy|overloaded|no slots? (?:is |are )?available|queue is full", re.IGNORECASE
+)
+
+
+ENDPOINTS: Mapping[str, str] = {
+    "POST /v1/chat/completions": "the caller's own bytes, and the worker's; only the model's name is replaced",
+    "POST /v1/images/generations": "as they come",
+    "POST /v1/images/edits": "as they come, JSON and forms",
+    "GET /v1/models": "asked when the worker is silent; whatever it answers, it lives",
+    "POST /api/v0/ai/project/register": "not asked: it is the worker who registers",
+    "POST /api/v0/ai/project/unregister": "not asked",
+}
+"""What becomes of each endpoint of the interface standard for models."""
+
+
+class OpenAIHttp:
+    """Speaks to this machine's workers."""
+
+    def __init__(self, links: Links) -> None:
+        self._places = links.workers
+        self._settings = links.settings
+        self._deadlines = links.deadlines
+        self._takers = Takers()
+
+    def answer(self, request: Request, candidate: Candidate) -> AbstractAsyncContextManager[Answer]:
+        """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
+        worker, name = candidate.worker, candidate.service.model
+        if worker is None:
+            raise WorkerFailed("this dialect speaks to workers of this machine only")
+        body = understood(request)
+        if worker.own_model != request.model:
+            body = with_model(body, request.content_type, worker.own_model)
+        url, headers = endpoint(worker.api, request.kind), headers_to(worker, request)
+
+        async def read(exchange: Exchange) -> Answer:
+            return await self._read(exchange, request.kind, name)
+
+        def ask(body: bytes, url: URL = url) -> AbstractAsyncContextManager[Answer]:
+            call = Call(self._places.of(url), start_of(url), headers, body)
+            return Sending(call, self._settings, self._deadlines, read)
+
+        if self._settings.stream_usage and request.stream and request.kind in usage.TEXT:
+            return TellingUsage(self._takers, worker.api, body, ask)
+        if (other := elsewhere(worker.api, request.kind)) is not None:
+            return _served(ask(body), ask(body, other))
+        return ask(body)
+
+    async def _read(self, exchange: Exchange, kind: Kind, name: str) -> Answer:
+        if not 200 <= exchange.status <= 299:
+            raise await _refusal(exchange, kind)
+        if exchange.length == 0 and kind in _SILENT:
+            return Answer(200, "application/json", DONE, NOTHING, Route.LOCAL, len(DONE))
+        if exchange.streamed:
+            return await stream_answer(exchange, name, self._settings.max_event_bytes)
+        if "json" in exchange.content_type:
+            return await json_answer(exchange, name)
+        return await read_plain(exchange, Route.LOCAL)
+
+    async def alive(self, worker: Worker) -> bool:
+        """Ask for the list of models; whatever the status, a worker that answers lives."""
+        models, _ = beside(worker.api)
+        return (await glance(self._places, worker, models, at_most=0)).answered
+
+    async def slots(self, worker: Worker) -> int:
+        """Ask for llama.cpp's properties: it works at so many requests, and lets others wait without a word."""
+        _, properties = beside(worker.api)
+        found = await glance(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES)
+        return listing.with_properties(Described(), _said_by(found)).slots
+
+    async def describe(self, worker: Worker) -> Described | None:
+        """Ask for the list of models, and for llama.cpp's properties."""
+        models, properties = beside(worker.api)
+        listed, more = await asyncio.gather(
+            glance(self._places, worker, models, at_most=MAX_LIST_BYTES),
+            glance(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES),
+        )
+        # 503: it is still loading its model, and says more once it has.
+        if not listed.answered or listed.status == 503:
+            return None
+        return listing.with_properties(listing.listed(_said_by(listed)), _said_by(more))
+
+    async def recognise(self, worker: Worker) -> Sighting:
+        """Know it by its list of models."""
+        models, _ = beside(worker.api)
+        asked, heard = f"GET {models.path}", await glance(self._places, worker, models)
+        if heard.status != 200:
+            return Sighting(asked, heard.came, waits=heard.status == 503)
+        if not listing.is_list(parsed(heard.body)):
+            return Sighting(asked, "200, but no list of models")
+        said = await self.describe(worker) or Described()
+        count = len(said.models)
+        who = f", {said.software}" if said.software else ""
+        return Sighting(asked, f"200, {count} model{'s'[: count != 1]}{who}", said)
+
+
+def _said_by(found: Heard) -> object:
+    return parsed(found.body) if found.status == 200 else None
+
+
+def create(links: Links) -> OpenAIHttp:
+    """Make the dialect."""
+    return OpenAIHttp(links)
+
+
+@asynccontextmanager
+async def _served(
+    first: AbstractAsyncContextManager[Answer], second: AbstractAsyncContextManager[Answer]
+) -> AsyncIterator[Answer]:
+    """Enter the first, or the second where the worker does not serve the first."""
+    async with AsyncExitStack() as open_:
+        try:
+            answer = await open_.enter_async_context(first)
+        except WorkerUnable:
+            answer = await open_.enter_async_context(second)
+        yield answer
+
+
+async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
+    if exchange.status == 404:
+        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+        # A path that nobody serves is spoken of by web servers; a model that nobody serves, by model servers.
+        if b"model" in body.lower() and body.lstrip().startswith(b"{"):
+            return WorkerStale("the worker does not serve this model")
+    if exchange.status in _NOT_THERE:
+        if kind in usage.TEXT:
+            return WorkerFailed("the worker has no such path")
+        # It serves its model all the same, in other ways.
+        return WorkerUnable(f"the worker does not serve /v1/{kind}", param="model")
+    if exchange.status == 503:
+        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+        loading = readiness.said(body)
+        if loading is not None:
+            return loading
+        if exchange.header("retry-after") or _BUSY.search(body):
+            return busy(exchange)
+    return await refusal(exchange)

@@ -1,0 +1,99 @@
+"""At which address does a worker of the OpenAI protocol serve a kind of request, and which words does it know for it?"""
+
+import re
+from functools import lru_cache
+
+import orjson
+from yarl import URL
+
+from router.bodies import object_of
+from router.canonical.tokenize import SPECIALS, TEXTS
+from router.requests import STORES, Kind, Request
+
+_BESIDE_V1 = STORES | {Kind.TOKENIZE}
+"""What servers have beside `/v1`, not in it: llama.cpp and vLLM count tokens there, LocalAI has its stores there."""
+
+_VERSION = re.compile(r"/v\d+$")
+_LONGEST_FIRST = sorted((kind.value for kind in Kind), key=len, reverse=True)
+
+
+@lru_cache(maxsize=4096)
+def endpoint(api: str, kind: Kind) -> URL:
+    """Return where a kind of request goes, whether `api` is a base, a base with `/v1`, or one of its endpoints.
+
+    An address with any other path is taken for the endpoint itself.
+    """
+    url = URL(api)
+    path = url.path.rstrip("/")
+    named = next((known for known in _LONGEST_FIRST if path.endswith(f"/{known}")), "")
+    if named == kind.value:
+        return url
+    base = path.removesuffix(f"/{named}") if named else path
+    versioned = _VERSION.search(base)
+    if base and not named and not versioned:
+        return url
+    if kind in _BESIDE_V1:
+        base = base[: versioned.start()] if versioned else base
+    elif not versioned and (not named or Kind(named) in _BESIDE_V1):
+        base += "/v1"
+    return url.with_path(f"{base}/{kind.value}", keep_query=True)
+
+
+@lru_cache(maxsize=4096)
+def elsewhere(api: str, kind: Kind) -> URL | None:
+    """Return where else a kind of request may be served, if at all: LocalAI's server and nodes of ours count tokens in `/v1`."""
+    if kind is not Kind.TOKENIZE or endpoint(api, kind) == URL(api):
+        return None
+    chat = endpoint(api, Kind.CHAT)
+    base = chat.path.removesuffix(f"/{Kind.CHAT.value}")
+    return chat.with_path(f"{base}/{kind.value}", keep_query=True)
+
+
+@lru_cache(maxsize=4096)
+def beside(api: str) -> tuple[URL, URL]:
+    """Return where the list of models is, and llama.cpp's properties."""
+    asked = endpoint(api, Kind.CHAT)
+    base, chat, _ = asked.path.rpartition(f"/{Kind.CHAT.value}")
+    version = base if chat else "/v1"
+    root = version.rpartition("/")[0]
+    return (
+        asked.with_path(f"{version}/models", keep_query=True),
+        asked.with_path(f"{root}/props", keep_query=True),
+    )
+
+
+def understood(request: Request) -> bytes:
+    """Return the body as it came; what servers have several words for is said in each: texts to be cut, and schemas.
+
+    vLLM calls a text to be cut `prompt`, llama.cpp `content`: asked for another, that cuts nothing and calls it success. The
+    schema of a completion is llama.cpp's `json_schema`: asked for a `response_format`, it writes whatever it likes.
+    """
+    if "json" not in request.content_type:
+        return request.body
+    if request.kind is Kind.TOKENIZE:
+        return _to_be_cut(request.body)
+    if request.kind is Kind.COMPLETION and b'"response_format"' in request.body:
+        return _to_be_formed(request.body)
+    return request.body
+
+
+def _to_be_cut(body: bytes) -> bytes:
+    fields = object_of(body)
+    texts = [text for name in TEXTS if (text := fields.get(name)) is not None]
+    if len(texts) != 1:
+        return body
+    said = {**fields, "content": texts[0], "prompt": texts[0]}
+    specials = [flag for name in SPECIALS if (flag := fields.get(name)) is not None]
+    if specials:
+        said |= dict.fromkeys(SPECIALS, specials[0])
+    return orjson.dumps(said)
+
+
+def _to_be_formed(body: bytes) -> bytes:
+    fields = object_of(body)
+    match fields.get("response_format"):
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return orjson.dumps({"json_schema": schema, **fields})
+        case {"type": "json_object"}:
+            return orjson.dumps({"json_schema": {"type": "object"}, **fields})
+    return body

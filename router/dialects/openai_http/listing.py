@@ -1,0 +1,97 @@
+"""What do servers of OpenAI's protocol say of their models? Each adds words of its own to `/v1/models`; llama.cpp, `/props`."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from registry.abilities import Ability
+from router.described import (
+    MOST_SLOTS,
+    Described,
+    Offered,
+    abilities_of,
+    count_of,
+    first_count,
+    models_of,
+    text_of,
+)
+
+# Who owns a model of theirs, in the words of each server.
+_OWNERS: Mapping[str, str] = {
+    "library": "Ollama",
+    "llamacpp": "llama.cpp",
+    "organization_owner": "LM Studio",
+    "sglang": "SGLang",
+    "vllm": "vLLM",
+}
+_CONTEXTS = ("max_model_len", "context_length", "context_window", "max_context_length")
+
+
+def is_list(said: object) -> bool:
+    """Whether this is a list of models at all."""
+    rows = _object(said).get("data")
+    return isinstance(rows, list) and all(isinstance(_object(row).get("id"), str) for row in rows)
+
+
+def listed(said: object) -> Described:
+    """Read what `/v1/models` says; nothing of what has another shape."""
+    rows = _object(said).get("data")
+    found = [_object(row) for row in rows] if isinstance(rows, list) else []
+    return Described(software=_software(found), models=models_of(map(_offered, found)))
+
+
+def with_properties(described: Described, said: object) -> Described:
+    """Add what llama.cpp's `/props` says of the one model that it runs: its slots, and how many tokens each of them has."""
+    properties = _object(said)
+    slots = count_of(properties.get("total_slots"), MOST_SLOTS)
+    if not slots or len(described.models) > 1:
+        return described
+    (model,) = described.models or (Offered(""),)
+    context = count_of(_object(properties.get("default_generation_settings")).get("n_ctx"))
+    model = replace(
+        model,
+        context=context or model.context,
+        abilities=(_modalities(properties) or model.abilities) | _tools(properties),
+    )
+    build = text_of(properties.get("build_info"))
+    return replace(described, software=f"llama.cpp {build}".strip(), models=(model,), slots=slots)
+
+
+def _offered(row: Mapping[str, object]) -> Offered:
+    name = row.get("id")
+    shape = _object(row.get("architecture"))
+    context = first_count(row, *_CONTEXTS) or count_of(_object(row.get("meta")).get("n_ctx"))
+    abilities = abilities_of(shape.get("input_modalities"), shape.get("output_modalities"))
+    return Offered(name if isinstance(name, str) else "", context, abilities)
+
+
+def _software(rows: list[Mapping[str, object]]) -> str:
+    for row in rows:
+        if "replicas" in row and "projects" in row:
+            return "modelvine"
+        if (owner := text_of(row.get("owned_by"))) in _OWNERS:
+            return _OWNERS[owner]
+    return ""
+
+
+def _modalities(properties: Mapping[str, object]) -> Ability:
+    said = _object(properties.get("modalities"))
+    if not isinstance(said.get("vision"), bool):
+        return Ability.NOT_SAID
+    found = Ability.TEXT_IN | Ability.TEXT_OUT
+    for word, ability in (
+        ("vision", Ability.IMAGE_IN),
+        ("audio", Ability.AUDIO_IN),
+        ("video", Ability.VIDEO_IN),
+    ):
+        if said.get(word) is True:
+            found |= ability
+    return found
+
+
+def _tools(properties: Mapping[str, object]) -> Ability:
+    caps = _object(properties.get("chat_template_caps"))
+    return Ability.TOOLS if caps.get("supports_tool_calls") is True else Ability.NOT_SAID
+
+
+def _object(said: object) -> Mapping[str, object]:
+    return said if isinstance(said, dict) else {}

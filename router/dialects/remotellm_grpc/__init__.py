@@ -1,0 +1,165 @@
+"""RemoteLLM (`llm_rpc.api.RemoteLLM`): three RPCs, of which none streams, none has words for sampling, and none is for health.
+
+Its key is the worker's header `x-api-key`, which goes into each message. A key that the worker does not know shows in answers
+without texts. Streams are one piece of text, told at the end.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from router import worker_headers
+from router.candidates import Candidate
+from router.canonical import guts, tokenize
+from router.described import Described, Offered, models_of
+from router.dialects import ALIVE_SECONDS, Answer, Route
+from router.dialects.remotellm_grpc import telling
+from router.dialects.remotellm_grpc.words import GENERATE, WORDS, stops_of
+from router.errors import WorkerFailed
+from router.exchange import NOTHING
+from router.links import Links
+from router.recognising import Sighting
+from router.rendering import DROPPED_HEADER
+from router.rendering import guts as rendered_guts
+from router.rendering import tokenize as rendered_tokens
+from router.requests import Kind, Request
+from router.rpc.channels import Channels
+from router.rpc.failures import RpcFailed, cleaned
+from router.rpc.messages import REMOTELLM, methods_of
+from router.rpc.metadata import metadata_to
+from router.translating import at_once, form_of
+from router.wording import checked, refuse
+from router.workers import Worker
+
+KEY = "x-api-key"
+"""The worker's header whose value is the key in each message."""
+
+__all__ = ["ENDPOINTS", "WORDS", "RemoteLlmGrpc", "create"]
+
+ENDPOINTS: Mapping[str, str] = {
+    "Generate": "chats and completions, all choices in one batch; a chat becomes one text",
+    "GetLlmType": "the model's name, when the worker is registered; any answer means that it lives",
+    "GenerationalGuts": "`/v1/tokenize`, and as it is at `/v1/x/guts`",
+}
+"""What becomes of each RPC."""
+
+_METHODS = methods_of(REMOTELLM)
+_GUTS = "GenerationalGuts"
+_JSON = "application/json"
+
+
+class RemoteLlmGrpc:
+    """Speaks to a RemoteLLM server of this machine."""
+
+    def __init__(self, links: Links) -> None:
+        self._channels = Channels(links.settings, links.premises, links.deadlines)
+        links.also_close(self._channels.close)
+
+    @asynccontextmanager
+    async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
+        """Send the request and enter once the answer is there; raise a `WorkerError` until then."""
+        worker = candidate.worker
+        if worker is None:
+            raise WorkerFailed("this dialect speaks to workers of this machine only")
+        match request.kind:
+            case Kind.TOKENIZE:
+                yield await self._tokens(request, worker)
+            case Kind.GUTS:
+                yield await self._guts(request, worker)
+            case _:
+                yield await self._text(request, worker, candidate.service.model)
+
+    async def alive(self, worker: Worker) -> bool:
+        """Ask for its type: whatever it says, it lives; a call that is cut off by the clock finds nobody."""
+        try:
+            return await self._type(worker) is not None
+        except WorkerFailed:
+            return False
+        except RpcFailed as failed:
+            return failed.code not in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+
+    async def slots(self, worker: Worker) -> int:  # noqa: ARG002
+        """Say nothing: the protocol has no word for it."""
+        return 0
+
+    async def describe(self, worker: Worker) -> Described | None:
+        """Ask for its type, which is its model's name."""
+        try:
+            name = await self._type(worker)
+        except (WorkerFailed, RpcFailed):
+            return None
+        return None if name is None else Described("RemoteLLM", models_of([Offered(name)]))
+
+    async def recognise(self, worker: Worker) -> Sighting:
+        """Know it by its type."""
+        asked = "GetLlmType of llm_rpc.api.RemoteLLM"
+        try:
+            name = await self._type(worker)
+        except WorkerFailed as lacks:
+            return Sighting(asked, str(lacks))
+        except RpcFailed as failed:
+            return Sighting(asked, f"{failed.code}: {failed.words}".removesuffix(": "))
+        if name is None:
+            return Sighting(asked, f"no answer of gRPC within {ALIVE_SECONDS:g} s")
+        said = Described("RemoteLLM", models_of([Offered(name)]))
+        return Sighting(
+            asked, repr(cleaned(name)) if name else f"no type: its key is the header {KEY}", said
+        )
+
+    async def _type(self, worker: Worker) -> str | None:
+        """Return what it says that it is, `None` for no answer in time; raise `WorkerFailed` or `RpcFailed`."""
+        method = _METHODS["GetLlmType"]
+        said = dict(worker_headers.read(worker))
+        asked = method.asked(api_key=said.pop(KEY, ""))
+        told = await self._channels.glance(worker.api, method, asked, said)
+        return None if told is None else str(told.llm_type)
+
+    async def _text(self, request: Request, worker: Worker, name: str) -> Answer:
+        asked, orders = WORDS.read(request, worker)
+        reply = await self._ask(worker, request, GENERATE, orders.bodies[0])
+        # The worker ignores them, and those of a chat's template are not among the caller's.
+        asked = replace(asked, stop=stops_of(orders))
+        answer = at_once(asked, form_of(request, name), telling.texts(asked, reply))
+        if orders.dropped:
+            answer.headers = {DROPPED_HEADER: ", ".join(orders.dropped)}
+        answer.hides_usage = answer.streamed and not asked.include_usage
+        return answer
+
+    async def _tokens(self, request: Request, worker: Worker) -> Answer:
+        asked = checked(tokenize.read, request)
+        refuse(WORDS.name, asked, tokenize.SHAPING)
+        wanted = {"prompt": asked.text, "embedding_trunkation": 1, "top_k_logits": 1}
+        reply = await self._ask(worker, request, _GUTS, wanted)
+        return _whole(rendered_tokens.written([one.token_id for one in reply.tokens]))
+
+    async def _guts(self, request: Request, worker: Worker) -> Answer:
+        asked = checked(guts.read, request)
+        wanted = {
+            "prompt": asked.text,
+            "fft_embeddings": asked.fft,
+            "embedding_trunkation": asked.numbers,
+            "top_k_logits": asked.next,
+        }
+        reply = await self._ask(worker, request, _GUTS, wanted)
+        return _whole(rendered_guts.written(telling.tokens(reply), telling.following(reply)))
+
+    async def _ask(
+        self, worker: Worker, request: Request, name: str, fields: Mapping[str, object]
+    ) -> Any:
+        method = _METHODS[name]
+        said = dict(metadata_to(worker, request))
+        message = method.asked(api_key=said.pop(KEY, ""), **fields)
+        try:
+            return await self._channels.ask(worker.api, method, message, said)
+        except RpcFailed as failed:
+            raise failed.as_error(name) from failed
+
+
+def create(links: Links) -> RemoteLlmGrpc:
+    """Make the dialect."""
+    return RemoteLlmGrpc(links)
+
+
+def _whole(body: bytes) -> Answer:
+    return Answer(200, _JSON, body, NOTHING, Route.LOCAL, len(body))

@@ -1,0 +1,67 @@
+"""What does a RemoteLLM worker tell? Texts, with a JSON object beside each that may say more; messages of gRPC in, events out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from router.canonical import Asked
+from router.errors import WorkerFailed
+from router.rendering import Event, Reason
+from router.rendering.guts import Next, Token
+from router.saying import Said, in_one_piece
+from router.usage import Usage, told
+
+_REASONS: Mapping[object, Reason] = {"length": "length", "content_filter": "content_filter"}
+
+
+def texts(asked: Asked, reply: Any) -> list[Event]:
+    """Return the events of all choices: one of each list, for each has the alternatives to one prompt."""
+    if len(reply.generations) != asked.choices:
+        # Nothing at all is what the worker says to a key that it does not know.
+        raise WorkerFailed("the worker gave no text: it may want another key")
+    events: list[Event] = []
+    for choice, alternatives in enumerate(reply.generations):
+        if not alternatives.generations:
+            raise WorkerFailed("the worker gave no text for a prompt")
+        first = alternatives.generations[0]
+        info = _info(first.generation_info)
+        reason = _REASONS.get(info.get("finish_reason"))
+        said = Said(text=first.text, reason=reason, usage=_usage(info), over=True)
+        events += in_one_piece(asked, choice, said)
+    return events
+
+
+def tokens(reply: Any) -> list[Token]:
+    """Return the tokens of a text, with what the model makes of each."""
+    return [
+        Token(
+            one.token,
+            one.token_id,
+            tuple(one.positional_embedding),
+            tuple(one.token_embedding),
+            tuple(one.hidden_state),
+        )
+        for one in reply.tokens
+    ]
+
+
+def following(reply: Any) -> list[Next]:
+    """Return the tokens that may come next."""
+    return [Next(one.token, one.id, one.logit) for one in reply.generations]
+
+
+def _info(text: str) -> Mapping[str, object]:
+    """Read what stands beside a text: the worker may write there what it likes."""
+    try:
+        info = orjson.loads(text or b"{}")
+    except orjson.JSONDecodeError:
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
+def _usage(info: Mapping[str, object]) -> Usage | None:
+    for name in ("token_usage", "usage"):
+        if usage := told({"usage": info.get(name)}):
+            return usage
+    return told({"usage": info})

@@ -1,0 +1,25 @@
+"""How does an answer look that a worker gave in another protocol? One module per kind of answer; what stands here is of text."""
+
+from router.rendering.text import (
+    DONE,
+    DROPPED_HEADER,
+    Delta,
+    End,
+    Event,
+    Form,
+    Reason,
+    ToolCall,
+    refused,
+)
+
+__all__ = [
+    "DONE",
+    "DROPPED_HEADER",
+    "Delta",
+    "End",
+    "Event",
+    "Form",
+    "Reason",
+    "ToolCall",
+    "refused",
+]

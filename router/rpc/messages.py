@@ -1,0 +1,66 @@
+"""How do the messages of a gRPC protocol look? Classes made at run time, from the compiled `.proto` files beside this one.
+
+There is no generated code, which would only run with the version of protobuf that it was generated for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+
+PROTOS = Path(__file__).parent / "protos"
+COMPILED = PROTOS / "descriptors.binpb"
+"""What `scripts/protos.py` makes of the `.proto` files."""
+
+LOCALAI = "backend.Backend"
+REMOTELLM = "llm_rpc.api.RemoteLLM"
+"""The services there are, by their full names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One RPC: `asked` and `told` are the classes of its messages, `streams` says that many of the latter may come."""
+
+    name: str
+    path: str
+    asked: Any
+    told: Any
+    streams: bool
+
+
+@cache
+def methods_of(service: str) -> Mapping[str, Method]:
+    """Return the RPCs of a service by their names; raise `KeyError` for a service that is not known."""
+    described = _pool().FindServiceByName(service).methods
+    return MappingProxyType({method.name: _method(service, method) for method in described})
+
+
+def message_class(name: str) -> Any:
+    """Return the class of a message by its full name, such as `backend.Message`."""
+    return GetMessageClass(_pool().FindMessageTypeByName(name))
+
+
+@cache
+def _pool() -> DescriptorPool:
+    # A pool of our own: in the one that all share, another package's file of the same name would be in the way.
+    pool = DescriptorPool()
+    for file in FileDescriptorSet.FromString(COMPILED.read_bytes()).file:
+        pool.Add(file)
+    return pool
+
+
+def _method(service: str, method: MethodDescriptor) -> Method:
+    return Method(
+        method.name,
+        f"/{service}/{method.name}",
+        GetMessageClass(method.input_type),
+        GetMessageClass(method.output_type),
+        method.server_streaming,
+    )

@@ -1,0 +1,92 @@
+"""How does a chat become the one text that some workers want, who have no template of their own, or none that works?
+
+What a message says can forge no other message: the marks of its template are taken out of it. Where a template has no marks
+(`plain`), a text may look like the next message, as in any transcript.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from router.errors import BadRequest
+from router.workers import Template
+
+Message = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A chat as one text, which the answer continues; it ends where one of `stops` would come."""
+
+    prompt: str
+    stops: tuple[str, ...]
+
+
+def rendered(template: Template, messages: Sequence[Message]) -> Rendered:
+    """Write a chat as one text; raise `BadRequest` for what is no text. Without a template that is ours it is ChatML."""
+    write, marks, stops = _TEMPLATES.get(template, _TEMPLATES["chatml"])
+    said = [(_clean(str(m.get("role")), marks), _clean(text_of(m), marks)) for m in messages]
+    return Rendered(write(said), stops)
+
+
+def text_of(message: Message) -> str:
+    """Return what a message says; raise `BadRequest` when that is more than text."""
+    match message.get("content"):
+        case str(text):
+            return text
+        case [*parts]:
+            return "".join(map(_text_of_part, parts))
+    return ""
+
+
+def _text_of_part(part: object) -> str:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
+    raise BadRequest("only texts can be written into one prompt", param="messages")
+
+
+def _clean(text: str, marks: Sequence[str]) -> str:
+    for mark in marks:
+        # A blank in its place: what stood around it must not become another one.
+        text = text.replace(mark, " ")
+    return text
+
+
+Written = Sequence[tuple[str, str]]
+
+
+def _chatml(said: Written) -> str:
+    turns = (f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in said)
+    return "".join(turns) + "<|im_start|>assistant\n"
+
+
+def _llama3(said: Written) -> str:
+    # Without the mark of the beginning, which tokenizers put there themselves.
+    turns = (
+        f"<|start_header_id|>{role}<|end_header_id|>\n\n{text.strip()}<|eot_id|>"
+        for role, text in said
+    )
+    return "".join(turns) + "<|start_header_id|>assistant<|end_header_id|>\n\n"
+
+
+def _plain(said: Written) -> str:
+    turns = (text if role == "system" else f"{role.capitalize()}: {text}" for role, text in said)
+    return "\n\n".join((*turns, "Assistant:"))
+
+
+_TEMPLATES: Mapping[str, tuple[Callable[[Written], str], tuple[str, ...], tuple[str, ...]]] = {
+    "chatml": (_chatml, ("<|im_start|>", "<|im_end|>"), ("<|im_end|>",)),
+    "llama3": (
+        _llama3,
+        (
+            "<|begin_of_text|>",
+            "<|end_of_text|>",
+            "<|start_header_id|>",
+            "<|end_header_id|>",
+            "<|eot_id|>",
+        ),
+        ("<|eot_id|>", "<|end_of_text|>"),
+    ),
+    "plain": (_plain, (), ("\nUser:",)),
+}
+"""How each is written, its marks, and where an answer ends."""

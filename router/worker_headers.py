@@ -1,0 +1,99 @@
+"""Which headers does a worker get with every request, because its operator said so, and where do their values come from?
+
+A value is said as it is sent, or names a file by `@/path`, alone or after a word (`Bearer @/run/secrets/key`): then the file's
+first line is read anew for each request, so that a key need not be stored here and may change. No value is ever logged or shown.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+
+from router.errors import WorkerFailed
+from router.workers import Worker
+
+MAX_HEADERS = 16
+MAX_HEADERS_BYTES = 4096
+"""The most headers of one worker, and bytes of all their names and values; of each value that comes out of a file too."""
+
+# What HTTP and gRPC both take for a name.
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+_NAMED = re.compile(r"(|[!-~]* )@(/.*)")
+
+_OURS = frozenset(
+    {
+        "accept", "accept-encoding", "content-encoding", "content-length", "content-type", "expect", "host", "x-request-id",
+    }
+)  # fmt: skip
+_OF_A_CONNECTION = frozenset(
+    {
+        "connection", "http2-settings", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te",
+        "trailer", "transfer-encoding", "upgrade",
+    }
+)  # fmt: skip
+"""What concerns one connection alone (RFC 9110 7.6.1)."""
+
+
+def objection(name: str, value: str) -> str:
+    """Say why a header cannot be sent with every request, nothing when it can; the value is not repeated."""
+    if not _NAME.fullmatch(name):
+        return f"{name[:64]!r} is no header's name: at most 64 of a-z, 0-9, '.', '_' and '-'"
+    if name in _OURS or name in _OF_A_CONNECTION or name.startswith(("x-modelvine-", "grpc-")):
+        return f"the header {name!r} is the node's own to send"
+    if name.endswith("-bin"):
+        return f"the header {name!r} would have to hold bytes in gRPC, not text"
+    if not _VALUE.fullmatch(value):
+        return f"the value of the header {name!r} must be printable ASCII without blanks around it"
+    if value.startswith("@") and _NAMED.fullmatch(value) is None:
+        return f"the value of the header {name!r} names a file; say its whole path: @/path/to/file"
+    return ""
+
+
+def size(headers: Iterable[tuple[str, str]]) -> int:
+    """Return how many bytes headers have, names and values together."""
+    return sum(len(name) + len(value) for name, value in headers)
+
+
+def files(worker: Worker) -> list[str]:
+    """Return the names of the headers whose values are in files."""
+    return [name for name, value in worker.headers if _NAMED.fullmatch(value)]
+
+
+def read(worker: Worker) -> Mapping[str, str]:
+    """Return the headers to send to a worker, as of now, by lower-case names; raise `WorkerFailed` where a file does not tell."""
+    return {name: _value(name, value) for name, value in worker.headers}
+
+
+def _value(name: str, value: str) -> str:
+    named = _NAMED.fullmatch(value)
+    if named is None:
+        return value
+    try:
+        found = _first_line(named[2])
+    except (OSError, ValueError) as error:
+        # The path is the operator's business, and this message reaches callers.
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise WorkerFailed(
+            f"the file of the worker's header {name!r} cannot be read: {why}"
+        ) from error
+    if not _VALUE.fullmatch(found):
+        raise WorkerFailed(
+            f"the file of the worker's header {name!r} does not begin with a line to send"
+        )
+    return named[1] + found
+
+
+def _first_line(path: str) -> str:
+    # Without O_NONBLOCK a pipe put in the file's place would hold everybody up.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no file")
+        found = os.read(descriptor, MAX_HEADERS_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    line = found.partition(b"\n")[0].strip()
+    if len(line) > MAX_HEADERS_BYTES:
+        raise ValueError(f"its first line has more than {MAX_HEADERS_BYTES} bytes")
+    return line.decode("ascii", "replace")

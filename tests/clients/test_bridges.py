@@ -1,0 +1,61 @@
+"""Do clients as they are published work with a bridge? One for each protocol, in front of a node, where all models are."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.demo.stage import Stage
+from tests.clients.conftest import MODELS, run
+from tests.clients.test_clients import CALL, read
+from tests.clients.tried import CLIENTS, Client
+from tests.swarm.nodes import Node
+
+pytestmark = pytest.mark.clients
+
+ANSWERING = {
+    "with_anthropic.py": "anthropic",
+    "with_ai_sdk_anthropic.mjs": "anthropic",
+    "with_ai_sdk_responses.mjs": "responses",
+    "with_ai_sdk.mjs": "openai",
+    "with_huggingface_hub.py": "openai",
+}
+"""Script → the protocol of the bridge that it asks; the others ask for more than one protocol."""
+
+Bridge = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def bridge(asked: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bridge]:
+    """Return the URL of a bridge that speaks a protocol."""
+    models = [word for name in MODELS for word in ("--model", name)]
+    with Stage(tmp_path_factory.mktemp("bridges")) as stage:
+        urls: dict[str, str] = {}
+
+        def start(dialect: str) -> str:
+            if dialect not in urls:
+                words = ("--dialect", dialect, "--upstream", asked.http, *models)
+                actor = stage.start(dialect, "node", "bridge", *words)
+                urls[dialect] = f"http://{actor.fields[dialect]}"
+            return urls[dialect]
+
+        yield start
+
+
+@pytest.mark.parametrize("client", [c for c in CLIENTS if c.script in ANSWERING], ids=str)
+def test_a_client_sees_at_a_bridge_what_it_sees_at_a_node(
+    client: Client, bridge: Bridge, tmp_path: Path
+) -> None:
+    seen = run(client, bridge(ANSWERING[client.script]), home=tmp_path)
+    told: dict[str, Any] = seen.get("responses") or {
+        "text": seen["chat"],
+        "deltas": seen["stream"],
+        "calls": seen["tools"],
+    }
+    assert told["text"].strip()
+    assert len([piece for piece in told["deltas"] if piece]) >= 3
+    assert read(told["calls"]) == [CALL, CALL]
+    assert set(seen.get("models", ())) <= set(MODELS)
+    assert seen["unknown"]["raised"] == client.unknown
+    assert seen["broken"]["raised"] == client.broken

@@ -1,0 +1,171 @@
+"""Which clients are tried, in which version, and what each does with a node? The documentation's table is made of this."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SCRIPTS = Path(__file__).parent / "scripts"
+NPM = Path(__file__).parent / "npm"
+
+KINDS = (
+    "models",
+    "chat",
+    "stream",
+    "completion",
+    "tools",
+    "responses",
+    "embeddings",
+    "tokens",
+    "speech",
+)
+"""What may be asked; every client also asks for a model that nobody has, and for one whose worker dies."""
+
+_OPENAI = tuple(kind for kind in KINDS if kind != "tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One client as it is published. `script` asks for what is `tried`.
+
+    A model that nobody has is its error `unknown`, a stream that breaks off its error `broken`.
+    """
+
+    package: str
+    script: str
+    tried: tuple[str, ...]
+    unknown: str
+    broken: str
+    environment: str = "clients"
+    speaks: str = "OpenAI"
+
+    @property
+    def version(self) -> str:
+        """What the lock of its environment says."""
+        if self.environment == "npm":
+            lock = json.loads((NPM / "package-lock.json").read_text())
+            return str(lock["packages"][f"node_modules/{self.package}"]["version"])
+        lock = (ROOT / f"requirements-{self.environment}.lock").read_text()
+        [version] = set(re.findall(rf"^{re.escape(self.package)}==([^ ;\\]+)", lock, re.MULTILINE))
+        return version
+
+    @property
+    def language(self) -> str:
+        """What its users write."""
+        return "JavaScript" if self.environment == "npm" else "Python"
+
+    def __str__(self) -> str:
+        name = Path(self.script).stem.removeprefix("with_")
+        return f"{name}-{self.version}" + ("-npm" if self.environment == "npm" else "")
+
+
+CLIENTS = (
+    Client("openai", "with_openai.py", _OPENAI, "NotFoundError", "APIError", "clients-new"),
+    Client("openai", "with_openai.py", _OPENAI, "NotFoundError", "APIError"),
+    Client("openai", "with_openai.mjs", _OPENAI, "NotFoundError", "APIError", "npm"),
+    Client(
+        "anthropic",
+        "with_anthropic.py",
+        ("models", "chat", "stream", "tools", "tokens"),
+        "NotFoundError",
+        "APIStatusError",
+        speaks="Anthropic",
+    ),
+    Client(
+        "text-generation",
+        "with_text_generation.py",
+        ("chat", "stream", "completion"),
+        "ValidationError",
+        "IncompleteGenerationError",
+        speaks="TGI",
+    ),
+    Client(
+        "huggingface-hub",
+        "with_huggingface_hub_tgi.py",
+        ("stream", "completion"),
+        "ValidationError",
+        "IncompleteGenerationError",
+        "clients-new",
+        speaks="TGI",
+    ),
+    Client(
+        "huggingface-hub",
+        "with_huggingface_hub_tgi.py",
+        ("stream", "completion"),
+        "ValidationError",
+        "IncompleteGenerationError",
+        speaks="TGI",
+    ),
+    Client(
+        "huggingface-hub",
+        "with_huggingface_hub.py",
+        ("chat", "stream", "tools"),
+        "HfHubHTTPError",
+        "UnknownError",
+        "clients-new",
+    ),
+    Client(
+        "huggingface-hub",
+        "with_huggingface_hub.py",
+        ("chat", "stream", "tools"),
+        "HfHubHTTPError",
+        "UnknownError",
+    ),
+    Client(
+        "llama-stack-client",
+        "with_llama_stack.py",
+        ("models", "chat", "stream", "tools"),
+        "NotFoundError",
+        "RemoteProtocolError",
+    ),
+    Client(
+        "langchain-openai",
+        "with_langchain.py",
+        ("chat", "stream", "tools", "responses", "embeddings"),
+        "OpenAIModelNotFoundError",
+        "APIError",
+    ),
+    Client(
+        "litellm",
+        "with_litellm.py",
+        ("chat", "stream", "tools", "embeddings", "speech"),
+        "NotFoundError",
+        "MidStreamFallbackError",
+    ),
+    Client("llm", "with_llm.py", ("chat", "stream"), "exit code 1", "exit code 1"),
+    Client(
+        "@ai-sdk/openai-compatible",
+        "with_ai_sdk.mjs",
+        ("chat", "stream", "tools", "embeddings"),
+        "AI_APICallError",
+        "Object",
+        "npm",
+    ),
+    Client(
+        "@ai-sdk/openai",
+        "with_ai_sdk_responses.mjs",
+        ("responses",),
+        "AI_APICallError",
+        "Object",
+        "npm",
+    ),
+    Client(
+        "@ai-sdk/anthropic",
+        "with_ai_sdk_anthropic.mjs",
+        ("chat", "stream", "tools"),
+        "AI_APICallError",
+        "Object",
+        "npm",
+        speaks="Anthropic",
+    ),
+    Client(
+        "@huggingface/inference",
+        "with_huggingface_inference.mjs",
+        ("chat", "stream", "completion"),
+        "ProviderApiError",
+        "ProviderApiError",
+        "npm",
+        speaks="TGI",
+    ),
+)

@@ -1,0 +1,38 @@
+"""A copy of the tree with files more, in which commands and tests run: whatever is added by a file is shown on one."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+COPIED = ("bench", "docs", "node", "registry", "router", "scripts", "tests")
+
+
+def tree_with(copy: Path, files: dict[str, str]) -> Path:
+    """Copy the sources to an empty folder, with some files more."""
+    for folder in COPIED:
+        ignored = shutil.ignore_patterns("__pycache__", "node_modules", ".*")
+        shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
+    for file in ROOT.iterdir():
+        if file.is_file() and not file.name.startswith("."):
+            shutil.copy(file, copy)
+    for path, text in files.items():
+        assert not (copy / path).exists(), path
+        (copy / path).write_text(text)
+    return copy
+
+
+def run(tree: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in a tree."""
+    command = [sys.executable, *words]
+    environment = {**os.environ, "PYTHONPATH": str(tree), **variables}
+    return subprocess.run(
+        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+def held_to(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run tests in a tree."""
+    return run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words)

@@ -1,0 +1,228 @@
+"""`modelvine attach`: what it says of what it finds, what it asks of the node, and how it ends."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.node.cli.conftest import Ended, Modelvine
+from tests.node.cli.stand_in import Said, StandIn
+
+Start = Callable[..., StandIn]
+
+RECOGNISE = "POST_/api/v1/recognise"
+REGISTER = "POST_/api/v0/ai/model/register"
+UNREGISTER = "POST_/api/v0/ai/model/unregister"
+OK = Said({"code": 0, "message": "ok"})
+NO = {"dialect": "tgi_http", "asked": "GET /info", "came": "404", "recognised": False}
+YES = {
+    "dialect": "openai_http",
+    "asked": "GET /v1/models",
+    "came": "200, 2 models, Ollama",
+    "recognised": True,
+}
+FOUND = {
+    "dialect": "openai_http",
+    "api": "http://127.0.0.1:11434",
+    "software": "Ollama",
+    "models": [{"name": "llama3:latest"}, {"name": "/m/Tiny.gguf", "type": 3}],
+}
+SEEN = Said({"code": 0, "message": "ok", "tries": [NO, YES], "found": FOUND})
+LEARNED = Said({"code": 0, "message": "ok", "learned": [{"software": "Ollama", "context": 4096}]})
+
+
+def ended_by(number: int, server: StandIn, *, after: int) -> threading.Thread:
+    """Send this process a signal once the node has heard so many requests."""
+
+    def wait() -> None:
+        while len(server.heard) < after:
+            threading.Event().wait(0.01)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_all_models_are_registered_and_withdrawn_at_the_end(
+    modelvine: Modelvine, node: Start, number: int
+) -> None:
+    server = node(**{RECOGNISE: SEEN, REGISTER: LEARNED, UNREGISTER: OK})
+    before = signal.getsignal(number)
+    thread = ended_by(number, server, after=3)
+    ended = modelvine(
+        "attach", "127.0.0.1:11434", "--project", "home", "--capacity", "2", "--header", "x-key: secret-1",
+    )  # fmt: skip
+    thread.join()
+    assert ended.code == 0
+    assert signal.getsignal(number) is before
+    looked, one, two, *left = [heard.body for heard in server.heard]
+    assert looked == {"api": "127.0.0.1:11434", "dialect": "", "headers": {"x-key": "secret-1"}}
+    common = {
+        "project": "home",
+        "cid": "11434",
+        "api": "http://127.0.0.1:11434",
+        "dialect": "openai_http",
+        "capacity": 2,
+        "headers": {"x-key": "secret-1"},
+    }
+    assert one == {**common, "model": "llama3:latest", "type": 0}
+    assert two == {**common, "model": "Tiny", "worker_model": "/m/Tiny.gguf", "type": 3}
+    assert [body for body in left if "model" in body] == [
+        {"project": "home", "model": name, "cid": "11434"} for name in ("llama3:latest", "Tiny")
+    ]
+    assert ended.out.splitlines() == [
+        "looking at 127.0.0.1:11434",
+        "  no   tgi: GET /info: 404",
+        "  yes  openai: GET /v1/models: 200, 2 models, Ollama",
+        "registered home/llama3:latest, replica 11434: Ollama; 4,096 tokens",
+        "registered home/Tiny, replica 11434: Ollama; 4,096 tokens",
+        "watching it; Ctrl-C withdraws what is registered",
+        "withdrew home/llama3:latest",
+        "withdrew home/Tiny",
+    ]
+    assert "secret-1" not in ended.out + ended.err
+
+
+def watched(
+    modelvine: Modelvine, server: StandIn, *, then: Callable[[], None], until: Callable[[], bool]
+) -> Ended:
+    """Attach, do something to the node once both models are registered, and end when something has come of it."""
+
+    def play() -> None:
+        pause = threading.Event()
+        while len(server.heard) < 3:
+            pause.wait(0.01)
+        then()
+        while not until():
+            pause.wait(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    ended = modelvine("attach", "127.0.0.1:11434", "--project", "p", "--every", "0.05")
+    thread.join()
+    return ended
+
+
+def asked(server: StandIn, path: str) -> list[str]:
+    return [heard.body["model"] for heard in server.heard if heard.path.endswith(path)]
+
+
+def test_a_worker_that_is_gone_is_withdrawn_and_one_that_is_back_registered_again(
+    modelvine: Modelvine, node: Start
+) -> None:
+    server = node(**{RECOGNISE: SEEN, REGISTER: LEARNED, UNREGISTER: OK})
+    path = RECOGNISE.replace("_", " ", 1)
+
+    def gone() -> None:
+        nothing = {**YES, "came": "nothing listens there", "recognised": False}
+        server.answers[path] = Said({"code": 0, "tries": [nothing], "found": None})
+        while len(asked(server, "/unregister")) < 2:
+            threading.Event().wait(0.01)
+        server.answers[path] = SEEN
+
+    ended = watched(
+        modelvine, server, then=gone, until=lambda: len(asked(server, "/register")) == 4
+    )
+    assert ended.code == 0
+    assert "nothing listens there: the worker is gone" in ended.out
+    assert "the worker is back" in ended.out
+    assert len(asked(server, "/unregister")) == 4
+
+
+def test_a_worker_that_is_busy_stays_as_it_is(modelvine: Modelvine, node: Start) -> None:
+    server = node(**{RECOGNISE: SEEN, REGISTER: LEARNED, UNREGISTER: OK})
+    silent = Said({"code": 0, "tries": [{**YES, "recognised": False}], "found": None, "busy": True})
+
+    def busy() -> None:
+        server.answers[RECOGNISE.replace("_", " ", 1)] = silent
+
+    ended = watched(modelvine, server, then=busy, until=lambda: len(server.heard) > 9)
+    assert ended.code == 0
+    assert "gone" not in ended.out
+    assert len(asked(server, "/register")) == len(asked(server, "/unregister")) == 2
+
+
+def test_a_node_that_refuses_for_a_while_is_complained_of_once_and_asked_again(
+    modelvine: Modelvine, node: Start
+) -> None:
+    server = node(**{RECOGNISE: SEEN, REGISTER: LEARNED, UNREGISTER: OK})
+
+    def refuse() -> None:
+        server.answers[RECOGNISE.replace("_", " ", 1)] = Said({"message": "in trouble"}, status=500)
+
+    ended = watched(modelvine, server, then=refuse, until=lambda: len(server.heard) > 9)
+    assert ended.code == 0
+    assert ended.out.count("in trouble") == 1
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "soon", "nan", "inf"])
+def test_looks_take_some_time(modelvine: Modelvine, seconds: str) -> None:
+    assert modelvine("attach", "127.0.0.1:1", "--every", seconds).code == 2
+
+
+def test_where_nothing_is_it_says_so(modelvine: Modelvine, node: Start) -> None:
+    nothing = {**NO, "came": "nothing listens there"}
+    node(**{RECOGNISE: Said({"code": 0, "tries": [nothing, nothing], "found": None})})
+    ended = modelvine("attach", "http://127.0.0.1:9")
+    assert ended.code == 1
+    assert ended.err == (
+        "modelvine: nothing listens at http://127.0.0.1:9: start the worker, or name another port\n"
+    )
+
+
+def test_where_nothing_is_recognised_it_says_what_was_tried(
+    modelvine: Modelvine, node: Start
+) -> None:
+    node(
+        **{RECOGNISE: Said({"code": 0, "tries": [NO, {**YES, "recognised": False}], "found": None})}
+    )
+    ended = modelvine("attach", "http://127.0.0.1:9")
+    assert ended.code == 1
+    assert "GET /info (404), GET /v1/models (200, 2 models, Ollama)" in ended.err
+    assert "--dialect" in ended.err
+
+
+def test_a_worker_that_names_no_model_needs_one_named(modelvine: Modelvine, node: Start) -> None:
+    mute = Said({"code": 0, "tries": [YES], "found": {**FOUND, "models": []}})
+    server = node(**{RECOGNISE: mute, REGISTER: OK, UNREGISTER: OK})
+    ended = modelvine("attach", "127.0.0.1:1")
+    assert ended.code == 1
+    assert "--model NAME" in ended.err
+    thread = ended_by(signal.SIGINT, server, after=3)
+    ended = modelvine("attach", "127.0.0.1:1", "--model", "own", "--cid", "")
+    thread.join()
+    assert ended.code == 0
+    assert server.heard[2].body["model"] == "own"
+    assert server.heard[2].body["cid"] == ""
+    assert "it says nothing of itself" in ended.out
+
+
+def test_what_the_node_refuses_is_told_and_nothing_is_left(
+    modelvine: Modelvine, node: Start
+) -> None:
+    refused = Said({"code": 1001, "message": "too many models"}, status=400)
+    server = node(**{RECOGNISE: SEEN, REGISTER: refused, UNREGISTER: OK})
+    ended = modelvine("attach", "127.0.0.1:1")
+    assert ended.code == 1
+    assert "too many models" in ended.err
+    assert [heard.path for heard in server.heard] == [
+        "/api/v1/recognise",
+        "/api/v0/ai/model/register",
+    ]
+
+
+def test_a_node_that_keeps_the_models_is_told_of_with_the_command_that_withdraws_them(
+    modelvine: Modelvine, node: Start
+) -> None:
+    down = Said({"code": 5000, "message": "the store is down"}, status=500)
+    server = node(**{RECOGNISE: SEEN, REGISTER: OK, UNREGISTER: down})
+    thread = ended_by(signal.SIGINT, server, after=3)
+    ended = modelvine("attach", "127.0.0.1:1", "--project", "p")
+    thread.join()
+    assert ended.code == 1
+    assert "modelvine unregister p llama3:latest --cid 1" in ended.err

@@ -1,0 +1,63 @@
+"""Every error of ours has a status and a type that Anthropic's clients know."""
+
+import orjson
+import pytest
+
+from node.faces.anthropic.errors import broken, refused, status_of, type_of
+from node.faces.errors import TABLE, WrongParameter, refusal
+from router.errors import Looped, NoCapacity, UnknownModel, WorkerRejected
+from router.hearing import Failure
+
+KNOWN = {
+    "invalid_request_error", "authentication_error", "billing_error", "permission_error", "not_found_error", "conflict_error",
+    "request_too_large", "rate_limit_error", "timeout_error", "api_error", "overloaded_error",
+}  # fmt: skip
+OWN = {400, 403, 404, 405, 408, 413, 414, 415, 417, 429, 431, 500, 504, 529}
+
+
+@pytest.mark.parametrize("row", TABLE.values(), ids=lambda row: row.reason)
+def test_every_row(row):
+    assert type_of(row.status) in KNOWN
+    assert status_of(row.status) in OWN
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (WrongParameter("x", param="y"), 400, "invalid_request_error"),
+        (UnknownModel("none"), 404, "not_found_error"),
+        (WorkerRejected(422, b'{"detail":"no"}'), 400, "invalid_request_error"),
+        (WorkerRejected(401, b'{"error":{"message":"no"}}'), 401, "authentication_error"),
+    ],
+)
+def test_refusals(error, status, kind):
+    said = refused(refusal(error), "r1")
+    assert said.status == status
+    assert said.body["type"] == "error"
+    assert said.body["error"]["type"] == kind
+    assert said.body["error"]["message"]
+    assert said.body["request_id"] == said.headers["request-id"] == "r1"
+
+
+def test_when_to_come_back_is_kept():
+    said = refused(refusal(NoCapacity("llama", retry_after=3)), "r1")
+    assert (said.status, said.headers["retry-after"]) == (429, "3")
+
+
+def test_what_fails_again_is_not_to_be_tried_again():
+    assert refused(refusal(Looped("round")), "r1").headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (Failure("x", "server_error", "answer_broken"), "api_error"),
+        (Failure("x", "server_error", "nobody_serves"), "overloaded_error"),
+        (Failure("x", "rate_limit_error", "unheard-of"), "rate_limit_error"),
+        (Failure("x", "novel", ""), "api_error"),
+    ],
+)
+def test_failures_in_a_stream(failure, kind):
+    name, data, *_ = broken(failure, "r1").split(b"\n")
+    assert name == b"event: error"
+    assert orjson.loads(data.removeprefix(b"data: "))["error"] == {"type": kind, "message": "x"}

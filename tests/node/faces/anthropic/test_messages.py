@@ -1,0 +1,212 @@
+"""Turns of blocks become messages: texts, images, documents, calls of tools and what came of them."""
+
+import pytest
+
+from node.faces.anthropic.messages import FAILED, MAX_URL_CHARACTERS, messages_of
+from tests.router.canonical.hostile import outcome
+
+PNG = {"type": "base64", "media_type": "image/png", "data": "aGVsbG8="}
+IMAGE = {"type": "image", "source": PNG}
+SHOWN = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
+USE = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Paris"}}
+CALL = {
+    "id": "toolu_1",
+    "type": "function",
+    "function": {"name": "weather", "arguments": '{"city":"Paris"}'},
+}
+
+
+def text(words: str) -> dict[str, object]:
+    return {"type": "text", "text": words}
+
+
+def result(content=None, **fields) -> dict[str, object]:
+    said = {} if content is None else {"content": content}
+    return {"type": "tool_result", "tool_use_id": "toolu_1", **said, **fields}
+
+
+def user(*blocks):
+    return messages_of({"messages": [{"role": "user", "content": list(blocks)}]})
+
+
+def assistant(*blocks):
+    return messages_of({"messages": [{"role": "assistant", "content": list(blocks)}]})
+
+
+def fault(content, role="user", **fields) -> str | None:
+    asked = {"messages": [{"role": role, "content": content}], **fields}
+    return outcome(lambda: messages_of(asked))[1]
+
+
+def test_texts():
+    assert user(text("a"), text(""), text("b")) == [{"role": "user", "content": "a\nb"}]
+
+
+@pytest.mark.parametrize("system", ["Be brief.", [text("Be"), text("brief.")]])
+def test_the_system_speaks_first(system):
+    first, second = messages_of({"system": system, "messages": [{"role": "user", "content": "hi"}]})
+    assert first["role"] == "system"
+    assert first["content"] in ("Be brief.", "Be\nbrief.")
+    assert second == {"role": "user", "content": "hi"}
+
+
+def test_a_word_of_the_system_in_the_middle_stays_there():
+    said = messages_of(
+        {
+            "messages": [
+                {"role": "user", "content": "hi"},
+                {"role": "system", "content": "Now in French."},
+                {"role": "user", "content": "go on"},
+            ]
+        }
+    )
+    assert [message["role"] for message in said] == ["user", "system", "user"]
+
+
+def test_turns_of_one_side_are_one():
+    said = messages_of(
+        {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": [text("b")]}]}
+    )
+    assert said == [{"role": "user", "content": "a\nb"}]
+
+
+def test_images():
+    linked = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+    assert user(IMAGE, text("What is it?"), linked) == [
+        {
+            "role": "user",
+            "content": [
+                SHOWN,
+                text("What is it?"),
+                {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
+            ],
+        }
+    ]
+
+
+def test_documents_of_text_and_results_of_searches():
+    plain = {"type": "text", "media_type": "text/plain", "data": "It rains."}
+    inner = {"type": "content", "content": [text("One."), IMAGE]}
+    found = {"type": "search_result", "title": "T", "source": "S", "content": [text("Found.")]}
+    (said,) = user({"type": "document", "title": "Weather", "source": plain}, found)
+    assert said["content"] == "Weather\nIt rains.\nT\nS\nFound."
+    (said,) = user({"type": "document", "source": inner})
+    assert said["content"] == [text("One."), SHOWN]
+
+
+def test_calls_and_thoughts_of_the_assistant():
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "x"}
+    hidden = {"type": "redacted_thinking", "data": "…"}
+    assert assistant(thought, hidden, text("Let me "), text("see."), USE) == [
+        {
+            "role": "assistant",
+            "content": "Let me see.",
+            "reasoning_content": "Hm.",
+            "tool_calls": [CALL],
+        }
+    ]
+    assert assistant(USE) == [{"role": "assistant", "content": None, "tool_calls": [CALL]}]
+
+
+def test_what_tools_said_comes_before_the_rest():
+    tool = {"role": "tool", "tool_call_id": "toolu_1", "content": "15 °C"}
+    assert user(result("15 °C")) == [tool]
+    assert user(result([text("15 °C")]), text("And now?")) == [
+        tool,
+        {"role": "user", "content": "And now?"},
+    ]
+    assert user(result()) == [tool | {"content": ""}]
+
+
+def test_a_tool_that_failed_says_so():
+    assert user(result("no network", is_error=True))[0]["content"] == f"{FAILED}no network"
+
+
+def test_images_of_tools_follow_in_the_users_words():
+    tool, shown = user(result([text("A map."), IMAGE]), text("Where?"))
+    assert tool["content"] == "A map.\n(Images follow: 1.)"
+    head, image, rest = shown["content"]
+    assert (shown["role"], image, rest) == ("user", SHOWN, text("Where?"))
+    assert "toolu_1" in head["text"]
+
+
+@pytest.mark.parametrize(
+    ("content", "param"),
+    [
+        (None, "messages[0].content"),
+        (7, "messages[0].content"),
+        ([7], "messages[0].content[0]"),
+        ([{}], "messages[0].content[0].type"),
+        ([{"type": "video"}], "messages[0].content[0].type"),
+        ([USE], "messages[0].content[0].type"),
+        ([{"type": "text"}], "messages[0].content[0].text"),
+        ([text("a"), {"type": "image"}], "messages[0].content[1].source.type"),
+        ([{"type": "image", "source": 7}], "messages[0].content[0].source"),
+        (
+            [{"type": "image", "source": PNG | {"media_type": "image/svg+xml"}}],
+            "messages[0].content[0].source.media_type",
+        ),
+        (
+            [{"type": "image", "source": PNG | {"data": 'x" onload="'}}],
+            "messages[0].content[0].source.data",
+        ),
+        (
+            [{"type": "image", "source": PNG | {"data": "hé"}}],
+            "messages[0].content[0].source.data",
+        ),
+        (
+            [{"type": "image", "source": {"type": "url", "url": "file:///etc/passwd"}}],
+            "messages[0].content[0].source.url",
+        ),
+        (
+            [{"type": "image", "source": {"type": "url", "url": "x" * (MAX_URL_CHARACTERS + 1)}}],
+            "messages[0].content[0].source.url",
+        ),
+        (
+            [{"type": "image", "source": {"type": "file", "file_id": "file_1"}}],
+            "messages[0].content[0].source.type",
+        ),
+        (
+            [{"type": "document", "source": PNG | {"media_type": "application/pdf"}}],
+            "messages[0].content[0].source.type",
+        ),
+        (
+            [{"type": "document", "source": {"type": "text", "data": "a"}, "citations": {"enabled": True}}],
+            "messages[0].content[0].citations",
+        ),
+        ([result(7)], "messages[0].content[0].content"),
+        ([result([result()])], "messages[0].content[0].content[0].type"),
+        ([result(is_error="yes")], "messages[0].content[0].is_error"),
+        ([{"type": "tool_result"}], "messages[0].content[0].tool_use_id"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(content, param):
+    assert fault(content) == param
+
+
+@pytest.mark.parametrize(
+    ("block", "param"),
+    [
+        (IMAGE, "type"),
+        ({"type": "server_tool_use", "id": "x", "name": "web_search", "input": {}}, "type"),
+        (USE | {"input": "x"}, "input"),
+        (USE | {"id": ""}, "id"),
+        (USE | {"name": None}, "name"),
+        ({"type": "thinking"}, "thinking"),
+    ],
+)
+def test_what_is_wrong_with_an_assistants_words(block, param):
+    assert fault([block], role="assistant") == f"messages[0].content[0].{param}"
+
+
+@pytest.mark.parametrize(
+    "messages", [None, [], {}, "hi", [7], [{"role": "tool", "content": ""}], [{"content": "hi"}]]
+)
+def test_messages_that_are_none(messages):
+    param = outcome(lambda: messages_of({"messages": messages}))[1]
+    assert param in ("messages", "messages[0]", "messages[0].role")
+
+
+def test_the_system_says_texts_only():
+    assert fault("hi", system=[IMAGE]) == "system[0].type"
+    assert fault("hi", system=7) == "system"

@@ -1,0 +1,119 @@
+"""The output grows item by item, and its events tell all of it."""
+
+import pytest
+
+from node.faces.responses import output
+from node.faces.responses.output import MAX_ITEMS, Output
+from router.errors import WorkerFailed
+from router.hearing import CallPart, Failure, Thought
+from router.rendering import Delta, End
+from router.usage import Usage
+
+
+def hear(*heard):
+    """Hear an answer to its end; return the output and its events."""
+    told = Output("a", {})
+    events = [said for event in heard for said in told.hear(event)]
+    return told, events + list(told.finish())
+
+
+def kinds(events):
+    return [str(event["type"]).removeprefix("response.") for event in events]
+
+
+PART = ["output_item.added", "content_part.added"]
+
+
+def test_a_text_is_opened_grows_and_is_closed():
+    told, events = hear(Delta("Hel"), Delta("lo"), End("stop"), Usage(5, 6))
+    assert kinds(events) == [
+        *PART,
+        "output_text.delta",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+    ]
+    [message] = told.said()
+    part = {"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}
+    assert (message["status"], message["content"]) == ("completed", [part])
+    assert (events[0]["item"]["content"], events[0]["item"]["status"]) == ([], "in_progress")
+    assert events[-1]["item"] == message
+    assert (told.reason, told.usage) == ("stop", Usage(5, 6))
+
+
+def test_thoughts_end_where_the_text_begins():
+    told, events = hear(Thought("hm"), Delta("ho"))
+    thought = [*PART, "reasoning_text.delta", "reasoning_text.done"]
+    assert kinds(events)[:6] == [*thought, "content_part.done", "output_item.done"]
+    assert [item["type"] for item in told.said()] == ["reasoning", "message"]
+
+
+def test_parts_of_calls_may_come_by_turns():
+    parts = [
+        CallPart(0, "c0", "look", '{"a"'),
+        CallPart(1, "", "wait", ""),
+        CallPart(0, "", "", ":1}"),
+        CallPart(1, "", "", "{}"),
+    ]
+    told, events = hear(Delta("See"), *parts, End("tool_calls"))
+    _, look, wait = told.said()
+    assert (look["call_id"], look["name"], look["arguments"]) == ("c0", "look", '{"a":1}')
+    assert (wait["call_id"], wait["arguments"]) == ("call_a0002", "{}")
+    assert kinds(events)[-4:] == ["function_call_arguments.done", "output_item.done"] * 2
+    assert [event["output_index"] for event in events[-4:]] == [1, 1, 2, 2]
+
+
+def test_a_call_has_the_name_that_its_caller_knows():
+    told = Output("a", {"vines__look": {"name": "look", "namespace": "vines"}})
+    events = list(told.hear(CallPart(0, "c", "vines__look", "{}"))) + list(told.finish())
+    [call] = told.said()
+    assert (call["name"], call["namespace"]) == ("look", "vines")
+    assert events[-2]["name"] == "look"
+
+
+def test_a_text_after_calls_is_an_item_of_its_own():
+    told, _ = hear(Delta("a"), CallPart(0, "c", "look", "{}"), Delta("b"))
+    assert [item["type"] for item in told.said()] == ["message", "function_call", "message"]
+
+
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+def test_of_a_cut_answer_the_last_item_is_incomplete(reason):
+    told, _ = hear(Thought("hm"), Delta("ho"), End(reason))
+    assert [item["status"] for item in told.said()] == ["completed", "incomplete"]
+
+
+def test_what_says_nothing_is_an_empty_text():
+    told, events = hear(End("stop"))
+    [message] = told.said()
+    assert message["content"][0]["text"] == ""
+    assert "output_text.delta" not in kinds(events)
+
+
+def test_what_broke_off_is_incomplete():
+    told = Output("a", {})
+    for heard in (Thought("hm"), Delta("ho")):
+        assert list(told.hear(heard))
+    assert [item["status"] for item in told.said()] == ["completed", "incomplete"]
+
+
+def test_other_choices_and_failures_say_nothing():
+    others = [Delta("x", 1), Thought("x", 1), CallPart(0, "", "", "", 1), End("length", 1)]
+    told, events = hear(*others, Failure("m", "t", "c"))
+    assert (told.reason, len(events)) == (None, len(hear()[1]))
+
+
+def test_ids_are_their_own():
+    told, _ = hear(Thought("hm"), Delta("ho"), CallPart(0, "", "look", ""))
+    assert [item["id"] for item in told.said()] == ["rs_a0000", "msg_a0001", "fc_a0002"]
+
+
+def test_an_output_has_so_many_items_at_most():
+    with pytest.raises(WorkerFailed, match="items"):
+        hear(*(CallPart(n, "", "look", "") for n in range(MAX_ITEMS + 1)))
+
+
+def test_an_output_has_so_many_characters_at_most(monkeypatch):
+    monkeypatch.setattr(output, "MAX_CHARACTERS", 4)
+    with pytest.raises(WorkerFailed, match="characters"):
+        hear(Delta("four"), Delta("!"))

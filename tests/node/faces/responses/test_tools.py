@@ -1,0 +1,127 @@
+"""Functions are offered as a chat offers them; tools that a server would run are refused."""
+
+import pytest
+
+from node.faces.responses import tools
+from node.faces.responses.tools import functions, repeated
+from router.canonical import MAX_TOOLS
+from router.errors import BadRequest, WorkerUnable
+
+LOOK = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": None}
+WAIT = {"type": "function", "name": "wait"}
+
+
+def offered(fields):
+    return tools.offered(fields, functions(fields))
+
+
+def nested(name, **more):
+    return {"type": "function", "function": {"name": name, **more}}
+
+
+def test_functions_are_nested():
+    said = offered({"tools": [LOOK, WAIT], "parallel_tool_calls": False})
+    assert said == {
+        "tools": [nested("look", parameters={"type": "object"}), nested("wait")],
+        "parallel_tool_calls": False,
+    }
+
+
+def test_functions_of_a_namespace_are_called_after_it():
+    vines = {"type": "namespace", "name": "vines", "description": "x", "tools": [WAIT, LOOK]}
+    fields = {"tools": [WAIT, vines]}
+    names = [tool["function"]["name"] for tool in offered(fields)["tools"]]
+    assert names == ["wait", "vines__wait", "vines__look"]
+    found = functions(fields)
+    assert found["vines__wait"].called == {"name": "wait", "namespace": "vines"}
+    assert found["vines__wait"].unheard == {"tools.description": "x"}
+    assert (found["wait"].called, found["wait"].unheard) == ({"name": "wait"}, {})
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", "required"])
+def test_a_word_is_the_same_in_a_chat(choice):
+    assert offered({"tools": [WAIT], "tool_choice": choice})["tool_choice"] == choice
+
+
+def test_one_function_may_be_named():
+    said = offered({"tools": [LOOK, WAIT], "tool_choice": WAIT})
+    assert said["tool_choice"] == nested("wait")
+
+
+def test_only_some_may_be_allowed():
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [WAIT]}
+    said = offered({"tools": [LOOK, WAIT], "tool_choice": allowed})
+    assert said == {"tools": [nested("wait")], "tool_choice": "required"}
+
+
+def test_without_tools_nothing_is_said_of_them():
+    assert offered({"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}) == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": {}}, "tools"),
+        ({"tools": 7}, "tools"),
+        ({"tools": [WAIT] * (MAX_TOOLS + 1)}, "tools"),
+        ({"tools": ["look"]}, "tools[0]"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [WAIT, WAIT]}, "tools[1].name"),
+        ({"tools": [{"type": "namespace", "tools": [WAIT]}]}, "tools[0].name"),
+        ({"tools": [{"type": "namespace", "name": "a", "tools": WAIT}]}, "tools[0].tools"),
+        (
+            {"tools": [{"type": "namespace", "name": "a", "tools": [WAIT, {}]}]},
+            "tools[0].tools[1]",
+        ),
+        ({"tools": [WAIT | {"description": 7}]}, "tools[0].description"),
+        ({"tools": [WAIT | {"parameters": "x"}]}, "tools[0].parameters"),
+        ({"tools": [WAIT | {"strict": "yes"}]}, "tools[0].strict"),
+        ({"tools": [WAIT], "parallel_tool_calls": "no"}, "parallel_tool_calls"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "any"}, "tool_choice"),
+        ({"tool_choice": []}, "tool_choice"),
+        ({"tools": [WAIT], "tool_choice": LOOK}, "tool_choice.name"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+        (
+            {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [LOOK]}},
+            "tool_choice.tools[0].name",
+        ),
+        (
+            {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [7]}},
+            "tool_choice.tools[0]",
+        ),
+    ],
+)
+def test_a_fault_is_named_by_its_place(fields, param):
+    with pytest.raises(BadRequest) as wrong:
+        offered(fields)
+    assert wrong.value.param == param
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["web_search", "file_search", "code_interpreter", "mcp", "computer_use_preview", "custom"],
+)
+def test_what_a_server_would_run_is_refused(kind):
+    with pytest.raises(WorkerUnable, match=kind) as unable:
+        offered({"tools": [WAIT, {"type": kind}]})
+    assert unable.value.param == "tools[1].type"
+    with pytest.raises(WorkerUnable) as unable:
+        offered({"tools": [WAIT], "tool_choice": {"type": kind}})
+    assert unable.value.param == "tool_choice.type"
+
+
+def test_namespaces_hold_no_namespaces_and_share_the_limit():
+    inner = {"type": "namespace", "name": "b", "tools": [WAIT]}
+    with pytest.raises(WorkerUnable) as unable:
+        functions({"tools": [{"type": "namespace", "name": "a", "tools": [inner]}]})
+    assert unable.value.param == "tools[0].tools[0].type"
+    many = [WAIT | {"name": str(number)} for number in range(MAX_TOOLS)]
+    with pytest.raises(BadRequest, match="at most"):
+        functions({"tools": [WAIT, {"type": "namespace", "name": "a", "tools": many}]})
+
+
+def test_the_answer_repeats_them():
+    assert repeated({}) == {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}
+    said = repeated({"tools": [LOOK], "tool_choice": "none", "parallel_tool_calls": False})
+    assert said == {"tools": [LOOK], "tool_choice": "none", "parallel_tool_calls": False}

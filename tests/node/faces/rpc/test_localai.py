@@ -1,0 +1,329 @@
+"""LocalAI at a node: it names the node's face as an external backend, and any worker of the mesh answers."""
+
+import asyncio
+import base64
+import wave
+
+import orjson
+import pytest
+from aiohttp import web
+
+from router.rpc.failures import RpcFailed
+from router.rpc.messages import LOCALAI, message_class
+from tests.node.faces.assembly import until
+from tests.workers.openai_worker import WORDS
+
+SAID = "".join(WORDS)
+STREAMED = "".join(WORDS[1:])  # what the stub leaves to its role chunk
+MESSAGE = message_class("backend.Message")
+
+
+def messages(*said):
+    return [MESSAGE(role=role, content=content) for role, content in said]
+
+
+@pytest.fixture(params=["serving", "asked"])
+async def client(request, mesh, worker, opened, tmp_path):
+    await mesh.one.register(worker)
+    await mesh.knows(mesh.two, "tiny")
+    node = mesh.one if request.param == "serving" else mesh.two
+    made = await opened("localai", LOCALAI, node.context, localai_files=str(tmp_path))
+    assert (await made.ask("LoadModel", Model="tiny")).success
+    return made
+
+
+async def test_it_lives(client):
+    assert (await client.ask("Health")).message == b"OK"
+
+
+async def test_a_model_is_loaded_when_somebody_serves_it(served, opened):
+    client = await opened("localai", LOCALAI, served.context)
+    assert (await client.ask("Status")).state == 0
+    with pytest.raises(RpcFailed) as failed:
+        await client.ask("Predict", Prompt="a")
+    assert failed.value.code == "FAILED_PRECONDITION"
+    assert "LoadModel" in failed.value.words
+    loaded = await client.ask("LoadModel", Model="none")
+    assert (loaded.success, "'none'" in loaded.message) == (False, True)
+    assert (await client.ask("LoadModel", Model="p/tiny", ContextSize=99)).success
+    assert (await client.ask("Status")).state == 2
+    assert (await client.ask("Predict", Prompt="a")).message == SAID.encode()
+
+
+async def test_a_prompt_is_a_completion(client, worker):
+    reply = await client.ask(
+        "Predict", Prompt="Once", Tokens=7, Temperature=0.7, TopP=0.95, TopK=40, Penalty=1.1, Seed=-1,
+        StopPrompts=["END"], LogitBias='{"5":1}',
+    )  # fmt: skip
+    assert reply.message == SAID.encode()
+    received = worker.received[0]
+    assert received.path == "/v1/completions"
+    assert orjson.loads(received.body) == {
+        "model": "tiny", "prompt": "Once", "max_tokens": 7, "temperature": 0.7, "top_p": 0.95, "top_k": 40,
+        "repetition_penalty": 1.1, "stop": ["END"], "logit_bias": {"5": 1},
+    }  # fmt: skip
+
+
+async def test_messages_that_are_to_be_templated_are_a_chat(client, worker):
+    image = base64.b64encode(b"\xff\xd8\xff\xe0 a picture").decode()
+    said = messages(("system", "be kind"), ("user", "hi"))
+    await client.ask("Predict", Messages=said, UseTokenizerTemplate=True, Images=[image])
+    received = worker.received[0]
+    assert received.path == "/v1/chat/completions"
+    first, second = orjson.loads(received.body)["messages"]
+    assert first == {"role": "system", "content": "be kind"}
+    assert second["content"] == [
+        {"type": "text", "text": "hi"},
+        {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{image}"}},
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"Prompt": "a", "LogitBias": "{"},
+        {"Prompt": "a", "Images": ["aGVsbG8="]},
+        {"Messages": messages(("user", "a")), "UseTokenizerTemplate": True, "Images": ["?"]},
+        {"Messages": messages(("system", "a")), "UseTokenizerTemplate": True, "Images": ["aGVsbG8="]},
+    ],
+)  # fmt: skip
+async def test_what_makes_no_sense_is_refused(client, worker, wrong):
+    with pytest.raises(RpcFailed) as failed:
+        await client.ask("Predict", **wrong)
+    assert failed.value.code == "INVALID_ARGUMENT"
+    assert worker.received == []
+
+
+async def test_a_stream_comes_piece_by_piece_and_tells_its_tokens_at_the_end(client, worker):
+    worker.fail(delay_between=0.02)
+    replies = [reply async for reply in client.stream("PredictStream", Prompt="Once")]
+    assert b"".join(reply.message for reply in replies) == STREAMED.encode()
+    assert len(replies) >= 5
+    assert (replies[-1].tokens, replies[-1].prompt_tokens) == (6, 5)
+
+
+@pytest.mark.parametrize("fault", [{"die_after": 3}, {"no_done": True}])
+async def test_a_stream_that_breaks_off_is_a_failure(client, worker, fault):
+    worker.fail(**fault)
+    with pytest.raises(RpcFailed) as failed:
+        _ = [reply async for reply in client.stream("PredictStream", Prompt="Once")]
+    assert failed.value.code == "INTERNAL"
+
+
+async def test_a_caller_who_leaves_is_missed_by_the_worker(client, worker):
+    worker.fail(delay_between=60)
+
+    async def listen():
+        _ = [reply async for reply in client.stream("PredictStream", Prompt="Once")]
+
+    caller = asyncio.ensure_future(listen())
+    await until(lambda: len(worker.received) == 1)
+    caller.cancel()
+    await until(lambda: worker.hung_up == 1)
+
+
+async def test_a_text_has_its_vector(client, worker):
+    reply = await client.ask("Embedding", Embeddings="a")
+    assert list(reply.embeddings) == [0.25, -1.5]
+    assert orjson.loads(worker.received[0].body)["encoding_format"] == "float"
+    await client.ask("Embedding", EmbeddingTokens=[1, 2])
+    assert orjson.loads(worker.received[1].body)["input"] == [1, 2]
+    with pytest.raises(RpcFailed, match="INVALID_ARGUMENT"):
+        await client.ask("Embedding", Prompt="a")
+
+
+class TestKeys:
+    @pytest.fixture
+    async def client(self, served, opened, tmp_path):
+        keys = tmp_path / "keys"
+        keys.write_text("first\n")
+        keys.chmod(0o600)
+        faces = {"default_model": "tiny", "localai_keys": str(keys)}
+        return await opened("localai", LOCALAI, served.context, **faces)
+
+    async def test_a_key_that_is_known_opens_it(self, client):
+        client.said = {"authorization": "Bearer first"}
+        assert (await client.ask("Predict", Prompt="a")).message == SAID.encode()
+        assert [reply async for reply in client.stream("PredictStream", Prompt="a")]
+
+    @pytest.mark.parametrize(
+        "said", [{}, {"authorization": "Bearer x"}, {"authorization": "first"}]
+    )
+    async def test_nothing_else_does(self, client, worker, said):
+        client.said = said
+        for rpc in ("Health", "Predict", "LoadModel", "TTS", "StoresGet", "Status"):
+            with pytest.raises(RpcFailed) as failed:
+                await client.ask(rpc)
+            assert failed.value.code == "UNAUTHENTICATED"
+        with pytest.raises(RpcFailed):
+            _ = [reply async for reply in client.stream("PredictStream", Prompt="a")]
+        assert worker.received == []
+
+
+class TestFiles:
+    async def test_an_image_is_written_where_it_is_wanted(self, client, worker, tmp_path):
+        to = tmp_path / "out.png"
+        asked = {"width": 64, "height": 32, "step": 7, "seed": 3, "positive_prompt": "a cat"}
+        done = await client.ask("GenerateImage", negative_prompt="a dog", dst=str(to), **asked)
+        assert (done.success, to.read_bytes()) == (True, b"hello")
+        assert orjson.loads(worker.received[0].body) == {
+            "model": "tiny", "prompt": "a cat|a dog", "n": 1, "response_format": "b64_json", "size": "64x32",
+            "step": 7, "seed": 3,
+        }  # fmt: skip
+
+    async def test_an_image_may_be_made_of_another(self, client, worker, tmp_path):
+        source, to = tmp_path / "in.PNG", tmp_path / "out.png"
+        source.write_bytes(b"\x89PNG and so on")
+        await client.ask("GenerateImage", positive_prompt="a cat", src=str(source), dst=str(to))
+        received = worker.received[0]
+        assert received.path == "/v1/images/edits"
+        assert b'name="image"; filename="image.png"' in received.body
+        assert b"\x89PNG and so on" in received.body
+        assert to.read_bytes() == b"hello"
+
+    async def test_speech_and_sounds_are_written_too(self, client, worker, tmp_path):
+        to = tmp_path / "out.wav"
+        assert (await client.ask("TTS", text="hi", voice="ann", dst=str(to))).success
+        assert to.read_bytes().startswith(b"RIFF")
+        assert orjson.loads(worker.received[0].body) == {
+            "model": "tiny", "input": "hi", "response_format": "wav", "voice": "ann",
+        }  # fmt: skip
+        await client.ask("SoundGeneration", text="rain", duration=2.5, sample=True, dst=str(to))
+        said = orjson.loads(worker.received[1].body)
+        assert (said["text"], said["duration_seconds"], said["do_sample"]) == ("rain", 2.5, True)
+
+    @pytest.mark.parametrize(
+        "path",
+        ["", "/etc/passwd", "../x", "relative", "{root}/../x", "{root}", "a\0b", "{root}/link/x"],
+    )
+    async def test_paths_elsewhere_are_refused(self, client, worker, tmp_path, path):
+        (tmp_path / "link").symlink_to("/tmp")
+        with pytest.raises(RpcFailed) as failed:
+            await client.ask("TTS", text="hi", dst=path.format(root=tmp_path))
+        assert failed.value.code in ("PERMISSION_DENIED", "INVALID_ARGUMENT")
+        assert worker.received == []
+
+    async def test_without_a_directory_files_are_refused_with_what_to_set(self, served, opened):
+        client = await opened("localai", LOCALAI, served.context, default_model="tiny")
+        for rpc in ("TTS", "SoundGeneration", "GenerateImage", "AudioTranscription"):
+            with pytest.raises(RpcFailed) as failed:
+                await client.ask(rpc, dst="/tmp/x")
+            assert failed.value.code == "FAILED_PRECONDITION"
+            assert "faces.localai_files" in failed.value.words
+
+    async def test_a_directory_that_is_not_there_keeps_the_face_closed(self, served, opened):
+        with pytest.raises(OSError, match="no such directory"):
+            await opened("localai", LOCALAI, served.context, localai_files="/no/such/place")
+
+
+@pytest.fixture
+async def speaking(alone, opened, tmp_path):
+    """A node whose worker answers what a test says it shall, by the end of the path."""
+    answers, asked = {}, {}
+
+    async def answer(request):
+        name = request.path.removeprefix("/v1/").strip("/")
+        asked[name] = await request.read()
+        return web.json_response(answers[name])
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+
+    class Place:
+        url = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"
+
+    await alone.register(Place)
+    faces = {"default_model": "tiny", "localai_files": str(tmp_path)}
+    yield await opened("localai", LOCALAI, alone.context, **faces), answers, asked
+    await runner.cleanup()
+
+
+async def test_documents_are_ranked(speaking):
+    client, answers, asked = speaking
+    found = [{"index": 1, "relevance_score": 0.5}, {"index": 0, "relevance_score": 0}]
+    answers["rerank"] = {"results": found, "usage": {"total_tokens": 9, "prompt_tokens": 9}}
+    told = await client.ask("Rerank", query="q", documents=["a", "b"], top_n=2)
+    assert [(r.index, r.text, r.relevance_score) for r in told.results] == [
+        (1, "b", 0.5),
+        (0, "a", 0),
+    ]
+    assert told.usage.total_tokens == 9
+    assert orjson.loads(asked["rerank"])["documents"] == ["a", "b"]
+
+
+async def test_recordings_are_written_down(speaking, tmp_path):
+    client, answers, asked = speaking
+    recording = tmp_path / "in.wav"
+    with wave.open(str(recording), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(bytes(3200))
+    segments = [{"start": 0.5, "end": 1.25, "text": "hello"}]
+    for name in ("audio/transcriptions", "audio/translations"):
+        answers[name] = {"text": "hello", "segments": segments}
+    for translate in (False, True):
+        told = await client.ask(
+            "AudioTranscription", dst=str(recording), language="en", translate=translate
+        )
+        assert (told.text, told.segments[0].text) == ("hello", "hello")
+        assert (told.segments[0].start, told.segments[0].end) == (500_000_000, 1_250_000_000)
+    assert set(asked) == {"audio/transcriptions", "audio/translations"}
+    assert b'filename="file.wav"' in asked["audio/transcriptions"]
+
+
+async def test_stores_keep_columns(speaking):
+    client, answers, asked = speaking
+    key, value = message_class("backend.StoresKey"), message_class("backend.StoresValue")
+    columns = {"keys": [[1.0, 0.5]], "values": ["a"]}
+    answers["stores/set"] = answers["stores/delete"] = {}
+    answers["stores/get"] = columns
+    answers["stores/find"] = columns | {"similarities": [0.75]}
+    keys = [key(Floats=[1.0, 0.5])]
+    assert (await client.ask("StoresSet", Keys=keys, Values=[value(Bytes=b"a")])).success
+    assert orjson.loads(asked["stores/set"])["values"] == ["a"]
+    assert (await client.ask("StoresDelete", Keys=keys)).success
+    got = await client.ask("StoresGet", Keys=keys)
+    assert (list(got.Keys[0].Floats), got.Values[0].Bytes) == ([1.0, 0.5], b"a")
+    found = await client.ask("StoresFind", Key=keys[0], TopK=1)
+    assert list(found.Similarities) == [0.75]
+    with pytest.raises(RpcFailed, match="INVALID_ARGUMENT"):
+        await client.ask("StoresSet", Keys=keys, Values=[value(Bytes=b"\xff")])
+
+
+@pytest.mark.parametrize(
+    ("rpc", "path", "fields"),
+    [
+        ("Embedding", "embeddings", {"Embeddings": "a"}),
+        ("Rerank", "rerank", {"query": "q", "documents": ["a"]}),
+        ("StoresGet", "stores/get", {}),
+        ("StoresFind", "stores/find", {}),
+    ],
+)
+@pytest.mark.parametrize(
+    "answer",
+    [[], {}, {"data": [{"embedding": ["x"]}]}, {"results": [{"index": 7, "relevance_score": 1}]},
+     {"results": [5]}, {"keys": [1], "values": []}, {"keys": [["x"]], "values": ["a"]},
+     {"keys": [], "values": [], "similarities": ["x"]}],
+)  # fmt: skip
+async def test_what_is_no_answer_is_a_failure(speaking, rpc, path, fields, answer):
+    client, answers, _ = speaking
+    answers[path] = answer
+    if rpc.startswith("Stores"):
+        key = message_class("backend.StoresKey")(Floats=[1.0])
+        fields = {"Keys": [key]} if rpc == "StoresGet" else {"Key": key}
+        if answer == {"keys": [], "values": []} and rpc == "StoresGet":
+            return
+    if rpc == "StoresGet" and isinstance(answer, dict) and answer.get("similarities"):
+        return
+    with pytest.raises(RpcFailed) as failed:
+        await client.ask(rpc, **fields)
+    assert failed.value.code == "INTERNAL"
+
+
+async def test_figures_of_a_slot_are_nobodys(client):
+    with pytest.raises(RpcFailed) as failed:
+        await client.ask("GetMetrics")
+    assert failed.value.code == "UNIMPLEMENTED"

@@ -1,0 +1,167 @@
+"""RemoteLLM's clients at a node: three RPCs, keys, and whichever worker serves the model."""
+
+import asyncio
+import logging
+
+import orjson
+import pytest
+
+from router.rpc.failures import RpcFailed
+from router.rpc.messages import REMOTELLM
+from tests.node.faces.assembly import until
+from tests.workers import remotellm_worker, tgi_worker
+from tests.workers.openai_worker import WORDS
+
+SAID = "".join(WORDS)
+
+
+@pytest.fixture(params=["serving", "asked"])
+async def client(request, mesh, worker, opened):
+    await mesh.one.register(worker)
+    await mesh.knows(mesh.two, "tiny")
+    node = mesh.one if request.param == "serving" else mesh.two
+    return await opened("remotellm", REMOTELLM, node.context, default_model="tiny")
+
+
+async def test_each_prompt_has_its_text(client, worker):
+    reply = await client.ask("Generate", prompts=["a", "b"], stop=["END"])
+    assert [[g.text for g in texts.generations] for texts in reply.generations] == [[SAID], [SAID]]
+    bodies = sorted((orjson.loads(r.body) for r in worker.received), key=lambda b: b["prompt"])
+    assert [(b["prompt"], b["stop"], b["max_tokens"]) for b in bodies] == [
+        ("a", ["END"], 512),
+        ("b", ["END"], 512),
+    ]
+    info = orjson.loads(reply.generations[0].generations[0].generation_info)
+    assert (info["finish_reason"], info["model"]) == ("stop", "tiny")
+
+
+async def test_no_prompts_have_no_texts(client):
+    assert not (await client.ask("Generate")).generations
+
+
+async def test_its_type_is_the_models_name(client):
+    assert (await client.ask("GetLlmType")).llm_type == "tiny"
+
+
+@pytest.mark.parametrize("named", ["key@none", "@none"])
+async def test_the_model_may_be_named_after_the_key(client, named):
+    with pytest.raises(RpcFailed) as failed:
+        await client.ask("GetLlmType", api_key=named)
+    assert failed.value.code == "NOT_FOUND"
+    assert (await client.ask("GetLlmType", api_key="key@p/tiny")).llm_type == "p/tiny"
+
+
+async def test_or_in_the_metadata(client):
+    client.said = {"x-model": "none"}
+    with pytest.raises(RpcFailed) as failed:
+        await client.ask("Generate", prompts=["a"])
+    assert (failed.value.code, "none" in failed.value.words) == ("NOT_FOUND", True)
+
+
+async def test_nobody_named_is_refused_with_a_sentence(served, opened):
+    client = await opened("remotellm", REMOTELLM, served.context)
+    with pytest.raises(RpcFailed) as failed:
+        await client.ask("GetLlmType")
+    assert failed.value.code == "INVALID_ARGUMENT"
+    assert "KEY@MODEL" in failed.value.words
+
+
+class TestKeys:
+    @pytest.fixture
+    async def client(self, served, opened, tmp_path):
+        keys = tmp_path / "keys"
+        keys.write_text("first\n\nsecond\n")
+        keys.chmod(0o600)
+        faces = {"default_model": "tiny", "remotellm_keys": str(keys)}
+        return await opened("remotellm", REMOTELLM, served.context, **faces)
+
+    @pytest.mark.parametrize("key", ["first", "second", "second@tiny"])
+    async def test_a_known_key_is_let_in(self, client, key):
+        assert (await client.ask("GetLlmType", api_key=key)).llm_type == "tiny"
+
+    @pytest.mark.parametrize("key", ["", "third", "first ", "@tiny", "first\nsecond", "ключ"])
+    @pytest.mark.parametrize("rpc", ["GetLlmType", "Generate", "GenerationalGuts"])
+    async def test_any_other_is_not(self, client, rpc, key):
+        with pytest.raises(RpcFailed) as failed:
+            await client.ask(rpc, api_key=key)
+        assert failed.value.code == "UNAUTHENTICATED"
+
+    @pytest.mark.parametrize(("text", "mode"), [("", 0o600), ("a@b\n", 0o600), ("a\n", 0o644)])
+    async def test_a_file_that_is_none_keeps_the_face_closed(
+        self, served, opened, tmp_path, text, mode
+    ):
+        keys = tmp_path / "keys"
+        keys.write_text(text)
+        keys.chmod(mode)
+        with pytest.raises(Exception, match="keys"):
+            await opened("remotellm", REMOTELLM, served.context, remotellm_keys=str(keys))
+
+
+@pytest.mark.parametrize(
+    ("faults", "code"),
+    [
+        ({"status": 400}, "INVALID_ARGUMENT"),
+        ({"status": 429, "retry_after": "7"}, "RESOURCE_EXHAUSTED"),
+        ({"status": 500}, "INTERNAL"),
+        ({"garbage": True}, "INTERNAL"),
+        ({"die_before_headers": True}, "INTERNAL"),
+    ],
+)
+async def test_failures_are_statuses_with_our_words(client, worker, faults, code):
+    worker.fail(**faults)
+    with pytest.raises(RpcFailed) as failed:
+        await client.ask("Generate", prompts=["a", "b"])
+    assert failed.value.code == code
+    assert "Traceback" not in failed.value.words
+    if code == "RESOURCE_EXHAUSTED":
+        assert failed.value.pushback == 7
+
+
+async def test_a_caller_who_leaves_is_missed_by_the_worker(client, worker):
+    worker.fail(hang=True)
+    caller = asyncio.ensure_future(client.ask("Generate", prompts=["a"]))
+    await until(lambda: len(worker.received) == 1)
+    caller.cancel()
+    await until(lambda: worker.hung_up == 1)
+
+
+async def test_too_many_prompts_are_refused(client, worker):
+    with pytest.raises(RpcFailed) as failed:
+        await client.ask("Generate", prompts=["a"] * 129)
+    assert failed.value.code == "INVALID_ARGUMENT"
+    assert worker.received == []
+
+
+async def test_a_model_that_only_chats_is_sent_a_message(alone, opened):
+    async with tgi_worker.running() as worker:
+        await alone.register(worker, api=worker.url.replace("http:", "tgi+http:"))
+        client = await opened("remotellm", REMOTELLM, alone.context, default_model="tiny")
+        reply = await client.ask("Generate", prompts=["a"])
+    assert reply.generations[0].generations[0].text == SAID
+
+
+async def test_the_same_protocol_behind_gives_its_inner_state(mesh, opened):
+    async with remotellm_worker.running() as worker:
+        await mesh.one.register(worker, api=worker.url.replace("grpc:", "grpc+remotellm:"))
+        await mesh.knows(mesh.two, "tiny")
+        client = await opened("remotellm", REMOTELLM, mesh.two.context, default_model="tiny")
+        state = await client.ask(
+            "GenerationalGuts", prompt="once upon", embedding_trunkation=3, top_k_logits=1
+        )
+        reply = await client.ask("Generate", prompts=["a"])
+    assert [token.token for token in state.tokens] == ["'once'", "'upon'"]
+    assert list(state.tokens[1].hidden_state) == [0.5, 0.5, 0.5]
+    assert state.generations[0].logit == 0.25
+    info = orjson.loads(reply.generations[0].generations[0].generation_info)
+    assert info["token_usage"]["total_tokens"] == 11
+
+
+async def test_no_word_of_a_prompt_or_key_is_logged(client, worker, caplog):
+    caplog.set_level(logging.DEBUG)
+    await client.ask("Generate", prompts=["a canary sings"], api_key="canary-key")
+    worker.fail(garbage=True)
+    with pytest.raises(RpcFailed):
+        await client.ask("Generate", prompts=["a canary sings"], api_key="canary-key")
+    ours = [record.getMessage() for record in caplog.records if record.name.startswith("modelvine")]
+    assert ours
+    assert not [line for line in ours if "canary" in line]

@@ -1,0 +1,136 @@
+"""What a client sees of each way in which a worker fails, whatever the worker speaks: the same row of docs/errors.md.
+
+Each stub is written from its protocol's specification; a client asks at the node with the worker, and one hop away.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import openai
+import pytest
+
+from node.faces.errors import TABLE
+from registry.mesh.memory_net import MemoryNet
+from router import errors
+from tests.node.faces.assembly import World, node, settings_of, until
+
+HELLO = [{"role": "user", "content": "hi"}]
+STUBS = {
+    "openai": "http",
+    "tgi": "tgi+http",
+    "llama_stack": "llamastack+http",
+    "localai": "grpc+localai",
+    "remotellm": "grpc+remotellm",
+}
+"""Every protocol, and the scheme of its URLs."""
+
+BEFORE: dict[str, tuple[dict[str, object], type[Exception] | tuple[type[Exception], ...]]] = {
+    "refuses the request": ({"status": 400}, errors.WorkerRejected),
+    "refuses a field": ({"status": 422}, errors.WorkerRejected),
+    "is full": ({"status": 429, "retry_after": "7"}, errors.WorkerBusy),
+    "fails": ({"status": 500}, errors.WorkerFailed),
+    "talks nonsense": ({"garbage": True}, errors.WorkerFailed),
+    # gRPC says the same of a server that cannot serve now; a hop away its node is well, and it is away.
+    "dies": (
+        {"die_before_headers": True},
+        (errors.WorkerFailed, errors.WorkerUnreachable, errors.WorkerAway),
+    ),
+    "is silent": ({"hang": True}, errors.WorkerTimeout),
+}
+"""What goes wrong before the first byte, and the error that it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    ai: openai.AsyncOpenAI
+    worker: Any
+    protocol: str
+
+    async def chat(self, **fields: Any) -> Any:
+        return await self.ai.chat.completions.create(model="tiny", messages=HELLO, **fields)
+
+
+@pytest.fixture(params=["serving", "asked"])
+async def scene(request: pytest.FixtureRequest, protocol: str) -> AsyncIterator[Scene]:
+    settings = settings_of(first_byte_timeout=0.5, queue_timeout=0.3, attempts=1)
+    stub, world = import_module(f"tests.workers.{protocol}_worker"), World(MemoryNet())
+    async with AsyncExitStack() as closing:
+        # It outlives the nodes, so that nobody looks for it when all is over.
+        worker = await closing.enter_async_context(stub.running())
+        one = await closing.enter_async_context(node(world, settings))
+        two = await closing.enter_async_context(node(world, settings))
+        await until(lambda: two.context.peer in one.context.registry.catalog.held)
+        api = f"{STUBS[protocol]}://{worker.url.partition('://')[2]}"
+        await one.register(worker, api=api)
+        await until(lambda: "tiny" in two.context.registry.catalog.offers)
+        asked = one if request.param == "serving" else two
+        base = f"http://{asked.context.listening.http}/v1"
+        ai = openai.AsyncOpenAI(base_url=base, api_key="x", max_retries=0, timeout=10)
+        yield Scene(await closing.enter_async_context(ai), worker, protocol)
+
+
+@pytest.fixture(params=STUBS)
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def rows(expected: Any) -> set[tuple[int, str]]:
+    found = expected if isinstance(expected, tuple) else (expected,)
+    return {(TABLE[error].status, TABLE[error].reason) for error in found}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("way", BEFORE)
+async def test_before_the_first_byte_it_is_a_status(scene: Scene, way: str, stream: bool) -> None:
+    faults, expected = BEFORE[way]
+    scene.worker.fail(**faults)
+    with pytest.raises(openai.APIStatusError) as failed:
+        await scene.chat(stream=stream)
+    error = failed.value.response.json()["error"]
+    if expected is errors.WorkerRejected:
+        # Its words may name a code of their own.
+        assert 400 <= failed.value.status_code <= 499
+        assert error["type"]
+    else:
+        assert (failed.value.status_code, error["code"]) in rows(expected)
+    if expected is errors.WorkerBusy:
+        assert failed.value.response.headers["retry-after"] == "7"
+
+
+async def test_nobody_there_is_a_status(scene: Scene) -> None:
+    body = {"project": "p", "model": "gone", "api": f"{STUBS[scene.protocol]}://127.0.0.1:1"}
+    base = str(scene.ai.base_url).removesuffix("/v1/")
+    await scene.ai.with_options(base_url=f"{base}/api").post(
+        "/v0/ai/model/register", cast_to=object, body=body
+    )
+    with pytest.raises(openai.APIStatusError) as failed:
+        await scene.ai.chat.completions.create(model="gone", messages=HELLO)
+    error = failed.value.response.json()["error"]
+    assert (failed.value.status_code, error["code"]) in rows(errors.WorkerUnreachable)
+
+
+@pytest.mark.parametrize("protocol", [name for name in STUBS if name != "openai"], indirect=True)
+async def test_what_its_protocol_cannot_say_is_named(scene: Scene) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await scene.chat(extra_body={"guided_choice": ["a", "b"]})
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "guided_choice")
+    assert scene.worker.received == []
+
+
+# The fifth has no streams.
+@pytest.mark.parametrize("protocol", [name for name in STUBS if name != "remotellm"], indirect=True)
+async def test_after_it_the_stream_ends_in_an_error(scene: Scene) -> None:
+    scene.worker.fail(die_after=3, delay_between=0.01)
+    said: list[str] = []
+
+    async def listen() -> None:
+        async for chunk in await scene.chat(stream=True):
+            said.extend(chunk.id)
+
+    with pytest.raises(openai.APIError) as broken:
+        await listen()
+    assert said
+    assert broken.value.code == TABLE[errors.AnswerBroken].reason

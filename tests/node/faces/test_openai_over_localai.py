@@ -1,0 +1,100 @@
+"""OpenAI's own client at a node whose worker is a LocalAI backend, at that node and one hop away."""
+
+import openai
+import pytest
+
+from tests.node.faces.assembly import Pair, until
+from tests.workers import localai_worker
+from tests.workers.openai_worker import WORDS
+
+HELLO = [{"role": "user", "content": "hi"}]
+SAID = "".join(WORDS)
+
+
+@pytest.fixture
+async def localai():
+    async with localai_worker.running() as worker:
+        yield worker
+
+
+@pytest.fixture(params=["serving", "asked"])
+async def ai(request, mesh: Pair, localai):
+    await mesh.one.register(localai, api=localai.url.replace("grpc:", "grpc+localai:"))
+    await mesh.knows(mesh.two, "tiny")
+    node = mesh.one if request.param == "serving" else mesh.two
+    base = f"http://{node.context.listening.http}/v1"
+    async with openai.AsyncOpenAI(base_url=base, api_key="x", max_retries=0, timeout=10) as ai:
+        yield ai
+
+
+async def test_chat(ai):
+    answer = await ai.chat.completions.create(model="tiny", messages=HELLO, temperature=0)
+    assert (answer.model, answer.choices[0].message.content) == ("tiny", SAID)
+    assert answer.usage.total_tokens == 5 + len(WORDS)
+
+
+async def test_chat_in_a_stream(ai):
+    options = {"include_usage": True}
+    stream = await ai.chat.completions.create(
+        model="tiny", messages=HELLO, stream=True, stream_options=options
+    )
+    *chunks, last = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == SAID
+    assert last.usage.completion_tokens == len(WORDS)
+
+
+async def test_a_completion_with_a_stop_string(ai):
+    answer = await ai.completions.create(model="tiny", prompt="Once", stop="you")
+    assert answer.choices[0].text == SAID[: SAID.index("you")]
+
+
+async def test_its_own_refusal_is_a_bad_request_in_its_words(ai, localai):
+    localai.fail(status=400, refusal=b"the prompt is too long")
+    with pytest.raises(openai.BadRequestError, match="the prompt is too long"):
+        await ai.completions.create(model="tiny", prompt="a")
+
+
+async def test_the_text_of_its_exceptions_reaches_nobody(ai, localai):
+    localai.fail(code="UNKNOWN", refusal=b"Unexpected <class 'KeyError'>: '/srv/models'")
+    with pytest.raises(openai.InternalServerError) as failed:
+        await ai.completions.create(model="tiny", prompt="a")
+    assert "class" not in str(failed.value)
+
+
+async def test_a_worker_that_is_full_is_a_rate_limit(ai, localai):
+    localai.fail(status=429)
+    with pytest.raises(openai.RateLimitError) as full:
+        await ai.completions.create(model="tiny", prompt="a")
+    assert full.value.response.headers["retry-after"]
+
+
+async def test_a_stream_that_fails_in_the_middle_raises(ai, localai):
+    localai.fail(fail_after=3)
+    stream = await ai.completions.create(model="tiny", prompt="a", stream=True)
+    with pytest.raises(openai.APIError):
+        [chunk async for chunk in stream]
+
+
+async def test_a_caller_who_leaves_is_missed_by_the_worker(ai, localai, mesh):
+    localai.fail(delay_between=0.2)
+    stream = await ai.completions.create(model="tiny", prompt="a", stream=True)
+    async for _ in stream:
+        break
+    await stream.close()
+    await until(lambda: localai.hung_up == 1)
+    await until(lambda: mesh.one.context.router.in_flight.total() == 0)
+
+
+async def test_a_slot_stays_taken_while_the_worker_works_on_what_was_left(ai, localai, mesh):
+    localai.fail(delay_between=0.1, serial=True, stubborn=True)
+    stream = await ai.completions.create(model="tiny", prompt="a", stream=True)
+    async for _ in stream:
+        break
+    await stream.close()
+    await until(lambda: localai.hung_up == 1)
+    in_flight = mesh.one.context.router.in_flight
+    assert (in_flight.total(), localai.finished) == (1, 0)
+    # A node that ends does not wait for it.
+    assert mesh.one.context.router.under_way == 0
+    await until(lambda: in_flight.total() == 0)
+    assert localai.finished == 1

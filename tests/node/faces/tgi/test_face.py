@@ -1,0 +1,361 @@
+"""Clients of TGI at a node, over real HTTP: at the node of the worker and one hop away, whichever protocol the worker speaks."""
+
+import asyncio
+import random
+
+import orjson
+import pytest
+
+from node.faces.tgi import ENDPOINTS
+from node.settings import FacesSettings
+from registry.mesh.memory_net import MemoryNet
+from tests.node.faces.assembly import Pair, World, node, settings_of, told, until
+from tests.workers import llama_stack_worker, localai_worker, tgi_worker
+from tests.workers.openai_worker import WORDS
+
+SAID = "".join(WORDS)
+STREAMED = "".join(WORDS[1:])  # what the stub of OpenAI's leaves to its role chunk
+ASKED = {"inputs": "Once upon", "parameters": {"max_new_tokens": 20, "details": True}}
+CHAT = {"model": "tgi", "messages": [{"role": "user", "content": "hi"}], "logit_bias": None}
+BASE = "/tgi/p/tiny"
+VALIDATION = "Input validation error"
+
+
+@pytest.fixture
+async def tgi():
+    async with tgi_worker.running() as worker:
+        yield worker
+
+
+@pytest.fixture(params=["serving", "asked"])
+async def http(request, mesh: Pair, worker):
+    """A node that serves the model with OpenAI's protocol, or has it one hop away."""
+    await mesh.one.register(worker)
+    await mesh.knows(mesh.two, "tiny")
+    return (mesh.one if request.param == "serving" else mesh.two).http
+
+
+@pytest.fixture(params=["serving", "asked"])
+async def over_tgi(request, mesh: Pair, tgi):
+    """The same with a worker that speaks TGI's protocol itself."""
+    await mesh.one.register(tgi, api=tgi.url.replace("http:", "tgi+http:"))
+    await mesh.knows(mesh.two, "tiny")
+    return (mesh.one if request.param == "serving" else mesh.two).http
+
+
+@pytest.fixture
+async def at_root(worker):
+    settings = settings_of().model_copy(update={"faces": FacesSettings(default_model="p/tiny")})
+    async with node(World(MemoryNet()), settings) as one:
+        await one.register(worker)
+        yield one.http
+
+
+def events(said: str):
+    found = [event for event in said.split("\n\n") if event and not event.startswith(":")]
+    assert all(event.startswith("data:") for event in found)
+    return [orjson.loads(event.removeprefix("data:")) for event in found]
+
+
+async def streamed(call):
+    async with call as response:
+        assert (response.status, response.content_type) == (200, "text/event-stream")
+        return events(await response.text())
+
+
+class TestTexts:
+    async def test_the_base_path_answers_with_a_list(self, http):
+        status, said = await told(http.post(BASE, json=ASKED))
+        assert (status, said[0]["generated_text"]) == (200, SAID)
+
+    async def test_generate_answers_with_an_object(self, http, worker):
+        async with http.post(f"{BASE}/generate", json=ASKED | {"model": "other"}) as response:
+            assert (await response.json())["generated_text"] == SAID
+            assert response.headers["x-compute-characters"] == "9"
+        assert orjson.loads(worker.received[-1].body) == {
+            "model": "tiny",
+            "prompt": "Once upon",
+            "max_tokens": 20,
+            "temperature": 0.0,
+        }
+
+    @pytest.mark.parametrize("path", ["", "/", "/generate_stream"])
+    async def test_a_stream(self, http, path):
+        *pieces, last = await streamed(http.post(BASE + path, json=ASKED | {"stream": True}))
+        assert [piece["token"]["text"] for piece in pieces] == list(WORDS[1:])
+        assert last["generated_text"] == STREAMED
+        assert last["details"] == {
+            "finish_reason": "eos_token",
+            "generated_tokens": 6,
+            "seed": None,
+        }
+
+    async def test_generate_never_streams(self, http):
+        status, said = await told(http.post(f"{BASE}/generate", json=ASKED | {"stream": True}))
+        assert (status, said["generated_text"]) == (200, SAID)
+
+    async def test_a_worker_of_tgis_own_tells_its_reason_and_its_tokens(self, over_tgi, tgi):
+        tgi.fail(finish="length")
+        async with over_tgi.post(f"{BASE}/generate", json=ASKED) as response:
+            said = await response.json()
+            assert response.headers["x-prompt-tokens"] == "5"
+            assert response.headers["x-generated-tokens"] == str(len(WORDS))
+        assert said["generated_text"] == SAID
+        assert said["details"]["finish_reason"] == "length"
+        assert tgi.asked["parameters"]["do_sample"] is False
+        assert tgi.asked["parameters"]["max_new_tokens"] == 20
+
+    async def test_a_stream_of_a_worker_of_tgis_own(self, over_tgi, tgi):
+        tgi.fail(split=True)
+        asked = ASKED | {"parameters": {"stop": ["you"], "temperature": 0.5, "seed": 7}}
+        *pieces, last = await streamed(over_tgi.post(f"{BASE}/generate_stream", json=asked))
+        text = SAID[: SAID.index("you")]
+        assert "".join(piece["token"]["text"] for piece in pieces) == text
+        assert last["generated_text"] == text
+        assert last["details"]["finish_reason"] == "stop_sequence"
+        assert last["details"]["seed"] == 7
+
+    async def test_a_grammar_reaches_a_worker_that_has_the_word(self, over_tgi, tgi):
+        schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+        asked = ASKED | {"parameters": {"grammar": {"type": "json", "value": schema}}}
+        await told(over_tgi.post(BASE, json=asked))
+        assert tgi.asked["parameters"]["grammar"] == {"type": "json", "value": schema}
+
+        asked = ASKED | {"parameters": {"grammar": {"type": "regex", "value": "a+"}}}
+        await told(over_tgi.post(BASE, json=asked))
+        assert tgi.asked["parameters"]["grammar"] == {"type": "regex", "value": "a+"}
+
+    @pytest.mark.parametrize("name", ["org/tiny", "org%2Ftiny"])
+    async def test_a_models_name_may_hold_slashes(self, alone, worker, name):
+        await alone.register(worker, model="org/tiny")
+        for path in ("", "/generate", "/v1/completions"):
+            asked = ASKED | {"prompt": "a"}
+            status, _ = await told(alone.http.post(f"/tgi/p/{name}{path}", json=asked))
+            assert status == 200
+        assert [orjson.loads(r.body)["model"] for r in worker.received] == ["org/tiny"] * 3
+
+
+class TestFailures:
+    async def test_a_stream_that_breaks_off_says_so_in_its_last_event(self, http, worker):
+        worker.fail(die_after=3)
+        *pieces, last = await streamed(http.post(f"{BASE}/generate_stream", json=ASKED))
+        assert len(pieces) == 2
+        assert last["error_type"] == "incomplete_generation"
+
+    async def test_an_error_in_a_workers_stream_is_told(self, over_tgi, tgi):
+        tgi.fail(error_after=3)
+        *_, last = await streamed(over_tgi.post(f"{BASE}/generate_stream", json=ASKED))
+        assert set(last) == {"error", "error_type"}
+
+    async def test_who_leaves_is_left_by_the_worker(self, over_tgi, tgi):
+        tgi.fail(delay_between=60)
+        async with over_tgi.post(f"{BASE}/generate_stream", json=ASKED) as response:
+            assert await response.content.readexactly(5) == b"data:"
+            response.close()
+        await until(lambda: tgi.hung_up == 1, seconds=3)
+
+    @pytest.mark.parametrize(
+        ("faults", "status", "kind"),
+        [
+            ({"status": 429}, 429, "overloaded"),
+            ({"status": 500}, 424, "generation"),
+            ({"status": 422}, 422, "validation"),
+            ({"garbage": True}, 424, "generation"),
+            ({"die_before_headers": True}, 424, "generation"),
+        ],
+    )
+    @pytest.mark.parametrize("path", ["", "/generate", "/generate_stream", "/v1/completions"])
+    async def test_failures_before_the_first_byte(self, served, worker, faults, status, kind, path):
+        worker.fail(**faults)
+        asked = ASKED | {"prompt": "a"}
+        found, said = await told(served.http.post(BASE + path, json=asked))
+        assert (found, said["error_type"]) == (status, kind)
+        assert set(said) == {"error", "error_type"}
+
+    async def test_a_model_that_nobody_serves(self, http):
+        for path in ("", "/generate", "/generate_stream", "/tokenize", "/v1/chat/completions"):
+            status, said = await told(http.post(f"/tgi/p/none{path}", json=ASKED))
+            assert (status, said["error_type"]) == (422, "validation")
+            assert said["error"].startswith(VALIDATION)
+
+    async def test_another_project_is_another_model(self, http):
+        status, _ = await told(http.post("/tgi/q/tiny", json=ASKED))
+        assert status == 422
+
+    async def test_a_wrong_value_is_named_before_anybody_is_asked(self, http, worker):
+        asked = {"inputs": "a", "parameters": {"temperature": 0}}
+        status, said = await told(http.post(BASE, json=asked))
+        assert (status, said["error_type"]) == (422, "validation")
+        assert "`temperature`" in said["error"]
+        assert worker.received == []
+
+    async def test_paths_answer_to_their_methods_only(self, http):
+        for method, path in (("GET", ""), ("GET", "/generate"), ("POST", "/info")):
+            async with http.request(method, BASE + path) as response:
+                assert response.status == 405
+        async with http.post("/tgi/p", json=ASKED) as response:
+            assert response.status == 404
+
+    async def test_whatever_is_sent_is_answered_with_a_refusal(self, served):
+        draw = random.Random(7)
+        bodies = [orjson.dumps(_nonsense(draw)) for _ in range(200)]
+        bodies += [draw.randbytes(draw.randrange(40)) for _ in range(50)] + [b"", b"[" * 500]
+        paths = ("", "/generate", "/generate_stream", "/tokenize", "/v1/chat/completions")
+        headers = {"content-type": "application/json"}
+        for at, body in enumerate(bodies):
+            path = BASE + paths[at % len(paths)]
+            async with served.http.post(path, data=body, headers=headers) as response:
+                said = await response.read()
+            assert response.status in (200, 422), (path, body, response.status, said)
+            if response.status == 422:
+                assert orjson.loads(said)["error_type"] == "validation"
+
+
+def _nonsense(draw: random.Random, depth: int = 0):
+    names = [
+        *("inputs", "parameters", "stream", "messages", "prompt", "tools", "response_format"),
+        *("stop", "temperature", "grammar", "type", "value", "function", "model", "logit_bias"),
+    ]
+    kinds = [None, True, -1, 0.5, "x", "json", 2**70, []]
+    match draw.randrange(4 if depth < 3 else 1):
+        case 1:
+            return [_nonsense(draw, depth + 1) for _ in range(draw.randrange(3))]
+        case 2 | 3:
+            return {draw.choice(names): _nonsense(draw, depth + 1) for _ in range(4)}
+    value = draw.choice(kinds)
+    return float(value) if value == 2**70 else value
+
+
+class TestV1:
+    async def test_a_chat_has_what_tgis_clients_insist_on(self, http):
+        status, said = await told(http.post(f"{BASE}/v1/chat/completions", json=CHAT))
+        assert (status, said["system_fingerprint"]) == (200, "")
+        assert said["choices"][0]["message"]["content"] == SAID
+        assert said["choices"][0]["logprobs"] is None
+        assert said["usage"]["completion_tokens"] > 0
+
+    async def test_a_chat_in_a_stream_ends_as_openais_does(self, http):
+        asked = CHAT | {"stream": True}
+        async with http.post(f"{BASE}/v1/chat/completions", json=asked) as response:
+            text = await response.text()
+        *chunks, done = [e for e in text.split("\n\n") if e and not e.startswith(":")]
+        assert done == "data: [DONE]"
+        said = [orjson.loads(chunk.removeprefix("data: ")) for chunk in chunks]
+        assert all(chunk["system_fingerprint"] == "" for chunk in said)
+        assert "".join(c["choices"][0]["delta"].get("content", "") for c in said) == STREAMED
+
+    async def test_a_chat_that_breaks_off_says_so_as_tgi_does(self, http, worker):
+        worker.fail(die_after=3)
+        asked = CHAT | {"stream": True}
+        async with http.post(f"{BASE}/v1/chat/completions", json=asked) as response:
+            text = await response.text()
+        assert '"error_type":"incomplete_generation"' in text.split("\n\n")[-2]
+        assert "[DONE]" not in text
+
+    async def test_what_has_no_word_is_named(self, http):
+        asked = CHAT | {"tool_prompt": "Use:"}
+        async with http.post(f"{BASE}/v1/chat/completions", json=asked) as response:
+            assert response.headers["x-modelvine-dropped-params"] == "tool_prompt"
+
+    async def test_a_completion(self, over_tgi):
+        asked = {"prompt": "Once", "model": "tgi"}
+        status, said = await told(over_tgi.post(f"{BASE}/v1/completions", json=asked))
+        assert (status, said["choices"][0]["text"]) == (200, SAID)
+
+
+class TestTold:
+    async def test_tokens(self, http, worker):
+        status, said = await told(http.post(f"{BASE}/tokenize", json={"inputs": "Once upon"}))
+        first = {"id": 7, "text": "Once", "start": 0, "stop": 4}
+        assert (status, said) == (200, [first, {"id": 8, "text": " upon", "start": 4, "stop": 9}])
+        assert orjson.loads(worker.received[-1].body)["with_pieces"] is True
+
+    async def test_a_worker_of_tgis_own_tells_its_pieces(self, over_tgi):
+        status, said = await told(over_tgi.post(f"{BASE}/tokenize", json={"inputs": "ab"}))
+        first = {"id": 97, "text": "a", "start": 0, "stop": 1}
+        assert (status, said) == (200, [first, {"id": 98, "text": "b", "start": 1, "stop": 2}])
+
+    async def test_a_worker_that_tells_no_pieces_tells_which_tokens(self, mesh):
+        async with localai_worker.running() as backend:
+            api = backend.url.replace("grpc:", "grpc+localai:")
+            await mesh.one.register(backend, api=api)
+            await mesh.knows(mesh.two, "tiny")
+            for one in (mesh.one, mesh.two):
+                call = one.http.post(f"{BASE}/tokenize", json={"inputs": "eight by"})
+                assert await told(call) == (200, [{"id": 0}, {"id": 4}])
+
+    async def test_a_worker_that_cuts_no_texts_is_no_tokenizer(self, mesh):
+        async with llama_stack_worker.running() as stack:
+            await mesh.one.register(stack, api=stack.url.replace("http:", "llamastack+http:"))
+            await mesh.knows(mesh.two, "tiny")
+            for one in (mesh.one, mesh.two):
+                call = one.http.post(f"{BASE}/tokenize", json={"inputs": "Once"})
+                status, said = await told(call)
+                assert (status, said["error_type"]) == (404, "no_tokenizer")
+                assert said["error"].startswith("No fast tokenizer available")
+
+    @pytest.mark.parametrize("path", ["health", "ping"])
+    async def test_health_is_whether_anybody_serves_the_model(self, http, path):
+        async with http.get(f"{BASE}/{path}") as response:
+            assert (response.status, await response.read()) == (200, b"")
+        status, said = await told(http.get(f"/tgi/p/none/{path}"))
+        assert (status, said["error_type"]) == (503, "healthcheck")
+
+    async def test_health_while_everybody_is_full(self, alone, worker):
+        await alone.register(worker, capacity=1)
+        worker.fail(hang=True)
+        waiting = asyncio.ensure_future(alone.http.post(BASE, json=ASKED).__aenter__())
+        await until(lambda: worker.received)
+        async with alone.http.get(f"{BASE}/health") as response:
+            assert response.status == 200
+        waiting.cancel()
+
+    async def test_info_is_what_the_registry_knows(self, alone, worker):
+        await alone.register(worker, context=4096, capacity=3)
+        status, said = await told(alone.http.get(f"{BASE}/info"))
+        assert status == 200
+        assert said["model_id"] == "tiny"
+        assert (said["max_total_tokens"], said["max_input_tokens"]) == (4096, 4095)
+        assert (said["max_concurrent_requests"], said["max_best_of"]) == (3, 1)
+        status, said = await told(alone.http.get("/tgi/p/none/info"))
+        assert (status, said["error_type"]) == (422, "validation")
+
+    async def test_metrics_are_the_models(self, http, worker):
+        worker.fail(hang=True)
+        waiting = asyncio.ensure_future(http.post(BASE, json=ASKED).__aenter__())
+        await until(lambda: worker.received)
+        async with http.get(f"{BASE}/metrics") as response:
+            text = await response.text()
+        assert "tgi_queue_size 0\n" in text
+        assert "tgi_batch_current_size 1\n" in text
+        waiting.cancel()
+
+
+class TestAtTheRoot:
+    async def test_the_default_model_answers(self, at_root):
+        _, said = await told(at_root.post("/", json=ASKED))
+        assert said[0]["generated_text"] == SAID
+        _, said = await told(at_root.post("/generate", json=ASKED))
+        assert said["generated_text"] == SAID
+        *_, last = await streamed(at_root.post("/generate_stream", json=ASKED))
+        assert last["generated_text"] == STREAMED
+        _, said = await told(at_root.post("/tokenize", json={"inputs": "Once upon"}))
+        assert len(said) == 2
+        _, said = await told(at_root.get("/info"))
+        assert said["model_id"] == "tiny"
+        for path in ("/health", "/ping"):
+            async with at_root.get(path) as response:
+                assert response.status == 200
+
+    async def test_without_one_nobody_is_meant(self, served):
+        for path in ("/", "/generate", "/generate_stream", "/tokenize"):
+            status, said = await told(served.http.post(path, json=ASKED))
+            assert (status, said["error_type"]) == (422, "validation")
+        status, said = await told(served.http.get("/health"))
+        assert (status, said["error_type"]) == (503, "healthcheck")
+        status, said = await told(served.http.get("/info"))
+        assert status == 422
+
+
+def test_every_path_is_spoken_of():
+    assert len(ENDPOINTS) == 9

@@ -1,0 +1,68 @@
+"""Tokens as llama.cpp, vLLM and LocalAI tell them, in TGI's form."""
+
+import orjson
+import pytest
+
+from node.faces.tgi.tokens import fields_of, tokens
+from router.errors import WorkerFailed
+
+
+def said(inputs, **fields):
+    return tokens(orjson.dumps(fields), inputs)
+
+
+def test_pieces_that_make_up_the_text_have_their_places():
+    assert said("hi ho", tokens=[{"id": 1, "piece": "hi"}, {"id": 2, "piece": " ho"}]) == [
+        {"id": 1, "text": "hi", "start": 0, "stop": 2},
+        {"id": 2, "text": " ho", "start": 2, "stop": 5},
+    ]
+
+
+def test_places_are_counted_in_characters_even_where_a_token_is_half_of_one():
+    halves = [{"id": 1, "piece": [0xC3]}, {"id": 2, "piece": [0xA9]}, {"id": 3, "piece": "é!"}]
+    assert said("éé!", tokens=halves) == [
+        {"id": 1, "text": "é", "start": 0, "stop": 1},
+        {"id": 2, "text": "", "start": 1, "stop": 1},
+        {"id": 3, "text": "é!", "start": 1, "stop": 3},
+    ]
+
+
+def test_tokens_that_frame_the_text_take_no_room_in_it():
+    framed = [{"id": 1, "piece": "<s>"}, {"id": 2, "piece": "hi"}, {"id": 3, "piece": "</s>"}]
+    assert said("hi", tokens=framed) == [
+        {"id": 1, "text": "<s>", "start": 0, "stop": 0},
+        {"id": 2, "text": "hi", "start": 0, "stop": 2},
+        {"id": 3, "text": "</s>", "start": 2, "stop": 2},
+    ]
+
+
+def test_vllms_strings_are_pieces():
+    assert [t["stop"] for t in said("hi ho", tokens=[1, 2], token_strs=["hi", " ho"])] == [2, 5]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tokens": [1, 2]},
+        {"tokens": [1, 2], "token_strs": ["hi", "Ġho"]},
+        {"tokens": [1, 2], "token_strs": ["hi"]},
+        {"tokens": [{"id": 1, "piece": "hi"}, {"id": 2}]},
+        {"tokens": [{"id": 1, "piece": "hi"}, {"id": 2, "piece": " he"}]},
+    ],
+)
+def test_places_that_nobody_told_are_left_out(fields):
+    assert said("hi ho", **fields) == [{"id": 1}, {"id": 2}]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>", b"[1]", b"{}", b'{"tokens":[true]}', b'{"tokens":[-1]}', b'{"tokens":["a"]}'],
+)
+def test_what_is_no_answer_is_a_failed_worker(body):
+    with pytest.raises(WorkerFailed):
+        tokens(body, "hi")
+
+
+def test_tokens_that_frame_a_text_are_asked_for_unless_declined():
+    assert fields_of({}, "hi") == {"content": "hi", "add_special_tokens": True}
+    assert fields_of({"add_special_tokens": False}, "hi")["add_special_tokens"] is False

@@ -1,0 +1,167 @@
+"""A bridge: one face over one upstream, without a mesh."""
+
+from contextlib import AsyncExitStack
+
+import aiohttp
+import orjson
+import pytest
+
+from node import bridge
+from node.addresses import HostPort
+from node.bridge import Bridge, Plan
+from node.faces.errors import FaceError
+from node.settings import Settings
+from router.rpc.messages import LOCALAI, REMOTELLM
+from router.settings import RouterSettings
+from tests.node.faces.rpc.conftest import Client
+from tests.workers import remotellm_worker, tgi_worker
+from tests.workers.openai_worker import WORDS, running
+
+ANYWHERE = HostPort("127.0.0.1", 0)
+SAID = "".join(WORDS)
+SETTINGS = Settings(router=RouterSettings(connect_timeout=1, ready_timeout=0))
+
+
+@pytest.fixture
+async def worker():
+    async with running() as worker:
+        yield worker
+
+
+@pytest.fixture
+async def opened():
+    async with AsyncExitStack() as closing:
+
+        async def open_(dialect, upstream, *models, headers=None):
+            made = Bridge(Plan(dialect, upstream, ANYWHERE, models, headers), SETTINGS)
+            return await made.open(closing), made
+
+        yield open_
+
+
+async def ask(place, path, body, **headers):
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"http://{place}{path}", json=body, headers=headers) as response,
+    ):
+        return response.status, await response.json(content_type=None)
+
+
+async def test_tgis_clients_are_answered_at_the_root(opened, worker):
+    place, made = await opened("tgi", worker.url, "tiny")
+    asked = {"inputs": "Once"}
+    _, [first] = await ask(place, "/", asked)
+    _, second = await ask(place, "/generate", asked)
+    assert first["generated_text"] == second["generated_text"] == SAID
+    chat = {"model": "tgi", "messages": [{"role": "user", "content": "hi"}]}
+    status, answer = await ask(place, "/v1/chat/completions", chat)
+    assert (status, answer["choices"][0]["message"]["content"]) == (200, SAID)
+    assert orjson.loads(worker.received[-1].body)["model"] == "tiny"
+    assert made.in_flight == 0
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses"])
+async def test_models_are_listed_where_clients_ask_for_them(opened, worker, dialect):
+    place, _ = await opened(dialect, worker.url, "tiny", "org/large")
+    async with aiohttp.ClientSession(f"http://{place}") as session:
+        async with session.get("/v1/models") as response:
+            assert {row["id"] for row in (await response.json())["data"]} == {"tiny", "org/large"}
+        async with session.get("/v1/models/org/large") as response:
+            assert (await response.json())["id"] == "org/large"
+        async with session.get("/v1/models/none") as response:
+            assert response.status == 404
+        asked = {"anthropic-version": "2023-06-01"}
+        async with session.get("/v1/models", headers=asked) as response:
+            assert (await response.json())["first_id"] == "org/large"
+
+
+async def test_nothing_but_its_face_is_served(opened, worker):
+    place, _ = await opened("tgi", worker.url, "tiny")
+    assert (await ask(place, "/api/v0/ai/project/register", {}))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("dialect", "path", "body"),
+    [
+        ("llamastack", "/inference", {"model": "tiny", "messages": [{"role": "user", "content": "a"}]}),
+        ("anthropic", "/v1/messages", {"model": "tiny", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}),
+        ("responses", "/v1/responses", {"model": "tiny", "input": "a"}),
+        ("openai", "/v1/completions", {"model": "tiny", "prompt": "a"}),
+    ],
+)  # fmt: skip
+async def test_every_other_protocol_over_http_too(opened, worker, dialect, path, body):
+    place, _ = await opened(dialect, worker.url, "tiny")
+    status, answer = await ask(place, path, body)
+    assert status == 200
+    assert SAID in orjson.dumps(answer).decode()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "service", "rpc", "asked"),
+    [
+        ("localai", LOCALAI, "Predict", {"Prompt": "a"}),
+        ("remotellm", REMOTELLM, "Generate", {"prompts": ["a"]}),
+    ],
+)
+async def test_and_over_grpc(opened, worker, dialect, service, rpc, asked):
+    place, _ = await opened(dialect, worker.url, "tiny")
+    client = Client(service, place)
+    assert SAID in str(await client.ask(rpc, **asked))
+    await client.close()
+
+
+async def test_its_models_are_those_that_the_upstream_says_it_has(opened):
+    async with remotellm_worker.running() as worker:
+        url = worker.url.replace("grpc:", "grpc+remotellm:")
+        place, made = await opened("openai", url)
+        assert made.models == ["gpt-neo"]
+        status, _ = await ask(place, "/v1/completions", {"model": "gpt-neo", "prompt": "a"})
+    assert status == 200
+
+
+async def test_an_upstream_may_speak_any_protocol(opened):
+    async with tgi_worker.running() as worker:
+        place, _ = await opened("anthropic", worker.url.replace("http:", "tgi+http:"), "tiny")
+        body = {"model": "tiny", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
+        status, answer = await ask(place, "/v1/messages", body)
+    assert (status, answer["content"][0]["text"]) == (200, SAID)
+
+
+async def test_the_operators_key_is_sent_and_the_callers_not(opened, worker):
+    place, _ = await opened("openai", worker.url, "tiny", headers={"authorization": "Bearer ours"})
+    body = {"model": "tiny", "prompt": "a"}
+    assert (await ask(place, "/v1/completions", body, authorization="Bearer theirs"))[0] == 200
+    assert worker.received[-1].headers["authorization"] == "Bearer ours"
+
+
+async def test_an_upstream_that_dies_is_an_error_of_the_protocol(opened, worker):
+    place, _ = await opened("tgi", worker.url, "tiny")
+    worker.fail(die_before_headers=True)
+    status, answer = await ask(place, "/generate", {"inputs": "Once"})
+    assert (status, answer["error_type"]) == (424, "generation")
+
+
+async def test_who_says_no_models_has_to_be_named_one(opened):
+    with pytest.raises(OSError, match="--model"):
+        await opened("tgi", "http://127.0.0.1:1")
+    _, made = await opened("tgi", "http://127.0.0.1:1", "named")
+    assert made.models == ["named"]
+
+
+@pytest.mark.parametrize(
+    "upstream", ["ftp://x", "nonsense", "http://192.0.2.1:8080", "http://u:p@127.0.0.1"]
+)
+async def test_an_upstream_that_cannot_be_is_refused(opened, upstream):
+    with pytest.raises(FaceError):
+        await opened("tgi", upstream, "tiny")
+
+
+def test_every_face_that_says_what_becomes_of_its_endpoints_can_be_bridged():
+    assert set(bridge.NAMES) >= {
+        "anthropic",
+        "llamastack",
+        "localai",
+        "remotellm",
+        "responses",
+        "tgi",
+    }

@@ -1,0 +1,19 @@
+"""Who asks this process to end: the first signal for a drain, the second at once."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from node.signals import Signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_the_first_signal_and_the_second_are_told_apart(number: signal.Signals) -> None:
+    signals = Signals()
+    os.kill(os.getpid(), number)
+    await asyncio.wait_for(signals.first.wait(), 5)
+    assert not signals.second.is_set()
+    os.kill(os.getpid(), number)
+    await asyncio.wait_for(signals.second.wait(), 5)

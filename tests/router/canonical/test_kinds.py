@@ -1,0 +1,267 @@
+"""What requests of every other kind ask for, read from OpenAI's bodies; and that whatever is wrong is refused by name."""
+
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.canonical import embedding, image, rerank, speech, store, tokenize, transcription
+from router.errors import BadRequest
+from router.requests import Kind, Request
+from tests.router.canonical.hostile import ANYTHING, outcome
+
+READERS: Mapping[Kind, Any] = {
+    Kind.EMBEDDING: embedding.read,
+    Kind.IMAGE: image.read,
+    Kind.IMAGE_EDIT: image.read_edit,
+    Kind.SPEECH: speech.read,
+    Kind.SOUND: speech.read_sound,
+    Kind.RERANK: rerank.read,
+    Kind.TOKENIZE: tokenize.read,
+    Kind.STORE_SET: store.read,
+    Kind.STORE_DELETE: store.read,
+    Kind.STORE_GET: store.read,
+    Kind.STORE_FIND: store.read,
+}
+PIXEL = "data:image/png;base64," + b64encode(b"\x89PNG").decode()
+PLAIN: Mapping[Kind, Mapping[str, object]] = {
+    Kind.EMBEDDING: {"input": "hi", "encoding_format": "float", "dimensions": 8},
+    Kind.IMAGE: {
+        "prompt": "a hat", "negative_prompt": "a cat", "size": "64x32", "width": 8, "height": 8, "n": 2, "seed": 1, "step": 3,
+        "response_format": "url",
+    },
+    Kind.IMAGE_EDIT: {"prompt": "a hat", "image": PIXEL, "mask": PIXEL},
+    Kind.SPEECH: {"input": "hi", "voice": "x", "response_format": "wav", "speed": 2, "language": "en"},
+    Kind.SOUND: {
+        "text": "rain", "duration_seconds": 2, "prompt_influence": 0.3, "do_sample": True, "response_format": "wav",
+    },
+    Kind.RERANK: {"query": "q", "documents": ["a", {"text": "b"}], "top_n": 1, "return_documents": True},
+    Kind.TOKENIZE: {"content": "hi", "add_special_tokens": True, "add_special": True},
+    Kind.STORE_SET: {"keys": [[1, 2.5]], "values": ["a"]},
+    Kind.STORE_DELETE: {"keys": [[1, 2.5]]},
+    Kind.STORE_GET: {"keys": [[1, 2.5]]},
+    Kind.STORE_FIND: {"key": [1, 2.5], "topk": 3},
+}  # fmt: skip
+FORM = "multipart/form-data; boundary=x"
+
+
+def read(kind: Kind, **fields: object) -> Any:
+    body = orjson.dumps({"model": "m", **fields})
+    return READERS[kind](Request("r", kind, "m", body, "application/json"))
+
+
+def form(*parts: tuple[str, str | bytes], kind: Kind = Kind.TRANSCRIPTION) -> Request:
+    """Send texts as fields, and bytes as files."""
+    written = b""
+    for name, content in parts:
+        file = b'; filename="f"' if isinstance(content, bytes) else b""
+        said = content if isinstance(content, bytes) else content.encode()
+        head = b'--x\r\nContent-Disposition: form-data; name="%b"%b' % (name.encode(), file)
+        written += head + b"\r\n\r\n" + said + b"\r\n"
+    return Request("r", kind, "m", written + b"--x--", FORM)
+
+
+@given(kind=st.sampled_from(sorted(READERS)), data=st.data(), value=ANYTHING)
+def test_whatever_a_field_holds_is_read_or_refused_by_that_fields_name(
+    kind: Kind, data: st.DataObject, value: Any
+) -> None:
+    plain = PLAIN[kind]
+    name = data.draw(st.sampled_from(sorted(plain)))
+    found, fault = outcome(lambda: read(kind, **plain | {name: value}))
+    assert (found is None) != (fault is None)
+    # Text may stand in one of several fields; then any of them is missing.
+    texts = tokenize.TEXTS if name in tokenize.TEXTS else (name,)
+    assert fault is None or fault.partition("[")[0] in (*texts, "values")
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_what_is_read_is_no_other_and_what_is_not_is_one(kind: Kind) -> None:
+    found = read(kind, **PLAIN[kind])
+    assert found == read(kind, **PLAIN[kind], user="ann", project="p")
+    asked = getattr(found, "image", found)
+    if kind.value.startswith("stores/"):
+        return
+    assert asked.others == {}
+    again = read(kind, **PLAIN[kind], another=[1])
+    assert getattr(again, "image", again).others == {"another": [1]}
+
+
+class TestEmbedding:
+    @pytest.mark.parametrize(
+        ("given", "inputs"),
+        [
+            ("hi", ("hi",)),
+            (["a", "b"], ("a", "b")),
+            ([5, 0], ((5, 0),)),
+            ([[5], [6, 7]], ((5,), (6, 7))),
+            (["a", [1]], ("a", (1,))),
+        ],
+    )
+    def test_is_of_texts_or_of_the_numbers_of_tokens(self, given: object, inputs: object) -> None:
+        assert read(Kind.EMBEDDING, input=given).inputs == inputs
+
+    @pytest.mark.parametrize(
+        ("given", "param"),
+        [
+            (None, "input"),
+            ("", "input"),
+            ([], "input"),
+            (["a", ""], "input[1]"),
+            ([[1], [-1]], "input[1]"),
+            ([1, True], "input"),
+            ([1, 2**31], "input"),
+            (["a"] * (embedding.MAX_INPUTS + 1), "input"),
+        ],
+    )
+    def test_of_anything_else_is_refused(self, given: object, param: str) -> None:
+        with pytest.raises(BadRequest) as refused:
+            read(Kind.EMBEDDING, input=given)
+        assert refused.value.param == param
+
+    def test_is_wanted_as_numbers_unless_it_says_otherwise(self) -> None:
+        assert not read(Kind.EMBEDDING, input="a").base64
+        assert read(Kind.EMBEDDING, input="a", encoding_format="base64").base64
+
+
+class TestImage:
+    def test_is_described_by_what_shall_and_what_shall_not_be_seen(self) -> None:
+        both = read(Kind.IMAGE, prompt="a hat | a cat")
+        assert (both.prompt, both.negative) == ("a hat", "a cat")
+        named = read(Kind.IMAGE, prompt="a|b", negative_prompt="c")
+        assert (named.prompt, named.negative) == ("a", "c")
+        alone = read(Kind.IMAGE, prompt="a hat")
+        assert (alone.prompt, alone.negative) == ("a hat", "")
+
+    def test_is_as_large_as_its_sides_say_and_else_as_its_size_says(self) -> None:
+        def size(**said: object) -> tuple[object, object]:
+            found = read(Kind.IMAGE, prompt="a", **said)
+            return found.width, found.height
+
+        assert size() == size(size="auto") == (None, None)
+        assert size(size="64x32") == (64, 32)
+        assert size(size="64x32", width=8, height=16) == (8, 16)
+        assert size(size="64x32", height=16) == (64, 16)
+        for wrong in ("64", "0x1", "9000x1", "99999x1", 64, "64x32x1"):
+            with pytest.raises(BadRequest) as refused:
+                size(size=wrong)
+            assert refused.value.param == "size"
+
+    def test_is_wanted_itself_unless_an_address_is_asked_for(self) -> None:
+        assert read(Kind.IMAGE, prompt="a").base64
+        assert not read(Kind.IMAGE, prompt="a", response_format="url").base64
+
+    def test_may_be_made_of_others_that_come_in_json(self) -> None:
+        link = "https://example.org/a.png"
+        edit = read(Kind.IMAGE_EDIT, prompt="a", image=[PIXEL, link, {"image_url": PIXEL}])
+        assert edit.sources == (b"\x89PNG", link, b"\x89PNG")
+        assert (edit.mask, edit.image.prompt) == (None, "a")
+
+    def test_may_be_made_of_others_that_come_in_a_form(self) -> None:
+        one = form(
+            ("prompt", "a"), ("image", b"1"), ("mask", b"2"), ("n", "2"), kind=Kind.IMAGE_EDIT
+        )
+        edit = image.read_edit(one)
+        assert (edit.sources, edit.mask, edit.image.n) == ((b"1",), b"2", 2)
+        several = form(("prompt", "a"), ("image[]", b"1"), ("image[]", b"2"), kind=Kind.IMAGE_EDIT)
+        assert image.read_edit(several).sources == (b"1", b"2")
+
+    @pytest.mark.parametrize(
+        "wrong", [None, "", "file:///etc/passwd", "/etc/passwd", "data:image/png;base64,!", 7, [7], "ftp://h/x", "http://h/\n"]
+    )  # fmt: skip
+    def test_is_made_of_nothing_else(self, wrong: object) -> None:
+        with pytest.raises(BadRequest) as refused:
+            read(Kind.IMAGE_EDIT, prompt="a", image=wrong)
+        assert refused.value.param == "image"
+
+
+class TestTranscription:
+    def test_is_of_the_file_of_a_form(self) -> None:
+        asked = transcription.read(
+            form(
+                ("model", "m"), ("file", b"RIFF"), ("language", "de"), ("response_format", "srt"), ("temperature", "0.5"),
+                ("timestamp_granularities[]", "segment"), ("timestamp_granularities[]", "word"), ("prompt", "hi"),
+            )
+        )  # fmt: skip
+        assert asked == transcription.Transcription(
+            b"RIFF", "de", "hi", 0.5, "srt", words=True, translate=False, others={}
+        )
+
+    def test_is_a_translation_on_the_path_of_translations(self) -> None:
+        asked = transcription.read(form(("file", b"x"), kind=Kind.TRANSLATION))
+        assert (asked.translate, asked.format, asked.words) == (True, "json", False)
+
+    @pytest.mark.parametrize(
+        ("parts", "param"),
+        [
+            ([("file", "a text")], "file"),
+            ([("file", b"")], "file"),
+            ([("file", b"1"), ("file", b"2")], "file"),
+            ([("file", b"1"), ("response_format", "doc")], "response_format"),
+            ([("file", b"1"), ("temperature", "warm")], "temperature"),
+            ([("file", b"1"), ("temperature", "7")], "temperature"),
+            ([("file", b"1"), ("language", "x" * 99)], "language"),
+            ([("file", b"1"), ("timestamp_granularities[]", "year")], "timestamp_granularities"),
+        ],
+    )
+    def test_with_anything_wrong_is_refused(self, parts: Any, param: str) -> None:
+        with pytest.raises(BadRequest) as refused:
+            transcription.read(form(*parts))
+        assert refused.value.param == param
+
+    def test_names_what_it_does_not_read(self) -> None:
+        others = transcription.read(form(("file", b"x"), ("stream", "true"), ("q", "1"))).others
+        assert others == {"stream": True, "q": "1"}
+
+
+def test_a_voice_may_be_an_object() -> None:
+    assert read(Kind.SPEECH, input="a", voice={"id": "v"}).voice == "v"
+    assert read(Kind.SPEECH, input="a").format is None
+
+
+def test_documents_are_texts_or_hold_one() -> None:
+    asked = read(Kind.RERANK, query="q", documents=["a", {"text": "b", "id": 1}])
+    assert (asked.documents, asked.with_documents) == (("a", "b"), True)
+    with pytest.raises(BadRequest) as refused:
+        read(Kind.RERANK, query="q", documents=["a", {"body": "b"}])
+    assert refused.value.param == "documents[1]"
+
+
+@pytest.mark.parametrize("name", tokenize.TEXTS)
+def test_a_text_to_be_cut_stands_in_one_of_three_fields(name: str) -> None:
+    assert read(Kind.TOKENIZE, **{name: "hi"}).text == "hi"
+    with pytest.raises(BadRequest):
+        read(Kind.TOKENIZE, **dict.fromkeys(tokenize.TEXTS, "hi"))
+    with pytest.raises(BadRequest):
+        read(Kind.TOKENIZE)
+
+
+class TestStore:
+    def test_takes_columns(self) -> None:
+        keys = ((1.0, 2.5), (0.0, -1.0))
+        given = [list(key) for key in keys]
+        assert read(Kind.STORE_SET, keys=given, values=["a", ""]) == store.Set(keys, ("a", ""))
+        assert read(Kind.STORE_GET, keys=given) == store.Get(keys)
+        assert read(Kind.STORE_DELETE, keys=given) == store.Delete(keys)
+        assert read(Kind.STORE_FIND, key=[1, 2.5]) == store.Find((1.0, 2.5), store.USUAL_FOUND)
+
+    @pytest.mark.parametrize(
+        ("said", "param"),
+        [
+            ({"keys": [[1]], "values": []}, "values"),
+            ({"keys": [[1]], "values": ["a", "b"]}, "values"),
+            ({"keys": [[1], [2]], "values": ["a", 7]}, "values[1]"),
+            ({"keys": [[1], []], "values": ["a", "b"]}, "keys[1]"),
+            ({"keys": [[1], [1, 2]], "values": ["a", "b"]}, "keys[1]"),
+            ({"keys": [[True]], "values": ["a"]}, "keys[0]"),
+            ({"keys": [[1e39]], "values": ["a"]}, "keys[0]"),
+            ({"keys": "ab", "values": ["a"]}, "keys"),
+        ],
+    )
+    def test_takes_nothing_else(self, said: Mapping[str, object], param: str) -> None:
+        with pytest.raises(BadRequest) as refused:
+            read(Kind.STORE_SET, **said)
+        assert refused.value.param == param

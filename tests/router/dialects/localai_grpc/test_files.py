@@ -1,0 +1,94 @@
+"""Where a node and a LocalAI backend hand files to each other."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from router.dialects.localai_grpc.files import MAX_MADE_BYTES, Folder, folder, sweep
+from router.errors import (
+    WorkerFailed,
+)
+from tests.router.dialects.localai_grpc.asks import left
+from tests.workers.localai_worker import PNG
+
+
+def make_traps(shared: Folder, secret: Path) -> None:
+    """Make what is no plain file with something in it."""
+    secret.write_bytes(PNG)
+    Path(shared.place("link")).symlink_to(secret)
+    Path(shared.place("folder")).mkdir()
+    Path(shared.place("empty")).touch()
+    os.mkfifo(shared.place("pipe"))
+
+
+def make(shared: Folder, name: str, size: int) -> None:
+    """Make a file of so many bytes."""
+    with Path(shared.place(name)).open("wb") as file:
+        file.truncate(size)
+
+
+class TestAFolder:
+    async def test_gives_back_plain_files_only(self, tmp_path: Path) -> None:
+        async with folder() as shared:
+            make_traps(shared, tmp_path / "secret")
+            for name in ("link", "folder", "empty", "missing", "pipe"):
+                with pytest.raises(WorkerFailed):
+                    await shared.take(name)
+
+    async def test_gives_back_no_more_than_fits(self) -> None:
+        async with folder() as shared:
+            for name, size in (("a", MAX_MADE_BYTES - 1), ("b", 1), ("c", 1)):
+                make(shared, name, size)
+            assert len(await shared.take("a")) == MAX_MADE_BYTES - 1
+            assert len(await shared.take("b")) == 1
+            with pytest.raises(WorkerFailed):
+                await shared.take("c")
+
+    async def test_takes_a_name_once(self) -> None:
+        async with folder() as shared:
+            await shared.put("a", b"1")
+            with pytest.raises(WorkerFailed, match="no file can be handed"):
+                await shared.put("a", b"2")
+
+    async def test_that_cannot_be_made_is_a_failed_attempt(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+        with pytest.raises(WorkerFailed, match="no file can be handed"):
+            async with folder():
+                pass
+
+    async def test_of_a_process_that_was_killed_is_removed_and_one_in_use_is_not(
+        self, shared: Path
+    ) -> None:
+        async with folder() as used:
+            abandoned = abandon(shared)
+            sweep()
+            assert not any(path == abandoned for path, _ in left(shared))
+            await used.put("a", b"1")
+            sweep()
+            assert await used.take("a") == b"1"
+
+
+def abandon(shared: Path) -> Path:
+    """Have another process make a folder, put something there, and die."""
+    script = f"""
+import asyncio, os, tempfile
+tempfile.tempdir = {str(shared)!r}
+from router.dialects.localai_grpc.files import folder
+async def main():
+    async with folder() as made:
+        path = await made.put("recording", b"secret")
+        print(os.path.dirname(path), flush=True)
+        os._exit(9)
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert done.returncode == 9, done.stderr
+    path = Path(done.stdout.decode().strip())
+    assert (path / "recording").exists()
+    return path

@@ -1,0 +1,120 @@
+"""How the router speaks to a backend of generated code, in a process and with threads of its own, an old one and a newer one."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+from router.candidates import Candidate
+from router.dialects.localai_grpc import create
+from router.errors import WorkerFailed
+from router.requests import Kind
+from tests.router.world import chat, links, own, until, whole
+from tests.workers import generated_localai
+
+PROGRAM = generated_localai.__file__
+
+
+Started = tuple[Candidate, str, asyncio.subprocess.Process]
+
+
+@pytest.fixture(params=["old", "newer"])
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Started]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        PROGRAM,
+        str(tmp_path),
+        request.param,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        port = int(await asyncio.wait_for(process.stdout.readline(), 30))
+        candidate = own(f"grpc://127.0.0.1:{port}")
+        assert candidate.worker is not None
+        load = '{"Model":"tiny","FlashAttention":true}'
+        yield (
+            replace(candidate, worker=replace(candidate.worker, load=load)),
+            request.param,
+            process,
+        )
+    finally:
+        process.stdin.close()
+        await asyncio.wait_for(process.wait(), 10)
+
+
+async def test_an_old_backend_and_a_newer_one_understand_us(
+    backend: Started,
+) -> None:
+    candidate, age, _ = backend
+    flash = "on" if age == "newer" else "True"
+    async with links() as ours:
+        dialect = create(ours)
+        # Its own template raises an exception; ours is used instead.
+        async with dialect.answer(chat(), candidate) as answer:
+            said = orjson.loads(await whole(answer))
+        assert said["choices"][0]["message"]["content"] == f"tiny, flash attention {flash}"
+        assert candidate.worker is not None
+        assert await dialect.alive(candidate.worker)
+
+
+async def test_who_was_left_is_free_once_it_says_that_it_is_well(
+    backend: Started,
+) -> None:
+    candidate, _, _ = backend
+    released = asyncio.Event()
+    async with links() as ours:
+        dialect = create(ours)
+        async with dialect.answer(chat(stream=True), candidate) as answer:
+            assert answer.first
+        assert ours.lingering.keeps(candidate.service, lambda _: released.set())
+        await asyncio.wait_for(released.wait(), 10)
+
+
+async def test_what_it_raises_is_told_to_nobody(backend: Started) -> None:
+    candidate, _, _ = backend
+    assert candidate.worker is not None
+    unloaded = replace(candidate, worker=replace(candidate.worker, load=""))
+    async with links() as ours:
+        with pytest.raises(WorkerFailed) as failed:
+            async with create(ours).answer(chat(), unloaded):
+                pass
+    assert str(failed.value) == "the worker failed: UNKNOWN"
+
+
+async def test_who_is_at_work_for_us_lives_and_who_is_frozen_does_not(
+    backend: Started, tmp_path: Path
+) -> None:
+    candidate, _, process = backend
+    worker = candidate.worker
+    assert worker is not None
+    body = b'{"model":"llama","prompt":"wait"}'
+
+    async with links() as ours:
+        dialect = create(ours)
+
+        async def ask() -> None:
+            async with dialect.answer(chat(kind=Kind.COMPLETION, body=body), candidate):
+                pass
+
+        asking = asyncio.ensure_future(ask())
+        await until((tmp_path / "begun").exists)
+        assert await dialect.alive(worker)
+        process.send_signal(signal.SIGSTOP)
+        try:
+            # A stop takes hold of one thread after the other.
+            async with asyncio.timeout(10):
+                while await dialect.alive(worker):
+                    pass
+        finally:
+            process.send_signal(signal.SIGCONT)
+        asking.cancel()
+        await asyncio.wait([asking])

@@ -1,0 +1,76 @@
+"""How a JSON schema becomes a grammar, and which ones do not."""
+
+import pytest
+
+from router.dialects.localai_grpc.grammar import MAX_DEPTH, MAX_RULES, written
+from router.errors import WorkerUnable
+
+
+def rules(schema: dict[str, object]) -> list[str]:
+    """Return the rules of a schema itself, without those of JSON."""
+    return written(schema).partition("\n\nvalue ::=")[0].split("\n")
+
+
+def test_any_object_will_do_without_a_schema() -> None:
+    assert rules({}) == ["root ::= object"]
+
+
+def test_an_object_has_its_properties_in_their_order() -> None:
+    schema = {
+        "type": "object",
+        "title": "X",
+        "properties": {"a b": {"type": "integer"}, "c": {"enum": ["x", 'y"', None]}},
+        "required": ["a b"],
+        "additionalProperties": False,
+    }
+    assert rules(schema) == [
+        "root ::= r1",
+        r'r0 ::= "\"x\"" ws | "\"y\\\"\"" ws | "null" ws',
+        r'r1 ::= "{" ws "\"a b\"" ws ":" ws integer "," ws "\"c\"" ws ":" ws r0 "}" ws',
+    ]
+
+
+def test_lists_and_choices() -> None:
+    schema = {
+        "type": "array",
+        "items": {"anyOf": [{"type": "string"}, {"type": ["number", "null"]}]},
+    }
+    assert rules(schema) == [
+        "root ::= r2",
+        "r0 ::= number | null",
+        "r1 ::= string | r0",
+        'r2 ::= "[" ws ( r1 ( "," ws r1 )* )? "]" ws',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "what"),
+    [
+        ({"type": "string", "pattern": "a+"}, "pattern"),
+        ({"$ref": "#/x"}, "ref"),
+        ({"type": "object", "patternProperties": {}}, "patternProperties"),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, "additionalProperties"),
+        ({"type": "object", "required": ["a"]}, "required"),
+        ({"type": "array", "minItems": 2}, "minItems"),
+        ({"oneOf": [{"type": "string"}]}, "oneOf"),
+        ({"type": "integer", "minimum": 1}, "minimum"),
+        ({"properties": {"a": 5}, "type": "object"}, "shape"),
+        ({"type": 5}, "type"),
+    ],
+)
+def test_what_a_grammar_cannot_hold_to_is_refused_by_name(
+    schema: dict[str, object], what: str
+) -> None:
+    with pytest.raises(WorkerUnable, match=what) as refused:
+        written(schema)
+    assert refused.value.param == "response_format"
+
+
+def test_a_schema_is_neither_too_deep_nor_too_large() -> None:
+    deep: dict[str, object] = {"type": "string"}
+    for _ in range(MAX_DEPTH + 1):
+        deep = {"type": "array", "items": deep}
+    large = {"type": "object", "properties": {str(n): {"enum": [n]} for n in range(MAX_RULES)}}
+    for schema in (deep, large):
+        with pytest.raises(WorkerUnable):
+            written(schema)

@@ -1,0 +1,102 @@
+"""How a LocalAI backend is asked to speak, to make sounds, and to write down what was said."""
+
+from pathlib import Path
+
+import pytest
+
+from router.dialects import Dialect
+from router.dialects.localai_grpc.sounds import unit_of
+from router.errors import (
+    WorkerFailed,
+    WorkerUnable,
+)
+from router.rendering import DROPPED_HEADER
+from router.requests import Kind
+from tests.router.canonical.test_kinds import form
+from tests.router.dialects.localai_grpc.asks import ask, left, put
+from tests.workers.localai_worker import PNG, WAV, LocalAIWorker
+
+
+class TestSounds:
+    async def test_a_text_is_spoken(self, dialect: Dialect, worker: LocalAIWorker) -> None:
+        answer, body = await ask(dialect, worker, Kind.SPEECH, speed=2, language="de")
+        assert (answer.content_type, body) == ("audio/wav", WAV)
+        said = worker.asked
+        assert (said.text, said.voice, said.model, said.language) == ("hi", "v", "own", "de")
+        assert answer.headers == {DROPPED_HEADER: "speed"}
+        await ask(dialect, worker, Kind.SPEECH, response_format="wav")
+        assert not worker.asked.HasField("language")
+
+    async def test_a_sound_is_made(self, dialect: Dialect, worker: LocalAIWorker) -> None:
+        fields = {"duration_seconds": 2.5, "prompt_influence": 0.5, "do_sample": False}
+        answer, body = await ask(dialect, worker, Kind.SOUND, **fields)
+        assert (answer.content_type, body) == ("audio/wav", WAV)
+        said = worker.asked
+        assert (said.duration, said.temperature, said.sample) == (2.5, 0.5, False)
+        await ask(dialect, worker, Kind.SOUND)
+        assert not worker.asked.HasField("duration")
+
+    @pytest.mark.parametrize("kind", [Kind.SPEECH, Kind.SOUND])
+    async def test_of_another_format_it_is_refused(
+        self, dialect: Dialect, worker: LocalAIWorker, kind: Kind
+    ) -> None:
+        with pytest.raises(WorkerUnable) as unable:
+            await ask(dialect, worker, kind, response_format="mp3")
+        assert (unable.value.param, worker.received) == ("response_format", [])
+
+
+class TestTranscripts:
+    async def test_are_of_a_file_that_the_backend_reads(
+        self, dialect: Dialect, worker: LocalAIWorker, shared: Path
+    ) -> None:
+        _, said = await ask(dialect, worker, Kind.TRANSCRIPTION, language="de")
+        assert said == {"text": f"{len(WAV)} bytes {len(WAV)} bytes"}
+        asked, path = worker.asked, Path(worker.asked.dst)
+        assert (asked.language, asked.translate, path.suffix) == ("de", False, ".wav")
+        assert path.parent.parent == shared
+        assert left(shared) == []
+
+    async def test_have_their_times_in_seconds(
+        self, dialect: Dialect, worker: LocalAIWorker
+    ) -> None:
+        _, said = await ask(dialect, worker, Kind.TRANSLATION, response_format="verbose_json")
+        assert worker.asked.translate
+        assert [(one["start"], one["end"]) for one in said["segments"]] == [(0, 1), (1, 2)]
+        answer, srt = await ask(dialect, worker, Kind.TRANSCRIPTION, response_format="srt")
+        assert srt.startswith(b"1\n00:00:00,000 --> 00:00:01,000\n")
+        assert answer.content_type.startswith("application/x-subrip")
+
+    async def test_name_what_has_no_effect(self, dialect: Dialect, worker: LocalAIWorker) -> None:
+        answer, _ = await ask(dialect, worker, Kind.TRANSCRIPTION, prompt="x", temperature=0.5)
+        assert answer.headers == {DROPPED_HEADER: "prompt, temperature"}
+
+    @pytest.mark.parametrize("name", ["timestamp_granularities[]", "stream"])
+    async def test_of_which_there_is_no_word_are_refused_by_name(
+        self, dialect: Dialect, worker: LocalAIWorker, name: str
+    ) -> None:
+        value = "word" if name.endswith("[]") else "true"
+        request = form(("file", WAV), (name, value))
+        with pytest.raises(WorkerUnable) as unable:
+            await put(dialect, worker, request)
+        assert unable.value.param == name.removesuffix("[]")
+
+
+@pytest.mark.parametrize("kind", [Kind.SPEECH, Kind.SOUND])
+@pytest.mark.parametrize("made", [b"<html>", PNG, b"ID3\x04"])
+async def test_what_is_no_sound_of_the_format_is_a_failure(
+    dialect: Dialect, worker: LocalAIWorker, kind: Kind, made: bytes
+) -> None:
+    worker.fail(makes=made)
+    if made.startswith(b"ID3"):
+        answer, body = await ask(dialect, worker, kind)
+        assert (answer.content_type, body) == ("audio/mpeg", made)
+    with pytest.raises(WorkerFailed):
+        await ask(dialect, worker, kind, response_format="wav")
+
+
+@pytest.mark.parametrize(
+    ("end", "seconds"),
+    [(0, 0), (7, 7), (999, 999), (7_000, 7), (36_000_000, 36_000), (700_000_000, 0.7), (36 * 10**12, 36_000)],
+)  # fmt: skip
+def test_times_are_in_the_unit_that_makes_sense(end: int, seconds: float) -> None:
+    assert end * unit_of(end) == pytest.approx(seconds)

@@ -1,0 +1,70 @@
+"""How a LocalAI backend is asked that is a store."""
+
+from collections.abc import Mapping
+from math import nan
+from typing import Any
+
+import orjson
+import pytest
+
+from router.dialects import Dialect
+from router.dialects.localai_grpc import stores
+from router.dialects.localai_grpc.asking import Asking
+from router.dialects.localai_grpc.backend import METHODS
+from router.errors import WorkerFailed, WorkerRejected
+from router.requests import Kind
+from tests.router.dialects.localai_grpc.asks import ask, no_image, request_of
+from tests.workers.localai_worker import LocalAIWorker
+
+
+async def test_a_store_keeps_finds_and_forgets(dialect: Dialect, worker: LocalAIWorker) -> None:
+    keys = [[0.5, 1], [3, 4]]
+    _, said = await ask(dialect, worker, Kind.STORE_SET, keys=keys, values=["a", "hé"])
+    assert said == {}
+    _, said = await ask(dialect, worker, Kind.STORE_GET, keys=[*keys, [9, 9]])
+    assert said == {"keys": keys, "values": ["a", "hé"]}
+    _, said = await ask(dialect, worker, Kind.STORE_FIND, key=[3, 0], topk=1)
+    assert said == {"keys": [[3, 4]], "values": ["hé"], "similarities": [1]}
+    _, said = await ask(dialect, worker, Kind.STORE_DELETE, keys=keys[:1])
+    assert (said, list(worker.stored)) == ({}, [(3, 4)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "said"),
+    [
+        (Kind.STORE_GET, "StoresGet", {"Keys": [{"Floats": [1]}]}),
+        (Kind.STORE_GET, "StoresGet", {"Keys": [{"Floats": [nan]}], "Values": [{}]}),
+        (Kind.STORE_FIND, "StoresFind", {"Keys": [{"Floats": [1]}], "Values": [{}]}),
+        (Kind.STORE_SET, "StoresSet", {"success": False, "message": "no"}),
+        (Kind.STORE_DELETE, "StoresDelete", {}),
+    ],
+)
+async def test_columns_that_do_not_match_and_what_was_not_done_are_failures(
+    kind: Kind, call: str, said: Any
+) -> None:
+    async def ask(name: str, _: Mapping[str, object]) -> Any:
+        assert name == call
+        return METHODS[call].told(**said)
+
+    with pytest.raises(WorkerFailed):
+        await stores.serve(Asking(request_of(kind), "llama", "own", ask, no_image))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "local-store: Set: key length 3 does not match existing 2",
+        "Try to add key with length 3 when existing length is 2",
+    ],
+)
+async def test_keys_of_another_length_are_their_callers_fault(
+    dialect: Dialect, worker: LocalAIWorker, words: str
+) -> None:
+    worker.fail(code="UNKNOWN", refusal=words.encode())
+    with pytest.raises(WorkerRejected) as refused:
+        await ask(dialect, worker, Kind.STORE_SET)
+    error = orjson.loads(refused.value.body)["error"]
+    assert (error["param"], refused.value.blames_worker) == ("keys", False)
+    worker.fail(code="UNKNOWN", refusal=b"out of memory")
+    with pytest.raises(WorkerFailed):
+        await ask(dialect, worker, Kind.STORE_SET)

@@ -1,0 +1,537 @@
+"""How the router speaks to a LocalAI backend: what it is asked, what becomes of what it says, and of its failures."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.canonical import read
+from router.dialects import Answer, Dialect, Route
+from router.dialects.localai_grpc import ENDPOINTS, create, telling
+from router.dialects.localai_grpc.loading import options
+from router.dialects.localai_grpc.texts import WORDS as SPOKEN
+from router.dialects.localai_grpc.words import COMPLETION_TOKENS
+from router.errors import (
+    AnswerBroken,
+    WorkerFailed,
+    WorkerLoading,
+    WorkerRejected,
+    WorkerTimeout,
+    WorkerUnable,
+    WorkerUnreachable,
+)
+from router.requests import Kind
+from router.rpc.messages import LOCALAI, methods_of
+from router.rpc.metadata import metadata_to
+from router.saying import Told
+from router.usage import Usage
+from router.workers import Template
+from tests.router.world import QUICK, chat, links, own, until, whole
+from tests.workers.localai_worker import LocalAIWorker, running
+from tests.workers.openai_worker import WORDS
+
+SAID = "".join(WORDS)
+HELLO = {"messages": [{"role": "user", "content": "hi"}]}
+ONCE = {"prompt": "Once upon a time"}
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+KINDS = pytest.mark.parametrize("kind", [Kind.CHAT, Kind.COMPLETION])
+STREAMS = pytest.mark.parametrize("stream", [False, True])
+REPLY = methods_of(LOCALAI)["Predict"].told
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[LocalAIWorker]:
+    async with running() as started:
+        yield started
+
+
+@pytest.fixture
+async def dialect() -> AsyncIterator[Dialect]:
+    async with links() as ours:
+        yield create(ours)
+
+
+async def ask(
+    dialect: Dialect,
+    worker: LocalAIWorker,
+    kind: Kind = Kind.CHAT,
+    *,
+    template: Template = "",
+    load: str = "",
+    **fields: object,
+) -> tuple[Answer, bytes]:
+    given = HELLO if kind is Kind.CHAT else ONCE
+    body = orjson.dumps({"model": "llama", **given, **fields})
+    request = chat(kind=kind, body=body, stream=fields.get("stream") is True)
+    candidate = own(worker.url)
+    assert candidate.worker is not None
+    registered = replace(candidate.worker, template=template, load=load)
+    async with dialect.answer(request, replace(candidate, worker=registered)) as answer:
+        return answer, await whole(answer)
+
+
+def chunks(body: bytes) -> list[dict[str, Any]]:
+    *events, done, end = body.split(b"\n\n")
+    assert (done, end) == (b"data: [DONE]", b"")
+    return [orjson.loads(event[6:]) for event in events]
+
+
+def texts_of(body: bytes, *, stream: bool) -> tuple[list[str], list[str], dict[str, Any]]:
+    """Return the texts of all choices, their reasons, and the usage of an answer."""
+    if not stream:
+        said = orjson.loads(body)
+        texts = [c["message"]["content"] if "message" in c else c["text"] for c in said["choices"]]
+        return texts, [c["finish_reason"] for c in said["choices"]], said["usage"]
+    *parts, told = chunks(body)
+    choices = [part["choices"][0] for part in parts]
+    texts = [""] * (1 + max(choice["index"] for choice in choices))
+    for choice in choices:
+        texts[choice["index"]] += choice.get("text") or choice.get("delta", {}).get("content") or ""
+    return texts, [c["finish_reason"] for c in choices if c["finish_reason"]], told["usage"]
+
+
+@KINDS
+@STREAMS
+@pytest.mark.parametrize("faults", [{}, {"split": True}, {"blanks": 3}])
+async def test_a_text_comes_in_openais_form(
+    worker: LocalAIWorker, dialect: Dialect, kind: Kind, stream: bool, faults: dict[str, object]
+) -> None:
+    worker.fail(**faults)
+    worker.words = ("Grüß ", "Gott, ", "世界", "! 🙂")
+    answer, body = await ask(dialect, worker, kind, stream=stream)
+    texts, reasons, usage = texts_of(body, stream=stream)
+    assert (texts, reasons) == (["Grüß Gott, 世界! 🙂"], ["stop"])
+    assert (answer.route, answer.streamed) == (Route.LOCAL, stream)
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (5, 4)
+    assert "estimated" not in usage
+    assert worker.calls == ["PredictStream" if stream else "Predict"]
+
+
+@pytest.mark.parametrize(
+    ("usage", "told"), [("sums", (5, 7, False)), ("each", (5, 7, False)), ("zeros", (0, 7, True))]
+)
+async def test_tokens_are_told_so_far_or_of_each_reply_or_not_at_all(
+    worker: LocalAIWorker, dialect: Dialect, usage: str, told: tuple[int, int, bool]
+) -> None:
+    worker.fail(usage=usage)
+    _, body = await ask(dialect, worker, stream=True)
+    *_, spent = texts_of(body, stream=True)
+    prompt, completion, estimated = told
+    assert (spent["completion_tokens"], spent.get("estimated", False)) == (completion, estimated)
+    assert estimated or spent["prompt_tokens"] == prompt
+
+
+@STREAMS
+async def test_what_nobody_told_is_counted_by_the_backend_where_it_can(
+    worker: LocalAIWorker, dialect: Dialect, stream: bool
+) -> None:
+    worker.fail(usage="zeros")
+    _, body = await ask(dialect, worker, Kind.COMPLETION, stream=stream)
+    *_, spent = texts_of(body, stream=stream)
+    # Four bytes are a token there.
+    assert (spent["prompt_tokens"], spent["completion_tokens"]) == (4, 7)
+    assert "estimated" not in spent
+
+
+async def test_who_cannot_count_is_asked_to_once(worker: LocalAIWorker, dialect: Dialect) -> None:
+    worker.fail(usage="zeros", lacks=frozenset({"TokenizeString"}))
+    for _ in range(2):
+        _, body = await ask(dialect, worker, Kind.COMPLETION)
+        assert texts_of(body, stream=False)[2]["estimated"]
+    assert (worker.calls, worker.refused) == (["Predict", "Predict"], ["TokenizeString"])
+
+
+async def test_replies_that_say_nothing_are_no_first_byte(worker: LocalAIWorker) -> None:
+    worker.fail(blanks=10**9)
+    async with links(QUICK.model_copy(update={"first_byte_timeout": 0.3})) as ours:
+        with pytest.raises(WorkerTimeout, match="first byte"):
+            await ask(create(ours), worker, stream=True)
+
+
+async def test_a_model_goes_on_being_loaded_when_who_asked_has_left(
+    worker: LocalAIWorker, dialect: Dialect
+) -> None:
+    worker.loaded = False
+    worker.fail(delay_headers=0.2)
+    first = asyncio.ensure_future(ask(dialect, worker, load='{"Model":"x"}'))
+    await until(lambda: len(worker.loads) == 1)
+    first.cancel()
+    async with asyncio.timeout(5):
+        while True:
+            await asyncio.sleep(0)
+            with suppress(WorkerLoading):
+                await ask(dialect, worker, load='{"Model":"x"}')
+                break
+    assert len(worker.loads) == 1
+
+
+async def test_every_field_that_shapes_a_text_is_said(
+    worker: LocalAIWorker, dialect: Dialect
+) -> None:
+    await ask(dialect, worker, Kind.COMPLETION)
+    asked = worker.asked
+    assert (asked.Prompt, asked.Tokens, asked.TopK) == (ONCE["prompt"], COMPLETION_TOKENS, 40)
+    assert (round(asked.TopP, 2), round(asked.Temperature, 2)) == (0.95, 0.9)
+    assert (asked.Penalty, asked.TypicalP, asked.TailFreeSamplingZ) == (1, 1, 1)
+
+
+async def test_without_a_seed_no_two_answers_have_the_same(
+    worker: LocalAIWorker, dialect: Dialect
+) -> None:
+    for _ in range(4):
+        await ask(dialect, worker)
+    assert len({one.asked.Seed for one in worker.received}) > 1
+
+
+async def test_parameters_are_said_in_its_words(worker: LocalAIWorker, dialect: Dialect) -> None:
+    answer, _ = await ask(
+        dialect, worker, temperature=0.5, top_p=0.25, top_k=3, max_tokens=9, seed=-1, stop=["a", "b"],
+        frequency_penalty=0.5, presence_penalty=-0.5, repetition_penalty=1.25, typical_p=0.5,
+        logit_bias={"5": 1}, min_p=0.5, logprobs=True,
+    )  # fmt: skip
+    asked = worker.asked
+    assert (asked.Temperature, asked.TopP, asked.TopK, asked.Tokens) == (0.5, 0.25, 3, 9)
+    assert (asked.Seed, list(asked.StopPrompts)) == (2**31 - 1, ["a", "b"])
+    assert (asked.FrequencyPenalty, asked.PresencePenalty, asked.Penalty) == (0.5, -0.5, 1.25)
+    assert (asked.TypicalP, orjson.loads(asked.LogitBias)) == (0.5, {"5": 1})
+    assert answer.headers["x-modelvine-dropped-params"] == "min_p, logprobs"
+
+
+@pytest.mark.parametrize("fields", [{"temperature": 0}, {"top_p": 0}])
+async def test_greedy_is_a_temperature_of_0(
+    worker: LocalAIWorker, dialect: Dialect, fields: dict[str, object]
+) -> None:
+    await ask(dialect, worker, **fields)
+    assert worker.asked.Temperature == 0
+
+
+@STREAMS
+async def test_each_choice_is_a_call_with_the_next_seed(
+    worker: LocalAIWorker, dialect: Dialect, stream: bool
+) -> None:
+    _, body = await ask(
+        dialect, worker, Kind.COMPLETION, prompt=["x", "y"], n=2, seed=7, stream=stream, echo=True
+    )
+    texts, reasons, usage = texts_of(body, stream=stream)
+    assert texts == [prompt + SAID for prompt in ("x", "x", "y", "y")]
+    assert (reasons, usage["completion_tokens"]) == (["stop"] * 4, 4 * len(WORDS))
+    assert [one.asked.Seed for one in worker.received] == [7, 8, 9, 10]
+    assert [one.asked.Prompt for one in worker.received] == ["x", "x", "y", "y"]
+
+
+@STREAMS
+async def test_a_stop_string_is_cut_off(
+    worker: LocalAIWorker, dialect: Dialect, stream: bool
+) -> None:
+    _, body = await ask(dialect, worker, stop=["you"], stream=stream)
+    texts, reasons, _ = texts_of(body, stream=stream)
+    assert (texts, reasons) == ([SAID[: SAID.index("you")]], ["stop"])
+
+
+@STREAMS
+@pytest.mark.parametrize("usage", ["sums", "zeros"])
+async def test_a_text_that_has_as_many_tokens_as_it_may_was_cut_off(
+    worker: LocalAIWorker, dialect: Dialect, stream: bool, usage: str
+) -> None:
+    worker.fail(usage=usage)
+    _, body = await ask(dialect, worker, max_tokens=3, stream=stream)
+    texts, reasons, _ = texts_of(body, stream=stream)
+    assert texts == ["".join(WORDS[:3])]
+    assert reasons == ["length"]
+
+
+@STREAMS
+async def test_an_empty_text_is_an_answer(
+    worker: LocalAIWorker, dialect: Dialect, stream: bool
+) -> None:
+    worker.fail(empty=True)
+    _, body = await ask(dialect, worker, stream=stream)
+    texts, reasons, _ = texts_of(body, stream=stream)
+    assert (texts, reasons) == ([""], ["stop"])
+
+
+async def test_a_chat_goes_by_the_workers_template(worker: LocalAIWorker, dialect: Dialect) -> None:
+    said = [{"role": "developer", "content": "be"}, {"role": "user", "content": "hi"}]
+    await ask(dialect, worker, messages=said)
+    asked = worker.asked
+    assert asked.UseTokenizerTemplate
+    assert [(m.role, m.content) for m in asked.Messages] == [("system", "be"), ("user", "hi")]
+    assert asked.Prompt == ""
+
+
+@STREAMS
+async def test_a_template_that_fails_is_replaced_by_ours_and_not_tried_again_soon(
+    worker: LocalAIWorker, dialect: Dialect, stream: bool
+) -> None:
+    worker.fail(no_template=True)
+    for _ in range(2):
+        _, body = await ask(dialect, worker, stream=stream)
+        assert texts_of(body, stream=stream)[0] == [SAID]
+    assert [one.asked.UseTokenizerTemplate for one in worker.received] == [True, False, False]
+    assert worker.asked.Prompt.startswith("<|im_start|>user\nhi<|im_end|>")
+    assert "<|im_end|>" in worker.asked.StopPrompts
+
+
+async def test_a_template_of_ours_ends_where_the_next_message_would_begin(
+    worker: LocalAIWorker, dialect: Dialect
+) -> None:
+    worker.words = ("So", "<|eot", "_id|>", "user")
+    _, body = await ask(dialect, worker, template="llama3", stream=True)
+    assert texts_of(body, stream=True)[0] == ["So"]
+    assert not worker.asked.UseTokenizerTemplate
+
+
+async def test_images_are_said_apart_and_never_fetched(
+    worker: LocalAIWorker, dialect: Dialect
+) -> None:
+    def seen(url: str) -> list[dict[str, object]]:
+        parts = [
+            {"type": "text", "text": "what?"},
+            {"type": "image_url", "image_url": {"url": url}},
+        ]
+        return [{"role": "user", "content": parts}]
+
+    await ask(dialect, worker, messages=seen("data:image/png;base64,iVBORw0="))
+    assert list(worker.asked.Images) == ["iVBORw0="]
+    assert worker.asked.Messages[0].content == "what?"
+    for url in ("http://192.0.2.1/x.png", "data:text/html,x", "file:///etc/passwd"):
+        with pytest.raises(WorkerUnable):
+            await ask(dialect, worker, messages=seen(url))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [LOOK]}, "tools"),
+        ({"tools": [LOOK], "tool_choice": "required"}, "tools"),
+        ({"functions": [{"name": "x"}]}, "functions"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]}, "messages"),
+    ],
+)
+async def test_what_would_change_the_answer_is_refused_by_name(
+    worker: LocalAIWorker, dialect: Dialect, fields: dict[str, object], param: str
+) -> None:
+    with pytest.raises(WorkerUnable) as refused:
+        await ask(dialect, worker, **fields)
+    assert refused.value.param == param
+    assert worker.received == []
+
+
+async def test_a_wrong_value_is_refused(worker: LocalAIWorker, dialect: Dialect) -> None:
+    with pytest.raises(WorkerRejected):
+        await ask(dialect, worker, logit_bias={"5": "much"})
+
+
+@STREAMS
+async def test_a_schema_is_a_grammar_and_an_answer_that_is_no_json_a_failure(
+    worker: LocalAIWorker, dialect: Dialect, stream: bool
+) -> None:
+    wanted = {"type": "json_object"}
+    with pytest.raises(WorkerFailed, match="JSON"):
+        await ask(dialect, worker, response_format=wanted, stream=stream)
+    assert worker.asked.Grammar.startswith("root ::= object")
+    worker.words = ("{", '"a"', ":1}")
+    _, body = await ask(dialect, worker, response_format=wanted, stream=stream)
+    assert texts_of(body, stream=stream)[0] == ['{"a":1}']
+    assert set(worker.calls) == {"Predict"}
+
+
+@STREAMS
+async def test_a_model_is_loaded_before_it_is_first_asked_and_after_a_restart(
+    worker: LocalAIWorker, dialect: Dialect, stream: bool
+) -> None:
+    worker.loaded = False
+    load = '{"Model":"tiny.gguf","context_size":512,"CUDA":true,"lora-scales":[0.5]}'
+    await ask(dialect, worker, load=load, stream=stream)
+    await ask(dialect, worker, load=load, stream=stream)
+    [told] = worker.loads
+    assert (told.Model, told.ContextSize, told.CUDA) == ("tiny.gguf", 512, True)
+    assert list(told.LoraScales) == [0.5]
+    worker.loaded = False
+    await ask(dialect, worker, load=load, stream=stream)
+    assert len(worker.loads) == 2
+
+
+async def test_who_cannot_load_says_why_in_the_log_alone(
+    worker: LocalAIWorker, dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker.loaded = False
+    worker.fail(load_fails=True)
+    with pytest.raises(WorkerFailed) as failed:
+        await ask(dialect, worker, load='{"Model":"x"}')
+    assert "OSError" not in str(failed.value)
+    assert "OSError" in caplog.text
+
+
+async def test_without_options_nothing_is_loaded(worker: LocalAIWorker, dialect: Dialect) -> None:
+    worker.loaded = False
+    with pytest.raises(WorkerFailed):
+        await ask(dialect, worker)
+    assert worker.loads == []
+
+
+async def test_who_asks_while_a_model_is_loaded_is_told_so(
+    worker: LocalAIWorker, dialect: Dialect
+) -> None:
+    worker.fail(delay_headers=0.3)
+    first = asyncio.ensure_future(ask(dialect, worker, load='{"Model":"x"}'))
+    await until(lambda: len(worker.loads) == 1)
+    with pytest.raises(WorkerLoading):
+        await ask(dialect, worker, load='{"Model":"x"}')
+    await first
+
+
+@pytest.mark.parametrize("load", ['{"Colour":"red"}', '{"ContextSize":"many"}', '{"LoraScales":1}'])
+async def test_an_option_that_it_does_not_have_is_named(
+    worker: LocalAIWorker, dialect: Dialect, load: str
+) -> None:
+    with pytest.raises(WorkerFailed, match="load option"):
+        await ask(dialect, worker, load=load)
+    assert worker.loads == []
+
+
+def test_flash_attention_is_said_to_old_servers_and_to_new_ones() -> None:
+    candidate = own("grpc://127.0.0.1:1")
+    assert candidate.worker is not None
+    for load, old, new in (
+        ("true", True, b"on"),
+        ('"off"', False, b"off"),
+        ('"auto"', True, b"auto"),
+    ):
+        worker = replace(candidate.worker, load=f'{{"FlashAttention":{load}}}')
+        said = options(worker).SerializeToString()
+        assert methods_of(LOCALAI)["LoadModel"].asked.FromString(said).FlashAttention is old
+        assert bytes([0xC2, 0x03, len(new)]) + new in said
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": True}])
+async def test_what_it_lacks_is_unable(
+    worker: LocalAIWorker, dialect: Dialect, fields: dict[str, object]
+) -> None:
+    worker.fail(lacks=frozenset({"Predict", "PredictStream"}))
+    with pytest.raises(WorkerUnable):
+        await ask(dialect, worker, **fields)
+
+
+@pytest.mark.parametrize("faults", [{"die_after": 3}, {"fail_after": 3}])
+async def test_who_fails_in_mid_stream_breaks_the_answer(
+    worker: LocalAIWorker, dialect: Dialect, faults: dict[str, object]
+) -> None:
+    worker.fail(**faults, delay_between=0.01)
+    async with dialect.answer(chat(stream=True), own(worker.url)) as answer:
+        with pytest.raises(AnswerBroken) as broken:
+            await whole(answer)
+    assert "class" not in str(broken.value)
+    assert answer.broken is broken.value
+
+
+async def test_one_that_is_at_work_for_us_lives_though_it_says_nothing(
+    worker: LocalAIWorker, dialect: Dialect
+) -> None:
+    candidate = own(worker.url)
+    assert candidate.worker is not None
+    worker.fail(serial=True, delay_first=3)
+    asking = asyncio.ensure_future(ask(dialect, worker))
+    await until(worker.at_work.locked)
+    assert await dialect.alive(candidate.worker)
+    asking.cancel()
+    await asyncio.wait([asking])
+
+
+async def test_callers_who_leave_at_any_moment_leave_nothing_behind(
+    worker: LocalAIWorker, dialect: Dialect
+) -> None:
+    worker.fail(delay_first=0.002, delay_between=0.002)
+    await ask(dialect, worker)
+    before = len(asyncio.all_tasks())
+
+    async def one(number: int) -> None:
+        request = chat(stream=number % 2 == 0)
+        async with dialect.answer(request, own(worker.url)) as answer:
+            if number % 5:
+                await whole(answer)
+
+    loop = asyncio.get_running_loop()
+    callers = [asyncio.ensure_future(one(number)) for number in range(120)]
+    for number, caller in enumerate(callers[::3]):
+        loop.call_later(number / 1_000, caller.cancel)
+    await asyncio.wait(callers)
+    assert all(caller.cancelled() or caller.exception() is None for caller in callers)
+    await until(lambda: len(asyncio.all_tasks()) <= before)
+    assert worker.wire.opened == 1
+
+
+async def test_one_that_is_gone_does_not_live(worker: LocalAIWorker, dialect: Dialect) -> None:
+    candidate = own(worker.url)
+    assert candidate.worker is not None
+    assert await dialect.alive(candidate.worker)
+    nobody = replace(candidate.worker, api="grpc://127.0.0.1:1")
+    assert not await dialect.alive(nobody)
+    with pytest.raises(WorkerUnreachable):
+        async with dialect.answer(chat(), replace(candidate, worker=nobody)):
+            pass
+
+
+@given(
+    st.lists(
+        st.tuples(st.binary(max_size=8), st.integers(-5, 2**31 - 1), st.integers(-5, 2**31 - 1))
+    )
+)
+def test_whatever_its_replies_hold_is_some_text(replies: list[tuple[bytes, int, int]]) -> None:
+    asked = read(chat(stream=True))
+    told = Told(asked, telling.Replies(asked, 0, {"Tokens": 5}).read)
+    said = [REPLY(message=m, tokens=t, prompt_tokens=p) for m, t, p in replies]
+    events = [event for reply in (*said, None) for event in told.take(reply)]
+    assert told.ended
+    spent = events[-1]
+    assert isinstance(spent, Usage)
+    assert spent.prompt >= 0
+    assert spent.completion >= 0
+
+
+def test_no_more_of_a_text_is_kept_than_can_be_counted() -> None:
+    replies = telling.Replies(read(chat()), 0, {"Tokens": 0})
+    for _ in range(5):
+        replies.read(read(chat()), REPLY(message=b"x" * (telling.COUNTABLE // 2)))
+    assert telling.COUNTABLE < len(replies.text) <= 2 * telling.COUNTABLE
+
+
+def test_what_travels_beside_a_call_has_small_names_and_no_strange_bytes() -> None:
+    candidate = own("grpc://127.0.0.1:1")
+    assert candidate.worker is not None
+    passed = {"traceparent": "00-1-2-01", "tracestate": "ä"}
+    said = metadata_to(candidate.worker, replace(chat(), passed=passed))
+    assert said == {"x-request-id": "r-1", "traceparent": "00-1-2-01"}
+
+
+def test_other_kinds_are_none_of_its_texts() -> None:
+    worker = own("grpc://127.0.0.1:1").worker
+    assert worker is not None
+    with pytest.raises(WorkerUnable):
+        SPOKEN.read(chat(kind=Kind.IMAGE), worker)
+
+
+def test_every_rpc_has_a_word_on_it() -> None:
+    assert list(ENDPOINTS) == list(methods_of(LOCALAI))
+
+
+async def test_one_without_a_model_is_not_ready_unless_it_is_told_to_load_one(
+    worker: LocalAIWorker, dialect: Dialect
+) -> None:
+    plain = own(worker.url).worker
+    assert plain is not None
+    assert await dialect.describe(plain)
+    worker.loaded = False
+    assert await dialect.describe(plain) is None
+    assert await dialect.describe(replace(plain, load='{"Model":"m"}'))
+    worker.state = -1
+    assert await dialect.describe(replace(plain, load='{"Model":"m"}')) is None
+    # As the backends do that are written in Python.
+    worker.fail(lacks=frozenset({"Status"}))
+    assert await dialect.describe(plain)

@@ -1,0 +1,96 @@
+"""How a LocalAI backend is asked for embeddings, for the order of documents, and for tokens."""
+
+from collections.abc import Mapping
+from math import inf, nan
+from typing import Any
+
+import pytest
+
+from router.dialects import Dialect
+from router.dialects.localai_grpc import vectors
+from router.dialects.localai_grpc.asking import Asking
+from router.dialects.localai_grpc.backend import METHODS
+from router.errors import (
+    WorkerFailed,
+    WorkerUnable,
+)
+from router.rendering import DROPPED_HEADER
+from router.requests import Kind
+from tests.router.dialects.localai_grpc.asks import ask, no_image, request_of
+from tests.workers.localai_worker import LocalAIWorker
+
+
+class TestEmbeddings:
+    async def test_are_asked_for_one_by_one(self, dialect: Dialect, worker: LocalAIWorker) -> None:
+        answer, said = await ask(dialect, worker, Kind.EMBEDDING, input=["hi", "there"])
+        assert [one["embedding"] for one in said["data"]] == [[2, 0.5, -1], [5, 0.5, -1]]
+        assert [one.asked.Embeddings for one in worker.received] == ["hi", "there"]
+        assert all(not one.asked.Prompt for one in worker.received)
+        assert (said["model"], said["usage"]["estimated"]) == ("llama", True)
+        assert answer.usage
+        assert answer.usage.prompt == said["usage"]["total_tokens"] == 3
+
+    async def test_may_be_of_tokens(self, dialect: Dialect, worker: LocalAIWorker) -> None:
+        _, said = await ask(dialect, worker, Kind.EMBEDDING, input=[5, 6, 7])
+        assert list(worker.asked.EmbeddingTokens) == [5, 6, 7]
+        assert said["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
+
+    async def test_have_the_length_that_was_asked_for_or_are_refused(
+        self, dialect: Dialect, worker: LocalAIWorker
+    ) -> None:
+        await ask(dialect, worker, Kind.EMBEDDING, dimensions=3)
+        with pytest.raises(WorkerUnable) as unable:
+            await ask(dialect, worker, Kind.EMBEDDING, dimensions=2)
+        assert unable.value.param == "dimensions"
+
+
+class TestRanking:
+    async def test_is_in_the_backends_order(self, dialect: Dialect, worker: LocalAIWorker) -> None:
+        answer, said = await ask(dialect, worker, Kind.RERANK, top_n=2)
+        assert [one["index"] for one in said["results"]] == [1, 2]
+        assert said["results"][0]["document"] == {"text": "bbb"}
+        assert said["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
+        assert (worker.asked.top_n, answer.headers) == (2, {})
+
+    async def test_is_of_all_documents_unless_fewer_are_asked_for(
+        self, dialect: Dialect, worker: LocalAIWorker
+    ) -> None:
+        _, said = await ask(dialect, worker, Kind.RERANK, top_n=99, return_documents=False)
+        assert [one["index"] for one in said["results"]] == [1, 2, 0]
+        assert "document" not in said["results"][0]
+        assert worker.asked.top_n == 3
+
+
+async def test_tokens_are_the_backends(dialect: Dialect, worker: LocalAIWorker) -> None:
+    answer, said = await ask(dialect, worker, Kind.TOKENIZE, add_special_tokens=True, x_own=1)
+    assert said == {"tokens": [0, 4]}
+    assert answer.headers == {DROPPED_HEADER: "add_special_tokens, x_own"}
+
+
+def told(kind: Kind, said: Any) -> Asking:
+    """Ask a backend that says this, whatever it is asked."""
+
+    async def ask(_: str, __: Mapping[str, object]) -> Any:
+        return said
+
+    return Asking(request_of(kind), "llama", "own", ask, no_image)
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [{"index": 3}],
+        [{"index": -1}],
+        [{"index": 0}, {"index": 0}],
+        [{"index": 0, "relevance_score": nan}],
+    ],
+)
+async def test_a_ranking_of_what_was_not_asked_about_is_a_failure(results: Any) -> None:
+    with pytest.raises(WorkerFailed):
+        await vectors.rank(told(Kind.RERANK, METHODS["Rerank"].told(results=results)))
+
+
+@pytest.mark.parametrize("numbers", [[], [nan], [inf, 1]])
+async def test_a_vector_without_numbers_is_a_failure(numbers: list[float]) -> None:
+    with pytest.raises(WorkerFailed):
+        await vectors.embed(told(Kind.EMBEDDING, METHODS["Embedding"].told(embeddings=numbers)))

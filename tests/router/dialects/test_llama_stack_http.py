@@ -1,0 +1,385 @@
+"""How the router speaks to a Llama Stack server: what it is asked, what becomes of what it says, and of its failures."""
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.canonical import read
+from router.dialects import Answer, Dialect
+from router.dialects.llama_stack_http import create, part
+from router.dialects.llama_stack_http import whole as all_of_it
+from router.errors import (
+    AnswerBroken,
+    WorkerBusy,
+    WorkerError,
+    WorkerFailed,
+    WorkerRejected,
+    WorkerTimeout,
+    WorkerUnable,
+)
+from router.rendering import Event, Form
+from router.requests import Kind
+from router.saying import Told
+from router.usage import Usage
+from tests.router.world import QUICK, chat, links, own, until, whole
+from tests.workers.llama_stack_worker import LlamaStackWorker, running
+from tests.workers.openai_worker import WORDS as SPOKEN
+
+SAID = "".join(SPOKEN)
+HELLO = {"messages": [{"role": "user", "content": "hi"}]}
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+PNG = "data:image/png;base64,aa"
+STREAMS = pytest.mark.parametrize("stream", [False, True])
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[LlamaStackWorker]:
+    async with running() as started:
+        yield started
+
+
+@pytest.fixture
+async def dialect() -> AsyncIterator[Dialect]:
+    async with links() as ours:
+        yield create(ours)
+
+
+async def ask(
+    dialect: Dialect, worker: LlamaStackWorker, *, kind: Kind = Kind.CHAT, model: str = "", **fields: object
+) -> tuple[Answer, bytes]:  # fmt: skip
+    body = orjson.dumps({"model": "llama", "prompt": "Once", **HELLO, **fields})
+    request = chat(kind=kind, body=body, stream=fields.get("stream") is True)
+    async with dialect.answer(request, own(worker.url, model=model)) as answer:
+        return answer, await whole(answer)
+
+
+def texts_of(body: bytes, *, stream: bool) -> tuple[list[str], list[str], dict[str, Any]]:
+    """Return the text and the reason of every choice, and the usage."""
+    if not stream:
+        said = orjson.loads(body)
+        texts = [choice["message"]["content"] for choice in said["choices"]]
+        return texts, [choice["finish_reason"] for choice in said["choices"]], said["usage"]
+    *events, done, end = body.split(b"\n\n")
+    assert (done, end) == (b"data: [DONE]", b"")
+    parts = [orjson.loads(event[6:]) for event in events]
+    heard: dict[int, str] = {}
+    reasons: dict[int, str] = {}
+    for choice in (choice for said in parts for choice in said["choices"]):
+        index = choice["index"]
+        heard[index] = heard.get(index, "") + (choice["delta"].get("content") or "")
+        if choice["finish_reason"]:
+            reasons[index] = choice["finish_reason"]
+    usages = [said["usage"] for said in parts if "usage" in said]
+    total = {name: sum(usage[name] for usage in usages) for name in usages[0]}
+    return [heard[n] for n in sorted(heard)], [reasons[n] for n in sorted(reasons)], total
+
+
+def text_of(body: bytes, *, stream: bool) -> tuple[str, str, dict[str, Any]]:
+    [text], [reason], usage = texts_of(body, stream=stream)
+    return text, reason, usage
+
+
+USED = {"prompt_tokens": 5, "completion_tokens": len(SPOKEN), "total_tokens": 5 + len(SPOKEN)}
+
+
+@STREAMS
+@pytest.mark.parametrize(
+    "faults", [{"split": True}, {"wrapped": True}, {"plain": True}, {"seed_only": True}], ids=str
+)
+async def test_a_text_comes_in_openais_form_however_the_worker_gives_it(
+    worker: LlamaStackWorker, dialect: Dialect, stream: bool, faults: dict[str, object]
+) -> None:
+    worker.fail(**faults)
+    answer, body = await ask(dialect, worker, stream=stream)
+    assert text_of(body, stream=stream) == (SAID, "stop", USED)
+    assert answer.streamed is stream
+    assert "dropped" not in str(dict(answer.headers))
+    assert worker.received[0].path == "/inference"
+    if not stream:
+        assert answer.usage == Usage(5, len(SPOKEN))
+
+
+async def test_a_stream_is_heard_as_it_comes(worker: LlamaStackWorker, dialect: Dialect) -> None:
+    worker.fail(delay_between=0.02)
+    async with dialect.answer(chat(stream=True), own(worker.url)) as answer:
+        chunks = [answer.first, *[chunk async for chunk in answer.rest]]
+    assert len(chunks) >= len(SPOKEN)
+    assert "text/event-stream" in worker.received[0].headers["accept"]
+
+
+@STREAMS
+async def test_usage_that_it_does_not_tell_is_estimated(
+    worker: LlamaStackWorker, dialect: Dialect, stream: bool
+) -> None:
+    worker.fail(unsaid=True)
+    _, body = await ask(dialect, worker, stream=stream)
+    usage = text_of(body, stream=stream)[2]
+    assert usage["estimated"]
+    assert usage["prompt_tokens"] > 0
+
+
+@STREAMS
+@pytest.mark.parametrize(
+    ("finish", "reason"), [("stop", "stop"), ("max-length", "length"), ("safety", "content_filter")]
+)
+async def test_its_reasons_are_said_in_openais_words(
+    worker: LlamaStackWorker, dialect: Dialect, stream: bool, finish: str, reason: str
+) -> None:
+    worker.fail(finish=finish)
+    _, body = await ask(dialect, worker, stream=stream)
+    assert text_of(body, stream=stream)[1] == reason
+
+
+@STREAMS
+async def test_stop_strings_are_found_here(
+    worker: LlamaStackWorker, dialect: Dialect, stream: bool
+) -> None:
+    answer, body = await ask(dialect, worker, stream=stream, stop=["zz", "how"])
+    assert text_of(body, stream=stream)[:2] == (SAID[: SAID.index("how")], "stop")
+    assert "stop" not in worker.asked
+    assert "dropped" not in str(dict(answer.headers))
+
+
+async def test_a_stop_string_in_a_stream_ends_its_work(
+    worker: LlamaStackWorker, dialect: Dialect
+) -> None:
+    worker.fail(delay_between=0.05)
+    await ask(dialect, worker, stream=True, stop="there")
+    await until(lambda: worker.hung_up == 1)
+
+
+async def test_what_it_is_asked_is_said_in_its_words(
+    worker: LlamaStackWorker, dialect: Dialect
+) -> None:
+    messages = [
+        {"role": "developer", "content": "be kind"},
+        {"role": "user", "name": "Ann", "content": [
+            {"type": "text", "text": "what"}, {"type": "image_url", "image_url": {"url": PNG}},
+            {"type": "text", "text": "is it?"},
+            {"type": "image_url", "image_url": {"url": "https://example.org/a.JPG?x=1"}},
+            {"type": "image_url", "image_url": {"url": "https://example.org/b"}},
+        ]},
+        {"role": "assistant", "content": None},
+    ]  # fmt: skip
+    await ask(
+        dialect, worker, model="own/name", messages=messages, max_tokens=9, temperature=0, top_p=0.5, user="x", store=False
+    )  # fmt: skip
+    assert worker.asked == {
+        "model": "own/name",
+        "messages": [
+            {"role": "system", "text": "be kind"},
+            {"role": "user", "text": "what\nis it?", "metadata": {"name": "Ann"}, "attachments": [
+                {"uri": PNG, "mime-type": "image/png"},
+                {"uri": "https://example.org/a.JPG?x=1", "mime-type": "image/jpeg"},
+                {"uri": "https://example.org/b"},
+            ]},
+            {"role": "assistant", "text": ""},
+        ],
+        "options": {"max_tokens": 9, "temperature": 0, "top_p": 0.5},
+    }  # fmt: skip
+
+
+async def test_what_changes_nothing_is_not_said(worker: LlamaStackWorker, dialect: Dialect) -> None:
+    await ask(dialect, worker, top_p=1, n=1, frequency_penalty=0, tools=[LOOK], tool_choice="none")
+    assert worker.asked == {"model": "llama", "messages": [{"role": "user", "text": "hi"}]}
+
+
+@STREAMS
+async def test_several_choices_are_its_candidates(
+    worker: LlamaStackWorker, dialect: Dialect, stream: bool
+) -> None:
+    _, body = await ask(dialect, worker, stream=stream, n=3)
+    texts, reasons, usage = texts_of(body, stream=stream)
+    assert (texts, reasons) == ([SAID] * 3, ["stop"] * 3)
+    assert usage["prompt_tokens"] == 5
+    assert usage["completion_tokens"] == 3 * len(SPOKEN)
+    # Pieces of a stream would not say of which candidate they are.
+    assert (worker.asked["n_completions"], "stream" in worker.asked) == (3, False)
+
+
+async def test_a_prompt_is_read_once_for_all_candidates(
+    worker: LlamaStackWorker, dialect: Dialect
+) -> None:
+    worker.fail(unsaid=True)
+    _, one = await ask(dialect, worker)
+    _, three = await ask(dialect, worker, n=3)
+    first, all_three = (orjson.loads(body)["usage"] for body in (one, three))
+    assert all_three["prompt_tokens"] == first["prompt_tokens"]
+    assert all_three["completion_tokens"] == 3 * first["completion_tokens"]
+
+
+@STREAMS
+async def test_who_gives_fewer_texts_than_asked_cannot_do_it(
+    worker: LlamaStackWorker, dialect: Dialect, stream: bool
+) -> None:
+    worker.fail(candidates=1)
+    with pytest.raises(WorkerUnable) as unable:
+        await ask(dialect, worker, stream=stream, n=2)
+    assert unable.value.param == "n"
+
+
+@STREAMS
+async def test_what_has_no_effect_is_named(
+    worker: LlamaStackWorker, dialect: Dialect, stream: bool
+) -> None:
+    dropped = {"seed": 5, "top_k": 4, "presence_penalty": 1, "logprobs": True, "x_own": 1}
+    answer, _ = await ask(dialect, worker, stream=stream, **dropped)
+    named = answer.headers["x-modelvine-dropped-params"]
+    assert named == "presence_penalty, seed, top_k, logprobs, x_own"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [LOOK]}, "tools"),
+        ({"response_format": SCHEMA}, "response_format"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"kind": Kind.COMPLETION}, "model"),
+        ({"kind": Kind.EMBEDDING}, "model"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+            "messages",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}]},
+            "messages",
+        ),
+    ],
+    ids=str,
+)
+async def test_what_would_change_the_kind_of_the_answer_is_refused_unasked(
+    worker: LlamaStackWorker, dialect: Dialect, fields: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(WorkerUnable) as refused:
+        await ask(dialect, worker, **fields)
+    assert (refused.value.param, worker.received) == (param, [])
+
+
+@STREAMS
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (b'[{"q":"cats"},{"n":2}]', '{"q":"cats","n":2}'),
+        (b'{"q":"cats"}', '{"q":"cats"}'),
+        (b"null", "{}"),
+    ],
+)
+async def test_a_tool_that_its_model_has_by_itself_is_a_call(
+    worker: LlamaStackWorker, dialect: Dialect, stream: bool, arguments: bytes, said: str
+) -> None:
+    worker.fail(tool=b'{"name":"brave_search","arguments":%b}' % arguments)
+    _, body = await ask(dialect, worker, stream=stream)
+    assert texts_of(body, stream=stream)[1] == ["tool_calls"]
+    events = [b"data: " + body] if not stream else body.split(b"\n\n")[:-2]
+    choices = [c for event in events for c in orjson.loads(event[6:])["choices"]]
+    where = [choice.get("delta") or choice.get("message") for choice in choices]
+    [[call]] = [w["tool_calls"] for w in where if w and w.get("tool_calls")]
+    assert call["function"] == {"name": "brave_search", "arguments": said}
+    assert call["id"].startswith("call_")
+
+
+@STREAMS
+@pytest.mark.parametrize(
+    ("faults", "error"),
+    [
+        ({"status": 422}, WorkerRejected),
+        ({"status": 429}, WorkerBusy),
+        ({"status": 503, "retry_after": "3"}, WorkerBusy),
+        ({"status": 500}, WorkerFailed),
+        ({"status": 404}, WorkerFailed),
+        ({"status": 501}, WorkerFailed),
+        ({"garbage": True}, WorkerFailed),
+        ({"empty": True}, WorkerFailed),
+        ({"error_after": 0}, WorkerFailed),
+        ({"die_before_headers": True}, WorkerFailed),
+        ({"roles": frozenset({"tool"})}, WorkerRejected),
+    ],
+    ids=str,
+)
+async def test_a_failure_before_the_first_byte_is_told_apart(
+    worker: LlamaStackWorker, dialect: Dialect, stream: bool, faults: dict[str, object], error: type[WorkerError],
+) -> None:  # fmt: skip
+    worker.fail(**faults)
+    with pytest.raises(error) as failed:
+        await ask(dialect, worker, stream=stream)
+    assert type(failed.value) is error
+
+
+@pytest.mark.parametrize(
+    "faults", [{"error_after": 3}, {"die_after": 3}, {"end_after": 3}], ids=str
+)
+async def test_a_stream_that_does_not_come_to_its_end_is_broken(
+    worker: LlamaStackWorker, dialect: Dialect, faults: dict[str, object]
+) -> None:
+    worker.fail(delay_between=0.01, **faults)
+    async with dialect.answer(chat(stream=True), own(worker.url)) as answer:
+        with pytest.raises(AnswerBroken):
+            await whole(answer)
+    assert isinstance(answer.broken, AnswerBroken)
+
+
+async def test_a_worker_that_never_answers_is_given_up(worker: LlamaStackWorker) -> None:
+    worker.fail(hang=True)
+    async with links(QUICK.model_copy(update={"first_byte_timeout": 0.2})) as hasty:
+        with pytest.raises(WorkerTimeout):
+            await ask(create(hasty), worker, stream=True)
+
+
+async def test_whatever_it_says_to_a_question_it_lives(
+    worker: LlamaStackWorker, dialect: Dialect
+) -> None:
+    # It has no path for it: 405 is an answer.
+    assert await dialect.alive(known(worker.url))
+    assert not await dialect.alive(known("http://127.0.0.1:1"))
+    assert await dialect.slots(known(worker.url)) == 0
+
+
+def known(url: str) -> Any:
+    return own(url).worker
+
+
+WORDS_OF_IT = st.sampled_from([
+    "candidates", "text", "usage", "input_tokens", "output_tokens", "finish_reason", "max-length", "is_complete", "eot", "error",
+    "tool_call", "name", "arguments", "id", "stop", "hi",
+])  # fmt: skip
+NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.floats(allow_nan=False)
+JSON = st.recursive(
+    st.none() | NUMBERS | WORDS_OF_IT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS_OF_IT, inner, max_size=4),
+    max_leaves=12,
+)
+MESSAGE = st.fixed_dictionaries(
+    {"text": st.text(max_size=3)},
+    optional={"finish_reason": JSON, "is_complete": JSON, "eot": JSON, "tool_call": JSON},
+)
+USAGE = st.fixed_dictionaries({"input_tokens": NUMBERS, "output_tokens": NUMBERS})
+SOMETHING = JSON | MESSAGE | st.fixed_dictionaries(
+    {"candidates": st.lists(MESSAGE | JSON, max_size=3)}, optional={"usage": USAGE | JSON}
+)  # fmt: skip
+
+
+@given(SOMETHING, st.sampled_from([1, 2]))
+def test_whatever_a_worker_says_it_is_an_answer_or_a_failure(said: object, n: int) -> None:
+    asked = read(chat(body=orjson.dumps({"model": "m", **HELLO, "n": n})))
+    form = Form("x", 1, "m", Kind.CHAT)
+    whole_answer = partial(all_of_it, asked, 0)
+    tellers: list[Callable[[bytes], list[Event]]] = [
+        Told(asked, part).take,
+        lambda body: whole_answer(body, lambda _: ""),
+    ]
+    for tell in tellers:
+        try:
+            events = tell(orjson.dumps(said))
+        except WorkerError:
+            continue
+        written, spent = form.whole(events)
+        assert orjson.loads(written)["usage"]["prompt_tokens"] == spent.prompt
+        assert 0 <= spent.prompt <= 2**54
+        assert all(map(form.event, events))

@@ -1,0 +1,233 @@
+"""What only this dialect does: batches of prompts, keys in messages, texts told at once, a model's inner state."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import orjson
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from router import dialects
+from router.canonical import read
+from router.dialects.remotellm_grpc import telling
+from router.errors import (
+    WorkerBusy,
+    WorkerError,
+    WorkerFailed,
+    WorkerRejected,
+    WorkerUnable,
+    WorkerUnreachable,
+)
+from router.requests import Kind
+from router.rpc.messages import REMOTELLM, methods_of
+from tests.router.world import chat, links, own, whole
+from tests.workers import remotellm_worker
+from tests.workers.openai_worker import WORDS
+
+SAID = "".join(WORDS)
+HELLO = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+async def worker():
+    async with remotellm_worker.running() as running:
+        yield running
+
+
+@pytest.fixture
+async def dialect():
+    async with links() as ours:
+        yield dialects.load("remotellm_grpc")(ours)
+
+
+def candidate(worker, **fields):
+    made = own(worker.url, dialect="remotellm_grpc")
+    return replace(made, worker=replace(made.worker, **fields))
+
+
+async def ask(
+    dialect, worker, kind=Kind.COMPLETION, *, stream=False, headers=(), template="", **fields
+):
+    body = orjson.dumps({"model": "llama", "stream": stream, **fields})
+    request = chat(kind=kind, stream=stream, body=body)
+    who = candidate(worker, headers=headers, template=template)
+    async with dialect.answer(request, who) as answer:
+        return answer, await whole(answer)
+
+
+async def test_every_choice_of_every_prompt_is_one_batch(dialect, worker):
+    _, body = await ask(dialect, worker, prompt=["a", "b"], n=2)
+    assert list(worker.received[0].asked.prompts) == ["a", "a", "b", "b"]
+    answer = orjson.loads(body)
+    assert [choice["text"] for choice in answer["choices"]] == [SAID] * 4
+    assert answer["usage"] == {"prompt_tokens": 20, "completion_tokens": 24, "total_tokens": 44}
+
+
+async def test_a_chat_becomes_one_text_that_ends_before_the_next_turn(dialect, worker):
+    worker.words = ("Hello", " there", "\nUser:", " more")
+    _, body = await ask(dialect, worker, Kind.CHAT, messages=HELLO)
+    assert list(worker.received[0].asked.prompts) == ["be kind\n\nUser: hi\n\nAssistant:"]
+    assert orjson.loads(body)["choices"][0]["message"]["content"] == "Hello there"
+
+
+async def test_the_operators_template_counts(dialect, worker):
+    await ask(dialect, worker, Kind.CHAT, messages=HELLO, template="chatml")
+    assert worker.received[0].asked.prompts[0].startswith("<|im_start|>system\nbe kind")
+
+
+async def test_stop_strings_are_sent_and_kept_here(dialect, worker):
+    _, body = await ask(dialect, worker, prompt="a", stop=[" how", "x"])
+    assert list(worker.received[0].asked.stop) == [" how", "x"]
+    choice = orjson.loads(body)["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("Hello there,", "stop")
+
+
+async def test_a_stream_is_one_piece_with_its_end(dialect, worker):
+    answer, body = await ask(dialect, worker, prompt="a", stream=True)
+    assert answer.streamed
+    assert answer.hides_usage
+    assert body.endswith(b"data: [DONE]\n\n")
+    assert body.count(SAID.encode()) == 1
+
+
+async def test_sampling_is_dropped_and_named(dialect, worker):
+    answer, _ = await ask(
+        dialect, worker, prompt="a", temperature=0.5, max_tokens=9, logit_bias={"5": 1}
+    )
+    assert answer.headers["x-modelvine-dropped-params"] == "max_tokens, temperature, logit_bias"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "param"),
+    [
+        (Kind.CHAT, {"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format"),
+        (Kind.CHAT, {"messages": HELLO, "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        (Kind.CHAT, {"messages": [{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": "data:,"}}]}]}, "messages"),
+        (Kind.COMPLETION, {"prompt": "a", "suffix": "z"}, "suffix"),
+        (Kind.EMBEDDING, {"input": "a"}, "model"),
+    ],
+)  # fmt: skip
+async def test_what_would_be_answered_otherwise_is_refused(dialect, worker, kind, fields, param):
+    with pytest.raises(WorkerUnable) as unable:
+        await ask(dialect, worker, kind, **fields)
+    assert unable.value.param == param
+    assert worker.received == []
+
+
+async def test_the_key_stands_in_the_message_and_other_headers_beside_it(dialect, worker):
+    worker.key = "k1"
+    headers = (("x-api-key", "k1"), ("x-team", "blue"))
+    await ask(dialect, worker, prompt="a", headers=headers)
+    received = worker.received[0]
+    assert (received.asked.api_key, received.headers["x-team"]) == ("k1", "blue")
+    assert "x-api-key" not in received.headers
+    assert await dialect.alive(candidate(worker, headers=headers).worker)
+    assert worker.probed[0].asked.api_key == "k1"
+
+
+@pytest.mark.parametrize("kind", [Kind.COMPLETION, Kind.CHAT])
+async def test_a_key_that_it_does_not_know_is_a_failed_worker_that_lives(dialect, worker, kind):
+    worker.key = "k1"
+    with pytest.raises(WorkerFailed, match="another key"):
+        await ask(dialect, worker, kind, prompt="a", messages=HELLO)
+    assert await dialect.alive(candidate(worker).worker)
+
+
+async def test_fewer_texts_than_prompts_are_a_failure(dialect, worker):
+    worker.fail(missing=1)
+    with pytest.raises(WorkerFailed):
+        await ask(dialect, worker, prompt=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("info", "usage", "reason"),
+    [
+        (b'{"finish_reason":"length","usage":{"prompt_tokens":2,"completion_tokens":3}}', 5, "length"),
+        (b'{"prompt_tokens":2,"completion_tokens":4}', 6, "stop"),
+        (b"not JSON", None, "stop"),
+        (b"[1]", None, "stop"),
+        (b"", None, "stop"),
+    ],
+)  # fmt: skip
+async def test_what_stands_beside_a_text_may_tell_usage_and_reason(
+    dialect, worker, info, usage, reason
+):
+    worker.fail(info=info)
+    answer = orjson.loads((await ask(dialect, worker, prompt="a"))[1])
+    assert answer["choices"][0]["finish_reason"] == reason
+    if usage is None:
+        assert answer["usage"]["estimated"] is True
+    else:
+        assert answer["usage"]["total_tokens"] == usage
+
+
+async def test_tokens_are_those_of_the_models_inner_state(dialect, worker):
+    _, body = await ask(dialect, worker, Kind.TOKENIZE, content="once upon a")
+    assert orjson.loads(body) == {"tokens": [0, 1, 2]}
+
+
+async def test_the_inner_state_is_told_as_it_is(dialect, worker):
+    asked = {"prompt": "once upon", "embedding_truncation": 3, "top_k": 2, "fft_embeddings": False}
+    _, body = await ask(dialect, worker, Kind.GUTS, **asked)
+    state = orjson.loads(body)
+    assert [token["token"] for token in state["tokens"]] == ["'once'", "'upon'"]
+    assert state["tokens"][1]["hidden_state"] == [0.5, 0.5, 0.5]
+    assert state["next"] == [{"token": "'x'", "id": at, "logit": 0.25} for at in range(2)]
+    said = worker.received[0].asked
+    assert (said.fft_embeddings, said.embedding_trunkation, said.top_k_logits) == (False, 3, 2)
+
+
+@pytest.mark.parametrize(("kind", "fields"), [(Kind.TOKENIZE, {}), (Kind.GUTS, {"prompt": ""})])
+async def test_a_wrong_value_is_refused_before_the_worker_is_asked(dialect, worker, kind, fields):
+    with pytest.raises(WorkerRejected):
+        await ask(dialect, worker, kind, **fields)
+    assert worker.received == []
+
+
+@pytest.mark.parametrize(
+    ("faults", "error"),
+    [
+        ({"status": 400}, WorkerRejected),
+        ({"status": 429, "retry_after": "7"}, WorkerBusy),
+        ({"status": 500}, WorkerFailed),
+        ({"status": 503}, WorkerUnreachable),
+        ({"garbage": True}, WorkerFailed),
+        ({"empty": True}, WorkerFailed),
+        ({"die_before_headers": True}, WorkerUnreachable),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_its_failures_are_errors_of_the_attempt(dialect, worker, faults, error, stream):
+    worker.fail(**faults)
+    with pytest.raises(error) as failed:
+        await ask(dialect, worker, prompt="a", stream=stream)
+    if isinstance(failed.value, WorkerBusy):
+        assert failed.value.retry_after == 7
+
+
+async def test_it_says_which_model_it_is(dialect, worker):
+    said = await dialect.describe(candidate(worker).worker)
+    assert [model.name for model in said.models] == ["gpt-neo"]
+    worker.key = "k1"
+    assert await dialect.describe(candidate(worker).worker) is None
+    assert await dialect.describe(candidate(worker, api="grpc://127.0.0.1:1").worker) is None
+
+
+async def test_nobody_there_is_not_alive(dialect, worker):
+    nobody = candidate(worker, api="grpc://127.0.0.1:1")
+    assert not await dialect.alive(nobody.worker)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(junk=st.binary(max_size=200))
+def test_whatever_message_comes_is_an_answer_or_a_failure(junk):
+    asked = read(chat(kind=Kind.COMPLETION, body=b'{"model":"m","prompt":"a"}'))
+    try:
+        reply = methods_of(REMOTELLM)["Generate"].told.FromString(junk)
+    except DecodeError:
+        return
+    with suppress(WorkerError):
+        telling.texts(asked, reply)

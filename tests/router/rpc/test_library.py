@@ -1,0 +1,45 @@
+"""The library's core says nothing past our log."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+# Of a place that is taken it would complain by itself.
+PROGRAM = """
+import asyncio
+from router.rpc import library
+from router.rpc.messages import LOCALAI
+from router.rpc.serving import CannotListen, serving
+
+async def main():
+    async with serving(LOCALAI, {}, "127.0.0.1:0") as port:
+        try:
+            async with serving(LOCALAI, {}, f"127.0.0.1:{port}"):
+                pass
+        except CannotListen:
+            print("taken")
+
+asyncio.run(main())
+"""
+
+
+def ran(**environment: str) -> tuple[str, str]:
+    """Return what the program says, and what is said beside it."""
+    told = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"} | environment
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        env=told,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout, done.stderr
+
+
+def test_it_is_silent_unless_somebody_wants_to_hear_it() -> None:
+    assert ran() == ("taken\n", "")
+    assert "Failed to add port" in ran(GRPC_VERBOSITY="ERROR")[1]

@@ -1,0 +1,65 @@
+"""Grammars that a LocalAI backend is given, put to llama.cpp itself: it takes them, and its texts keep the schemas."""
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from router.dialects.localai_grpc.grammar import written
+from tests.swarm.client import Client
+from tests.swarm.nodes import Swarm
+from tests.swarm.waiting import show
+
+pytestmark = pytest.mark.swarm
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": ["integer", "null"]},
+        "mood": {"enum": ["good", 'so "so"', None]},
+        "likes": {"type": "array", "items": {"anyOf": [{"type": "boolean"}, {"const": "a\n"}]}},
+    },
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+def keeps(said: object) -> bool:
+    """Whether a value keeps the schema above."""
+    match said:
+        case {"name": str(), "age": int() | None, "mood": mood, "likes": list(likes), **more}:
+            known = mood in ("good", 'so "so"', None)
+            return known and not more and all(one in (True, False, "a\n") for one in likes)
+    return False
+
+
+@pytest.fixture(scope="module")
+def llama(swarm: Swarm) -> str:
+    worker = swarm.start_worker("llama", "--port", "0", "--threads", "1", module="node.demo.worker")
+    return worker.ready.split()[1].removesuffix("/v1")
+
+
+@pytest.mark.parametrize("schema", [PERSON, {}], ids=["person", "any object"])
+async def test_llama_cpp_keeps_a_schema_by_our_grammar(
+    llama: str, client: Client, schema: Mapping[str, object]
+) -> None:
+    whole = 0
+    for seed in range(6):
+        asked = {
+            "prompt": 'Persons as JSON:\n{"name":"Ann","age":5,"mood":"good","likes":[true]}\n',
+            "grammar": written(schema),
+            "n_predict": 120,
+            "temperature": 0.4,
+            "seed": seed,
+        }
+        async with client.session.post(f"{llama}/completion", json=asked) as response:
+            assert response.status == 200, await response.text()
+            said = await response.json()
+        if said["stop_type"] != "limit":
+            whole += 1
+            value = json.loads(said["content"])
+            assert isinstance(value, dict)
+            assert not schema or keeps(value)
+    show("a schema kept by a grammar", texts=str(whole), cut_off=str(6 - whole))
+    assert whole

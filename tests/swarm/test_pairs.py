@@ -1,0 +1,164 @@
+"""Does every face reach a real model through every dialect? Face → mesh → dialect → bridge → llama.cpp, all 25 pairs.
+
+One llama.cpp; before it a bridge for each protocol but its own; each registered at one node under a name of its own; asked at the
+other node, by each face, in one piece and as a stream where the protocol has one.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pytest
+
+from node.demo.stage import Actor
+from router.premises import Premises
+from router.rpc.channels import Channels
+from router.rpc.messages import LOCALAI, REMOTELLM, message_class, methods_of
+from router.settings import RouterSettings
+from tests.swarm.client import Client, connected
+from tests.swarm.nodes import Node, Start, Swarm, python
+from tests.swarm.waiting import show
+
+pytestmark = [pytest.mark.swarm, pytest.mark.timeout(300)]
+
+BRIDGED = {
+    "tgi": "tgi+http://{}",
+    "llamastack": "llamastack+http://{}",
+    "localai": "grpc+localai://{}",
+    "remotellm": "grpc+remotellm://{}",
+}
+DIALECTS = ("openai", *BRIDGED)
+# A sentence is enough, and the protocol without a word for the longest answer would have the model go on and on.
+STOP = [".", "\n", "!", "?"]
+PROMPT = "My name is"
+MESSAGES = [{"role": "user", "content": "Say hello to me in one short sentence."}]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Where clients ask: HTTP and both faces over gRPC of the node that has no worker."""
+
+    http: Client
+    asked: Node
+    rpc: Channels
+
+    async def post(self, path: str, body: Mapping[str, object]) -> Any:
+        """Ask for JSON."""
+        async with self.http.session.post(f"{self.asked.http}{path}", json=body) as response:
+            said = await response.read()
+            assert response.status == 200, said
+            return orjson.loads(said)
+
+    async def events(self, path: str, body: Mapping[str, object]) -> list[bytes]:
+        """Ask for an event stream, and return its data."""
+        async with self.http.session.post(f"{self.asked.http}{path}", json=body) as response:
+            said = await response.read()
+        assert response.content_type == "text/event-stream", said
+        return [line[5:].strip() for line in said.splitlines() if line.startswith(b"data:")]
+
+    async def call(self, service: str, name: str, model: str, **fields: object) -> Any:
+        """Ask over gRPC."""
+        method, face = methods_of(service)[name], {LOCALAI: "localai", REMOTELLM: "remotellm"}
+        api = f"grpc://{self.asked.actor.fields[face[service]]}"
+        return await self.rpc.ask(api, method, method.asked(**fields), {"x-model": model})
+
+
+async def openai(world: World, model: str) -> str:
+    body = {"model": model, "messages": MESSAGES, "max_tokens": 40, "stop": STOP, "temperature": 0}
+    answer = await world.post("/v1/chat/completions", body)
+    *events, done = await world.events("/v1/chat/completions", body | {"stream": True})
+    assert done == b"[DONE]"
+    assert any(orjson.loads(event)["choices"][0]["delta"].get("content") for event in events)
+    return str(answer["choices"][0]["message"]["content"])
+
+
+async def tgi(world: World, model: str) -> str:
+    place = f"/tgi/pairs/{model}"
+    chat = {"messages": MESSAGES, "max_tokens": 40, "stop": STOP, "temperature": 0}
+    answer = await world.post(f"{place}/v1/chat/completions", chat)
+    if model != "via-llamastack":  # which only chats
+        asked = {"inputs": PROMPT, "parameters": {"max_new_tokens": 20, "stop": STOP}}
+        assert (await world.post(f"{place}/generate", asked))["generated_text"].strip()
+        last = orjson.loads((await world.events(f"{place}/generate_stream", asked))[-1])
+        assert last["generated_text"].strip()
+    return str(answer["choices"][0]["message"]["content"])
+
+
+async def llamastack(world: World, model: str) -> str:
+    asked = {"model": model, "messages": MESSAGES, "options": {"max_tokens": 40}}
+    events = await world.events("/inference", asked | {"stream": True})
+    assert any(orjson.loads(event).get("text") for event in events)
+    [candidate] = (await world.post("/inference", asked))["candidates"]
+    return str(candidate["text"])
+
+
+async def localai(world: World, model: str) -> str:
+    message = message_class("backend.Message")
+    said = [message(role=m["role"], content=m["content"]) for m in MESSAGES]
+    fields = {"Messages": said, "UseTokenizerTemplate": True, "Tokens": 40, "StopPrompts": STOP}
+    return bytes((await world.call(LOCALAI, "Predict", model, **fields)).message).decode()
+
+
+async def remotellm(world: World, model: str) -> str:
+    reply = await world.call(REMOTELLM, "Generate", model, prompts=[PROMPT], stop=STOP)
+    return str(reply.generations[0].generations[0].text)
+
+
+FACES: Mapping[str, Callable[[World, str], Awaitable[str]]] = {
+    "openai": openai,
+    "tgi": tgi,
+    "llamastack": llamastack,
+    "localai": localai,
+    "remotellm": remotellm,
+}
+
+
+@pytest.fixture(scope="module")
+def llama(swarm: Swarm) -> Actor:
+    return swarm.start_worker("llama", "--port", "0", module="node.demo.worker")
+
+
+@pytest.fixture(scope="module")
+def bridges(swarm: Swarm, llama: Actor) -> Mapping[str, Actor]:
+    url = llama.ready.split()[1]
+    command = ("-m", "node", "bridge", "--upstream", url, "--dialect")
+    return {
+        name: swarm.start_program(f"bridge-{name}", *python(*command, name)) for name in BRIDGED
+    }
+
+
+@pytest.fixture(scope="module")
+def nodes(swarm: Swarm) -> list[Node]:
+    faces = {"faces": {"localai": "127.0.0.1:0", "remotellm": "127.0.0.1:0"}}
+    return swarm.start_all("serving", Start("asked", faces))
+
+
+@pytest.fixture
+async def world(
+    nodes: list[Node], llama: Actor, bridges: Mapping[str, Actor]
+) -> AsyncIterator[World]:
+    serving, asked = nodes
+    own = llama.fields["model"]
+    rows = [{"model": "via-openai", "api": llama.ready.split()[1], "worker_model": own}]
+    for name, api in BRIDGED.items():
+        place = bridges[name].fields[name]
+        rows.append({"model": f"via-{name}", "api": api.format(place), "worker_model": own})
+    rpc = Channels(RouterSettings(), Premises())
+    async with connected() as client:
+        body = {"project": "pairs", "models": rows}
+        seen = await client.post(serving, "/api/v0/ai/project/register", body)
+        assert seen.status == 200, seen.body
+        await client.listed(nodes, *(row["model"] for row in rows))
+        yield World(client, asked, rpc)
+    await rpc.close()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("face", FACES)
+async def test_a_face_reaches_a_real_model_through_a_dialect(
+    world: World, face: str, dialect: str
+) -> None:
+    text = await FACES[face](world, f"via-{dialect}")
+    show(f"{face} → mesh → {dialect}", text=repr(text.strip())[:60])
+    assert text.strip()

@@ -1,0 +1,128 @@
+"""What draws where no weights were downloaded? Stable Diffusion as `diffusers` builds it, tiny and with random weights.
+
+Every part of the real thing is there: a tokenizer, a text encoder, the network that takes noise away, the coder of pixels.
+Its pictures show nothing, but they depend on the prompt, the seed, and the picture that is edited. Runs in its own environment.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from diffusers import (
+    AutoencoderKL,
+    DDIMScheduler,
+    StableDiffusionImg2ImgPipeline,
+    StableDiffusionPipeline,
+    UNet2DConditionModel,
+)
+from PIL.Image import Image
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+
+STEPS = 4
+STRENGTH = 0.5
+"""How much of a picture is painted anew when it is edited."""
+
+_WIDTH = 32
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,!?-"
+_BEGIN, _END = "<|startoftext|>", "<|endoftext|>"
+_LONGEST = 77
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What pictures are to be."""
+
+    prompt: str
+    negative: str = ""
+    count: int = 1
+    steps: int = STEPS
+    seed: int = 0
+
+
+class Painter:
+    """Two pipelines that share their parts."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+        self._making = StableDiffusionPipeline(
+            vae=_coder(),
+            text_encoder=_encoder(),
+            tokenizer=_tokenizer(),
+            unet=_network(),
+            scheduler=DDIMScheduler(clip_sample=False, set_alpha_to_one=False, steps_offset=1),
+            safety_checker=None,
+            feature_extractor=None,
+            image_encoder=None,
+            requires_safety_checker=False,
+        )
+        self._making.set_progress_bar_config(disable=True)
+        self._editing = StableDiffusionImg2ImgPipeline(
+            **self._making.components, requires_safety_checker=False
+        )
+        self._editing.set_progress_bar_config(disable=True)
+
+    def make(self, asked: Asked, width: int, height: int) -> list[Image]:
+        """Paint pictures; width and height are multiples of 8."""
+        made = self._making(
+            [asked.prompt] * asked.count,
+            negative_prompt=[asked.negative] * asked.count,
+            width=width,
+            height=height,
+            num_inference_steps=asked.steps,
+            generator=torch.Generator().manual_seed(asked.seed),
+        )
+        return list(made.images)
+
+    def edit(self, asked: Asked, image: Image) -> list[Image]:
+        """Paint a picture anew, halfway."""
+        made = self._editing(
+            [asked.prompt] * asked.count,
+            negative_prompt=[asked.negative] * asked.count,
+            image=image,
+            strength=STRENGTH,
+            num_inference_steps=asked.steps,
+            generator=torch.Generator().manual_seed(asked.seed),
+        )
+        return list(made.images)
+
+
+def _tokenizer() -> CLIPTokenizer:
+    words = [_BEGIN, _END, *_LETTERS, *(f"{letter}</w>" for letter in _LETTERS)]
+    vocabulary = {word: index for index, word in enumerate(words)}
+    return CLIPTokenizer(vocab=vocabulary, merges=[], model_max_length=_LONGEST)
+
+
+def _encoder() -> CLIPTextModel:
+    return CLIPTextModel(
+        CLIPTextConfig(
+            vocab_size=2 + 2 * len(_LETTERS),
+            bos_token_id=0,
+            eos_token_id=1,
+            pad_token_id=1,
+            hidden_size=_WIDTH,
+            intermediate_size=_WIDTH,
+            num_attention_heads=4,
+            num_hidden_layers=2,
+        )
+    ).eval()
+
+
+def _network() -> UNet2DConditionModel:
+    return UNet2DConditionModel(
+        block_out_channels=(_WIDTH, 2 * _WIDTH),
+        layers_per_block=1,
+        sample_size=8,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        cross_attention_dim=_WIDTH,
+    ).eval()
+
+
+def _coder() -> AutoencoderKL:
+    return AutoencoderKL(
+        block_out_channels=(_WIDTH,) * 4,
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        latent_channels=4,
+        sample_size=64,
+    ).eval()

@@ -1,0 +1,104 @@
+"""A Llama Stack 0.0.1 server without a model, written from its specification. It refuses fields that the specification lacks."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from tests.workers import stub
+from tests.workers.stub import Stub
+
+# The wish to stream is no field of the specification, but there is no other word for it.
+ASKED = {"messages", "model", "options", "n_completions", "stream"}
+OPTIONS = {"logprobs", "max_tokens", "temperature", "top_p"}
+MESSAGE = {"role", "text", "attachments", "metadata"}
+ATTACHMENT = {"uri", "mime-type"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults(stub.Faults):
+    """`plain` answers in one piece where a stream was asked for; `seed_only` refuses the wish for one; `candidates` is how many
+    it gives whatever it is asked; `wrapped` puts the pieces of a stream into whole answers, and `unsaid` says no usage.
+    """
+
+    plain: bool = False
+    seed_only: bool = False
+    wrapped: bool = False
+    unsaid: bool = False
+    candidates: int | None = None
+    finish: str = "stop"
+    tool: bytes = b""
+    roles: frozenset[str] = frozenset({"system", "user", "assistant", "tool"})
+
+
+class LlamaStackWorker(Stub[Faults]):
+    """The server, while `running` is open."""
+
+    def whole(self, asked: Mapping[str, Any]) -> object:
+        """Give candidates."""
+        number = self.faults.candidates
+        if number is None:
+            number = asked.get("n_completions") or 1
+        if self.faults.error_after == 0:
+            return {"error": {"message": "it broke"}}
+        message = {"text": "".join(self.words), **self._last()}
+        said: dict[str, object] = {
+            "id": "i",
+            "candidates": [{**message, "id": f"c{n}"} for n in range(number)],
+            "model_called": asked["model"],
+        }
+        if self.faults.empty:
+            said["candidates"] = []
+        return said | self._usage(number)
+
+    def events(self, asked: Mapping[str, Any]) -> Sequence[bytes]:
+        """Give pieces of a message."""
+        said: list[dict[str, object]] = [{"id": "m", "is_header_complete": True}]
+        said += [{"id": "m", "text": word, "is_complete": False} for word in self.words]
+        said.append({"text": "", **self._last()})
+        if self.faults.wrapped:
+            said = [{"id": "i", "candidates": [piece]} for piece in said]
+        said[-1] |= self._usage(1)
+        if self.faults.error_after is not None:
+            said[self.faults.error_after] = {"error": {"message": "it broke"}}
+        return list(map(stub.event, said))
+
+    def streams(self, http: web.Request, asked: Mapping[str, Any]) -> bool:
+        """Look at the field, and at the header."""
+        wanted = asked.get("stream") is True or "event-stream" in http.headers.get("accept", "")
+        return wanted and not self.faults.plain
+
+    def objection(self, asked: Mapping[str, Any]) -> str:
+        """Refuse what the specification lacks."""
+        if "messages" not in asked:
+            return "no messages"
+        known = ASKED - {"stream"} if self.faults.seed_only else ASKED
+        unknown = (set(asked) - known) | (set(asked.get("options", ())) - OPTIONS)
+        for message in asked["messages"]:
+            unknown |= set(message) - MESSAGE
+            for attachment in message.get("attachments", ()):
+                unknown |= set(attachment) - ATTACHMENT
+            if message["role"] not in self.faults.roles:
+                return f"unknown role {message['role']}"
+        return f"unknown field {', '.join(sorted(unknown))}" if unknown else ""
+
+    def _last(self) -> dict[str, object]:
+        ends: dict[str, object] = {"id": "m", "eot": True, "is_complete": True}
+        ends["finish_reason"] = self.faults.finish
+        return ends | ({"tool_call": orjson.loads(self.faults.tool)} if self.faults.tool else {})
+
+    def _usage(self, number: int) -> dict[str, object]:
+        written = len(self.words) * number
+        told = {"input_tokens": 5, "output_tokens": written, "total_tokens": 5 + written}
+        return {} if self.faults.unsaid else {"usage": told}
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[LlamaStackWorker]:
+    """Run a server on a free port of loopback."""
+    worker = LlamaStackWorker(Faults)
+    async with worker.running("/inference"):
+        yield worker

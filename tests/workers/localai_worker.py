@@ -1,0 +1,403 @@
+"""A LocalAI backend without a model, written from its `.proto` file: real gRPC on loopback, with fault knobs.
+
+It says `words`, each a token, and goes on past no stop string, which it hands over. `received`, `hung_up` and `finished` tell
+what reached it; its `wire` can be cut. As the backends do that are written in Python, it may answer one call after the other,
+`Health` included, and go on with what nobody waits for.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from router.rpc.messages import LOCALAI, message_class, methods_of
+from tests.workers.openai_worker import WORDS
+from tests.workers.wire import Wire, wire
+
+METHODS = methods_of(LOCALAI)
+NOT_LOADED = (
+    "Unexpected <class 'AttributeError'>: 'BackendServicer' object has no attribute 'tokenizer'"
+)
+NO_TEMPLATE = "Unexpected <class 'AttributeError'>: items"
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(24)
+WAV = b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(28)
+_SECOND = 1_000_000_000
+_CODES = {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What is to go wrong. Delays are seconds, `…_after` counts replies of a stream, `status` is that of HTTP.
+
+    `usage` is what is told of tokens: `zeros`, `sums` so far, or `each` reply's own. `serial` answers one call after the other,
+    and `stubborn` finishes what was cancelled.
+    """
+
+    delay_headers: float = 0.0
+    delay_first: float = 0.0
+    delay_between: float = 0.0
+    die_after: int | None = None
+    end_after: int | None = None
+    fail_after: int | None = None
+    die_before_headers: bool = False
+    status: int = 200
+    code: str = ""
+    refusal: bytes = b"no such sampler"
+    retry_after: str | None = None
+    garbage: bool = False
+    empty: bool = False
+    hang: bool = False
+    split: bool = False
+    blanks: int = 0
+    usage: str = "sums"
+    no_template: bool = False
+    load_fails: bool = False
+    serial: bool = False
+    stubborn: bool = False
+    lacks: frozenset[str] = frozenset()
+    makes: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One call as it arrived."""
+
+    path: str
+    headers: Mapping[str, str]
+    asked: Any
+
+
+@dataclass(slots=True)
+class LocalAIWorker:
+    """The server, while `running` is open."""
+
+    wire: Wire
+    faults: Faults = field(default_factory=Faults)
+    words: tuple[str, ...] = WORDS
+    loaded: bool = True
+    state: int = 0
+    """What it says of itself, where that is not what it is."""
+    loads: list[Any] = field(default_factory=list)
+    received: list[Received] = field(default_factory=list)
+    probed: list[Received] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    hung_up: int = 0
+    finished: int = 0
+    stored: dict[tuple[float, ...], bytes] = field(default_factory=dict)
+    at_work: asyncio.Lock = field(default_factory=asyncio.Lock)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"grpc://127.0.0.1:{self.wire.port}"
+
+    @property
+    def asked(self) -> Any:
+        """What it was asked last, but for its health."""
+        return self.received[-1].asked
+
+    def fail(self, **faults: object) -> None:
+        """Replace the faults."""
+        self.faults = replace(Faults(), **faults)  # type: ignore[arg-type]
+
+    # Texts.
+
+    async def predict(self, asked: Any, context: Any) -> Any:
+        """Say all words at once."""
+        await self._begin(asked, context)
+        if self.faults.garbage:
+            return b"\xff" * 40
+        said = [word async for word in self._said(asked)]
+        told = self._usage(asked, len(said))
+        return METHODS["Predict"].told(message="".join(said).encode(), **told)
+
+    async def predict_stream(self, asked: Any, context: Any) -> AsyncIterator[Any]:
+        """Say word by word."""
+        reply = METHODS["PredictStream"].told
+        await self._begin(asked, context)
+        if self.faults.garbage:
+            yield b"\xff" * 40
+        sent = 0
+        async for word in self._said(asked):
+            for _ in range(self.faults.blanks):
+                yield reply()
+            if sent == self.faults.die_after:
+                self.wire.cut()
+            if sent == self.faults.fail_after:
+                await context.abort(grpc.StatusCode.UNKNOWN, "Unexpected <class 'ValueError'>: x")
+            if sent == self.faults.end_after:
+                return
+            sent += 1
+            said = word.encode()
+            pieces = [said[at : at + 1] for at in range(len(said))] if self.faults.split else [said]
+            for piece in pieces[:-1]:
+                yield reply(message=piece)
+            yield reply(message=pieces[-1], **self._usage(asked, sent))
+
+    async def tokenize_string(self, asked: Any, context: Any) -> Any:
+        """Count four bytes as a token."""
+        await self._begin(asked, context)
+        tokens = range(0, len(asked.Prompt.encode()), 4)
+        return METHODS["TokenizeString"].told(length=len(tokens), tokens=tokens)
+
+    async def embedding(self, asked: Any, context: Any) -> Any:
+        """Turn a text into three numbers."""
+        await self._begin(asked, context)
+        size = float(len(asked.Embeddings) or len(asked.EmbeddingTokens))
+        return METHODS["Embedding"].told(embeddings=[size, 0.5, -1.0])
+
+    async def rerank(self, asked: Any, context: Any) -> Any:
+        """Find the longest document best."""
+        await self._begin(asked, context)
+        result = message_class("backend.DocumentResult")
+        results = [
+            result(index=at, text=text, relevance_score=float(len(text)))
+            for at, text in enumerate(asked.documents)
+        ]
+        results.sort(key=lambda one: -one.relevance_score)
+        usage = message_class("backend.Usage")(total_tokens=9, prompt_tokens=9)
+        return METHODS["Rerank"].told(usage=usage, results=results[: asked.top_n or None])
+
+    # What it makes and hears, through files that both sides see.
+
+    async def generate_image(self, asked: Any, context: Any) -> Any:
+        """Write an image to a path."""
+        return await self._write(asked, context, PNG)
+
+    async def tts(self, asked: Any, context: Any) -> Any:
+        """Write speech to a path."""
+        return await self._write(asked, context, WAV)
+
+    async def sound_generation(self, asked: Any, context: Any) -> Any:
+        """Write a sound to a path."""
+        return await self._write(asked, context, WAV)
+
+    async def audio_transcription(self, asked: Any, context: Any) -> Any:
+        """Say how long a file is."""
+        await self._begin(asked, context)
+        heard = f" {len(Path(asked.dst).read_bytes())} bytes"  # noqa: ASYNC240
+        segment = message_class("backend.TranscriptSegment")
+        parts = [
+            segment(id=n, start=n * _SECOND, end=(n + 1) * _SECOND, text=heard) for n in (0, 1)
+        ]
+        return METHODS["AudioTranscription"].told(segments=parts, text=heard * 2)
+
+    # A store.
+
+    async def stores_set(self, asked: Any, context: Any) -> Any:
+        """Keep values."""
+        await self._begin(asked, context)
+        keys = (tuple(key.Floats) for key in asked.Keys)
+        self.stored |= dict(zip(keys, (value.Bytes for value in asked.Values), strict=True))
+        return METHODS["StoresSet"].told(success=True)
+
+    async def stores_delete(self, asked: Any, context: Any) -> Any:
+        """Forget values."""
+        await self._begin(asked, context)
+        for key in asked.Keys:
+            self.stored.pop(tuple(key.Floats), None)
+        return METHODS["StoresDelete"].told(success=True)
+
+    async def stores_get(self, asked: Any, context: Any) -> Any:
+        """Return the values that are there."""
+        await self._begin(asked, context)
+        found = [k for key in asked.Keys if (k := tuple(key.Floats)) in self.stored]
+        return METHODS["StoresGet"].told(**self._columns(found))
+
+    async def stores_find(self, asked: Any, context: Any) -> Any:
+        """Return what is nearest by its first number."""
+        await self._begin(asked, context)
+        near = sorted(self.stored, key=lambda key: abs(key[0] - asked.Key.Floats[0]))[: asked.TopK]
+        return METHODS["StoresFind"].told(**self._columns(near), Similarities=[1.0] * len(near))
+
+    # What it says of itself.
+
+    async def health(self, asked: Any, context: Any) -> Any:
+        """Say that it lives, once it has nothing else to do."""
+        if self.faults.serial:
+            async with self.at_work:
+                pass
+        return METHODS["Health"].told(message=b"OK")
+
+    async def status(self, asked: Any, context: Any) -> Any:
+        """Say what it does."""
+        memory = message_class("backend.MemoryUsageData")(total=5, breakdown={"weights": 4})
+        state = self.state or (0 if not self.loaded else 1 if self.at_work.locked() else 2)
+        return METHODS["Status"].told(state=state, memory=memory)
+
+    async def get_metrics(self, asked: Any, context: Any) -> Any:
+        """Say how fast it was."""
+        return METHODS["GetMetrics"].told(tokens_per_second=12.5, tokens_generated=7)
+
+    async def load_model(self, asked: Any, context: Any) -> Any:
+        """Load a model, or say why not."""
+        self.loads.append(asked)
+        await asyncio.sleep(self.faults.delay_headers)
+        if self.faults.load_fails:
+            return METHODS["LoadModel"].told(success=False, message="Unexpected err=OSError('no')")
+        self.loaded = True
+        return METHODS["LoadModel"].told(success=True, message="Model loaded successfully")
+
+    # How.
+
+    async def _begin(self, asked: Any, context: Any) -> None:
+        faults = self.faults
+        await asyncio.sleep(faults.delay_headers)
+        if faults.die_before_headers:
+            self.wire.cut()
+        if faults.status != 200 or faults.code:
+            code = faults.code or _CODES.get(faults.status, "INVALID_ARGUMENT")
+            if faults.retry_after:
+                pushback = str(int(faults.retry_after) * 1000)
+                context.set_trailing_metadata((("grpc-retry-pushback-ms", pushback),))
+            await context.abort(grpc.StatusCode[code], faults.refusal.decode())
+        if not self.loaded:
+            await context.abort(grpc.StatusCode.UNKNOWN, NOT_LOADED)
+        templated = isinstance(asked, METHODS["Predict"].asked) and asked.UseTokenizerTemplate
+        if templated and faults.no_template:
+            await context.abort(grpc.StatusCode.UNKNOWN, NO_TEMPLATE)
+        if faults.hang:
+            await asyncio.Event().wait()
+
+    async def _said(self, asked: Any) -> AsyncIterator[str]:
+        """Say words as a task of their own makes them, which may outlive who asked."""
+        made: asyncio.Queue[str] = asyncio.Queue()
+        task = asyncio.ensure_future(self._make(asked, made))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        try:
+            while word := await made.get():
+                yield word
+        finally:
+            if not self.faults.stubborn:
+                task.cancel()
+
+    async def _make(self, asked: Any, made: "asyncio.Queue[str]") -> None:
+        async with self.at_work if self.faults.serial else asyncio.Lock():
+            await asyncio.sleep(self.faults.delay_first)
+            for number, word in enumerate(() if self.faults.empty else self._words(asked)):
+                await asyncio.sleep(self.faults.delay_between if number else 0)
+                made.put_nowait(word)
+            self.finished += 1
+        made.put_nowait("")
+
+    def _words(self, asked: Any) -> list[str]:
+        said: list[str] = []
+        for word in self.words[: asked.Tokens or None]:
+            said.append(word)
+            if any(stop in "".join(said) for stop in asked.StopPrompts):
+                break
+        return said
+
+    def _usage(self, asked: Any, sent: int) -> dict[str, int]:
+        if self.faults.usage == "zeros":
+            return {}
+        each = self.faults.usage == "each"
+        return {"tokens": 1 if each else sent, "prompt_tokens": 5}
+
+    async def _write(self, asked: Any, context: Any, data: bytes) -> Any:
+        await self._begin(asked, context)
+        result = METHODS["TTS"].told
+        if self.faults.empty:
+            return result(success=False, message="Unexpected err=RuntimeError('no')")
+        data = self.faults.makes or data
+        Path(asked.dst).write_bytes(data)  # noqa: ASYNC240
+        return result(success=True)
+
+    def _columns(self, keys: list[tuple[float, ...]]) -> dict[str, Any]:
+        key, value = message_class("backend.StoresKey"), message_class("backend.StoresValue")
+        return {
+            "Keys": [key(Floats=one) for one in keys],
+            "Values": [value(Bytes=self.stored[one]) for one in keys],
+        }
+
+    def handler(self, name: str) -> Any:
+        """Return what answers the RPC of a name, and notes who asked and who left."""
+        method, answer = METHODS[name], _answers(self)[name]
+
+        async def heard(asked: Any, context: Any) -> None:
+            if name in self.faults.lacks:
+                self.refused.append(name)
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not implemented!")
+            self.calls.append(name)
+            headers = dict(context.invocation_metadata())
+            noted = self.probed if name in ("Health", "Status") else self.received
+            noted.append(Received(method.path, headers, asked))
+
+        async def unary(asked: Any, context: Any) -> Any:
+            await heard(asked, context)
+            try:
+                return await answer(asked, context)
+            except asyncio.CancelledError:
+                self.hung_up += 1
+                raise
+
+        async def stream(asked: Any, context: Any) -> AsyncIterator[Any]:
+            await heard(asked, context)
+            try:
+                async for told in answer(asked, context):
+                    yield told
+            except (asyncio.CancelledError, GeneratorExit):
+                self.hung_up += 1
+                raise
+
+        make = (
+            grpc.unary_stream_rpc_method_handler
+            if method.streams
+            else grpc.unary_unary_rpc_method_handler
+        )
+        return make(
+            stream if method.streams else unary,
+            request_deserializer=method.asked.FromString,
+            response_serializer=_written,
+        )
+
+
+def _answers(worker: LocalAIWorker) -> dict[str, Callable[[Any, Any], Any]]:
+    return {
+        "Health": worker.health,
+        "Predict": worker.predict,
+        "LoadModel": worker.load_model,
+        "PredictStream": worker.predict_stream,
+        "Embedding": worker.embedding,
+        "GenerateImage": worker.generate_image,
+        "AudioTranscription": worker.audio_transcription,
+        "TTS": worker.tts,
+        "SoundGeneration": worker.sound_generation,
+        "TokenizeString": worker.tokenize_string,
+        "Status": worker.status,
+        "StoresSet": worker.stores_set,
+        "StoresDelete": worker.stores_delete,
+        "StoresGet": worker.stores_get,
+        "StoresFind": worker.stores_find,
+        "Rerank": worker.rerank,
+        "GetMetrics": worker.get_metrics,
+    }
+
+
+def _written(told: Any) -> bytes:
+    written: bytes = told if isinstance(told, bytes) else told.SerializeToString()
+    return written
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[LocalAIWorker]:
+    """Run a server on a free port of loopback."""
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", 64 * 1024 * 1024)])
+    async with wire(server.add_insecure_port("127.0.0.1:0")) as line:
+        worker = LocalAIWorker(line)
+        handlers = {name: worker.handler(name) for name in METHODS}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(LOCALAI, handlers),))
+        await server.start()
+        try:
+            yield worker
+        finally:
+            for task in worker.tasks:
+                task.cancel()
+            await server.stop(None)

@@ -1,0 +1,163 @@
+"""A RemoteLLM server without a model, written from its `.proto` file: real gRPC on loopback, with fault knobs.
+
+It says `words` to each prompt, ignores stop strings, and answers a key that it does not know as the original does: with nothing,
+and a status of OK. `received` and `hung_up` tell what reached it; its `wire` can be cut.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import grpc
+
+from router.rpc.messages import REMOTELLM, methods_of
+from tests.workers.openai_worker import WORDS
+from tests.workers.wire import Wire, wire
+
+METHODS = methods_of(REMOTELLM)
+_CODES = {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What is to go wrong. Delays are seconds, `status` is that of HTTP; `info` stands beside each text."""
+
+    delay_headers: float = 0.0
+    delay_first: float = 0.0
+    die_before_headers: bool = False
+    status: int = 200
+    refusal: bytes = b"no"
+    retry_after: str | None = None
+    garbage: bool = False
+    empty: bool = False
+    hang: bool = False
+    missing: int = 0
+    info: bytes = b'{"token_usage":{"prompt_tokens":5,"completion_tokens":6}}'
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One call as it arrived."""
+
+    path: str
+    headers: Mapping[str, str]
+    asked: Any
+
+
+@dataclass(slots=True)
+class RemoteLlmWorker:
+    """The server, while `running` is open. With a `key`, it wants that one."""
+
+    wire: Wire
+    faults: Faults = field(default_factory=Faults)
+    words: tuple[str, ...] = WORDS
+    key: str = ""
+    received: list[Received] = field(default_factory=list)
+    probed: list[Received] = field(default_factory=list)
+    hung_up: int = 0
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"grpc://127.0.0.1:{self.wire.port}"
+
+    def fail(self, **faults: object) -> None:
+        """Replace the faults."""
+        self.faults = replace(Faults(), **faults)  # type: ignore[arg-type]
+
+    async def generate(self, asked: Any, context: Any) -> Any:
+        """Say all words to each prompt."""
+        await self._begin(context)
+        if self.faults.garbage:
+            return b"\xff" * 40
+        if not self._knows(asked) or self.faults.empty:
+            return METHODS["Generate"].told()
+        info = self.faults.info.decode()
+        texts = [{"text": "".join(self.words), "generation_info": info}, {"text": "or else"}]
+        wanted = len(asked.prompts) - self.faults.missing
+        return METHODS["Generate"].told(generations=[{"generations": texts}] * wanted)
+
+    async def get_llm_type(self, asked: Any, context: Any) -> Any:
+        """Say its name, or fail as the original does."""
+        if not self._knows(asked):
+            await context.abort(grpc.StatusCode.UNKNOWN, "Internal Server Error")
+        return METHODS["GetLlmType"].told(llm_type="gpt-neo")
+
+    async def guts(self, asked: Any, context: Any) -> Any:
+        """Take each word for a token."""
+        await self._begin(context)
+        told = METHODS["GenerationalGuts"].told
+        if not self._knows(asked):
+            return told()
+        numbers = [0.5] * asked.embedding_trunkation
+        stack = [
+            {
+                "token": repr(word),
+                "token_id": at,
+                "positional_embedding": numbers,
+                "token_embedding": numbers,
+                "hidden_state": numbers,
+            }
+            for at, word in enumerate(asked.prompt.split())
+        ]
+        following = [{"token": "'x'", "id": at, "logit": 0.25} for at in range(asked.top_k_logits)]
+        return told(tokens=stack, generations=following)
+
+    def _knows(self, asked: Any) -> bool:
+        return not self.key or asked.api_key == self.key
+
+    async def _begin(self, context: Any) -> None:
+        faults = self.faults
+        await asyncio.sleep(faults.delay_headers + faults.delay_first)
+        if faults.die_before_headers:
+            self.wire.cut()
+        if faults.status != 200:
+            code = _CODES.get(faults.status, "INVALID_ARGUMENT")
+            if faults.retry_after:
+                pushback = str(int(faults.retry_after) * 1000)
+                context.set_trailing_metadata((("grpc-retry-pushback-ms", pushback),))
+            await context.abort(grpc.StatusCode[code], faults.refusal.decode())
+        if faults.hang:
+            await asyncio.Event().wait()
+
+    def handler(self, name: str) -> Any:
+        """Return what answers the RPC of a name, and notes who asked and who left."""
+        method = METHODS[name]
+        answers = {"Generate": self.generate, "GetLlmType": self.get_llm_type}
+        answer = answers.get(name, self.guts)
+
+        async def unary(asked: Any, context: Any) -> Any:
+            one = Received(method.path, dict(context.invocation_metadata()), asked)
+            (self.probed if name == "GetLlmType" else self.received).append(one)
+            try:
+                return await answer(asked, context)
+            except asyncio.CancelledError:
+                self.hung_up += 1
+                raise
+
+        return grpc.unary_unary_rpc_method_handler(
+            unary,
+            request_deserializer=method.asked.FromString,
+            response_serializer=lambda told: (
+                told if isinstance(told, bytes) else told.SerializeToString()
+            ),
+        )
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[RemoteLlmWorker]:
+    """Run a server on a free port of loopback."""
+    server = grpc.aio.server()
+    async with wire(server.add_insecure_port("127.0.0.1:0")) as line:
+        worker = RemoteLlmWorker(line)
+        handlers = {name: worker.handler(name) for name in METHODS}
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(REMOTELLM, handlers),)
+        )
+        await server.start()
+        try:
+            yield worker
+        finally:
+            await server.stop(None)

@@ -1,0 +1,168 @@
+"""What the stubs of workers over HTTP share: a server without a model on loopback, the knobs for what goes wrong, and what came.
+
+The stub of a protocol says how an answer and the events of a stream look, and what the protocol refuses.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import orjson
+from aiohttp import web
+
+from tests.workers.openai_worker import WORDS, Received
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What is to go wrong. Delays are seconds, `…_after` counts events of a stream."""
+
+    delay_headers: float = 0.0
+    delay_first: float = 0.0
+    delay_between: float = 0.0
+    die_after: int | None = None
+    end_after: int | None = None
+    die_before_headers: bool = False
+    status: int = 200
+    refusal: bytes = b'{"message":"no"}'
+    retry_after: str | None = None
+    error_after: int | None = None
+    garbage: bool = False
+    empty: bool = False
+    hang: bool = False
+    split: bool = False
+
+
+F = TypeVar("F", bound=Faults)
+
+
+class Stub(ABC, Generic[F]):
+    """The server. It says `words`, each a token; `received`, `probed` and `hung_up` tell what reached it."""
+
+    def __init__(self, knobs: type[F]) -> None:
+        self._knobs = knobs
+        self.faults = knobs()
+        self.words: tuple[str, ...] = WORDS
+        self.url = ""
+        self.received: list[Received] = []
+        self.probed: list[Received] = []
+        self.hung_up = 0
+
+    def fail(self, **faults: Any) -> None:
+        """Replace the faults."""
+        self.faults = self._knobs(**faults)
+
+    @property
+    def asked(self) -> dict[str, object]:
+        """What it was asked last."""
+        return dict(orjson.loads(self.received[-1].body))
+
+    @abstractmethod
+    def whole(self, asked: Mapping[str, Any]) -> object:
+        """Return the JSON of an answer in one piece."""
+
+    @abstractmethod
+    def events(self, asked: Mapping[str, Any]) -> Sequence[bytes]:
+        """Return the events of a stream; that of number `error_after` is a failure."""
+
+    @abstractmethod
+    def streams(self, http: web.Request, asked: Mapping[str, Any]) -> bool:
+        """Whether a request wants a stream."""
+
+    def objection(self, asked: Mapping[str, Any]) -> str:
+        """Return what is wrong with a request, nothing perhaps."""
+        return ""
+
+    @asynccontextmanager
+    async def running(self, *paths: str) -> AsyncIterator[None]:
+        """Run on a free port of loopback."""
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        for path in paths:
+            app.router.add_post(path, self._handle)
+            app.router.add_get(path, self._probe)
+        runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
+        )
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+
+    async def _probe(self, http: web.Request) -> web.Response:
+        """Have no such method."""
+        self.probed.append(Received(http.path_qs, http.headers, b""))
+        return web.Response(status=405)
+
+    async def _handle(self, http: web.Request) -> web.StreamResponse:
+        """Answer one request, or do not."""
+        body = await http.read()
+        self.received.append(Received(http.path_qs, http.headers, body))
+        try:
+            return await self._answer(http, orjson.loads(body))
+        except (asyncio.CancelledError, ConnectionError):
+            self.hung_up += 1
+            raise
+
+    async def _answer(self, http: web.Request, asked: dict[str, object]) -> web.StreamResponse:
+        faults = self.faults
+        if faults.hang:
+            await asyncio.Event().wait()
+        await asyncio.sleep(faults.delay_headers)
+        if faults.die_before_headers:
+            return _die(http)
+        if faults.status != 200:
+            headers = {"Retry-After": faults.retry_after} if faults.retry_after else {}
+            return _json(faults.refusal, status=faults.status, headers=headers)
+        if objection := self.objection(asked):
+            return _json(orjson.dumps({"message": objection}), status=422)
+        streams = self.streams(http, asked)
+        if faults.garbage:
+            kind = "text/event-stream" if streams else "application/json"
+            return web.Response(body=b"data: <html>\n\n", content_type=kind)
+        if streams:
+            return await self._stream(http, [] if faults.empty else self.events(asked))
+        await asyncio.sleep(faults.delay_first)
+        return _json(orjson.dumps(self.whole(asked)))
+
+    async def _stream(self, http: web.Request, events: Sequence[bytes]) -> web.StreamResponse:
+        faults = self.faults
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(http)
+        await asyncio.sleep(faults.delay_first)
+        for sent, event in enumerate(events):
+            if sent == faults.die_after:
+                return _die(http)
+            if sent == faults.end_after:
+                break
+            if sent:
+                await asyncio.sleep(faults.delay_between)
+            pieces = [event[at : at + 1] for at in range(len(event))] if faults.split else [event]
+            for piece in pieces:
+                await response.write(piece)
+            if sent == faults.error_after:
+                break
+        await response.write_eof()
+        return response
+
+
+def event(said: object) -> bytes:
+    """Write one event of a stream."""
+    return b"data: " + orjson.dumps(said) + b"\n\n"
+
+
+def _json(
+    body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    return web.Response(status=status, body=body, headers=headers, content_type="application/json")
+
+
+def _die(http: web.Request) -> web.Response:
+    assert http.transport is not None
+    http.transport.abort()
+    return web.Response()
