@@ -47,6 +47,7 @@ class Sizes:
     routed: Mapping[str, int]
     """The router's counters since the start."""
     connections: int
+    wires: int
     """Peers connected to the mesh."""
     loop_lag: float
     """Seconds by which the event loop woke too late at worst."""
@@ -242,6 +243,11 @@ def _known(sizes: Sizes) -> Iterable[Metric]:
     yield GaugeMetricFamily("modelvine_workers", "Workers of this machine.", sizes.workers)
     yield GaugeMetricFamily(
         "modelvine_mesh_connections", "Peers connected to the mesh.", sizes.connections
+    )
+    yield GaugeMetricFamily(
+        "modelvine_mesh_wires",
+        "Connections to those peers: two where both ends dialled at one time.",
+        sizes.wires,
     )
 
 

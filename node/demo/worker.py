@@ -115,6 +115,7 @@ def _serve(model: Model, options: argparse.Namespace) -> Any:
     params.port = options.port
     params.ui = False
     params.verbosity = 0
+    params.sampling.temp = options.temperature
     _bound(params, slots=options.slots, threads=options.threads)
     if options.embedding or options.rerank:
         params.embedding = True
@@ -180,6 +181,13 @@ def _parser() -> argparse.ArgumentParser:
         help="serve /v1/rerank; only a model made for it orders sensibly",
     )
     parser.add_argument("--slots", type=int, default=4, metavar="N", help="requests at one time")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.8,
+        metavar="T",
+        help="of requests that name none; 0 always takes the likeliest token",
+    )
     parser.add_argument(
         "--threads",
         type=int,

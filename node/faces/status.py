@@ -87,6 +87,7 @@ def _sizes(context: Context) -> Sizes:
     degraded = registry.degraded()
     seen = Counter(map(registry.presence, held))
     relay = registry.mesh.relaying()
+    connections = registry.mesh.connections()
     return Sizes(
         nodes={presence.value: seen[presence] for presence in Presence},
         services=sum(len(signed.record.services) for signed in held.values()),
@@ -94,7 +95,8 @@ def _sizes(context: Context) -> Sizes:
         up={part: part not in degraded for part in _PARTS},
         frames=registry.counted(),
         routed=context.whole.routed(),
-        connections=len(registry.mesh.connections()),
+        connections=len(connections),
+        wires=sum(connection.wires for connection in connections),
         loop_lag=context.whole.loop_lag(time.monotonic()),
         tasks={"http": len(asyncio.all_tasks()), "mesh": registry.mesh.tasks()},
         threads=threading.active_count(),

@@ -89,7 +89,10 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """One live peer as the mesh knows it; `round_trip` is seconds, 0.0 when it was never measured."""
+    """One live peer as the mesh knows it; `round_trip` is seconds, 0.0 when it was never measured.
+
+    `wires` are the connections that stand to it: more than one where both ends dialled at one time.
+    """
 
     peer: PeerId
     address: str
@@ -97,6 +100,7 @@ class Connection:
     relayed: bool = False
     round_trip: float = 0.0
     origin: Origin = Origin.INBOUND
+    wires: int = 1
 
 
 class Pipe(Protocol):

@@ -45,8 +45,11 @@ class Watch(INotifee):
         self._report = report
         self._origins = origins
         self._moved = moved
-        self._standing: set[Any] = set()
-        self._arrived, self._arrivals = trio.open_memory_channel[Any](math.inf)
+        # Each with what happens when it ends.
+        self._standing: dict[Any, trio.Event] = {}
+        self._arrived, self._arrivals = trio.open_memory_channel[tuple[INetConn, trio.Event]](
+            math.inf
+        )
         self.changed = trio.Event()
         self._network.register_notifee(self)
 
@@ -83,8 +86,8 @@ class Watch(INotifee):
         """Ping each connection soon, and every `ping` seconds from then on; close those that do not answer."""
         # Each on its own: one frozen peer must not delay the discovery of the next.
         async with trio.open_nursery() as nursery:
-            async for conn in self._arrivals:
-                nursery.start_soon(self._keep_pinging, conn)
+            async for conn, ended in self._arrivals:
+                nursery.start_soon(self._keep_pinging, conn, ended)
 
     async def cut_all(self) -> None:
         """Close the socket of every connection, under whatever cancellation.
@@ -103,8 +106,8 @@ class Watch(INotifee):
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:  # noqa: ARG002 (the library's signature)
         """Take the library's word that a connection stands."""
-        self._standing.add(conn)
-        self._arrived.send_nowait(conn)
+        self._standing[conn] = ended = trio.Event()
+        self._arrived.send_nowait((conn, ended))
 
         # The library forgets on the way up what kind a connection is, and goes by it when it chooses one for a stream.
         described: Any = conn
@@ -114,7 +117,8 @@ class Watch(INotifee):
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:  # noqa: ARG002 (the library's signature)
         """Take the library's word that a connection is gone."""
-        self._standing.discard(conn)
+        if (ended := self._standing.pop(conn, None)) is not None:
+            ended.set()
         if conn.muxed_conn.peer_id in self._live():
             self._moved(conn.muxed_conn.peer_id)
         self.tell()
@@ -139,10 +143,11 @@ class Watch(INotifee):
                 found[peer] = sorted(live, key=lambda conn: is_relayed(conn.muxed_conn))
         return found
 
-    async def _keep_pinging(self, conn: INetConn) -> None:
+    async def _keep_pinging(self, conn: INetConn, ended: trio.Event) -> None:
         # A round trip that was measured in a connection's busy first second is corrected soon.
         for wait in chain(_FIRST_PINGS, repeat(self._settings.ping)):
-            await trio.sleep(min(wait, self._settings.ping))
+            with trio.move_on_after(min(wait, self._settings.ping)):
+                await ended.wait()
             if conn.is_closed:
                 return
             await self._ping(conn)
@@ -169,4 +174,5 @@ class Watch(INotifee):
             relayed=relayed,
             round_trip=float(conn.muxed_conn.rtt()),
             origin=self._origins.get(PeerId(peer), Origin.ASKED) if outbound else Origin.INBOUND,
+            wires=len(conns),
         )

@@ -1,17 +1,29 @@
 """The soak's judgement: what counts as growth, and what does not."""
 
+from dataclasses import replace
+
 import pytest
 
-from bench.soak.gauges import COUNTED, PER, SPARE, TELLING, Gauge, judged, read, slope
+from bench.soak.gauges import (
+    COUNTED,
+    OF_A_WIRE,
+    PER,
+    SPARE,
+    TELLING,
+    Gauge,
+    judged,
+    read,
+    slope,
+)
 from tests.node.test_metrics import SIZES, Metrics
 
-REST = Gauge(0, 120.0, 50, 40, 60, 9)
+REST = Gauge(0, 120.0, 50, 40, 60, 9, 0)
 
 
 def grown(per: float, *, requests: int = 200_000) -> list[Gauge]:
     """Be looked at twenty times, while memory grows by so many MiB in `PER` requests."""
     return [
-        Gauge(n, 130.0 + per * n / PER, 50, 40, 60, 9)
+        Gauge(n, 130.0 + per * n / PER, 50, 40, 60, 9, 0)
         for n in range(0, requests + 1, requests // 20)
     ]
 
@@ -20,6 +32,7 @@ def test_a_gauge_is_read_from_what_a_node_shows() -> None:
     seen = read(Metrics().text(SIZES).decode(), 7)
     assert (seen.requests, seen.threads) == (7, SIZES.threads)
     assert {"http": seen.tasks, "mesh": seen.mesh_tasks} == SIZES.tasks
+    assert seen.doubled == SIZES.wires - SIZES.connections
     assert seen.resident > 1
     assert seen.descriptors > 1
 
@@ -30,13 +43,17 @@ def test_the_slope_is_what_memory_grows_by(per: float) -> None:
 
 
 def test_what_caches_take_at_first_is_no_growth() -> None:
-    gauges = [Gauge(0, 90.0, 50, 40, 60, 9), Gauge(10_000, 120.0, 50, 40, 60, 9), *grown(0.0)[2:]]
+    gauges = [
+        Gauge(0, 90.0, 50, 40, 60, 9, 0),
+        Gauge(10_000, 120.0, 50, 40, 60, 9, 0),
+        *grown(0.0)[2:],
+    ]
     assert slope(gauges) == pytest.approx(0.0)
     assert not judged("node", gauges)
 
 
 def test_looks_at_one_count_of_requests_make_no_slope() -> None:
-    assert slope([REST, *[Gauge(2_000, 125.0 + n, 50, 40, 60, 9) for n in range(5)]]) == 0.0
+    assert slope([REST, *[Gauge(2_000, 125.0 + n, 50, 40, 60, 9, 0) for n in range(5)]]) == 0.0
 
 
 def test_growth_is_wrong_once_there_were_enough_requests_to_tell() -> None:
@@ -50,6 +67,14 @@ def test_growth_is_wrong_once_there_were_enough_requests_to_tell() -> None:
 def test_what_is_open_at_rest_may_differ_by_chance_and_no_more(what: str) -> None:
     more = {name: getattr(REST, name) for name in COUNTED}
     few, many = more | {what: more[what] + SPARE}, more | {what: more[what] + SPARE + 1}
-    assert not judged("node", [REST, Gauge(1, 120.0, **few)])
-    (wrong,) = judged("node", [REST, Gauge(1, 120.0, **many)])
+    assert not judged("node", [REST, Gauge(1, 120.0, **few, doubled=0)])
+    (wrong,) = judged("node", [REST, Gauge(1, 120.0, **many, doubled=0)])
     assert f"{SPARE + 1} more {what.replace('_', ' ')}" in wrong
+
+
+def test_a_second_connection_to_one_peer_may_have_tasks_of_its_own() -> None:
+    most = REST.mesh_tasks + SPARE + 2 * OF_A_WIRE
+    few = replace(REST, requests=1, doubled=2, mesh_tasks=most)
+    assert not judged("node", [REST, few])
+    assert judged("node", [REST, replace(few, mesh_tasks=most + 1)])
+    assert judged("node", [replace(REST, doubled=2), few])

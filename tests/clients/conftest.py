@@ -31,7 +31,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node that serves nothing itself: everybody who is asked stands behind the other."""
     with Swarm(tmp_path_factory.mktemp("clients")) as swarm:
         serving, asked = swarm.start_all("serving", "asked")
-        talker = swarm.start_worker("llama", module="node.demo.worker")
+        talker = swarm.start_worker("llama", "--temperature", "0", module="node.demo.worker")
         reader = swarm.start_worker("reader", "--embedding", module="node.demo.worker")
         calling = ("--calls", "weather", '{"city":"Paris"}', "--finish", "tool_calls")
         caller = swarm.start_worker("caller", *calling)

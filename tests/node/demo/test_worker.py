@@ -101,6 +101,13 @@ CHAT = {
 }
 
 
+def test_a_temperature_holds_for_requests_that_name_none(start: Callable[..., Worker]) -> None:
+    worker = start("--temperature", "0")
+    asked = {"prompt": "My name is", "max_tokens": 12}
+    said = {worker.answer("/v1/completions", asked)["choices"][0]["text"] for _ in range(4)}
+    assert len(said) == 1
+
+
 def test_the_ready_line_says_where_and_what(worker: Worker) -> None:
     words = worker.line.split(" ")
     assert words[0] == "ready"

@@ -9,13 +9,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.peer.id import ID
 from libp2p.pubsub.pb import rpc_pb2
+from multiaddr import Multiaddr
 
 from registry.errors import MeshDown, PeerUnreachable
-from registry.mesh import Joined, Offended, Parted, Pipe, Restarted
+from registry.mesh import Joined, Offended, Parted, Pipe, Restarted, libp2p_watch
 from registry.mesh.libp2p import LibP2PMesh
 from tests.registry.mesh.worlds import (
     LibP2PWorld,
@@ -45,6 +47,24 @@ async def frames_flow(one: Seat, other: Seat, frame: bytes) -> None:
         while frame not in other.frames():
             await one.mesh.publish(frame)
             await asyncio.sleep(0.05)
+
+
+async def pings(seat: Seat) -> int:
+    """Count the tasks that ping a connection."""
+
+    async def count() -> int:
+        root = trio.lowlevel.current_root_task()
+        assert root is not None
+        found, left = 0, [root]
+        while left:
+            task = left.pop()
+            found += task.name.endswith("_keep_pinging")
+            left += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+        return found
+
+    counted = await inside(seat)[1].call(count)
+    assert isinstance(counted, int)
+    return counted
 
 
 async def send_raw(liar: Seat, victim: Seat, protocol: TProtocol, payload: bytes) -> None:
@@ -125,6 +145,32 @@ async def test_a_raising_stream_handler_costs_one_stream(world: LibP2PWorld) -> 
     assert await peer.mesh.ask(victim.mesh.peer, b"?", timeout=5)
     assert Restarted() not in victim.seen
     assert victim.peers() == {peer.mesh.peer}
+
+
+async def test_a_peer_that_left_is_pinged_by_no_task(
+    world: LibP2PWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libp2p_watch, "_FIRST_PINGS", ())
+    stays = await world.seat("stays", ping=3600)
+    guest = await world.seat("guest", stays)
+    assert await pings(stays) == 1
+    await guest.mesh.stop()
+    await until(lambda: not stays.peers())
+    async with asyncio.timeout(10):
+        while await pings(stays):  # noqa: ASYNC110 (nobody signals)
+            await asyncio.sleep(0.05)
+
+
+async def test_a_second_connection_to_one_peer_is_told(world: LibP2PWorld) -> None:
+    one = await world.seat("one")
+    other = await world.seat("other", one)
+    assert [connection.wires for connection in one.mesh.connections()] == [1]
+    host, thread = inside(other)
+    address = Multiaddr(one.mesh.addresses()[0].partition("/p2p/")[0])
+    await thread.call(lambda: host.get_network().dial_addr(address, ID.from_string(one.mesh.peer)))
+    await until(lambda: [connection.wires for connection in one.mesh.connections()] == [2])
+    assert one.peers() == {other.mesh.peer}
+    await frames_flow(one, other, b"over either")
 
 
 PROTOCOLS = (
