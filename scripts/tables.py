@@ -47,6 +47,7 @@ SIZES = Sizes(
     frames={"frames_in": 0},
     routed={"retries_refused": 0},
     connections=0,
+    wires=0,
     loop_lag=0.0,
     tasks={"http": 1},
     threads=1,
