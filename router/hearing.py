@@ -1,6 +1,6 @@
 """What does an answer in OpenAI's form say? Its JSON or its stream events in, small events out: the mirror of `rendering`.
 
-For clients that speak another protocol. What they have no word for (`logprobs`, ids, fingerprints) is not read.
+For clients that speak another protocol. What they have no word for (ids, fingerprints) is not read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import orjson
 
+from router import logprobs
 from router.errors import WorkerFailed
 from router.rendering import Delta, End, Reason
 from router.requests import Kind
@@ -113,7 +114,7 @@ def whole(kind: Kind, body: bytes) -> list[Heard]:
         message = choice.get("message") if kind is Kind.CHAT else choice
         if not isinstance(message, dict):
             raise WorkerFailed("a choice of the answer has no message")
-        heard += _pieces(message, index)
+        heard += _pieces(message, index, choice.get("logprobs"))
         heard.append(_end(choice, index))
     if (usage := told(said)) is not None:
         heard.append(usage)
@@ -153,14 +154,15 @@ def _of_chunk(said: Mapping[str, object]) -> Iterator[Heard]:
             raise WorkerFailed("a choice of the stream is no object")
         index = _index(choice.get("index"), at)
         delta = choice.get("delta")
-        yield from _pieces(delta if isinstance(delta, dict) else choice, index)
+        piece = delta if isinstance(delta, dict) else choice
+        yield from _pieces(piece, index, choice.get("logprobs"))
         if choice.get("finish_reason"):
             yield _end(choice, index)
     if (usage := told(said)) is not None:
         yield usage
 
 
-def _pieces(said: Mapping[str, object], choice: int) -> Iterator[Heard]:
+def _pieces(said: Mapping[str, object], choice: int, likely: object) -> Iterator[Heard]:
     for name in ("reasoning_content", "reasoning"):
         thought = said.get(name)
         if isinstance(thought, str) and thought:
@@ -169,7 +171,7 @@ def _pieces(said: Mapping[str, object], choice: int) -> Iterator[Heard]:
     for name in ("content", "refusal", "text"):
         text = said.get(name)
         if isinstance(text, str) and text:
-            yield Delta(text, choice)
+            yield Delta(text, choice, logprobs.read(likely) if likely else ())
             break
     calls = said.get("tool_calls")
     for at, call in enumerate(calls if isinstance(calls, list) else ()):

@@ -12,6 +12,7 @@ import orjson
 from router.canonical import Asked
 from router.errors import WorkerFailed
 from router.fitness import USUAL_BYTES
+from router.logprobs import Shown, Token
 from router.rendering import Delta, End, Event, Reason, ToolCall
 from router.requests import Kind
 from router.stops import Stops
@@ -29,6 +30,7 @@ class Said:
     usage: Usage | None = None
     calls: tuple[ToolCall, ...] = ()
     over: bool = False
+    tokens: tuple[Token, ...] = ()
 
 
 class Told(Generic[T]):
@@ -41,6 +43,7 @@ class Told(Generic[T]):
         "_echo",
         "_read",
         "_reason",
+        "_shown",
         "_spent",
         "_stops",
         "_tokens",
@@ -54,6 +57,7 @@ class Told(Generic[T]):
         self._choice = choice
         self._echo = echo(asked, choice)
         self._stops = Stops(asked.stop)
+        self._shown = Shown(len(self._echo))
         self._reason: Reason | None = None
         self._spent: Usage | None = None
         self._tokens = 0
@@ -65,9 +69,8 @@ class Told(Generic[T]):
         said = self._read(self._asked, data)
         self._spent = said.usage or self._spent
         self._tokens += bool(said.text)
-        shown = self._echo + self._stops.take(said.text)
-        self._echo = ""
-        events: list[Event] = [Delta(shown, self._choice)] if shown else []
+        shown = self._stops.take(said.text)
+        events = self._delta(shown, said.tokens)
         if self._stops.hit:
             return events + self._end("stop")
         events += said.calls
@@ -83,23 +86,34 @@ class Told(Generic[T]):
         if self.ended:
             return []
         self.ended = True
-        held = self._stops.rest()
+        rest = [] if self._stops.hit else self._delta(self._stops.rest(), (), last=True)
         estimate = Usage(read_by(self._asked, self._choice), self._tokens, estimated=True)
-        rest: list[Event] = [Delta(held, self._choice)] if held else []
         reason = "tool_calls" if self._called else reason
         return [*rest, End(reason, self._choice, self._stops.hit), self._spent or estimate]
+
+    def _delta(self, shown: str, tokens: tuple[Token, ...], *, last: bool = False) -> list[Event]:
+        start = self._shown.start
+        told = self._shown.take(tokens, len(shown))
+        if last:
+            told += self._shown.rest()
+        text, self._echo = self._echo + shown, ""
+        return [Delta(text, self._choice, told, start if told else 0)] if text or told else []
 
 
 def in_one_piece(asked: Asked, choice: int, said: Said) -> list[Event]:
     """Return the events of a choice that came whole."""
     stops = Stops(asked.stop)
-    shown = echo(asked, choice) + stops.take(said.text) + stops.rest()
+    before = echo(asked, choice)
+    text = stops.take(said.text) + stops.rest()
+    likely = Shown(len(before))
+    tokens = likely.take(said.tokens, len(text)) + (() if stops.hit else likely.rest())
+    delta = Delta(before + text, choice, tokens, len(before) if tokens else 0)
     reason: Reason = "stop" if stops.hit else said.reason or "stop"
     spent = said.usage or estimated(asked, choice, said.text)
     if said.calls:
-        text: list[Event] = [Delta(shown, choice)] if shown else []
-        return [*text, *said.calls, End("tool_calls", choice), spent]
-    return [Delta(shown, choice), End(reason, choice, stops.hit), spent]
+        shown: list[Event] = [delta] if delta.text else []
+        return [*shown, *said.calls, End("tool_calls", choice), spent]
+    return [delta, End(reason, choice, stops.hit), spent]
 
 
 def echo(asked: Asked, choice: int) -> str:

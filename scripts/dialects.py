@@ -79,6 +79,12 @@ COMPLETION: Mapping[str, object] = BOTH | {
     "suffix": "the end",
 }
 EXAMPLES: Mapping[Kind, Mapping[str, object]] = {Kind.CHAT: CHAT, Kind.COMPLETION: COMPLETION}
+_BESIDE: Mapping[str, Mapping[str, object]] = {
+    "tool_choice": {"tools": [_TOOL]},
+    "top_logprobs": {"logprobs": True},
+}
+"""What a parameter needs beside it."""
+
 _ALSO = {"max_completion_tokens": "max_tokens"}
 _PLAIN: Mapping[str, object] = {
     "messages": [{"role": "user", "content": "hi"}],
@@ -170,7 +176,7 @@ def _cell(module: ModuleType | None, endpoint: str, absent: str) -> str:
 def _becomes(words: Wording, kind: Kind, name: str) -> str:
     if name not in EXAMPLES[kind]:
         return ""
-    beside = {"tools": [_TOOL]} if name == "tool_choice" else {}
+    beside = _BESIDE.get(name, {})
     try:
         said = _orders(words, kind, {**beside, name: EXAMPLES[kind][name]})
     except WorkerUnable:

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from router.bodies import object_of
-from router.canonical.values import number, others, whole
+from router.canonical.values import flag, number, others, whole
 from router.errors import BadRequest
+from router.logprobs import MAX_LIKELIEST
 from router.requests import Kind, Request
 
 MAX_CHOICES = 128
@@ -65,6 +66,9 @@ class Sampling:
 class Asked:
     """A chat or a completion. `schema` is the JSON schema that the text must keep, `{}` for any object.
 
+    `logprobs` says that the likelihood of each token is to be told, and of how many others at its place. Its fields are among
+    `others` as well, for the dialects that have no word for it.
+
     `tool_choice` is `auto`, `none`, `required`, or `tool_name` names the one tool that must be called.
     """
 
@@ -77,6 +81,7 @@ class Asked:
     stream: bool
     include_usage: bool
     echo: bool
+    logprobs: int | None
     schema: Mapping[str, object] | None
     tools: tuple[Mapping[str, object], ...]
     tool_choice: str
@@ -105,6 +110,7 @@ def read(request: Request) -> Asked:
         stream=request.stream,
         include_usage=_include_usage(fields),
         echo=not chat and fields.get("echo") is True,
+        logprobs=_logprobs(fields, chat=chat),
         schema=_schema(fields),
         tools=tools,
         tool_choice=choice,
@@ -182,6 +188,13 @@ def _include_usage(fields: Mapping[str, object]) -> bool:
     if options is not None and not isinstance(options, dict):
         raise BadRequest("`stream_options` must be an object", param="stream_options")
     return isinstance(options, dict) and options.get("include_usage") is True
+
+
+def _logprobs(fields: Mapping[str, object], *, chat: bool) -> int | None:
+    if not chat:
+        return whole(fields, "logprobs", 0, MAX_LIKELIEST)
+    most = whole(fields, "top_logprobs", 0, MAX_LIKELIEST)
+    return most or 0 if flag(fields, "logprobs") else None
 
 
 def _schema(fields: Mapping[str, object]) -> Mapping[str, object] | None:

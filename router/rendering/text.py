@@ -1,12 +1,14 @@
 """How does an answer look that a worker gave in another protocol? Small events in, OpenAI's JSON or stream events out."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import orjson
 
+from router import logprobs
 from router.errors import WorkerRejected
+from router.logprobs import Token
 from router.requests import Kind
 from router.usage import Usage
 
@@ -20,10 +22,15 @@ Reason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of the text of one choice."""
+    """A piece of the text of one choice.
+
+    `tokens` are of this piece, or of pieces before it; `start` characters of the choice stand before the first of them.
+    """
 
     text: str
     choice: int = 0
+    tokens: tuple[Token, ...] = ()
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +74,15 @@ class Form:
         """Return one event of a stream; `calls` are the tool calls that its choice has had before."""
         chat = self.kind is Kind.CHAT
         match event:
-            case Delta(text, choice) if chat:
-                return self._chunk({"index": choice, "delta": {"content": text}})
             case Delta(text, choice):
-                return self._chunk({"index": choice, "text": text})
+                said: dict[str, object] = {"delta": {"content": text}} if chat else {"text": text}
+                likely = self._logprobs(event.tokens, event.start)
+                return self._chunk({"index": choice, **said, "logprobs": likely})
             case ToolCall(choice=choice):
                 call = {"index": calls, **_call(event)}
                 return self._chunk({"index": choice, "delta": {"tool_calls": [call]}})
             case End(choice=choice):
-                said: dict[str, object] = {"delta": {}} if chat else {"text": ""}
+                said = {"delta": {}} if chat else {"text": ""}
                 return self._chunk({"index": choice, **said, **_ending(event)})
             case Usage():
                 return _data({**self._head(chunk=True), "choices": [], "usage": _usage(event)})
@@ -100,6 +107,8 @@ class Form:
             match event:
                 case Delta(text):
                     choice.texts.append(text)
+                    choice.start = choice.start if choice.tokens else event.start
+                    choice.tokens += event.tokens
                 case ToolCall():
                     choice.calls.append(_call(event))
                 case End():
@@ -108,7 +117,7 @@ class Form:
             {
                 "index": index,
                 **choice.said(self.kind),
-                "logprobs": None,
+                "logprobs": self._logprobs(choice.tokens, choice.start),
                 **choice.ending,
             }
             for index, choice in sorted(choices.items())
@@ -119,6 +128,11 @@ class Form:
     def _chunk(self, choice: dict[str, object]) -> bytes:
         choice = {"logprobs": None, "finish_reason": None, **choice}
         return _data({**self._head(chunk=True), "choices": [choice]})
+
+    def _logprobs(self, tokens: Sequence[Token], start: int) -> dict[str, object] | None:
+        if self.kind is Kind.CHAT:
+            return logprobs.of_a_chat(tokens)
+        return logprobs.of_a_completion(tokens, start)
 
     def _head(self, *, chunk: bool) -> dict[str, object]:
         chat = "chat.completion.chunk" if chunk else "chat.completion"
@@ -147,6 +161,8 @@ def refused(message: str, param: str) -> WorkerRejected:
 @dataclass(slots=True)
 class _Choice:
     texts: list[str] = field(default_factory=list)
+    tokens: list[Token] = field(default_factory=list)
+    start: int = 0
     calls: list[dict[str, object]] = field(default_factory=list)
     ending: dict[str, object] = field(default_factory=lambda: _ending(End("stop")))
 

@@ -164,3 +164,38 @@ async def test_a_face_reaches_a_real_model_through_a_dialect(
     text = await FACES[face](world, f"via-{dialect}")
     show(f"{face} → mesh → {dialect}", text=repr(text.strip())[:60])
     assert text.strip()
+
+
+@pytest.mark.parametrize("dialect", ["openai", "tgi"])
+async def test_a_client_of_tgi_sees_the_tokens_of_llama_cpp(world: World, dialect: str) -> None:
+    place = f"/tgi/pairs/via-{dialect}"
+    asked = {
+        "inputs": PROMPT,
+        "parameters": {"max_new_tokens": 12, "details": True, "top_n_tokens": 2},
+    }
+    answer = await world.post(f"{place}/generate", asked)
+    tokens = answer["details"]["tokens"]
+    *pieces, last = map(orjson.loads, await world.events(f"{place}/generate_stream", asked))
+    show(f"tgi → mesh → {dialect}", tokens=repr([(t["id"], t["text"]) for t in tokens])[:60])
+    assert len(tokens) == answer["details"]["generated_tokens"] == 12
+    assert "".join(token["text"] for token in tokens) == answer["generated_text"]
+    assert len({token["id"] for token in tokens}) > 4
+    assert all(token["logprob"] <= 0 for token in tokens)
+    # The likeliest is the one that was drawn: TGI is greedy by default.
+    assert [top[0]["id"] for top in answer["details"]["top_tokens"]] == [t["id"] for t in tokens]
+    assert last["generated_text"] == answer["generated_text"]
+    assert [piece["token"]["id"] for piece in pieces] == [token["id"] for token in tokens]
+
+
+async def test_a_client_of_llama_stack_sees_how_likely_the_tokens_of_llama_cpp_were(
+    world: World,
+) -> None:
+    asked = {"model": "via-openai", "messages": MESSAGES}
+    asked |= {"options": {"max_tokens": 12, "temperature": 0, "logprobs": True}}
+    [whole] = (await world.post("/inference", asked))["candidates"]
+    pieces = list(map(orjson.loads, await world.events("/inference", asked | {"stream": True})))
+    assert len(whole["log_probs"]) == len(whole["tokens"]) > 4
+    assert all(number <= 0 for number in whole["log_probs"])
+    streamed = [n for piece in pieces for n in piece.get("tokens", ())]
+    # A stream has no piece for the token that ends it.
+    assert whole["tokens"] in (streamed, [*streamed, whole["tokens"][-1]])

@@ -136,8 +136,10 @@ class TgiWorker:
             "finish_reason": reason,
             "generated_tokens": len(words),
             "prefill": [],
-            "tokens": [],
+            "tokens": [_token(number, word) for number, word in enumerate(words)],
         }
+        if count := _number(asked.get("parameters"), "top_n_tokens"):
+            details["top_tokens"] = [_likeliest(n, w, count) for n, w in enumerate(words)]
         return {"generated_text": "".join(words) + "x" * self.faults.pad_bytes, "details": details}
 
     def _chat(self, asked: dict[str, object]) -> dict[str, object]:
@@ -151,7 +153,8 @@ class TgiWorker:
             "completion_tokens": len(words),
             "total_tokens": 5 + len(words),
         }
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
+        likely = _logprobs(asked, list(enumerate(words)))
+        choice = {"index": 0, "message": message, "logprobs": likely, "finish_reason": reason}
         head = {"id": "", "created": 1, "model": "own/name", "system_fingerprint": "2"}
         return {**head, "choices": [choice], "usage": usage}
 
@@ -187,15 +190,19 @@ class TgiWorker:
             if chat:
                 delta = {"role": "assistant"} | ({} if special else {"content": text})
                 choice = {"index": 0, "delta": delta, "finish_reason": reason if last else None}
+                if not special:
+                    choice["logprobs"] = _logprobs(asked, [(index, text)])
                 said.append({"id": "", "created": 1, "model": "own/name", "choices": [choice]})
                 continue
-            token = {"id": index, "text": text, "logprob": -0.5, "special": special}
+            token = _token(index, text) | {"special": special}
+            count = _number(asked.get("parameters"), "top_n_tokens")
+            beside = {"top_tokens": _likeliest(index, text, count)} if count else {}
             details = {"finish_reason": reason, "generated_tokens": len(texts), "seed": None}
             if self.faults.input_length is not None:
                 details["input_length"] = self.faults.input_length
             ends = {"generated_text": "".join(words), "details": details}
             open_ = {"generated_text": None, "details": None}
-            said.append({"index": index + 1, "token": token, **(ends if last else open_)})
+            said.append({"index": index + 1, "token": token, **beside, **(ends if last else open_)})
         if self.faults.error_after is not None:
             said[self.faults.error_after] = self._error()
         written = [b"data:" + orjson.dumps(event) + b"\n\n" for event in said]
@@ -242,6 +249,35 @@ def _objection(path: str, asked: dict[str, object]) -> str:
         )
         if wrong
     )
+
+
+def _number(given: object, name: str) -> int:
+    value = given.get(name) if isinstance(given, dict) else None
+    return value if isinstance(value, int) else 0
+
+
+def _token(number: int, text: str) -> dict[str, object]:
+    return {"id": number, "text": text, "logprob": -0.5, "special": False}
+
+
+def _likeliest(number: int, text: str, count: int) -> list[dict[str, object]]:
+    others = [{"id": 900 + n, "text": f"other{n}", "logprob": -1.5} for n in range(count - 1)]
+    return [_token(number, text), *({**other, "special": False} for other in others)]
+
+
+def _logprobs(asked: dict[str, object], words: list[tuple[int, str]]) -> object:
+    """Tell in TGI's chats how likely tokens were: those have no numbers."""
+    if asked.get("logprobs") is not True:
+        return None
+    count = _number(asked, "top_logprobs")
+    content = []
+    for number, text in words:
+        beside = [
+            {"token": one["text"], "logprob": one["logprob"]}
+            for one in _likeliest(number, text, count)[:count]
+        ]
+        content.append({"token": text, "logprob": -0.5, "top_logprobs": beside})
+    return {"content": content}
 
 
 def _tokens(text: str) -> list[dict[str, object]]:

@@ -17,6 +17,7 @@ from node.faces.reading import read_fields
 from node.faces.voice import EVENT_STREAM, Spoken, TextVoice
 from router.bodies import written
 from router.hearing import CallPart, Failure, Heard
+from router.logprobs import Token
 from router.rendering import Delta, End, Reason
 from router.requests import Kind
 from router.usage import Usage
@@ -121,7 +122,10 @@ class Voice(TextVoice):
         """Say pieces of text; what else there is stands in the last piece of its candidate."""
         self._take(heard, keep=False)
         return b"".join(
-            _event({"id": f"{self._id}-{e.choice}", "text": e.text, "is_complete": False})
+            _event(
+                {"id": f"{self._id}-{e.choice}", "text": e.text, "is_complete": False}
+                | _told(e.tokens)
+            )
             for e in heard
             if isinstance(e, Delta)
         )
@@ -150,6 +154,7 @@ class Voice(TextVoice):
             match event:
                 case Delta(text) if keep:
                     candidate.texts.append(text)
+                    candidate.tokens += event.tokens
                 case CallPart():
                     candidate.call(event)
                 case End(reason):
@@ -159,10 +164,11 @@ class Voice(TextVoice):
 class _Candidate:
     """One text as far as it was heard."""
 
-    __slots__ = ("_arguments", "_name", "reason", "texts")
+    __slots__ = ("_arguments", "_name", "reason", "texts", "tokens")
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.tokens: list[Token] = []
         self.reason: Reason = "stop"
         self._name = ""
         self._arguments: list[str] = []
@@ -177,7 +183,7 @@ class _Candidate:
         """Return it as a message that is complete; of one that was streamed, its last piece."""
         reason = _REASONS.get(self.reason, "stop")
         said: dict[str, object] = {"id": id_, "text": "".join(self.texts), "is_complete": True}
-        said |= {"eot": reason != "max-length", "finish_reason": reason}
+        said |= {"eot": reason != "max-length", "finish_reason": reason, **_told(self.tokens)}
         if self._name:
             said["tool_call"] = {"name": self._name, "arguments": self._read_arguments()}
         return said
@@ -189,6 +195,15 @@ class _Candidate:
         except orjson.JSONDecodeError:
             given = None
         return [given if isinstance(given, dict) else {"arguments": text}]
+
+
+def _told(tokens: Sequence[Token]) -> dict[str, object]:
+    """Return the tokens of a text and how likely each was; only what is known of all of them."""
+    columns: dict[str, list[object]] = {
+        "tokens": [token.id for token in tokens],
+        "log_probs": [token.logprob for token in tokens],
+    }
+    return {name: column for name, column in columns.items() if column and None not in column}
 
 
 def _usage(usage: Usage) -> dict[str, int]:

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 
 import orjson
 
+from router.canonical.values import flag
 from router.errors import BadRequest
 
 FIELDS = frozenset({"model", "messages", "options", "n_completions", "stream"})
 """Fields of a request that are read; others have no effect, and are named."""
 
 OPTIONS = ("max_tokens", "temperature", "top_p")
-"""Options that are said with OpenAI's names; `logprobs` would want the tokens' texts, which an answer here has no place for."""
+"""Options that are said with OpenAI's names, and mean the same."""
 
 MAX_MESSAGES = 10_000
 _MAX_NAMED = 32
@@ -24,6 +25,9 @@ def body_of(given: Mapping[str, object], *, streams: bool) -> dict[str, object]:
     body: dict[str, object] = {"model": given.get("model"), "messages": _messages(given)}
     options = _options(given)
     body |= {name: options[name] for name in OPTIONS if options.get(name) is not None}
+    if flag(options, "logprobs"):
+        # Some servers take no number of others for none at all.
+        body |= {"logprobs": True, "top_logprobs": 1}
     if given.get("n_completions") is not None:
         body["n"] = given["n_completions"]
     if not isinstance(given.get("stream"), bool | None):
@@ -45,7 +49,7 @@ def dropped_of(given: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _unheard(name: str, value: object) -> bool:
-    return name not in OPTIONS and value is not None and value is not False
+    return name not in (*OPTIONS, "logprobs") and value is not None and value is not False
 
 
 def _options(given: Mapping[str, object]) -> Mapping[str, object]:

@@ -22,6 +22,9 @@ MAX_STOPS = 4
 MAX_BEST_OF = 1
 """Texts from which the best is chosen: which one that is, OpenAI's form does not tell."""
 
+MAX_LIKELIEST = 5
+"""Tokens that are told for one place in a text, besides the one that was drawn."""
+
 _MOST_TOKENS = 2**31 - 1
 _MOST_SEED = 2**63 - 1
 _UNSUPPORTED = ("decoder_input_details", "watermark")
@@ -29,7 +32,10 @@ _UNSUPPORTED = ("decoder_input_details", "watermark")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request for a text. `fields` are OpenAI's for a completion, but for the model and whether it streams."""
+    """A request for a text. `fields` are OpenAI's for a completion, but for the model and whether it streams.
+
+    `likeliest` is how many tokens are told for each place in the text, besides the one that was drawn.
+    """
 
     inputs: str
     fields: Mapping[str, object]
@@ -37,6 +43,7 @@ class Asked:
     seed: int | None
     full_text: bool
     details: bool
+    likeliest: int
 
 
 def read(given: Mapping[str, object]) -> Asked:
@@ -57,6 +64,9 @@ def read(given: Mapping[str, object]) -> Asked:
     # OpenAI's has a sign.
     fields |= {} if seed is None else {"seed": seed & _MOST_SEED}
     fields |= _truncated(parameters, inputs) | grammar(parameters.get("grammar"), "grammar")
+    details, likeliest = flag(parameters, "details"), _likeliest(parameters)
+    # To tell of each token costs some workers as much as the token: only who says it aloud is told.
+    fields |= {"logprobs": max(1, likeliest)} if details or likeliest else {}
     return Asked(
         inputs=inputs,
         fields=fields,
@@ -64,7 +74,8 @@ def read(given: Mapping[str, object]) -> Asked:
         seed=seed if sampled else None,
         full_text=bool(flag(parameters, "return_full_text")),
         # The specification's default is true.
-        details=flag(parameters, "details") is not False,
+        details=details is not False,
+        likeliest=likeliest,
     )
 
 
@@ -107,13 +118,18 @@ def _check_support(parameters: Mapping[str, object]) -> None:
     best_of = whole(parameters, "best_of", 1, _MOST_TOKENS) or 1
     if best_of > MAX_BEST_OF:
         raise BadRequest(f"`best_of` is at most {MAX_BEST_OF} here", param="best_of")
-    if whole(parameters, "top_n_tokens", 0, _MOST_TOKENS):
-        raise BadRequest("`top_n_tokens` is at most 0 here", param="top_n_tokens")
     for name in _UNSUPPORTED:
         if flag(parameters, name):
             raise BadRequest(f"`{name}` is not supported here", param=name)
     if parameters.get("adapter_id") is not None:
         raise BadRequest("an adapter is a model of its own name here", param="adapter_id")
+
+
+def _likeliest(parameters: Mapping[str, object]) -> int:
+    count = whole(parameters, "top_n_tokens", 0, _MOST_TOKENS) or 0
+    if count > MAX_LIKELIEST:
+        raise BadRequest(f"`top_n_tokens` is at most {MAX_LIKELIEST} here", param="top_n_tokens")
+    return count
 
 
 def _sampling(parameters: Mapping[str, object]) -> tuple[dict[str, object], bool]:

@@ -1,7 +1,7 @@
 """How does an answer sound in TGI's words? A text with its details, or a stream of pieces whose last event has them.
 
-A piece of a stream is shown as a token. What OpenAI's form does not tell is not made up: its `id` is 0, `logprob` null, and
-`tokens` and `prefill` are empty lists.
+A piece of a stream is shown as a token, unless its worker tells the tokens. What nobody tells is not made up: the `id` is 0,
+`logprob` null, and `prefill` is an empty list, as `tokens` is where they have no ids.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,7 @@ from node.faces.voice import TextVoice
 from router import hearing
 from router.fitness import USUAL_BYTES
 from router.hearing import Failure, Heard
+from router.logprobs import Token
 from router.rendering import Delta, End, Reason
 from router.requests import Kind
 from router.usage import Usage
@@ -49,7 +50,9 @@ class Text(TextVoice):
         answer: dict[str, object] = {"generated_text": self._full(text)}
         if self._asked.details:
             estimate = -(-len(text.encode()) // USUAL_BYTES)
-            answer["details"] = {**self._details(estimate), "prefill": [], "tokens": []}
+            answer["details"] = {
+                **self._details(estimate), "prefill": [], **self._tokens(heard)
+            }  # fmt: skip
         return [answer] if self._listed else answer
 
     def events(self, heard: Sequence[Heard]) -> bytes:
@@ -57,9 +60,8 @@ class Text(TextVoice):
         said: list[bytes] = []
         for event in heard:
             match event:
-                case Delta(text, 0):
-                    self._pieces.append(text)
-                    said.append(self._event(text))
+                case Delta(_, 0):
+                    said += map(self._piece, _pieces(event))
                 case End(reason, 0):
                     self._reason = reason
                 case Usage():
@@ -73,14 +75,31 @@ class Text(TextVoice):
             "details": self._details(len(self._pieces)),
         }
         self._pieces.append("")
-        return self._event("", special=True, **ends)
+        return self._event(_said(Token(""), special=True), **ends)
 
     def failure(self, failure: Failure) -> bytes:
         """Say that the stream broke off."""
         return refusing.event(failure)
 
-    def _event(self, text: str, *, special: bool = False, **ends: object) -> bytes:
-        token = {"id": UNTOLD_ID, "text": text, "logprob": None, "special": special}
+    def _tokens(self, heard: Sequence[Heard]) -> dict[str, object]:
+        """Return the tokens of a whole text: all of them, or none."""
+        tokens = [t for e in heard if isinstance(e, Delta) and e.choice == 0 for t in e.tokens]
+        if any(token.id is None for token in tokens):
+            tokens = []
+        said: dict[str, object] = {"tokens": list(map(_said, tokens))}
+        if self._asked.likeliest:
+            said["top_tokens"] = list(map(self._likeliest, tokens))
+        return said
+
+    def _piece(self, token: Token) -> bytes:
+        self._pieces.append(token.text)
+        beside = {"top_tokens": self._likeliest(token)} if self._asked.likeliest else {}
+        return self._event(_said(token), **beside)
+
+    def _likeliest(self, token: Token) -> list[dict[str, object]]:
+        return list(map(_said, token.likeliest[: self._asked.likeliest]))
+
+    def _event(self, token: Mapping[str, object], **ends: object) -> bytes:
         said = {"index": len(self._pieces), "token": token, "generated_text": None, "details": None}
         return b"data:" + orjson.dumps(said | ends) + b"\n\n"
 
@@ -98,3 +117,15 @@ class Text(TextVoice):
 
     def _full(self, text: str) -> str:
         return self._asked.inputs + text if self._asked.full_text else text
+
+
+def _pieces(delta: Delta) -> Sequence[Token]:
+    """Return the tokens of a piece of text, where they make it up; else the piece as one."""
+    if delta.tokens and "".join(token.text for token in delta.tokens) == delta.text:
+        return delta.tokens
+    return (Token(delta.text),)
+
+
+def _said(token: Token, *, special: bool = False) -> dict[str, object]:
+    number = UNTOLD_ID if token.id is None else token.id
+    return {"id": number, "text": token.text, "logprob": token.logprob, "special": special}

@@ -1,12 +1,16 @@
 """What does TGI tell? Its answers and stream events, as events of one kind; its failures, as errors of an attempt."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import islice, zip_longest
 from uuid import uuid4
 
 import orjson
 
+from router import logprobs
 from router.canonical import Asked
 from router.errors import WorkerBusy, WorkerError, WorkerFailed, WorkerRejected
+from router.logprobs import MAX_LIKELIEST, Token
 from router.rendering import Event, Reason, ToolCall
 from router.requests import Kind
 from router.saying import Said, in_one_piece, object_of, read_by
@@ -24,12 +28,13 @@ def part(asked: Asked, data: bytes) -> Said:
     if "error" in said:
         raise failure(said)
     if asked.kind is Kind.CHAT:
-        text, reason = _of_chunk(said)
+        text, reason, likely = _of_chunk(said)
         # It may still tell its usage.
-        return Said(text, reason, told(said))
+        return Said(text, reason, told(said), tokens=_likely(asked, likely))
     text, reason = _of_token(said)
     spent = _of_details(asked, 0, said.get("details"), "") or told(said)
-    return Said(text, reason, spent, over=reason is not None)
+    tokens = _tokens(asked, [said.get("token")], [said.get("top_tokens")])
+    return Said(text, reason, spent, over=reason is not None, tokens=tokens)
 
 
 def whole(asked: Asked, choice: int, body: bytes, header: Callable[[str], str]) -> list[Event]:
@@ -42,9 +47,11 @@ def whole(asked: Asked, choice: int, body: bytes, header: Callable[[str], str]) 
     match said:
         case {"generated_text": str(text)}:
             details = said.get("details")
-            reason = details.get("finish_reason") if isinstance(details, dict) else None
+            rest = details if isinstance(details, dict) else {}
             spent = _of_details(asked, choice, details, header("x-prompt-tokens"))
-            return in_one_piece(asked, choice, Said(text, _reason(reason), spent))
+            tokens = _tokens(asked, rest.get("tokens"), rest.get("top_tokens"))
+            ended = _reason(rest.get("finish_reason"))
+            return in_one_piece(asked, choice, Said(text, ended, spent, tokens=tokens))
     raise WorkerFailed("the worker's answer has no text")
 
 
@@ -77,14 +84,40 @@ def _of_token(said: Mapping[str, object]) -> tuple[str, Reason | None]:
     raise WorkerFailed("an event of the worker's stream has no token")
 
 
-def _of_chunk(said: Mapping[str, object]) -> tuple[str, Reason | None]:
+def _tokens(asked: Asked, given: object, likeliest: object) -> tuple[Token, ...]:
+    """Read the tokens of a text that show in it, each with the likeliest at its place; what is no token is passed over."""
+    if asked.logprobs is None:
+        return ()
+    tokens = given if isinstance(given, list) else []
+    others = likeliest if isinstance(likeliest, list) else []
+    found = []
+    for token, beside in zip_longest(tokens, others[: len(tokens)]):
+        if (drawn := _token(token)) is not None:
+            rest = filter(None, map(_token, beside if isinstance(beside, list) else ()))
+            found.append(replace(drawn, likeliest=tuple(islice(rest, MAX_LIKELIEST))))
+    return tuple(found)
+
+
+def _token(given: object) -> Token | None:
+    match given:
+        case {"text": str(text), **rest} if rest.get("special") is not True:
+            return logprobs.token(text, rest.get("logprob"), rest.get("id"))
+    return None
+
+
+def _likely(asked: Asked, given: object) -> tuple[Token, ...]:
+    return () if asked.logprobs is None else logprobs.read(given)
+
+
+def _of_chunk(said: Mapping[str, object]) -> tuple[str, Reason | None, object]:
+    """Return text, reason and `logprobs` of an event."""
     match said.get("choices"):
         case [{"delta": dict(delta), **rest}, *_]:
             text, reason = delta.get("content"), rest.get("finish_reason")
             ended = _reason(reason) if reason else None
-            return (text if isinstance(text, str) else ""), ended
+            return (text if isinstance(text, str) else ""), ended, rest.get("logprobs")
         case []:
-            return "", None
+            return "", None, None
     raise WorkerFailed("an event of the worker's stream has no choice")
 
 
@@ -119,7 +152,8 @@ def _chat(asked: Asked, choice: int, said: Mapping[str, object]) -> Said:
     if asked.tool_choice in ("required", "named"):
         raise WorkerFailed("the worker called no tool")
     reason = _reason(rest.get("finish_reason"))
-    return Said(text if isinstance(text, str) else "", reason, spent)
+    tokens = _likely(asked, rest.get("logprobs"))
+    return Said(text if isinstance(text, str) else "", reason, spent, tokens=tokens)
 
 
 def _notice(message: Mapping[str, object]) -> str:

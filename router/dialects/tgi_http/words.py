@@ -22,6 +22,9 @@ MAX_TGI_STOPS = 4
 CHAT, WHOLE, STREAM = "v1/chat/completions", "generate", "generate_stream"
 """The paths that are asked."""
 
+MAX_LIKELIEST = 5
+"""Tokens that TGI tells for one place in a text, as it is set up by default."""
+
 REGEX = "guided_regex"
 """The field in which servers of OpenAI's protocol are told a regular expression that the text must keep."""
 
@@ -39,8 +42,18 @@ def orders(asked: Asked, _: Worker) -> Orders:
     tools = bool(asked.tools) and asked.tool_choice != "none"
     streamed = asked.stream and not tools
     path = CHAT if chat else STREAM if streamed else WHOLE
-    lost = [name for name in canonical.dropped(asked) if name != REGEX]
+    lost = [name for name in canonical.dropped(asked) if name not in _heard(asked)]
     return Orders(path, bodies, (*unheard, *lost), streamed)
+
+
+def _heard(asked: Asked) -> set[str]:
+    """Return the fields that are told beside those which every protocol has."""
+    heard = {REGEX}
+    if asked.logprobs is not None:
+        heard |= {"logprobs", "top_logprobs"}
+        if asked.logprobs > MAX_LIKELIEST:
+            heard.remove("top_logprobs" if asked.kind is Kind.CHAT else "logprobs")
+    return heard
 
 
 def _sampling(given: Sampling, *, chat: bool) -> tuple[dict[str, object], tuple[str, ...]]:
@@ -79,6 +92,8 @@ def _natives(asked: Asked, sampling: Mapping[str, object]) -> tuple[Mapping[str,
     said: dict[str, object] = {**sampling, "details": True, "return_full_text": False}
     if asked.stop:
         said["stop"] = list(asked.stop[:MAX_TGI_STOPS])
+    if asked.logprobs:
+        said["top_n_tokens"] = min(asked.logprobs, MAX_LIKELIEST)
     if (form := _grammar(asked)) is not None:
         said["grammar"] = form
     return tuple(
@@ -93,6 +108,9 @@ def _chats(asked: Asked, sampling: Mapping[str, object]) -> tuple[Mapping[str, o
     said |= {"stream": asked.stream, **sampling}
     if asked.stop:
         said["stop"] = list(asked.stop[:MAX_TGI_STOPS])
+    if asked.logprobs is not None:
+        said["logprobs"] = True
+        said |= {"top_logprobs": min(asked.logprobs, MAX_LIKELIEST)} if asked.logprobs else {}
     if (form := _grammar(asked)) is not None:
         said["response_format"] = form
     if asked.tools and asked.tool_choice != "none":

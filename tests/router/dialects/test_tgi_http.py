@@ -252,8 +252,87 @@ async def test_what_has_no_effect_is_named(
     assert (
         answer.headers["x-modelvine-dropped-params"] == "min_p, presence_penalty, logit_bias, x_own"
     )
-    answer, _ = await ask(dialect, worker, Kind.CHAT, stream=stream, top_k=5, logprobs=True)
-    assert answer.headers["x-modelvine-dropped-params"] == "top_k, logprobs"
+    answer, _ = await ask(dialect, worker, Kind.CHAT, stream=stream, top_k=5, top_logprobs=2)
+    assert answer.headers["x-modelvine-dropped-params"] == "top_k, top_logprobs"
+
+
+def likely(body: bytes, *, stream: bool) -> list[Any]:
+    """Return what an answer tells of its tokens, piece by piece."""
+    answers = chunks(body) if stream else [orjson.loads(body)]
+    choices = [choice for answer in answers for choice in answer["choices"]]
+    return [choice["logprobs"] for choice in choices if choice["logprobs"]]
+
+
+@STREAMS
+async def test_a_chat_tells_how_likely_its_tokens_were(
+    worker: TgiWorker, dialect: Dialect, stream: bool
+) -> None:
+    asked = {"logprobs": True, "top_logprobs": 2, "stream": stream}
+    answer, body = await ask(dialect, worker, Kind.CHAT, **asked)
+    assert "x-modelvine-dropped-params" not in answer.headers
+    assert (worker.asked["logprobs"], worker.asked["top_logprobs"]) == (True, 2)
+    tokens = [token for told in likely(body, stream=stream) for token in told["content"]]
+    assert [token["token"] for token in tokens] == list(SPOKEN)
+    assert {token["logprob"] for token in tokens} == {-0.5}
+    assert [one["token"] for one in tokens[0]["top_logprobs"]] == [SPOKEN[0], "other0"]
+
+
+@STREAMS
+async def test_a_completion_tells_how_likely_its_tokens_were(
+    worker: TgiWorker, dialect: Dialect, stream: bool
+) -> None:
+    asked = {"logprobs": 2, "stream": stream, "echo": True}
+    answer, body = await ask(dialect, worker, Kind.COMPLETION, **asked)
+    assert "x-modelvine-dropped-params" not in answer.headers
+    parameters: Any = worker.asked["parameters"]
+    assert parameters["top_n_tokens"] == 2
+    told = likely(body, stream=stream)
+    columns = {name: [value for piece in told for value in piece[name]] for name in told[0]}
+    assert columns["tokens"] == list(SPOKEN)
+    assert columns["token_ids"] == list(range(len(SPOKEN)))
+    assert columns["text_offset"][:2] == [16, 16 + len(SPOKEN[0])]
+    assert columns["top_logprobs"][1] == {SPOKEN[1]: -0.5, "other0": -1.5}
+
+
+@KINDS
+@STREAMS
+async def test_tokens_after_a_stop_string_are_left_out(
+    worker: TgiWorker, dialect: Dialect, kind: Kind, stream: bool
+) -> None:
+    worker.words = ("one", " two", " thr", "ee", " four")
+    # More than TGI takes: the fifth is found here.
+    fields = {"stop": ["a~", "b~", "c~", "d~", " three"], "stream": stream}
+    fields |= {"logprobs": True} if kind is Kind.CHAT else {"logprobs": 0}
+    _, body = await ask(dialect, worker, kind, **fields)
+    assert text_of(body, kind, stream=stream)[:2] == ("one two", "stop")
+    told = likely(body, stream=stream)
+    if kind is Kind.CHAT:
+        texts = [token["token"] for piece in told for token in piece["content"]]
+    else:
+        texts = [text for piece in told for text in piece["tokens"]]
+    assert texts == ["one", " two"]
+
+
+@KINDS
+async def test_of_more_likely_tokens_than_tgi_tells_the_number_is_dropped(
+    worker: TgiWorker, dialect: Dialect, kind: Kind
+) -> None:
+    fields = {"logprobs": True, "top_logprobs": 9} if kind is Kind.CHAT else {"logprobs": 9}
+    answer, body = await ask(dialect, worker, kind, **fields)
+    name = "top_logprobs" if kind is Kind.CHAT else "logprobs"
+    assert answer.headers["x-modelvine-dropped-params"] == name
+    [told] = likely(body, stream=False)
+    first = told["content"][0] if kind is Kind.CHAT else told
+    assert len(first["top_logprobs"] if kind is Kind.CHAT else first["top_logprobs"][0]) == 5
+
+
+@KINDS
+@STREAMS
+async def test_nothing_is_told_of_tokens_that_nobody_asked_for(
+    worker: TgiWorker, dialect: Dialect, kind: Kind, stream: bool
+) -> None:
+    _, body = await ask(dialect, worker, kind, stream=stream)
+    assert likely(body, stream=stream) == []
 
 
 @pytest.mark.parametrize(

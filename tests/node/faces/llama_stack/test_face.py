@@ -5,7 +5,7 @@ import pytest
 
 from node.faces.llama_stack import ENDPOINTS
 from tests.node.faces.assembly import Pair, told
-from tests.workers import llama_stack_worker
+from tests.workers import llama_stack_worker, tgi_worker
 from tests.workers.openai_worker import WORDS
 
 SAID = "".join(WORDS)
@@ -130,10 +130,27 @@ async def test_several_completions_are_told_apart(round_trip, stack, stream):
     assert stack.asked["n_completions"] == 2
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_how_likely_tokens_were_is_told_where_the_worker_tells_it(mesh: Pair, stream):
+    asked = ASKED | {"options": {"logprobs": True}, "stream": stream}
+    async with tgi_worker.running() as tgi:
+        await mesh.one.register(tgi, api=tgi.url.replace("http:", "tgi+http:"))
+        await mesh.knows(mesh.two, "tiny")
+        call = mesh.two.http.post("/inference", json=asked)
+        said = await pieces(call) if stream else (await told(call))[1]["candidates"]
+    likely = [number for message in said for number in message.get("log_probs", ())]
+    assert likely == [-0.5] * len(WORDS)
+    assert text_of(said) == SAID
+    # TGI's chats do not tell them.
+    assert not any("tokens" in message for message in said)
+
+
 async def test_what_has_no_effect_is_named(round_trip):
-    asked = ASKED | {"options": {"logprobs": True, "max_tokens": 4}, "x": 1}
+    asked = ASKED | {"options": {"top_k": 3, "logprobs": True, "max_tokens": 4}, "x": 1}
     async with round_trip.post("/inference", json=asked) as response:
-        assert response.headers["x-modelvine-dropped-params"] == "options.logprobs, x"
+        # What the worker has no word for is named as OpenAI has it.
+        named = "options.top_k, x, logprobs, top_logprobs"
+        assert response.headers["x-modelvine-dropped-params"] == named
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,11 @@ def test_a_chat_is_one_of_openais():
     }  # fmt: skip
 
 
+def test_how_likely_tokens_were_is_asked_for():
+    body = said(HI, options={"logprobs": True})
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 1)
+
+
 def test_a_stream_tells_what_it_took():
     body = said(HI, streams=True)
     assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
@@ -101,7 +106,7 @@ def test_what_is_wrong_is_named(fields, param):
 def test_what_has_no_effect_is_named():
     options = {"max_tokens": 5, "logprobs": True, "top_k": 3, "seed": None}
     given = {"messages": [HI], "x": 1, "a,b": 1, "ä": 1, "n" * 65: 1, "options": options}
-    assert dropped_of(given) == ("options.logprobs", "options.top_k", "x")
+    assert dropped_of(given) == ("options.top_k", "x")
     assert dropped_of({"messages": [HI], "options": {"logprobs": False}}) == ()
 
 

@@ -70,7 +70,7 @@ def test_each_parameter_is_said_in_openais_words(parameters, said):
         ("stop", ["a", ["a"] * 5, [1]]),
         ("truncate", [0, -1]),
         ("best_of", [0, 2]),
-        ("top_n_tokens", [1, -1]),
+        ("top_n_tokens", [6, -1, 1.5]),
         ("decoder_input_details", [True, 1]),
         ("watermark", [True]),
         ("adapter_id", ["x"]),
@@ -130,3 +130,19 @@ def test_whatever_a_parameter_is_it_is_read_or_refused(value, name):
     except BadRequest as error:
         refused = error.param
     assert refused in ("", name)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "count"),
+    [
+        ({}, None),
+        ({"details": False}, None),
+        ({"details": True}, 1),
+        ({"top_n_tokens": 3}, 3),
+        ({"details": True, "top_n_tokens": 0}, 1),
+    ],
+)
+def test_tokens_are_asked_for_by_who_says_so(parameters, count):
+    asked = read({"inputs": "Once", "parameters": parameters})
+    assert asked.fields.get("logprobs") == count
+    assert asked.details is (parameters.get("details") is not False)

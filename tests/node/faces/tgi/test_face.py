@@ -77,6 +77,7 @@ class TestTexts:
             "prompt": "Once upon",
             "max_tokens": 20,
             "temperature": 0.0,
+            "logprobs": 1,
         }
 
     @pytest.mark.parametrize("path", ["", "/", "/generate_stream"])
@@ -102,8 +103,27 @@ class TestTexts:
             assert response.headers["x-generated-tokens"] == str(len(WORDS))
         assert said["generated_text"] == SAID
         assert said["details"]["finish_reason"] == "length"
+        assert [token["id"] for token in said["details"]["tokens"]] == list(range(len(WORDS)))
+        assert "top_tokens" not in said["details"]
         assert tgi.asked["parameters"]["do_sample"] is False
         assert tgi.asked["parameters"]["max_new_tokens"] == 20
+
+    async def test_tokens_of_a_worker_of_tgis_own_are_told_as_it_tells_them(self, over_tgi, tgi):
+        asked = ASKED | {"parameters": {"top_n_tokens": 2}}
+        _, said = await told(over_tgi.post(f"{BASE}/generate", json=asked))
+        *pieces, last = await streamed(over_tgi.post(f"{BASE}/generate_stream", json=asked))
+        tokens = [
+            {"id": n, "text": word, "logprob": -0.5, "special": False}
+            for n, word in enumerate(WORDS)
+        ]
+        assert said["details"]["tokens"] == tokens
+        assert [piece["token"] for piece in pieces] == tokens
+        for top in (said["details"]["top_tokens"], [piece["top_tokens"] for piece in pieces]):
+            assert [[one["text"] for one in place] for place in top] == [
+                [word, "other0"] for word in WORDS
+            ]
+        assert last["generated_text"] == said["generated_text"] == SAID
+        assert tgi.asked["parameters"]["top_n_tokens"] == 2
 
     async def test_a_stream_of_a_worker_of_tgis_own(self, over_tgi, tgi):
         tgi.fail(split=True)

@@ -94,3 +94,51 @@ def test_an_answer_in_one_piece_may_be_told_as_a_stream():
     kind, said = text(streams=True).whole(body())
     assert kind == "text/event-stream"
     assert [event["generated_text"] for event in events(said)] == [None, " upon"]
+
+
+LIKELY = {
+    "content": [
+        {"token": " up", "logprob": -0.5, "id": 7, "top_logprobs": [{"token": " up", "id": 7}]},
+        {"token": "on", "logprob": -0.25, "id": 8, "top_logprobs": []},
+    ]
+}
+TOKENS = [
+    {"id": 7, "text": " up", "logprob": -0.5, "special": False},
+    {"id": 8, "text": "on", "logprob": -0.25, "special": False},
+]
+
+
+def with_likely(*, likely, **fields):
+    choice = {"index": 0, "text": " upon", "finish_reason": "stop", "logprobs": likely}
+    return orjson.dumps({"choices": [choice], **fields})
+
+
+def test_tokens_are_told_where_their_worker_tells_them():
+    _, said = text(details=True).whole(with_likely(likely=LIKELY))
+    assert orjson.loads(said)["details"]["tokens"] == TOKENS
+    telling = text(streams=True, details=True)
+    told = telling.stream(b"data: " + with_likely(likely=LIKELY) + b"\n\n") + telling.end()
+    assert [event["token"] for event in events(told)[:-1]] == TOKENS
+    assert [event["index"] for event in events(told)] == [1, 2, 3]
+
+
+def test_the_likeliest_are_told_to_whom_they_were_promised():
+    _, said = text(top_n_tokens=1).whole(with_likely(likely=LIKELY))
+    top = {"id": 7, "text": " up", "logprob": None, "special": False}
+    assert orjson.loads(said)["details"]["top_tokens"] == [[top], []]
+
+
+def test_tokens_without_numbers_are_not_listed():
+    columns = {"tokens": [" up", "on"], "token_logprobs": [-0.5, -0.25]}
+    _, said = text(details=True).whole(with_likely(likely=columns))
+    assert orjson.loads(said)["details"]["tokens"] == []
+    telling = text(streams=True, details=True)
+    told = telling.stream(b"data: " + with_likely(likely=columns) + b"\n\n")
+    assert [event["token"] for event in events(told)] == [{**token, "id": 0} for token in TOKENS]
+
+
+def test_tokens_that_do_not_make_up_the_text_are_not_shown_for_it():
+    columns = {"tokens": [" up", "off"], "token_logprobs": [-0.5, -0.25], "token_ids": [7, 8]}
+    telling = text(streams=True, details=True)
+    [event] = events(telling.stream(b"data: " + with_likely(likely=columns) + b"\n\n"))
+    assert event["token"] == {"id": 0, "text": " upon", "logprob": None, "special": False}

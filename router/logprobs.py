@@ -1,0 +1,155 @@
+"""How likely was each token of a text? OpenAI's two forms of `logprobs`, written and read.
+
+A chat lists its tokens as objects, a completion in columns. Both forms have room for the numbers of tokens here: `id` as
+llama.cpp calls it, the columns `token_ids` and `top_token_ids`. OpenAI's own have none.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+MAX_LIKELIEST = 20
+"""Tokens that may be told for one place in a text, besides the one that was drawn."""
+
+_MOST_ID = 2**32 - 1
+_BESIDE = ("token_ids", "top_logprobs", "top_token_ids")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token, its natural logarithm of likelihood, and the likeliest at its place; `None` is what nobody told."""
+
+    text: str
+    logprob: float | None = None
+    id: int | None = None
+    likeliest: tuple["Token", ...] = ()
+
+
+def of_a_chat(tokens: Sequence[Token]) -> dict[str, object] | None:
+    """Write the `logprobs` of a chat's choice."""
+    if not tokens:
+        return None
+    content = [
+        {**_object(token), "top_logprobs": [_object(other) for other in token.likeliest]}
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def of_a_completion(tokens: Sequence[Token], start: int) -> dict[str, object] | None:
+    """Write the `logprobs` of a completion's choice; its text has `start` characters before the first of them."""
+    if not tokens:
+        return None
+    offsets = [start]
+    for token in tokens[:-1]:
+        offsets.append(offsets[-1] + len(token.text))
+    said: dict[str, object] = {
+        "tokens": [token.text for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": [{o.text: o.logprob for o in token.likeliest} for token in tokens],
+        "text_offset": offsets,
+    }
+    if all(token.id is not None for token in tokens):
+        said["token_ids"] = [token.id for token in tokens]
+        said["top_token_ids"] = [[other.id for other in token.likeliest] for token in tokens]
+    return said
+
+
+def read(given: object) -> tuple[Token, ...]:
+    """Read `logprobs` of either form; nothing where they are neither, for a text without them is whole."""
+    try:
+        match given:
+            case {"content": [*tokens]}:
+                return tuple(map(_listed, tokens))
+            case {"tokens": [*texts], "token_logprobs": [*logprobs], **rest}:
+                return tuple(_columns(texts, logprobs, rest))
+    except (TypeError, ValueError):
+        pass
+    return ()
+
+
+def token(text: str, logprob: object, id_: object) -> Token:
+    """Make a token of what a worker says of it; what is no number it did not tell."""
+    return Token(text, _number(logprob), _id(id_))
+
+
+class Shown:
+    """The tokens of a text that is shown piece by piece, later than it was said: those whose text was shown so far."""
+
+    __slots__ = ("_left", "_room", "start")
+
+    def __init__(self, start: int = 0) -> None:
+        self._left: deque[Token] = deque()
+        self._room = 0
+        self.start = start
+        """Characters before the first of the tokens that come next."""
+
+    def take(self, tokens: Iterable[Token], shown: int) -> tuple[Token, ...]:
+        """Take in tokens, and that so many characters more were shown; return those that these characters complete."""
+        self._left += tokens
+        self._room += shown
+        told = []
+        while self._left and len(self._left[0].text) <= self._room:
+            told.append(self._left.popleft())
+            self._room -= len(told[-1].text)
+        self.start += sum(len(token.text) for token in told)
+        return tuple(told)
+
+    def rest(self) -> tuple[Token, ...]:
+        """Return what is left once a text has ended by itself: texts of tokens need not add up to it."""
+        left = tuple(self._left)
+        self._left.clear()
+        return left
+
+
+def _object(token: Token) -> dict[str, object]:
+    said: dict[str, object] = {
+        "token": token.text,
+        "logprob": token.logprob,
+        "bytes": list(token.text.encode(errors="replace")),
+    }
+    return said if token.id is None else {"id": token.id, **said}
+
+
+def _listed(said: object) -> Token:
+    match said:
+        case {"token": str(text), **rest}:
+            likeliest = rest.get("top_logprobs")
+            others = likeliest if isinstance(likeliest, list) else []
+            return Token(
+                text,
+                _number(rest.get("logprob")),
+                _id(rest.get("id")),
+                tuple(map(_listed, others[:MAX_LIKELIEST])),
+            )
+    raise ValueError("no token")
+
+
+def _columns(
+    texts: Sequence[object], logprobs: Sequence[object], rest: Mapping[object, object]
+) -> Iterable[Token]:
+    beside = (_column(rest.get(name), len(texts)) for name in _BESIDE)
+    for text, logprob, id_, likeliest, ids in zip(texts, logprobs, *beside, strict=True):
+        if not isinstance(text, str):
+            raise TypeError("no text of a token")
+        found = list(likeliest.items()) if isinstance(likeliest, dict) else []
+        numbers = _column(ids, len(found))
+        others = [
+            Token(other, _number(likely), _id(number))
+            for (other, likely), number in zip(found, numbers, strict=True)
+        ]
+        yield Token(text, _number(logprob), _id(id_), tuple(others[:MAX_LIKELIEST]))
+
+
+def _column(given: object, count: int) -> Sequence[object]:
+    """Return a column; one without a value where there is none of that length."""
+    return given if isinstance(given, list) and len(given) == count else [None] * count
+
+
+def _number(given: object) -> float | None:
+    return float(given) if isinstance(given, int | float) and not isinstance(given, bool) else None
+
+
+def _id(given: object) -> int | None:
+    known = isinstance(given, int) and not isinstance(given, bool) and 0 <= given <= _MOST_ID
+    return given if known and isinstance(given, int) else None
