@@ -19,6 +19,8 @@ from prometheus_client.utils import floatToGoString
 
 from node.counts import SECONDS, Counts, Histogram, Spent, Spread, Times, summed
 from node.web.doors import EVENTS, Crowd
+from registry.records import Service
+from router.figures import Told
 
 if TYPE_CHECKING:
     from router.trying import Outcome
@@ -40,6 +42,8 @@ class Sizes:
     """Replicas of models that the whole catalog offers."""
     workers: int
     """Workers of this machine."""
+    told: Mapping[Service, Told]
+    """What those tell of themselves."""
     up: Mapping[str, bool]
     """Whether a part works: store, mesh."""
     frames: Mapping[str, int]
@@ -241,6 +245,16 @@ def _known(sizes: Sizes) -> Iterable[Metric]:
         "modelvine_services", "Replicas of models that the registry knows.", sizes.services
     )
     yield GaugeMetricFamily("modelvine_workers", "Workers of this machine.", sizes.workers)
+    told = GaugeMetricFamily(
+        "modelvine_worker_tells",
+        "What workers of this machine tell of themselves (TGI, LocalAI), by model, by figure:"
+        " queued and running requests; speed and tokens of the last answer.",
+        labels=("project", "model", "cid", "figure"),
+    )
+    for service, figures in sizes.told.items():
+        for figure, value in figures.items():
+            told.add_metric((service.project, service.model, service.cid, figure), value)
+    yield told
     yield GaugeMetricFamily(
         "modelvine_mesh_connections", "Peers connected to the mesh.", sizes.connections
     )

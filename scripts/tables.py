@@ -21,6 +21,7 @@ from node.profiles import PROFILES
 from node.refusals import LINES
 from registry.events import EVENTS
 from registry.liveness import OPENS, REASONS, SHUTS, TABLE, Contact, Presence
+from registry.records import Service
 from router import events as router_events
 from router import policies
 from router.errors import (
@@ -34,6 +35,7 @@ from router.errors import (
     WorkerStale,
     WorkerUnreachable,
 )
+from router.figures import Figure
 from scripts import dialects
 from tests.clients.tried import CLIENTS, KINDS
 
@@ -43,6 +45,7 @@ SIZES = Sizes(
     nodes={presence.value: 0 for presence in Presence},
     services=0,
     workers=0,
+    told={Service("p", "m"): {Figure.QUEUED: 0}},
     up={"mesh": True, "store": True},
     frames={"frames_in": 0},
     routed={"retries_refused": 0},

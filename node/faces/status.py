@@ -12,13 +12,15 @@ from node.faces import Context, loads
 from node.faces.reading import json_answer
 from node.metrics import CONTENT_TYPE, Sizes
 from registry.liveness import Presence
-from registry.records import Standing
+from registry.records import Service, Standing
+from router.figures import Figures, Told
 
 _PARTS = ("mesh", "store")
 
 
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
+    figures = Figures(context.router.dialects, time.monotonic)
 
     async def healthz(_: web.Request) -> web.Response:
         return json_answer({"status": "ok"})
@@ -30,8 +32,9 @@ def routes(context: Context) -> list[web.RouteDef]:
         return json_answer({"status": "ok" if well else "degraded", "parts": ready})
 
     async def metrics(_: web.Request) -> web.Response:
-        await context.whole.refresh()
-        text = context.metrics.text(_sizes(context), context.whole.others())
+        workers = context.agent.workers
+        told, _unused = await asyncio.gather(figures.of(workers), context.whole.refresh())
+        text = context.metrics.text(_sizes(context, told), context.whole.others())
         return web.Response(body=text, headers={"content-type": CONTENT_TYPE})
 
     async def status(_: web.Request) -> web.Response:
@@ -81,7 +84,7 @@ def _status(context: Context) -> dict[str, Any]:
 _NOW = frozenset({"reservations", "circuits"})
 
 
-def _sizes(context: Context) -> Sizes:
+def _sizes(context: Context, told: Mapping[Service, Told]) -> Sizes:
     registry = context.registry
     held = registry.catalog.held
     degraded = registry.degraded()
@@ -92,6 +95,7 @@ def _sizes(context: Context) -> Sizes:
         nodes={presence.value: seen[presence] for presence in Presence},
         services=sum(len(signed.record.services) for signed in held.values()),
         workers=len(context.agent.workers),
+        told=told,
         up={part: part not in degraded for part in _PARTS},
         frames=registry.counted(),
         routed=context.whole.routed(),

@@ -6,6 +6,7 @@ from node.metrics import MAX_MODELS, Metrics, Sizes
 from registry.records import PeerId, Service
 from router.candidates import Candidate
 from router.errors import WorkerFailed
+from router.figures import Figure
 from router.trying import Outcome
 from router.usage import Usage
 
@@ -13,6 +14,7 @@ SIZES = Sizes(
     nodes={"alive": 3, "lost": 1},
     services=7,
     workers=2,
+    told={Service("p", "m", cid="c"): {Figure.QUEUED: 4, Figure.SPEED: 12.5}},
     up={"store": True, "mesh": False},
     frames={"frames_in": 12},
     routed={"retries_refused": 3},
@@ -96,6 +98,8 @@ def test_what_is_counted_elsewhere_is_shown_as_it_stands():
     assert seen["modelvine_nodes", "alive"] == 3
     assert seen["modelvine_services",] == 7
     assert seen["modelvine_workers",] == 2
+    assert seen["modelvine_worker_tells", "c", "m", "p", "queued"] == 4
+    assert seen["modelvine_worker_tells", "c", "m", "p", "tokens_per_second"] == 12.5
     assert seen["modelvine_up", "store"] == 1
     assert seen["modelvine_up", "mesh"] == 0
     assert seen["modelvine_registry_events_total", "frames_in"] == 12

@@ -233,7 +233,9 @@ class LocalAIWorker:
 
     async def get_metrics(self, asked: Any, context: Any) -> Any:
         """Say how fast it was."""
-        return METHODS["GetMetrics"].told(tokens_per_second=12.5, tokens_generated=7)
+        return METHODS["GetMetrics"].told(
+            prompt_json_for_slot='["a secret"]', tokens_per_second=12.5, tokens_generated=7
+        )
 
     async def load_model(self, asked: Any, context: Any) -> Any:
         """Load a model, or say why not."""

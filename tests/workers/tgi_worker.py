@@ -45,6 +45,7 @@ class Faults:
     split: bool = False
     health: int = 200
     info: bytes = b'{"model_id":"org/m","max_best_of":2,"max_concurrent_requests":128}'
+    metrics: bytes = b""
     input_length: int | None = None
     finish: str = "eos_token"
     tool: bytes = b""
@@ -90,6 +91,13 @@ class TgiWorker:
         """Say what it is."""
         self.probed.append(Received(http.path_qs, http.headers, b""))
         return web.Response(body=self.faults.info, content_type="application/json")
+
+    async def metrics(self, http: web.Request) -> web.Response:
+        """Say how busy it is, if it has words for that."""
+        self.probed.append(Received(http.path_qs, http.headers, b""))
+        if not self.faults.metrics:
+            return web.Response(status=404)
+        return web.Response(body=self.faults.metrics, content_type="text/plain")
 
     async def _answer(self, http: web.Request, asked: dict[str, object]) -> web.StreamResponse:
         faults = self.faults
@@ -301,6 +309,7 @@ async def running() -> AsyncIterator[TgiWorker]:
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_get("/health", worker.health)
     app.router.add_get("/info", worker.info)
+    app.router.add_get("/metrics", worker.metrics)
     for path in ("/generate", "/generate_stream", "/tokenize", "/v1/chat/completions"):
         app.router.add_post(path, worker.handle)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)

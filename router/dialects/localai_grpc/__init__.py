@@ -16,6 +16,7 @@ from router.dialects.localai_grpc.loading import context_of, options
 from router.dialects.localai_grpc.others import SERVED, Others
 from router.dialects.localai_grpc.texts import WORDS, Texts
 from router.errors import WorkerFailed
+from router.figures import Told
 from router.links import Links
 from router.recognising import Sighting
 from router.requests import Request
@@ -40,7 +41,7 @@ ENDPOINTS: Mapping[str, str] = {
     "StoresGet": "`/stores/get`",
     "StoresFind": "`/stores/find`",
     "Rerank": "reranking; `top_n` is said always",
-    "GetMetrics": "not used: its figures are of one slot only",
+    "GetMetrics": "speed and tokens of the last answer are shown in the node's metrics; the prompt in it is not looked at",
 }
 """What becomes of each RPC of a backend."""
 
@@ -80,6 +81,10 @@ class LocalAIGrpc:
         if not await self.alive(worker) or not await self._backend.ready(worker):
             return None
         return Described("LocalAI backend", (Offered(worker.own_model, context_of(worker)),))
+
+    async def figures(self, worker: Worker) -> Told | None:
+        """Ask how it did with its last answer."""
+        return await self._backend.figures(worker)
 
     async def recognise(self, worker: Worker) -> Sighting:
         """Know it by its health."""

@@ -12,6 +12,7 @@ from router.described import Described
 from router.dialects import ALIVE_SECONDS
 from router.dialects.localai_grpc.loading import Loading
 from router.errors import WorkerError, WorkerFailed, WorkerTimeout
+from router.figures import Figure, Told, known
 from router.links import Links
 from router.recognising import Sighting
 from router.requests import Request
@@ -85,6 +86,28 @@ class Backend:
         if told is None or told.state in (_BUSY, _READY):
             return True
         return told.state == _UNINITIALIZED and bool(worker.load)
+
+    async def figures(self, worker: Worker) -> Told | None:
+        """Ask how fast it wrote its last answer. One that is at work for us would say so only after it."""
+        if worker.api in self._under_way:
+            return {}
+        metrics = METHODS["GetMetrics"]
+        try:
+            said = worker_headers.read(worker)
+            told = await self.channels.glance(worker.api, metrics, metrics.asked(), said)
+        except WorkerFailed:
+            return {}
+        except RpcFailed as failed:
+            return None if failed.code == "UNIMPLEMENTED" else {}
+        if told is None:
+            return {}
+        return known(
+            {
+                Figure.SPEED: told.tokens_per_second,
+                Figure.READ: told.prompt_tokens_processed,
+                Figure.WRITTEN: told.tokens_generated,
+            }
+        )
 
     async def recognise(self, worker: Worker) -> Sighting:
         """Know it by its health, or by its silence while it is at work for us."""

@@ -16,6 +16,7 @@ from router.described import (
     text_of,
 )
 from router.dialects.tgi_http import telling, tokens, words
+from router.figures import Figure, Told, in_text
 from router.glancing import Heard, glance
 from router.links import Links
 from router.recognising import Sighting
@@ -24,7 +25,15 @@ from router.translating import Once, Translating, Words
 from router.workers import Worker
 
 MAX_PROPERTIES_BYTES = 64 * 1024
+MAX_METRICS_BYTES = 512 * 1024
+"""The longest metrics that are read; a server's own are some tens of kilobytes."""
+
 MAX_NAME = 256
+_FIGURES: Mapping[str, Figure] = {
+    "tgi_queue_size": Figure.QUEUED,
+    "tgi_batch_current_size": Figure.RUNNING,
+}
+_NOT_THERE = (404, 405, 501)
 _LIMITS = ("max_total_tokens", "max_best_of")
 """What no other server tells that has an `/info` with a model: those of embeddings generate no tokens."""
 
@@ -37,7 +46,7 @@ ENDPOINTS: Mapping[str, str] = {
     "POST /tokenize": "tokens; not asked for what TGI does not tell of its own: that is estimated",
     "GET /health": "asked when the worker is silent; 503 means that its model is down",
     "GET /info": "`max_concurrent_requests` bounds what it is given at one time, `max_total_tokens` is its context",
-    "GET /metrics": "not used",
+    "GET /metrics": "`tgi_queue_size` and `tgi_batch_current_size` are shown in the node's own",
 }
 """What becomes of each endpoint of TGI."""
 
@@ -78,6 +87,14 @@ class TgiHttp(Translating):
         if not found.answered or found.status == 503:
             return None
         return told(_properties(found)) if found.status == 200 else Described()
+
+    async def figures(self, worker: Worker) -> Told | None:
+        """Read its metrics."""
+        url = self.url(worker, "metrics")
+        found = await glance(self._places, worker, url, at_most=MAX_METRICS_BYTES)
+        if found.status == 200:
+            return in_text(found.body, _FIGURES)
+        return None if found.status in _NOT_THERE else {}
 
     async def recognise(self, worker: Worker) -> Sighting:
         """Know it by what it tells of itself: a model and TGI's own limits."""

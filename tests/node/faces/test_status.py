@@ -1,5 +1,7 @@
 """Is this node well? What load balancers, Prometheus and people are told."""
 
+from tests.workers import tgi_worker
+
 
 async def test_a_node_that_runs_is_healthy_and_ready(alone):
     async with alone.http.get("/healthz") as response:
@@ -45,3 +47,13 @@ async def test_nobody_is_told_which_server_this_is_built_on(alone):
     for path in ("/healthz", "/nowhere"):
         async with alone.http.get(path) as response:
             assert response.headers["Server"] == "modelvine"
+
+
+async def test_what_workers_tell_of_themselves_is_shown(alone):
+    async with tgi_worker.running() as tgi:
+        tgi.fail(metrics=b"tgi_queue_size 3\n")
+        await alone.register(tgi, api=tgi.url.replace("http:", "tgi+http:"))
+        async with alone.http.get("/metrics") as response:
+            said = await response.text()
+    labels = 'cid="",figure="queued",model="tiny",project="p"'
+    assert f"modelvine_worker_tells{{{labels}}} 3.0" in said

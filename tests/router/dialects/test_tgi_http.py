@@ -25,11 +25,13 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnable,
 )
+from router.figures import Figure, Tells
 from router.rendering import Form
 from router.requests import Kind
 from router.saying import Told
 from router.translating import endpoint
 from router.usage import Usage
+from router.workers import Worker
 from tests.router.world import QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import WORDS as SPOKEN
 from tests.workers.tgi_worker import TgiWorker, running
@@ -650,3 +652,29 @@ def test_whatever_a_worker_says_it_is_an_answer_or_a_failure(said: object, kind:
         assert 0 <= spent.prompt <= 2**53
         assert 0 <= spent.completion <= 2**53
         assert all(map(form.event, events))
+
+
+class TestFigures:
+    async def test_are_read_from_its_metrics(self, worker: TgiWorker, dialect: Dialect) -> None:
+        worker.fail(metrics=b"tgi_queue_size 3\ntgi_batch_current_size 2\nother 1\n")
+        assert isinstance(dialect, Tells)
+        told = await dialect.figures(registered(worker))
+        assert told == {Figure.QUEUED: 3, Figure.RUNNING: 2}
+        assert worker.probed[-1].path == "/metrics"
+
+    async def test_of_a_server_without_metrics_there_are_none(
+        self, worker: TgiWorker, dialect: Dialect
+    ) -> None:
+        assert isinstance(dialect, Tells)
+        assert await dialect.figures(registered(worker)) is None
+
+    async def test_of_one_that_is_away_nothing_is_told_now(self, dialect: Dialect) -> None:
+        assert isinstance(dialect, Tells)
+        assert WORKER is not None
+        assert await dialect.figures(WORKER) == {}
+
+
+def registered(server: TgiWorker) -> Worker:
+    found = own(server.url).worker
+    assert found is not None
+    return found

@@ -36,12 +36,14 @@ ENDPOINTS: Mapping[str, str] = {
     "StoresGet": "finds them by their keys",
     "StoresFind": "finds those that are most alike",
     "Rerank": "documents in the order in which they answer a question",
-    "GetMetrics": "UNIMPLEMENTED: a slot's figures are its worker's",
+    "GetMetrics": "speed and tokens of the model's last text that was asked for here; never a prompt",
 }
 """What becomes of each RPC."""
 
 _METHODS = methods_of(LOCALAI)
 _UNINITIALIZED, _READY, _ERROR = 0, 2, -1
+MOST = 2**31 - 1
+"""The greatest number of tokens that there is room for."""
 
 
 def handlers(context: Serving) -> Handlers:
@@ -82,7 +84,12 @@ class _Face:
         self.desk = Desk(context)
 
     def own(self) -> dict[str, Any]:
-        return {"Health": self.health, "LoadModel": self.load, "Status": self.status}
+        return {
+            "Health": self.health,
+            "LoadModel": self.load,
+            "Status": self.status,
+            "GetMetrics": self.metrics,
+        }
 
     async def health(self, asked: Any, call: Any) -> Any:  # noqa: ARG002
         return _METHODS["Health"].told(message=b"OK")
@@ -101,6 +108,16 @@ class _Face:
         memory = message_class("backend.MemoryUsageData")()
         state = _UNINITIALIZED if not model else _READY if self.desk.served(model) else _ERROR
         return _METHODS["Status"].told(state=state, memory=memory)
+
+    async def metrics(self, asked: Any, call: Any) -> Any:  # noqa: ARG002
+        told, last = _METHODS["GetMetrics"].told, self.desk.last.get(self.desk.named(call))
+        if last is None:
+            return told()
+        return told(
+            tokens_per_second=last.speed,
+            tokens_generated=min(last.usage.completion, MOST),
+            prompt_tokens_processed=min(last.usage.prompt, MOST),
+        )
 
 
 def _root(path: str) -> Path | None:

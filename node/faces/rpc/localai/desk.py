@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from node.faces import Serving
@@ -9,14 +10,27 @@ from node.faces.asking import Told, asking
 from node.faces.rpc import request_of
 from router.requests import Kind, Request
 from router.rpc.serving import Refused, metadata_of
+from router.usage import Usage
+
+MAX_MODELS = 1_000
+"""Models of which the last text is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one answer took, in tokens, and how many of them came in a second."""
+
+    usage: Usage
+    speed: float
 
 
 class Desk:
-    """Asks the mesh for a face. `meant` is the model that was loaded last."""
+    """Asks the mesh for a face. `meant` is the model that was loaded last, `last` the last text of each model."""
 
     def __init__(self, context: Serving) -> None:
         self.context = context
         self.meant = ""
+        self.last: dict[str, Done] = {}
 
     def named(self, call: Any) -> str:
         """Return the model that a call means, nothing when none does."""
@@ -44,9 +58,19 @@ class Desk:
     async def asked(
         self, call: Any, kind: Kind, fields: Mapping[str, object]
     ) -> AsyncIterator[Told]:
-        """Ask for a text, which is heard as it comes."""
+        """Ask for a text, which is heard as it comes; its reader says what it took, see `done`."""
         async with asking(self.context, self.request(call, kind, fields)) as told:
             yield told
+
+    def done(self, call: Any, usage: Usage | None, seconds: float) -> None:
+        """Note what a text took; nothing where its worker does not tell."""
+        if usage is None or usage.estimated:
+            return
+        model = self.named(call)
+        self.last.pop(model, None)
+        self.last[model] = Done(usage, usage.completion / seconds if seconds > 0 else 0.0)
+        if len(self.last) > MAX_MODELS:
+            del self.last[next(iter(self.last))]
 
     async def body(self, call: Any, kind: Kind, fields: Mapping[str, object]) -> bytes:
         """Ask for something that comes in one piece."""

@@ -5,6 +5,7 @@ which is greedy then; for every other it is none.
 """
 
 import base64
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
@@ -27,20 +28,24 @@ def handlers(desk: Desk) -> dict[str, Any]:
 
     async def predict(asked: Any, call: Any) -> Any:
         kind, fields = said_in_full(asked)
+        began = time.monotonic()
         async with desk.asked(call, kind, fields) as told:
             heard = [event async for events in told.events() for event in events]
+        desk.done(call, hearing.usage_of(heard), time.monotonic() - began)
         return _reply(hearing.text_of(heard), heard)
 
     async def stream(asked: Any, call: Any) -> AsyncIterator[Any]:
         kind, fields = said_in_full(asked)
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
         ends: list[Heard] = []
+        began = time.monotonic()
         async with desk.asked(call, kind, fields) as told:
             async for events in told.events():
                 text = hearing.text_of(events)
                 ends += [event for event in events if not isinstance(event, Delta)]
                 if text:
                     yield _REPLY(message=text.encode())
+        desk.done(call, hearing.usage_of(ends), time.monotonic() - began)
         yield _reply("", ends)
 
     return {"Predict": predict, "PredictStream": stream}

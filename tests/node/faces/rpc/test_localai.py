@@ -323,7 +323,15 @@ async def test_what_is_no_answer_is_a_failure(speaking, rpc, path, fields, answe
     assert failed.value.code == "INTERNAL"
 
 
-async def test_figures_of_a_slot_are_nobodys(client):
-    with pytest.raises(RpcFailed) as failed:
-        await client.ask("GetMetrics")
-    assert failed.value.code == "UNIMPLEMENTED"
+async def test_metrics_are_of_the_last_text_that_was_asked_for_here(client, worker):
+    before = await client.ask("GetMetrics")
+    assert (before.tokens_generated, before.prompt_tokens_processed) == (0, 0)
+    worker.fail(finish="stop", usage={"prompt_tokens": 5, "completion_tokens": 7})
+    await client.ask("Predict", Prompt="a secret")
+    told = await client.ask("GetMetrics")
+    assert (told.tokens_generated, told.prompt_tokens_processed) == (7, 5)
+    assert told.tokens_per_second > 0
+    assert told.prompt_json_for_slot == ""
+    worker.fail(usage={"prompt_tokens": 5, "completion_tokens": 9})
+    assert [reply async for reply in client.stream("PredictStream", Prompt="a")]
+    assert (await client.ask("GetMetrics")).tokens_generated == 9

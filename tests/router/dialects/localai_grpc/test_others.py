@@ -18,10 +18,12 @@ from router.errors import (
     WorkerUnable,
     WorkerUnreachable,
 )
+from router.figures import Figure, Tells
 from router.requests import Kind
 from router.usage import TEXT
+from router.workers import Worker
 from tests.router.dialects.localai_grpc.asks import ASKED, EVERY, MADE, ask, left
-from tests.router.world import QUICK, links, until
+from tests.router.world import QUICK, links, own, until
 from tests.workers.localai_worker import LocalAIWorker
 
 
@@ -114,3 +116,42 @@ async def test_a_wrong_value_is_refused_before_anybody_is_asked(
     error = orjson.loads(refused.value.body)["error"]
     assert (error["param"], error["code"]) == (name, "invalid_parameter")
     assert worker.received == []
+
+
+class TestFigures:
+    async def test_are_those_of_the_last_answer(
+        self, dialect: Dialect, worker: LocalAIWorker
+    ) -> None:
+        assert isinstance(dialect, Tells)
+        assert await dialect.figures(registered(worker)) == {
+            Figure.SPEED: 12.5,
+            Figure.READ: 0,
+            Figure.WRITTEN: 7,
+        }
+
+    async def test_of_a_backend_without_them_there_are_none(
+        self, dialect: Dialect, worker: LocalAIWorker
+    ) -> None:
+        worker.fail(lacks=frozenset({"GetMetrics"}))
+        assert isinstance(dialect, Tells)
+        assert await dialect.figures(registered(worker)) is None
+
+    async def test_are_not_asked_of_one_that_is_at_work_or_away(
+        self, dialect: Dialect, worker: LocalAIWorker
+    ) -> None:
+        assert isinstance(dialect, Tells)
+        worker.fail(hang=True)
+        async with asyncio.TaskGroup() as tasks:
+            asking = tasks.create_task(ask(dialect, worker, Kind.EMBEDDING))
+            await until(lambda: bool(worker.received))
+            assert await dialect.figures(registered(worker)) == {}
+            asking.cancel()
+        away = own("grpc://127.0.0.1:1").worker
+        assert away is not None
+        assert await dialect.figures(away) == {}
+
+
+def registered(backend: LocalAIWorker) -> Worker:
+    found = own(backend.url).worker
+    assert found is not None
+    return found

@@ -1,0 +1,100 @@
+"""What do workers tell of their own load? A few figures under names of ours, asked for when somebody looks at the metrics.
+
+They show what no node knows: who else asks a worker, and how fast it is by its own clock.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from math import isfinite
+from typing import Protocol, runtime_checkable
+
+from registry.records import Service
+from router.dialects import Dialect
+from router.errors import WorkerFailed
+from router.workers import Worker
+
+FRESH = 5.0
+"""Seconds for which what was told is told again: whoever looks often asks no worker more often than that."""
+
+AGAIN = 600.0
+"""Seconds after which a worker is asked once more that has no such figures."""
+
+AT_ONCE = 32
+"""Workers that are asked at one time."""
+
+
+class Figure(StrEnum):
+    """What a worker may tell; the label of `modelvine_worker_tells`."""
+
+    QUEUED = "queued"
+    """Requests that wait there."""
+    RUNNING = "running"
+    """Requests that it answers now."""
+    SPEED = "tokens_per_second"
+    """How fast it wrote its last answer."""
+    READ = "prompt_tokens"
+    """Tokens of the prompt that it read last."""
+    WRITTEN = "completion_tokens"
+    """Tokens that it wrote last."""
+
+
+Told = Mapping[Figure, float]
+
+
+@runtime_checkable
+class Tells(Protocol):
+    """A dialect whose protocol has such figures."""
+
+    async def figures(self, worker: Worker) -> Told | None:
+        """Ask within `ALIVE_SECONDS`; return nothing where none came now, `None` where the worker has none at all."""
+
+
+class Figures:
+    """Asks the workers of this machine, each seldom."""
+
+    def __init__(self, dialects: Mapping[str, Dialect], now: Callable[[], float]) -> None:
+        self._dialects = dialects
+        self._now = now
+        self._told: dict[Worker, tuple[float, Told]] = {}
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def of(self, workers: Iterable[Worker]) -> Mapping[Service, Told]:
+        """Return what these workers tell, those that tell something; what is told of others is forgotten."""
+        asked = list(workers)
+        await asyncio.gather(*map(self._ask, asked))
+        self._told = {worker: self._told[worker] for worker in asked if worker in self._told}
+        return {worker.service: told for worker, (_, told) in self._told.items() if told}
+
+    async def _ask(self, worker: Worker) -> None:
+        until, _ = self._told.get(worker, (0.0, {}))
+        if self._now() < until:
+            return
+        try:
+            dialect = self._dialects[worker.dialect]
+        except (KeyError, WorkerFailed):
+            return
+        if not isinstance(dialect, Tells):
+            return
+        async with self._turns:
+            told = await dialect.figures(worker)
+        self._told[worker] = self._now() + (AGAIN if told is None else FRESH), told or {}
+
+
+def known(told: Mapping[Figure, float]) -> Told:
+    """Leave out what is no amount: the words are a worker's."""
+    return {figure: value for figure, value in told.items() if isfinite(value) and value >= 0}
+
+
+def in_text(text: bytes, names: Mapping[str, Figure]) -> Told:
+    """Read figures by their names in Prometheus' text format, each the sum of its series; others are passed over."""
+    found: dict[Figure, float] = {}
+    for name, figure in names.items():
+        series = rf"^{re.escape(name)}(?:\{{[^\n]*\}})? +(\S{{1,40}})".encode()
+        for value in re.findall(series, text, re.MULTILINE):
+            try:
+                found[figure] = found.get(figure, 0.0) + float(value)
+            except ValueError:
+                continue
+    return known(found)
