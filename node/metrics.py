@@ -247,7 +247,7 @@ def _known(sizes: Sizes) -> Iterable[Metric]:
     yield GaugeMetricFamily("modelvine_workers", "Workers of this machine.", sizes.workers)
     told = GaugeMetricFamily(
         "modelvine_worker_tells",
-        "What workers of this machine tell of themselves (TGI, LocalAI), by model, by figure:"
+        "What workers of this machine tell of themselves (vLLM, SGLang, llama.cpp, TGI, LocalAI), by model, by figure:"
         " queued and running requests; speed and tokens of the last answer.",
         labels=("project", "model", "cid", "figure"),
     )

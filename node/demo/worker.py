@@ -114,6 +114,7 @@ def _serve(model: Model, options: argparse.Namespace) -> Any:
     params.hostnames = ["127.0.0.1"]
     params.port = options.port
     params.ui = False
+    params.endpoint_metrics = True
     params.verbosity = 0
     params.sampling.temp = options.temperature
     _bound(params, slots=options.slots, threads=options.threads)

@@ -1,6 +1,7 @@
 """Does a real language model's stream reach a client of another machine? llama.cpp behind one node, asked at another."""
 
 import os
+import re
 import signal
 import time
 
@@ -44,6 +45,8 @@ async def test_words_of_a_real_model_behind_node_1_come_one_by_one_at_node_3(
     assert text.strip()
     # Words that were held back until the end would all come at the end.
     assert came[0] < 0.9 * came[-1]
+    told = await client.metrics(three[0])
+    assert re.search(r'modelvine_worker_tells\{[^}]*figure="running"[^}]*\} 0', told)
     show(
         f"{worker.fields['source']} through two nodes",
         first=came[0],

@@ -47,6 +47,7 @@ class Faults:
     packed: bool = False
     slots: int = 0
     properties: bytes = b""
+    metrics: bytes = b""
     listing: bytes = b'{"object":"list","data":[]}'
     refuses_usage: bool = False
     lacks: tuple[str, ...] = ()
@@ -121,6 +122,13 @@ class OpenAIWorker:
         if not self.faults.properties:
             raise web.HTTPNotFound
         return web.Response(body=self.faults.properties, content_type="application/json")
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Tell what Prometheus is told, where `faults` hold that."""
+        self.probed.append(Received(request.path_qs, request.headers, b""))
+        if not self.faults.metrics:
+            raise web.HTTPNotFound
+        return web.Response(body=self.faults.metrics, content_type="text/plain")
 
     async def _answer(self, request: web.Request, body: bytes) -> web.StreamResponse:
         faults = self.faults
@@ -303,6 +311,7 @@ async def running(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[OpenA
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_get("/v1/models", worker.models)
     app.router.add_get("/props", worker.properties)
+    app.router.add_get("/metrics", worker.metrics)
     app.router.add_post("/{path:.*}", worker.handle)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()

@@ -19,7 +19,13 @@ from router.described import Described
 from router.dialects import Answer, Route
 from router.dialects.openai_http import listing
 from router.dialects.openai_http.answers import json_answer, parsed, stream_answer
-from router.dialects.openai_http.endpoints import beside, elsewhere, endpoint, understood
+from router.dialects.openai_http.endpoints import (
+    beside,
+    elsewhere,
+    endpoint,
+    metrics_of,
+    understood,
+)
 from router.errors import WorkerError, WorkerFailed, WorkerStale, WorkerUnable
 from router.exchange import (
     MAX_REFUSAL_BYTES,
@@ -32,6 +38,7 @@ from router.exchange import (
     read_plain,
     refusal,
 )
+from router.figures import Figure, Told, in_text
 from router.glancing import Heard, glance
 from router.links import Links
 from router.recognising import Sighting
@@ -46,6 +53,19 @@ MAX_PROPERTIES_BYTES = 1024 * 1024
 
 MAX_LIST_BYTES = 1024 * 1024
 """The longest list of models that is read."""
+
+MAX_METRICS_BYTES = 1024 * 1024
+"""The longest metrics that are read; vLLM's are some hundred kilobytes."""
+
+_FIGURES: Mapping[str, Figure] = {
+    "llamacpp:requests_deferred": Figure.QUEUED,
+    "llamacpp:requests_processing": Figure.RUNNING,
+    "vllm:num_requests_waiting": Figure.QUEUED,
+    "vllm:num_requests_running": Figure.RUNNING,
+    "sglang:num_queue_reqs": Figure.QUEUED,
+    "sglang:num_running_reqs": Figure.RUNNING,
+}
+"""By the names that servers have for them."""
 
 _NOT_THERE = (404, 405, 501)
 _SILENT = frozenset({Kind.STORE_SET, Kind.STORE_DELETE})
@@ -133,6 +153,14 @@ class OpenAIHttp:
         if not listed.answered or listed.status == 503:
             return None
         return listing.with_properties(listing.listed(_said_by(listed)), _said_by(more))
+
+    async def figures(self, worker: Worker) -> Told | None:
+        """Read its metrics, where it has such as we know."""
+        url = metrics_of(worker.api)
+        found = await glance(self._places, worker, url, at_most=MAX_METRICS_BYTES)
+        if found.status == 200:
+            return in_text(found.body, _FIGURES) or None
+        return None if found.answered and found.status != 503 else {}
 
     async def recognise(self, worker: Worker) -> Sighting:
         """Know it by its list of models."""

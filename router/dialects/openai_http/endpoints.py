@@ -62,6 +62,15 @@ def beside(api: str) -> tuple[URL, URL]:
     )
 
 
+@lru_cache(maxsize=4096)
+def metrics_of(api: str) -> URL:
+    """Return where servers have their metrics for Prometheus."""
+    _, properties = beside(api)
+    return properties.with_path(
+        f"{properties.path.removesuffix('/props')}/metrics", keep_query=True
+    )
+
+
 def understood(request: Request) -> bytes:
     """Return the body as it came; what servers have several words for is said in each: texts to be cut, and schemas.
 

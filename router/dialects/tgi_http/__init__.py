@@ -33,7 +33,6 @@ _FIGURES: Mapping[str, Figure] = {
     "tgi_queue_size": Figure.QUEUED,
     "tgi_batch_current_size": Figure.RUNNING,
 }
-_NOT_THERE = (404, 405, 501)
 _LIMITS = ("max_total_tokens", "max_best_of")
 """What no other server tells that has an `/info` with a model: those of embeddings generate no tokens."""
 
@@ -94,7 +93,7 @@ class TgiHttp(Translating):
         found = await glance(self._places, worker, url, at_most=MAX_METRICS_BYTES)
         if found.status == 200:
             return in_text(found.body, _FIGURES)
-        return None if found.status in _NOT_THERE else {}
+        return None if found.answered and found.status != 503 else {}
 
     async def recognise(self, worker: Worker) -> Sighting:
         """Know it by what it tells of itself: a model and TGI's own limits."""

@@ -13,7 +13,7 @@ from router.described import Described, Offered
 from router.dialects import Answer, Dialect, Route
 from router.dialects.openai_http import MAX_PROPERTIES_BYTES, create
 from router.dialects.openai_http.answers import LOOKED_AT_BYTES
-from router.dialects.openai_http.endpoints import beside, elsewhere, endpoint
+from router.dialects.openai_http.endpoints import beside, elsewhere, endpoint, metrics_of
 from router.errors import (
     AnswerBroken,
     WorkerBusy,
@@ -25,6 +25,7 @@ from router.errors import (
     WorkerUnable,
     WorkerUnreachable,
 )
+from router.figures import Figure, Tells
 from router.requests import Kind, Request
 from router.settings import RouterSettings
 from router.usage import Usage
@@ -625,3 +626,48 @@ def test_what_it_tells_stands_beside_what_it_answers(
     api: str, models: str, properties: str
 ) -> None:
     assert [url.path_qs for url in beside(api)] == [models, properties]
+
+
+class TestFigures:
+    @pytest.mark.parametrize(
+        ("said", "told"),
+        [
+            (b"llamacpp:requests_deferred 2\nllamacpp:requests_processing 1\n", (2, 1)),
+            (
+                b'vllm:num_requests_waiting{engine="0"} 3.0\nvllm:num_requests_running{engine="0"} 4.0\n'
+                b'vllm:num_requests_waiting{engine="1"} 1.0\n',
+                (4, 4),
+            ),
+            (b"sglang:num_queue_reqs 5\nsglang:num_running_reqs 6\n", (5, 6)),
+        ],
+        ids=["llama.cpp", "vllm", "sglang"],
+    )
+    async def test_are_read_from_the_metrics_of_servers_that_have_them(
+        self, worker: OpenAIWorker, dialect: Dialect, said: bytes, told: tuple[int, int]
+    ) -> None:
+        worker.fail(metrics=b"# HELP x\n" + said + b"other 7\n")
+        figures = await told_by(dialect, worker.url)
+        assert figures == {Figure.QUEUED: told[0], Figure.RUNNING: told[1]}
+        assert worker.probed[-1].path == "/metrics"
+
+    @pytest.mark.parametrize("metrics", [b"", b"other 7\n", b"<html>"])
+    async def test_where_there_are_none_there_are_none_at_all(
+        self, worker: OpenAIWorker, dialect: Dialect, metrics: bytes
+    ) -> None:
+        worker.fail(metrics=metrics)
+        assert await told_by(dialect, worker.url) is None
+
+    async def test_of_one_that_is_away_nothing_is_told_now(self, dialect: Dialect) -> None:
+        assert await told_by(dialect, "http://127.0.0.1:1") == {}
+
+    def test_they_stand_beside_the_version(self) -> None:
+        for api in ("http://h:1", "http://h:1/v1", "http://h:1/v1/chat/completions"):
+            assert metrics_of(api) == URL("http://h:1/metrics")
+        assert metrics_of("http://h:1/openai/v1") == URL("http://h:1/openai/metrics")
+
+
+async def told_by(dialect: Dialect, url: str) -> object:
+    found = own(url).worker
+    assert found is not None
+    assert isinstance(dialect, Tells)
+    return await dialect.figures(found)
