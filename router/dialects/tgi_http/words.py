@@ -25,6 +25,9 @@ CHAT, WHOLE, STREAM = "v1/chat/completions", "generate", "generate_stream"
 MAX_LIKELIEST = 5
 """Tokens that TGI tells for one place in a text, as it is set up by default."""
 
+MAX_BEST_OF = 2
+"""Texts of which TGI chooses the likeliest, as it is set up by default."""
+
 REGEX = "guided_regex"
 """The field in which servers of OpenAI's protocol are told a regular expression that the text must keep."""
 
@@ -53,7 +56,18 @@ def _heard(asked: Asked) -> set[str]:
         heard |= {"logprobs", "top_logprobs"}
         if asked.logprobs > MAX_LIKELIEST:
             heard.remove("top_logprobs" if asked.kind is Kind.CHAT else "logprobs")
-    return heard
+    return heard | {"best_of"} if _best_of(asked) else heard
+
+
+def _best_of(asked: Asked) -> int:
+    """Return of how many texts the likeliest is wanted; 0 where TGI cannot choose: among several, in a stream, without chance."""
+    sampling = asked.sampling
+    chosen = asked.kind is Kind.COMPLETION and asked.choices == 1 and not asked.stream
+    drawn = sampling.seed is None and sampling.temperature != 0 and sampling.top_p != 0
+    match asked.others.get("best_of"):
+        case int(count) if 1 < count <= MAX_BEST_OF and chosen and drawn:
+            return count
+    return 0
 
 
 def _sampling(given: Sampling, *, chat: bool) -> tuple[dict[str, object], tuple[str, ...]]:
@@ -92,6 +106,8 @@ def _natives(asked: Asked, sampling: Mapping[str, object]) -> tuple[Mapping[str,
     said: dict[str, object] = {**sampling, "details": True, "return_full_text": False}
     if asked.stop:
         said["stop"] = list(asked.stop[:MAX_TGI_STOPS])
+    if best_of := _best_of(asked):
+        said["best_of"] = best_of
     if asked.logprobs:
         said["top_n_tokens"] = min(asked.logprobs, MAX_LIKELIEST)
     if (form := _grammar(asked)) is not None:

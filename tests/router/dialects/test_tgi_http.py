@@ -328,6 +328,28 @@ async def test_of_more_likely_tokens_than_tgi_tells_the_number_is_dropped(
     assert len(first["top_logprobs"] if kind is Kind.CHAT else first["top_logprobs"][0]) == 5
 
 
+@pytest.mark.parametrize(
+    ("fields", "heard"),
+    [
+        ({"best_of": 2}, True),
+        ({"best_of": 3}, False),
+        ({"best_of": "2"}, False),
+        ({"best_of": 2, "n": 2}, False),
+        ({"best_of": 2, "stream": True}, False),
+        ({"best_of": 2, "temperature": 0}, False),
+        ({"best_of": 2, "seed": 7}, False),
+    ],
+    ids=str,
+)
+async def test_the_best_of_two_is_chosen_where_tgi_can(
+    worker: TgiWorker, dialect: Dialect, fields: dict[str, Any], heard: bool
+) -> None:
+    answer, _ = await ask(dialect, worker, Kind.COMPLETION, **fields)
+    parameters: Any = worker.asked["parameters"]
+    assert parameters.get("best_of") == (2 if heard else None)
+    assert answer.headers.get("x-modelvine-dropped-params") == (None if heard else "best_of")
+
+
 @KINDS
 @STREAMS
 async def test_nothing_is_told_of_tokens_that_nobody_asked_for(
