@@ -29,6 +29,7 @@ WORDS = Wording(
     kinds=frozenset({Kind.CHAT, Kind.COMPLETION}),
     orders=words.orders,
     schemas=True,
+    shaping=frozenset({"grammar"}),
 )
 
 TEMPLATE_AGAIN = 600.0

@@ -11,7 +11,7 @@ import orjson
 
 from router import canonical
 from router.canonical import Asked, Sampling
-from router.dialects.localai_grpc import grammar
+from router.dialects.localai_grpc import extended, grammar
 from router.errors import WorkerUnable
 from router.rendering import refused
 from router.requests import Kind
@@ -41,7 +41,11 @@ def orders(asked: Asked, _: Worker) -> Orders:
     said: dict[str, object] = _sampling(asked)
     if (bias := _bias(others.pop("logit_bias", None))) is not None:
         said["LogitBias"] = bias
+    said |= extended.said(others)
+    others = {name: value for name, value in others.items() if name not in extended.NAMES}
     if asked.schema is not None:
+        if "Grammar" in said:
+            raise WorkerUnable("a schema and a grammar are two forms of one text", param="grammar")
         said["Grammar"] = grammar.written(asked.schema)
     bodies = _chats(asked) if asked.kind is Kind.CHAT else _completions(asked)
     unheard = ("min_p",) if asked.sampling.min_p is not None else ()

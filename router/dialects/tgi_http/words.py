@@ -31,7 +31,11 @@ MAX_BEST_OF = 2
 REGEX = "guided_regex"
 """The field in which servers of OpenAI's protocol are told a regular expression that the text must keep."""
 
+TRUNCATE = "truncate_prompt_tokens"
+"""The field in which vLLM is told how many of the prompt's last tokens count."""
+
 _MOST_SEED = 2**63 - 1
+_MOST_TOKENS = 2**31 - 1
 
 
 def orders(asked: Asked, _: Worker) -> Orders:
@@ -51,7 +55,7 @@ def orders(asked: Asked, _: Worker) -> Orders:
 
 def _heard(asked: Asked) -> set[str]:
     """Return the fields that are told beside those which every protocol has."""
-    heard = {REGEX}
+    heard = {REGEX} if asked.kind is Kind.CHAT else {REGEX, TRUNCATE}
     if asked.logprobs is not None:
         heard |= {"logprobs", "top_logprobs"}
         if asked.logprobs > MAX_LIKELIEST:
@@ -108,6 +112,8 @@ def _natives(asked: Asked, sampling: Mapping[str, object]) -> tuple[Mapping[str,
         said["stop"] = list(asked.stop[:MAX_TGI_STOPS])
     if best_of := _best_of(asked):
         said["best_of"] = best_of
+    if (count := asked.others.get(TRUNCATE)) is not None:
+        said["truncate"] = _tokens(count)
     if asked.logprobs:
         said["top_n_tokens"] = min(asked.logprobs, MAX_LIKELIEST)
     if (form := _grammar(asked)) is not None:
@@ -174,6 +180,12 @@ def _part(part: object) -> dict[str, object]:
         case {"type": "image_url", "image_url": {"url": str(url)}}:
             return {"type": "image_url", "image_url": {"url": url}}
     raise WorkerUnable("TGI reads texts and images only", param="messages")
+
+
+def _tokens(given: object) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= _MOST_TOKENS:
+        raise refused(f"`{TRUNCATE}` must be from 1 to {_MOST_TOKENS}", TRUNCATE)
+    return given
 
 
 def _list(given: object) -> list[object]:

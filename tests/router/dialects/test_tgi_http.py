@@ -350,6 +350,20 @@ async def test_the_best_of_two_is_chosen_where_tgi_can(
     assert answer.headers.get("x-modelvine-dropped-params") == (None if heard else "best_of")
 
 
+async def test_a_prompt_is_cut_by_who_can_count_its_tokens(
+    worker: TgiWorker, dialect: Dialect
+) -> None:
+    answer, _ = await ask(dialect, worker, Kind.COMPLETION, truncate_prompt_tokens=7)
+    parameters: Any = worker.asked["parameters"]
+    assert parameters["truncate"] == 7
+    assert "x-modelvine-dropped-params" not in answer.headers
+    answer, _ = await ask(dialect, worker, Kind.CHAT, truncate_prompt_tokens=7)
+    assert answer.headers["x-modelvine-dropped-params"] == "truncate_prompt_tokens"
+    for wrong in (-1, "7", 1.5, True):
+        with pytest.raises(WorkerRejected, match="400"):
+            await ask(dialect, worker, Kind.COMPLETION, truncate_prompt_tokens=wrong)
+
+
 @KINDS
 @STREAMS
 async def test_nothing_is_told_of_tokens_that_nobody_asked_for(

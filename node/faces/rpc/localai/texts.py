@@ -84,8 +84,21 @@ def _sampling(asked: Any) -> dict[str, object]:
         "logit_bias": _bias(asked.LogitBias),
         "grammar": asked.Grammar or None,
         "ignore_eos": asked.IgnoreEOS or None,
+        "n_keep": asked.NKeep or None,
+        **_mirostat(asked),
     }
     return {name: value for name, value in wanted.items() if value is not None}
+
+
+def _mirostat(asked: Any) -> dict[str, object]:
+    """Say llama.cpp's own words for it, where it is wanted; LocalAI fills in the others always."""
+    if not asked.Mirostat:
+        return {}
+    return {
+        "mirostat": asked.Mirostat,
+        "mirostat_tau": _rounded(asked.MirostatTAU) or None,
+        "mirostat_eta": _rounded(asked.MirostatETA) or None,
+    }
 
 
 def _rounded(number: float) -> float:

@@ -64,6 +64,21 @@ async def test_a_prompt_is_a_completion(client, worker):
     }  # fmt: skip
 
 
+async def test_words_of_llama_cpp_are_said_where_they_are_wanted(client, worker):
+    await client.ask("Predict", Prompt="a", MirostatTAU=5, MirostatETA=0.1, Repeat=64)
+    assert not {"mirostat_tau", "mirostat_eta", "repeat_last_n"} & set(
+        orjson.loads(worker.received[-1].body)
+    )
+    await client.ask(
+        "Predict", Prompt="a", Mirostat=2, MirostatTAU=5, MirostatETA=0.1, NKeep=7, IgnoreEOS=True,
+        Grammar='root ::= "a"',
+    )  # fmt: skip
+    assert orjson.loads(worker.received[-1].body) == {
+        "model": "tiny", "prompt": "a", "temperature": 0, "mirostat": 2, "mirostat_tau": 5, "mirostat_eta": 0.1,
+        "n_keep": 7, "ignore_eos": True, "grammar": 'root ::= "a"',
+    }  # fmt: skip
+
+
 async def test_messages_that_are_to_be_templated_are_a_chat(client, worker):
     image = base64.b64encode(b"\xff\xd8\xff\xe0 a picture").decode()
     said = messages(("system", "be kind"), ("user", "hi"))
