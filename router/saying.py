@@ -92,11 +92,13 @@ class Told(Generic[T]):
         return [*rest, End(reason, self._choice, self._stops.hit), self._spent or estimate]
 
     def _delta(self, shown: str, tokens: tuple[Token, ...], *, last: bool = False) -> list[Event]:
+        text, self._echo = self._echo + shown, ""
+        if self._asked.logprobs is None:
+            return [Delta(text, self._choice)] if text else []
         start = self._shown.start
         told = self._shown.take(tokens, len(shown))
         if last:
             told += self._shown.rest()
-        text, self._echo = self._echo + shown, ""
         return [Delta(text, self._choice, told, start if told else 0)] if text or told else []
 
 
