@@ -1,6 +1,7 @@
 """What crosses between asyncio and trio, and what comes back after a death."""
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable
 
@@ -122,3 +123,23 @@ async def test_a_run_that_cannot_begin_says_why_and_is_not_tried_again() -> None
     await runs.thread.stop(timeout=5)
     assert threading.active_count() == threads
     assert runs.heard == []
+
+
+class Closing:
+    """The token of a run that ends at this moment: what would wake it is closed, but the run does not say so yet."""
+
+    def run_sync_soon(self, *_: object) -> None:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+
+async def test_a_run_that_is_ending_just_now_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = Runs()
+    await runs.thread.start(timeout=5)
+    with monkeypatch.context() as moment:
+        moment.setattr(runs.thread, "_token", Closing())
+        with pytest.raises(MeshDown):
+            await runs.thread.call(trio.sleep, 0)
+        runs.thread.post(runs.bomb.set)
+    assert not runs.bomb.is_set()
+    await runs.thread.call(trio.sleep, 0)
+    await runs.thread.stop(timeout=5)
