@@ -51,8 +51,9 @@ class Sizes:
     routed: Mapping[str, int]
     """The router's counters since the start."""
     connections: int
-    wires: int
     """Peers connected to the mesh."""
+    wires: int
+    """Connections to those peers."""
     loop_lag: float
     """Seconds by which the event loop woke too late at worst."""
     tasks: Mapping[str, int]

@@ -58,14 +58,17 @@ class Figures:
         self._dialects = dialects
         self._now = now
         self._told: dict[Worker, tuple[float, Told]] = {}
+        self._looking = asyncio.Lock()
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def of(self, workers: Iterable[Worker]) -> Mapping[Service, Told]:
         """Return what these workers tell, those that tell something; what is told of others is forgotten."""
         asked = list(workers)
-        await asyncio.gather(*map(self._ask, asked))
-        self._told = {worker: self._told[worker] for worker in asked if worker in self._told}
-        return {worker.service: told for worker, (_, told) in self._told.items() if told}
+        # Who comes while somebody looks waits, and then finds what that one was told.
+        async with self._looking:
+            await asyncio.gather(*map(self._ask, asked))
+            self._told = {worker: self._told[worker] for worker in asked if worker in self._told}
+            return {worker.service: told for worker, (_, told) in self._told.items() if told}
 
     async def _ask(self, worker: Worker) -> None:
         until, _ = self._told.get(worker, (0.0, {}))

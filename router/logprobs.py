@@ -6,7 +6,7 @@ llama.cpp calls it, the columns `token_ids` and `top_token_ids`. OpenAI's own ha
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MAX_LIKELIEST = 20
 """Tokens that may be told for one place in a text, besides the one that was drawn."""
@@ -112,16 +112,16 @@ def _object(token: Token) -> dict[str, object]:
 
 
 def _listed(said: object) -> Token:
+    drawn = _alone(said)
+    likeliest = said.get("top_logprobs") if isinstance(said, dict) else None
+    others = likeliest[:MAX_LIKELIEST] if isinstance(likeliest, list) else []
+    return replace(drawn, likeliest=tuple(map(_alone, others))) if others else drawn
+
+
+def _alone(said: object) -> Token:
     match said:
         case {"token": str(text), **rest}:
-            likeliest = rest.get("top_logprobs")
-            others = likeliest if isinstance(likeliest, list) else []
-            return Token(
-                text,
-                _number(rest.get("logprob")),
-                _id(rest.get("id")),
-                tuple(map(_listed, others[:MAX_LIKELIEST])),
-            )
+            return token(text, rest.get("logprob"), rest.get("id"))
     raise ValueError("no token")
 
 

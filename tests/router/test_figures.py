@@ -1,5 +1,6 @@
 """What workers tell of themselves: how often they are asked, by whom what was said is remembered, and what is no figure."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import cast
 
@@ -24,6 +25,7 @@ class Tells:
 
     async def figures(self, worker: Worker) -> Told | None:
         self.asked.append(worker)
+        await asyncio.sleep(0)
         return self.told
 
 
@@ -70,6 +72,12 @@ async def test_who_looks_often_asks_no_worker_more_often(
     clock.now += 0.2
     assert await figures.of([ONE]) == {ONE.service: {Figure.QUEUED: 4}}
     assert tells.asked == [ONE, ONE]
+
+
+async def test_a_crowd_that_looks_at_one_time_asks_once(figures: Figures, tells: Tells) -> None:
+    told = await asyncio.gather(*(figures.of([ONE, TWO]) for _ in range(20)))
+    assert len(tells.asked) == 2
+    assert all(set(one) == {ONE.service, TWO.service} for one in told)
 
 
 async def test_who_has_none_is_asked_again_much_later(

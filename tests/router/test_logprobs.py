@@ -81,6 +81,13 @@ def test_numbers_that_are_none_were_not_told() -> None:
     assert read(columns) == (Token("a"),)
 
 
+def test_nothing_is_read_of_what_was_likely_beside_the_likeliest() -> None:
+    said: dict[str, object] = {"token": "deep"}
+    for _ in range(3_000):
+        said = {"token": "a", "logprob": -1, "top_logprobs": [said]}
+    assert read({"content": [said]}) == (Token("a", -1.0, None, (Token("a", -1.0),)),)
+
+
 def test_only_so_many_of_the_likeliest_are_read() -> None:
     many: list[object] = [{"token": str(n), "logprob": -n} for n in range(MAX_LIKELIEST + 5)]
     [token] = read({"content": [{"token": "a", "logprob": 0, "top_logprobs": many}]})

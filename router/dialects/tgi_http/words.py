@@ -49,7 +49,8 @@ def orders(asked: Asked, _: Worker) -> Orders:
     tools = bool(asked.tools) and asked.tool_choice != "none"
     streamed = asked.stream and not tools
     path = CHAT if chat else STREAM if streamed else WHOLE
-    lost = [name for name in canonical.dropped(asked) if name not in _heard(asked)]
+    heard = _heard(asked)
+    lost = [name for name in canonical.dropped(asked) if name not in heard]
     return Orders(path, bodies, (*unheard, *lost), streamed)
 
 

@@ -42,8 +42,6 @@ ENDPOINTS: Mapping[str, str] = {
 
 _METHODS = methods_of(LOCALAI)
 _UNINITIALIZED, _READY, _ERROR = 0, 2, -1
-MOST = 2**31 - 1
-"""The greatest number of tokens that there is room for."""
 
 
 def handlers(context: Serving) -> Handlers:
@@ -115,8 +113,8 @@ class _Face:
             return told()
         return told(
             tokens_per_second=last.speed,
-            tokens_generated=min(last.usage.completion, MOST),
-            prompt_tokens_processed=min(last.usage.prompt, MOST),
+            tokens_generated=texts.int32(last.usage.completion),
+            prompt_tokens_processed=texts.int32(last.usage.prompt),
         )
 
 

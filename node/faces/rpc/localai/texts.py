@@ -140,9 +140,10 @@ def _reply(text: str, heard: list[Heard]) -> Any:
     if usage is None:
         return _REPLY(message=text.encode())
     return _REPLY(
-        message=text.encode(), tokens=_int(usage.completion), prompt_tokens=_int(usage.prompt)
+        message=text.encode(), tokens=int32(usage.completion), prompt_tokens=int32(usage.prompt)
     )
 
 
-def _int(number: int) -> int:
+def int32(number: int) -> int:
+    """Return a number, or the greatest that there is room for."""
     return min(number, 2**31 - 1)
