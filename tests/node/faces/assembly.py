@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import aiohttp
+import openai
 
 from node import __version__
 from node.access import Access, is_own_address
@@ -222,6 +223,18 @@ class Pair:
     async def knows(self, running: Running, name: str):
         """Wait until a node can offer a model."""
         await until(lambda: name in running.context.registry.catalog.offers)
+
+    async def offers(self, place: str, worker, **registered) -> Running:
+        """Register a worker at the first; return the node that is `serving`, or the one that is `asked` a hop away."""
+        await self.one.register(worker, **registered)
+        await self.knows(self.two, "tiny")
+        return self.one if place == "serving" else self.two
+
+
+def openai_at(running: Running, *, timeout: float = 10) -> openai.AsyncOpenAI:
+    """Return OpenAI's own client at a node."""
+    base = f"http://{running.context.listening.http}/v1"
+    return openai.AsyncOpenAI(base_url=base, api_key="x", max_retries=0, timeout=timeout)
 
 
 async def told(call):

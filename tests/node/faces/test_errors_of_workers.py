@@ -15,7 +15,7 @@ import pytest
 from node.faces.errors import TABLE
 from registry.mesh.memory_net import MemoryNet
 from router import errors
-from tests.node.faces.assembly import World, node, settings_of, until
+from tests.node.faces.assembly import World, node, openai_at, settings_of, until
 
 HELLO = [{"role": "user", "content": "hi"}]
 STUBS = {
@@ -67,9 +67,7 @@ async def scene(request: pytest.FixtureRequest, protocol: str) -> AsyncIterator[
         await one.register(worker, api=api)
         await until(lambda: "tiny" in two.context.registry.catalog.offers)
         asked = one if request.param == "serving" else two
-        base = f"http://{asked.context.listening.http}/v1"
-        ai = openai.AsyncOpenAI(base_url=base, api_key="x", max_retries=0, timeout=10)
-        yield Scene(await closing.enter_async_context(ai), worker, protocol)
+        yield Scene(await closing.enter_async_context(openai_at(asked)), worker, protocol)
 
 
 @pytest.fixture(params=STUBS)

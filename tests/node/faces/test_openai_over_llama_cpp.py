@@ -4,11 +4,10 @@ import asyncio
 import sys
 from dataclasses import dataclass
 
-import openai
 import pytest
 
 from tests.node.demo.test_worker import READY_SECONDS, ROOT, RUN
-from tests.node.faces.assembly import told
+from tests.node.faces.assembly import openai_at, told
 
 TEXT = "Hello there, how are you?"
 
@@ -29,9 +28,7 @@ async def asked(request, mesh):
     try:
         async with asyncio.timeout(READY_SECONDS):
             ready = (await process.stdout.readline()).decode()
-        await mesh.one.register(Llama(ready.split()[1]))
-        await mesh.knows(mesh.two, "tiny")
-        yield mesh.one if request.param == "serving" else mesh.two
+        yield await mesh.offers(request.param, Llama(ready.split()[1]))
     finally:
         process.kill()
         await process.wait()
@@ -49,8 +46,7 @@ async def test_tokens_embeddings_and_what_it_lacks(asked):
     assert 1 < len(tokens) <= 3 * len(TEXT)
     assert all(isinstance(token, int) for token in tokens)
 
-    base = f"http://{asked.context.listening.http}/v1"
-    async with openai.AsyncOpenAI(base_url=base, api_key="x", max_retries=0, timeout=30) as ai:
+    async with openai_at(asked, timeout=30) as ai:
         vectors = await ai.embeddings.create(model="tiny", input=[TEXT, "a hat"])
     assert [one.index for one in vectors.data] == [0, 1]
     assert vectors.data[0].embedding != vectors.data[1].embedding

@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from tests.node.faces.assembly import Pair
+from tests.node.faces.assembly import Pair, openai_at
 from tests.workers import llama_stack_worker
 from tests.workers.openai_worker import WORDS
 
@@ -20,11 +20,8 @@ async def stack():
 @pytest.fixture(params=["serving", "asked"])
 async def ai(request, mesh: Pair, stack):
     api = stack.url.replace("http:", "llamastack+http:")
-    await mesh.one.register(stack, api=api, worker_model="own/name")
-    await mesh.knows(mesh.two, "tiny")
-    node = mesh.one if request.param == "serving" else mesh.two
-    base = f"http://{node.context.listening.http}/v1"
-    async with openai.AsyncOpenAI(base_url=base, api_key="x", max_retries=0, timeout=10) as ai:
+    registered = {"api": api, "worker_model": "own/name"}
+    async with openai_at(await mesh.offers(request.param, stack, **registered)) as ai:
         yield ai
 
 

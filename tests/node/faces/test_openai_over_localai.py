@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from tests.node.faces.assembly import Pair, until
+from tests.node.faces.assembly import Pair, openai_at, until
 from tests.workers import localai_worker
 from tests.workers.openai_worker import WORDS
 
@@ -19,33 +19,9 @@ async def localai():
 
 @pytest.fixture(params=["serving", "asked"])
 async def ai(request, mesh: Pair, localai):
-    await mesh.one.register(localai, api=localai.url.replace("grpc:", "grpc+localai:"))
-    await mesh.knows(mesh.two, "tiny")
-    node = mesh.one if request.param == "serving" else mesh.two
-    base = f"http://{node.context.listening.http}/v1"
-    async with openai.AsyncOpenAI(base_url=base, api_key="x", max_retries=0, timeout=10) as ai:
+    api = localai.url.replace("grpc:", "grpc+localai:")
+    async with openai_at(await mesh.offers(request.param, localai, api=api)) as ai:
         yield ai
-
-
-async def test_chat(ai):
-    answer = await ai.chat.completions.create(model="tiny", messages=HELLO, temperature=0)
-    assert (answer.model, answer.choices[0].message.content) == ("tiny", SAID)
-    assert answer.usage.total_tokens == 5 + len(WORDS)
-
-
-async def test_chat_in_a_stream(ai):
-    options = {"include_usage": True}
-    stream = await ai.chat.completions.create(
-        model="tiny", messages=HELLO, stream=True, stream_options=options
-    )
-    *chunks, last = [chunk async for chunk in stream]
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == SAID
-    assert last.usage.completion_tokens == len(WORDS)
-
-
-async def test_a_completion_with_a_stop_string(ai):
-    answer = await ai.completions.create(model="tiny", prompt="Once", stop="you")
-    assert answer.choices[0].text == SAID[: SAID.index("you")]
 
 
 async def test_its_own_refusal_is_a_bad_request_in_its_words(ai, localai):

@@ -7,7 +7,7 @@ import aiohttp
 import openai
 import pytest
 
-from tests.node.faces.assembly import told
+from tests.node.faces.assembly import openai_at, told
 from tests.workers import localai_worker
 from tests.workers.localai_worker import PNG, WAV
 
@@ -21,16 +21,14 @@ async def localai():
 @pytest.fixture(params=["serving", "asked"])
 async def node(request, mesh, localai, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    await mesh.one.register(localai, api=localai.url.replace("grpc:", "grpc+localai:"))
-    await mesh.knows(mesh.two, "tiny")
-    yield mesh.one if request.param == "serving" else mesh.two
+    api = localai.url.replace("grpc:", "grpc+localai:")
+    yield await mesh.offers(request.param, localai, api=api)
     assert [*tmp_path.iterdir()] == []
 
 
 @pytest.fixture
 async def ai(node):
-    base = f"http://{node.context.listening.http}/v1"
-    async with openai.AsyncOpenAI(base_url=base, api_key="x", max_retries=0, timeout=10) as ai:
+    async with openai_at(node) as ai:
         yield ai
 
 
