@@ -80,6 +80,13 @@ def test_the_tokens_of_a_chat_are_counted(client: Client, seen: Seen) -> None:
     assert 8 <= seen(client)["tokens"] <= 80
 
 
+@who("logprobs")
+def test_how_likely_each_token_was_is_told(client: Client, seen: Seen) -> None:
+    tokens = seen(client)["logprobs"]
+    assert "".join(text for text, _ in tokens) == seen(client)["completion"]
+    assert all(likely <= 0 for _, likely in tokens)
+
+
 @pytest.mark.parametrize("client", CLIENTS, ids=str)
 def test_a_model_that_nobody_has_is_the_clients_own_error_in_our_words(
     client: Client, seen: Seen

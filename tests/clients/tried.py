@@ -18,11 +18,12 @@ KINDS = (
     "responses",
     "embeddings",
     "tokens",
+    "logprobs",
     "speech",
 )
 """What may be asked; every client also asks for a model that nobody has, and for one whose worker dies."""
 
-_OPENAI = tuple(kind for kind in KINDS if kind != "tokens")
+_OPENAI = tuple(kind for kind in KINDS if kind not in ("tokens", "logprobs"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ CLIENTS = (
     Client(
         "text-generation",
         "with_text_generation.py",
-        ("chat", "stream", "completion"),
+        ("chat", "stream", "completion", "logprobs"),
         "ValidationError",
         "IncompleteGenerationError",
         speaks="TGI",
@@ -83,7 +84,7 @@ CLIENTS = (
     Client(
         "huggingface-hub",
         "with_huggingface_hub_tgi.py",
-        ("stream", "completion"),
+        ("stream", "completion", "logprobs"),
         "ValidationError",
         "IncompleteGenerationError",
         "clients-new",
@@ -92,7 +93,7 @@ CLIENTS = (
     Client(
         "huggingface-hub",
         "with_huggingface_hub_tgi.py",
-        ("stream", "completion"),
+        ("stream", "completion", "logprobs"),
         "ValidationError",
         "IncompleteGenerationError",
         speaks="TGI",

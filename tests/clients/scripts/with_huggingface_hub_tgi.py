@@ -17,6 +17,7 @@ whole = client.text_generation(BEGINNING, max_new_tokens=SHORT, details=True)
 
 tell(
     completion=whole.generated_text,
+    logprobs=[[token.text, token.logprob] for token in whole.details.tokens],
     stream=read(TALKER),
     unknown=refusal((HfHubHTTPError, TextGenerationError), lambda: read(NOBODY)),
     broken=refusal(TextGenerationError, lambda: read(BREAKER)),

@@ -22,6 +22,7 @@ tell(
     chat=client(TALKER).chat(MESSAGES, max_tokens=SHORT).choices[0].message.content,
     stream=read(TALKER),
     completion=whole.generated_text,
+    logprobs=[[token.text, token.logprob] for token in whole.details.tokens],
     unknown=refusal(ValidationError, lambda: read(NOBODY)),
     broken=refusal(IncompleteGenerationError, lambda: read(BREAKER)),
 )
