@@ -29,11 +29,12 @@ def of_a_chat(tokens: Sequence[Token]) -> dict[str, object] | None:
     """Write the `logprobs` of a chat's choice."""
     if not tokens:
         return None
-    content = [
-        {**_object(token), "top_logprobs": [_object(other) for other in token.likeliest]}
-        for token in tokens
-    ]
-    return {"content": content, "refusal": None}
+    return {"content": list(map(of_a_token, tokens)), "refusal": None}
+
+
+def of_a_token(token: Token) -> dict[str, object]:
+    """Write one token of a chat."""
+    return {**_object(token), "top_logprobs": [_object(other) for other in token.likeliest]}
 
 
 def of_a_completion(tokens: Sequence[Token], start: int) -> dict[str, object] | None:

@@ -83,6 +83,21 @@ def test_every_link_to_a_file_leads_somewhere(page):
     assert not [file for file in files if file and not (page.parent / file).exists()]
 
 
+def anchors(page: Path) -> set[str]:
+    """Return what may stand after `#` in a link to a page: its headings, as forges write them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_into_a_page_leads_to_one_of_its_sections(page):
+    targets = re.findall(r"\]\(([^)\s]*)#([^)\s]+)\)", page.read_text())
+    local = [(file, anchor) for file, anchor in targets if "://" not in file]
+    pages = [(page.parent / file if file else page, anchor) for file, anchor in local]
+    assert not [anchor for file, anchor in pages if anchor not in anchors(file)]
+
+
 def test_every_decision_is_listed():
     index = (DOCS / "decisions" / "README.md").read_text()
     assert not [p.name for p in (DOCS / "decisions").glob("0*.md") if f"({p.name})" not in index]

@@ -1,16 +1,21 @@
 """What is the output of a response, and which events tell of it as it grows? Items, each made of one kind of what is heard."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
+from router import logprobs
 from router.errors import WorkerFailed
 from router.hearing import CallPart, Failure, Heard, Thought
+from router.logprobs import Token
 from router.rendering import Delta, End, Reason
 from router.usage import Usage
 
 MAX_CHARACTERS = 64 * 1024 * 1024
 """What the texts of one answer may hold: the protocol tells all of them once more at the end."""
+
+TOKEN_CHARACTERS = 64
+"""What a token that is told with its likelihood counts for among them, and each that was likely beside it."""
 
 MAX_ITEMS = 1_024
 """Items of one output."""
@@ -75,10 +80,10 @@ class Item(ABC):
 
 
 class Parted(Item):
-    """An item whose text stands in its only part."""
+    """An item whose text stands in its only part. `beside` is what events tell beside a piece, or beside all of it."""
 
     event: str
-    beside: ClassVar[Said]
+    beside: ClassVar[Said] = {}
 
     def _body(self, text: str) -> Said:
         return {"content": [] if self.status == "in_progress" else [self._part(text)]}
@@ -107,11 +112,27 @@ class Message(Parted):
     event = "response.output_text"
     beside: ClassVar[Said] = {"logprobs": []}
 
+    def __init__(self, answer: str, index: int) -> None:
+        super().__init__(answer, index)
+        self._likely: list[Said] = []
+
+    def drawn(self, piece: str, tokens: Sequence[Token]) -> Said:
+        """Add a piece with its tokens and return the event that tells of it."""
+        likely = [logprobs.of_a_token(token) for token in tokens]
+        self._likely += likely
+        return self.grow(piece) | {"logprobs": likely}
+
+    def _closed(self, text: str) -> Iterator[Said]:
+        done, part = super()._closed(text)
+        yield done | {"logprobs": self._likely}
+        yield part
+
     def _head(self) -> Said:
         return {"id": self.id, "type": "message", "role": "assistant", "status": self.status}
 
     def _part(self, text: str) -> Said:
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        likely = self._likely if text else []
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": likely}
 
 
 class Reasoning(Parted):
@@ -119,7 +140,6 @@ class Reasoning(Parted):
 
     prefix = "rs"
     event = "response.reasoning_text"
-    beside: ClassVar[Said] = {}
 
     def _head(self) -> Said:
         return {"id": self.id, "type": "reasoning", "status": self.status, "summary": []}
@@ -178,7 +198,7 @@ class Output:
         """Take in what an answer says, and say it in events; raise `WorkerFailed` where it is too much."""
         match heard:
             case Delta(text, 0):
-                yield from self._grow(Message, text)
+                yield from self._grow(Message, text, heard.tokens)
             case Thought(text, 0):
                 yield from self._grow(Reasoning, text)
             case CallPart(choice=0):
@@ -205,13 +225,13 @@ class Output:
             item.status = "incomplete"
         return [item.said() for item in self.items]
 
-    def _grow(self, kind: type[Parted], text: str) -> Iterator[Said]:
+    def _grow(self, kind: type[Parted], text: str, tokens: Sequence[Token] = ()) -> Iterator[Said]:
         item = self._open.get(kind)
         if item is None:
             yield from self._close()
             yield from self._add(kind, item := kind(self._answer, len(self.items)))
         if text:
-            yield self._longer(item, text)
+            yield self._longer(item, text, tokens)
 
     def _call(self, part: CallPart) -> Iterator[Said]:
         item = self._open.get(part.index)
@@ -232,10 +252,13 @@ class Output:
         self._open[key] = item
         yield from item.open()
 
-    def _longer(self, item: Item, piece: str) -> Said:
-        self._characters += len(piece)
+    def _longer(self, item: Item, piece: str, tokens: Sequence[Token] = ()) -> Said:
+        told = sum(1 + len(token.likeliest) for token in tokens)
+        self._characters += len(piece) + TOKEN_CHARACTERS * told
         if self._characters > MAX_CHARACTERS:
             raise WorkerFailed(f"the answer has more than {MAX_CHARACTERS:,} characters")
+        if tokens and isinstance(item, Message):
+            return item.drawn(piece, tokens)
         return item.grow(piece)
 
     def _close(self) -> Iterator[Said]:

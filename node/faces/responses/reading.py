@@ -20,6 +20,9 @@ MAX_PAIRS = 16
 MAX_REPEATED_BYTES = 256 * 1024
 """What an answer repeats of instructions, tools and format: a stream does so three times. Longer ones are left out of it."""
 
+LIKELY = "message.output_text.logprobs"
+"""What `include` says of who wants to be told how likely each token was."""
+
 MAX_INCLUDED = 64
 MAX_TOP_LOGPROBS = 20
 
@@ -93,10 +96,12 @@ def read(fields: Mapping[str, object]) -> Asked:
         "service_tier": _id(fields, "service_tier"),
     }
     chat = {name: value for name, value in said.items() if value is not None}
+    if LIKELY in _included(fields):
+        chat |= {"logprobs": True, "top_logprobs": _likeliest(fields)}
     if stream:
         chat |= {"stream": True, "stream_options": {"include_usage": True}}
     unheard = (
-        *values.others(fields, _READ, _USUAL).items(),
+        *values.others(_without_likely(fields), _READ, _USUAL).items(),
         *(part for function in functions.values() for part in function.unheard.items()),
         *((f"text.{name}", text[name]) for name in text.keys() - {"format", "verbosity"}),
         *((f"reasoning.{name}", reasoning[name]) for name in reasoning.keys() - {"effort"}),
@@ -118,9 +123,7 @@ def _check(fields: Mapping[str, object]) -> None:
     values.whole(fields, "top_logprobs", 0, MAX_TOP_LOGPROBS)
     values.choice(fields, "truncation", "disabled", "auto")
     _object(fields, "stream_options")
-    included = [] if fields.get("include") is None else fields["include"]
-    if not isinstance(included, list) or len(included) > MAX_INCLUDED:
-        raise BadRequest(f"`include` must be a list of at most {MAX_INCLUDED}", param="include")
+    _included(fields)
     metadata = _object(fields, "metadata")
     if len(metadata) > MAX_PAIRS or not all(
         len(name) <= 64 and isinstance(value, str) and len(value) <= 512
@@ -128,6 +131,27 @@ def _check(fields: Mapping[str, object]) -> None:
     ):
         words = f"`metadata` must have at most {MAX_PAIRS} keys of 64 and texts of 512 characters"
         raise BadRequest(words, param="metadata")
+
+
+def _included(fields: Mapping[str, object]) -> list[object]:
+    included = [] if fields.get("include") is None else fields["include"]
+    if not isinstance(included, list) or len(included) > MAX_INCLUDED:
+        raise BadRequest(f"`include` must be a list of at most {MAX_INCLUDED}", param="include")
+    return included
+
+
+def _likeliest(fields: Mapping[str, object]) -> int:
+    # Some servers take no others for no tokens at all.
+    return values.whole(fields, "top_logprobs", 0, MAX_TOP_LOGPROBS) or 1
+
+
+def _without_likely(fields: Mapping[str, object]) -> Mapping[str, object]:
+    """Leave out what is told of tokens; without the wish for it their number has no effect."""
+    included = _included(fields)
+    if LIKELY not in included:
+        return fields
+    rest = [one for one in included if one != LIKELY]
+    return {**fields, "include": rest, "top_logprobs": None}
 
 
 def _repeated(fields: Mapping[str, object]) -> Mapping[str, object]:
@@ -148,7 +172,7 @@ def _repeated(fields: Mapping[str, object]) -> Mapping[str, object]:
         "background": False,
         "store": False,
         "previous_response_id": None,
-        "top_logprobs": 0,
+        "top_logprobs": _likeliest(fields) if LIKELY in _included(fields) else 0,
         "truncation": "disabled",
     }
 

@@ -50,6 +50,22 @@ def chat_of(worker):
     return orjson.loads(worker.received[-1].body)
 
 
+async def test_tokens_are_told_to_who_includes_them(asked, mesh):
+    wanted = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    async with tgi_worker.running() as tgi, client_of(asked) as ai:
+        await mesh.offers("serving", tgi, api=tgi.url.replace("http:", "tgi+http:"))
+        answer = await ai.responses.create(model="tiny", input="hi", **wanted)
+        stream = await ai.responses.create(model="tiny", input="hi", stream=True, **wanted)
+        events = [event async for event in stream]
+    [part] = answer.output[0].content
+    assert [token.token for token in part.logprobs] == list(WORDS)
+    assert [top.token for top in part.logprobs[0].top_logprobs] == [WORDS[0], "other0"]
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    assert [token.token for event in deltas for token in event.logprobs] == list(WORDS)
+    assert events[-1].response.output[0].content[0].logprobs == part.logprobs
+    assert answer.top_logprobs == 2
+
+
 async def test_a_text(ai, worker):
     answer = await ai.responses.create(
         model="tiny", input="hi", instructions="Be brief.", max_output_tokens=50, temperature=0.5

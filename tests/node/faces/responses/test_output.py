@@ -6,6 +6,7 @@ from node.faces.responses import output
 from node.faces.responses.output import MAX_ITEMS, Output
 from router.errors import WorkerFailed
 from router.hearing import CallPart, Failure, Thought
+from router.logprobs import Token
 from router.rendering import Delta, End
 from router.usage import Usage
 
@@ -40,6 +41,27 @@ def test_a_text_is_opened_grows_and_is_closed():
     assert (events[0]["item"]["content"], events[0]["item"]["status"]) == ([], "in_progress")
     assert events[-1]["item"] == message
     assert (told.reason, told.usage) == ("stop", Usage(5, 6))
+
+
+def test_tokens_are_told_with_their_piece_and_with_all_of_the_text():
+    drawn = Token("lo", -0.5, 7, (Token("lo", -0.5, 7), Token("p", -1.5)))
+    told, events = hear(Delta("Hel", 0, (Token("Hel", -0.25),)), Delta("lo", 0, (drawn,)))
+    first = {"token": "Hel", "logprob": -0.25, "bytes": [72, 101, 108], "top_logprobs": []}
+    [_, _, one, other, done, part, _] = events
+    assert one["logprobs"] == [first]
+    assert [top["token"] for top in other["logprobs"][0]["top_logprobs"]] == ["lo", "p"]
+    assert done["logprobs"] == part["part"]["logprobs"] == [first, *other["logprobs"]]
+    [message] = told.said()
+    assert message["content"][0]["logprobs"] == done["logprobs"]
+
+
+def test_tokens_count_for_what_an_answer_may_hold(monkeypatch):
+    monkeypatch.setattr(output, "MAX_CHARACTERS", 200)
+    told = Output("a", {})
+    for _ in range(3):
+        list(told.hear(Delta("a", 0, (Token("a"),))))
+    with pytest.raises(WorkerFailed):
+        list(told.hear(Delta("a", 0, (Token("a"),))))
 
 
 def test_thoughts_end_where_the_text_begins():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.faces.responses.reading import MAX_REPEATED_BYTES, read
+from node.faces.responses.reading import LIKELY, MAX_REPEATED_BYTES, read
 from router.errors import BadRequest, WorkerUnable
 
 SCHEMA = {"type": "json_schema", "name": "x", "schema": {"type": "object"}, "strict": True}
@@ -28,6 +28,8 @@ def asked(**fields):
         ({"top_k": 5, "seed": 7, "project": "p"}, {"top_k": 5, "seed": 7, "project": "p"}),
         ({"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}),
         ({"metadata": {"a": "b"}, "store": True}, {}),
+        ({"include": [LIKELY]}, {"logprobs": True, "top_logprobs": 1}),
+        ({"include": [LIKELY], "top_logprobs": 5}, {"logprobs": True, "top_logprobs": 5}),
     ],
 )  # fmt: skip
 def test_what_a_chat_has_a_word_for(fields, said):
@@ -35,6 +37,12 @@ def test_what_a_chat_has_a_word_for(fields, said):
     hello = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
     assert (dict(found.chat), found.dropped) == (hello | said, ())
     assert found.stream is bool(fields.get("stream"))
+
+
+def test_how_many_tokens_are_told_beside_each_is_repeated():
+    assert asked(top_logprobs=5).repeats["top_logprobs"] == 0
+    assert asked(top_logprobs=5, include=[LIKELY]).repeats["top_logprobs"] == 5
+    assert asked(include=[LIKELY]).repeats["top_logprobs"] == 1
 
 
 def test_a_schema():
@@ -49,6 +57,8 @@ def test_a_schema():
         ({"truncation": "auto"}, ("truncation",)),
         ({"truncation": "disabled", "include": [], "top_logprobs": 0}, ()),
         ({"include": ["reasoning.encrypted_content"]}, ("include",)),
+        ({"include": [LIKELY], "top_logprobs": 3}, ()),
+        ({"include": [LIKELY, "x"]}, ("include",)),
         ({"top_logprobs": 3, "max_tool_calls": 2}, ("max_tool_calls", "top_logprobs")),
         ({"reasoning": {"summary": "auto", "effort": "low"}}, ("reasoning.summary",)),
         ({"text": {"later": 1}}, ("text.later",)),
