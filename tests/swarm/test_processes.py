@@ -115,8 +115,14 @@ async def test_a_full_queue_refuses_in_both_processes(many: Node, worker: OpenAI
     async with lines(many, 80) as held:
         asked = each(held)
         await register(asked[0], worker, "refused", capacity=1)
-        worker.fail(delay_headers=0.02)
-        statuses = [s for s, _ in await asyncio.gather(*(line.chat("refused") for line in asked))]
+        # The slot is held until all have come: had one been answered before the last came, another would fit.
+        worker.fail(delay_headers=5)
+        sent = [asyncio.ensure_future(line.chat("refused")) for line in asked]
+        await until(
+            lambda: sum(one.done() for one in sent) == 59, within=1.5, otherwise="not refused"
+        )
+        worker.fail()
+        statuses = [status for status, _ in await asyncio.gather(*sent)]
         assert (statuses.count(200), statuses.count(429)) == (101, 59)
         await unregister(asked[0], "refused")
 
