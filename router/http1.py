@@ -307,6 +307,8 @@ class Connection(asyncio.BufferedProtocol):
                 reply.finish()
             else:
                 reply.fail(HungUp("the other side hung up", untouched=not self._heard))
+        # It refers to us: together they would stay until the garbage collector comes.
+        del self._parser
         self._home.lost(self)
 
     # What the parser calls.

@@ -190,6 +190,9 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         if self._task is not None:
             self._task.cancel()
+        # They refer to us: together we would stay until the garbage collector comes.
+        del self._parser
+        self._arriving = None
         self._server.lost(self)
 
     def pause_writing(self) -> None:

@@ -20,6 +20,7 @@ from router.http1 import (
     Reply,
     request_head,
 )
+from tests.garbage import living, uncollected
 from tests.router.world import QUICK, until
 from tests.workers.raw import Serve, raw, take
 
@@ -300,6 +301,17 @@ async def test_no_more_connections_are_opened_than_may_be_and_all_get_their_turn
         place.close()
     assert answers == [(200, b"ok")] * 50
     assert len(opened) == 2
+
+
+async def test_a_connection_that_ended_is_gone_before_the_garbage_collector_comes() -> None:
+    opened: list[int] = []
+    async with raw(answering(opened)) as url:
+        with uncollected():
+            place = place_at(url)
+            assert await asyncio.gather(*(ask(place, url) for _ in range(5))) == [(200, b"ok")] * 5
+            assert living(Connection) == len(opened)
+            place.close()
+            await until(lambda: not living(Connection))
 
 
 async def test_who_leaves_the_queue_for_a_connection_blocks_nobody() -> None:

@@ -7,9 +7,11 @@ import ssl
 import pytest
 
 from node import web
+from node.web.connection import Connection
 from node.web.settings import WebSettings
 from registry.signing import Identity
 from router.certificate import certificate_of, client_context, server_context, trust
+from tests.garbage import living, uncollected
 
 ONE_PLACE = WebSettings(connections=1)
 ASKED = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -137,3 +139,19 @@ async def test_over_tls_the_same_is_served_and_what_speaks_none_is_told_nothing(
         writer.transport.abort()
     await server.close(within=0)
     assert not server._connections
+
+
+async def test_a_connection_that_ended_is_gone_before_the_garbage_collector_comes(app):
+    app.go.set()
+    server, port = await serving(app)
+    with uncollected():
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(ASKED.replace(b"Host", b"Connection: close\r\nHost"))
+            assert (await rest(reader)).endswith(b"done")
+            writer.close()
+            await writer.wait_closed()
+        await asyncio.sleep(0)
+        left = living(Connection), living(web.Request)
+    await server.close(within=0)
+    assert left == (0, 0)
