@@ -40,6 +40,7 @@ from router.dispatch import Router
 from router.errors import RouterError
 from router.links import Links
 from router.premises import Premises, networks_of
+from router.verbatim import bit
 from router.workers import Worker, Workers
 
 log = logging.getLogger("modelvine.bridge")
@@ -172,7 +173,8 @@ class Bridge:
             raise OSError(
                 f"{plan.upstream} does not say which models it has: start it first, or name one with --model"
             )
-        return [replace(worker, service=Service(PROJECT, name)) for name in names]
+        own = bit(worker.dialect)
+        return [replace(worker, service=Service(PROJECT, name, abilities=own)) for name in names]
 
     def _serving(self) -> Serving:
         faces = self._settings.faces.model_copy(update={"default_model": self.models[0]})

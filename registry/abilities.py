@@ -1,10 +1,13 @@
-"""What can a model take and give, as far as its worker says? A few bits of a record; none of them: nobody said."""
+"""What can a model take and give, as far as its worker says, and whose words does its node pass on as they are?
+
+A few bits of a record; none of them: nobody said.
+"""
 
 from enum import IntFlag
 
 
 class Ability(IntFlag):
-    """What goes in, what comes out, and whether it calls tools."""
+    """What goes in, what comes out, whether it calls tools, and which protocol its worker speaks besides OpenAI's."""
 
     NOT_SAID = 0
     TEXT_IN = 1
@@ -16,10 +19,16 @@ class Ability(IntFlag):
     AUDIO_OUT = 64
     VIDEO_OUT = 128
     TOOLS = 256
+    TGI = 512
+    LLAMA_STACK = 1024
+    LOCALAI = 2048
+    REMOTELLM = 4096
 
 
 INPUTS = Ability.TEXT_IN | Ability.IMAGE_IN | Ability.AUDIO_IN | Ability.VIDEO_IN
 OUTPUTS = Ability.TEXT_OUT | Ability.IMAGE_OUT | Ability.AUDIO_OUT | Ability.VIDEO_OUT
+PROTOCOLS = Ability.TGI | Ability.LLAMA_STACK | Ability.LOCALAI | Ability.REMOTELLM
+"""What nodes know by themselves; no worker says it."""
 
 
 def taken(abilities: int) -> list[str]:

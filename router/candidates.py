@@ -11,6 +11,7 @@ from registry.records import PeerId, Service
 from router.fitness import Length, Media, serves
 from router.reports import Reported
 from router.requests import Request
+from router.verbatim import takes
 from router.workers import Worker, Workers
 
 
@@ -96,6 +97,7 @@ class Reason(StrEnum):
     OTHER_TYPE = "it serves another type of request"
     SHORT = "its context is too short"
     UNSEEING = "its model does not take all that is sent"
+    WORDLESS = "its worker has no word for part of what is asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,4 +257,8 @@ def _unwanted(request: Request, candidate: Candidate) -> Reason | None:
     )
     if not wanted:
         return Reason.PINNED
-    return None if serves(candidate.service, request.kind) else Reason.OTHER_TYPE
+    if not serves(candidate.service, request.kind):
+        return Reason.OTHER_TYPE
+    said = request.verbatim
+    wordless = said is not None and said.needs and not takes(said, candidate.service)
+    return Reason.WORDLESS if wordless else None

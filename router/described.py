@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from registry.abilities import Ability
+from registry.abilities import PROTOCOLS, Ability
 from registry.records import ModelType
 from registry.wire import MAX_CONTEXT, is_name
 from router.workers import Worker
@@ -55,10 +55,11 @@ class Described:
 def taught(worker: Worker, said: Offered) -> Worker:
     """Return a worker with what it said of itself, where its operator said nothing."""
     service = worker.service
+    told = service.abilities & ~PROTOCOLS
     known = replace(
         service,
         context=service.context or said.context,
-        abilities=service.abilities or int(said.abilities),
+        abilities=service.abilities if told else service.abilities | int(said.abilities),
     )
     return worker if known == service else replace(worker, service=known)
 

@@ -40,6 +40,10 @@ def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str])
         return _misdirected(request, excluded)
     if set(reasons) <= {Reason.OTHER_TYPE, Reason.UNSEEING}:
         return _blind(request, excluded)
+    said = request.verbatim
+    if said and set(reasons) <= {Reason.OTHER_TYPE, Reason.WORDLESS}:
+        needs = said.needs
+        return WorkerUnable(f"no worker of {request.model!r} has a word for `{needs}`", param=needs)
     why = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
     return NobodyServes(f"{request.model!r} is known, but nobody serves it now: {why}")
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from registry.records import PeerId
+from router.verbatim import Verbatim
 
 
 class Kind(StrEnum):
@@ -63,7 +64,8 @@ class Request:
     with the request (trace context, nodes passed), lower-case names. `caller` tells whom it is for, so that all get their
     turn, and `waits` says that it may queue: not when it has others to go to. `holds` says that it may wait for somebody to
     be ready, and `continues` that another worker shall take up a text stream whose worker dies. `fallbacks` are the names to
-    be asked for in turn when nobody answers by the first; the body holds the first alone.
+    be asked for in turn when nobody answers by the first; the body holds the first alone. `verbatim` is the same request in
+    its caller's own words, where those are not OpenAI's.
     """
 
     id: str
@@ -80,4 +82,5 @@ class Request:
     holds: bool = True
     continues: bool = False
     fallbacks: tuple[str, ...] = ()
+    verbatim: Verbatim | None = None
     passed: Mapping[str, str] = field(default_factory=lambda: NOTHING_PASSED)

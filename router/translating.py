@@ -21,6 +21,8 @@ from router.errors import WorkerFailed, WorkerRejected, WorkerTimeout
 from router.exchange import NOTHING, Call, Exchange, Sending, headers_to
 from router.glancing import glance
 from router.links import Links
+from router.passing import MAX_ANSWER_BYTES, Passing
+from router.passing import read as passing_on
 from router.rendering import DROPPED_HEADER, Event, Form
 from router.requests import Kind, Request
 from router.retelling import begin, check
@@ -28,9 +30,6 @@ from router.saying import Said, Told
 from router.usage import Takers
 from router.wording import Orders, Wording, unserved
 from router.workers import Worker
-
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""The longest answer in one piece that is read."""
 
 NOT_FOUND = 404
 _JSON = "application/json"
@@ -56,13 +55,14 @@ class Words(Wording):
     `part` reads one event of a stream; `whole` reads the answer to a body in one piece, whose number and headers it gets.
     Both raise a `WorkerError` for a failure and for nonsense. `paths` are the protocol's own, by which the base is found in
     whatever was registered; any answer at the first of them means that the worker lives. `others` are the kinds of request
-    that are no texts.
+    that are no texts. `passing` says what is passed on as it is, of callers who speak the protocol too.
     """
 
     paths: tuple[str, ...]
     part: Callable[[Asked, bytes], Said]
     whole: Callable[[Asked, int, bytes, Callable[[str], str]], list[Event]]
     others: Mapping[Kind, Once] = field(default_factory=dict)
+    passing: Passing | None = None
 
 
 class Translating:
@@ -81,6 +81,10 @@ class Translating:
         worker, name = candidate.worker, candidate.service.model
         if worker is None:
             raise WorkerFailed("this dialect speaks to workers of this machine only")
+        if (said := self._verbatim(request, worker)) is not None:
+            async with said as answer:
+                yield answer
+            return
         if once := self._words.others.get(request.kind):
             async with self._once(once, request, worker) as answer:
                 yield answer
@@ -131,6 +135,33 @@ class Translating:
         self._streamers.refused(api, now)
         return answer
 
+    def _verbatim(
+        self, request: Request, worker: Worker
+    ) -> AbstractAsyncContextManager[Answer] | None:
+        """Pass on the caller's own words, where they are the worker's too."""
+        said, passing = request.verbatim, self._words.passing
+        if said is None or said.protocol != worker.dialect:
+            return None
+        if (
+            passing is None
+            or said.call not in passing.calls
+            or (request.stream and not passing.streamed)
+        ):
+            if said.needs:
+                raise self._words.lacks(said.needs)
+            return None
+
+        async def read(exchange: Exchange) -> Answer:
+            limit = self._settings.max_event_bytes
+            return await passing_on(
+                exchange, passing, said, streams=request.stream, max_event_bytes=limit
+            )
+
+        body = passing.addressed(said.body, worker)
+        accept = _STREAMED if request.stream else _JSON
+        call = self._call(worker, request, said.call, body, accept=accept)
+        return Sending(call, self._settings, self._deadlines, read)
+
     def _once(
         self, once: Once, request: Request, worker: Worker
     ) -> AbstractAsyncContextManager[Answer]:
@@ -140,10 +171,11 @@ class Translating:
             if exchange.status == NOT_FOUND:
                 raise unserved(self._words.name, request.kind)
             await check(exchange)
-            body = once.told(request, await _all_of(exchange))
-            return Answer(200, _JSON, body, NOTHING, Route.LOCAL, len(body), _headers(orders))
+            said = once.told(request, await _all_of(exchange))
+            return Answer(200, _JSON, said, NOTHING, Route.LOCAL, len(said), _headers(orders))
 
-        call = self._call(worker, request, orders.path, orders.bodies[0], accept=_JSON)
+        body = orjson.dumps(orders.bodies[0])
+        call = self._call(worker, request, orders.path, body, accept=_JSON)
         return Sending(call, self._settings, self._deadlines, read)
 
     def _stream(self, asking: "_Asking") -> AbstractAsyncContextManager[Answer]:
@@ -155,10 +187,8 @@ class Translating:
             # Who does not stream says it all at once.
             return at_once(asking.asked, asking.form, await self._read_whole(asking, 0, exchange))
 
-        orders = asking.orders
-        call = self._call(
-            asking.worker, asking.request, orders.path, orders.bodies[0], accept=_STREAMED
-        )
+        path, body = asking.orders.path, orjson.dumps(asking.orders.bodies[0])
+        call = self._call(asking.worker, asking.request, path, body, accept=_STREAMED)
         return Sending(call, self._settings, self._deadlines, read)
 
     @asynccontextmanager
@@ -178,23 +208,18 @@ class Translating:
                 return Answer(200, _JSON, b"", NOTHING, Route.LOCAL)
 
             path = asking.orders.path
-            call = self._call(asking.worker, asking.request, path, body, accept=_JSON)
+            written = orjson.dumps(body)
+            call = self._call(asking.worker, asking.request, path, written, accept=_JSON)
             async with Sending(call, self._settings, self._deadlines, read):
                 pass
         yield at_once(asking.asked, asking.form, events)
 
     def _call(
-        self,
-        worker: Worker,
-        request: Request,
-        path: str,
-        body: Mapping[str, object],
-        *,
-        accept: str,
+        self, worker: Worker, request: Request, path: str, body: bytes, *, accept: str
     ) -> Call:
         url = self.url(worker, path)
         headers = {**headers_to(worker, request), "Content-Type": _JSON, "accept": accept}
-        return Call(self._places.of(url), start_of(url), headers, orjson.dumps(body))
+        return Call(self._places.of(url), start_of(url), headers, body)
 
     async def _read_whole(self, asking: "_Asking", number: int, exchange: Exchange) -> list[Event]:
         body = await _all_of(exchange)

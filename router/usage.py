@@ -6,7 +6,7 @@ question, that event is taken out again. No event is parsed but one that tells t
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -97,21 +97,33 @@ def told_at_end(body: bytes) -> Usage | None:
     return told({"usage": said})
 
 
+@dataclass(frozen=True, slots=True)
+class Tells:
+    """Where a stream tells its tokens: in events that hold `sign`, whose parsed data `read` reads."""
+
+    sign: bytes
+    read: Callable[[object], Usage | None]
+
+
+OPENAI = Tells(_TOLD, told)
+
+
 class Tokens:
     """The tokens of one event stream, seen as it passes in whole events. `events` are those that went by."""
 
-    __slots__ = ("_hidden", "_last", "_told", "events")
+    __slots__ = ("_hidden", "_last", "_tells", "_told", "events")
 
-    def __init__(self, *, hidden: bool) -> None:
+    def __init__(self, *, hidden: bool, tells: Tells = OPENAI) -> None:
         """`hidden` says that we asked: the event that answers is not the caller's."""
         self.events = 0
         self._hidden = hidden
+        self._tells = tells
         self._told: Usage | None = None
         self._last = b""
 
     def passing(self, events: bytes) -> bytes:
         """Take in what is ready to be sent and return what the caller is to see of it."""
-        if _TOLD not in events:
+        if self._tells.sign not in events:
             return events
         if not self._hidden:
             # Some workers tell after every token; only the last word counts, and only once.
@@ -128,13 +140,14 @@ class Tokens:
 
     def _read(self, events: bytes) -> bytes:
         # Of many events that come together the last one tells; where it begins, the blank line before it says.
-        at = events.rfind(b"\n\n", 0, events.index(_TOLD))
+        sign, read = self._tells.sign, self._tells.read
+        at = events.rfind(b"\n\n", 0, events.index(sign))
         begins = at + 2 if at >= 0 else 0
         splitter = Splitter(max_event_bytes=len(events))
         left = [events[:begins]]
         for event in (*splitter.feed(events[begins:]), *splitter.finish()):
-            said = _parsed(event.data) if _TOLD in event.data else {}
-            usage = told(said)
+            said = _parsed(event.data) if sign in event.data else {}
+            usage = read(said)
             self._told = usage or self._told
             if usage is None or said.get("choices"):
                 left.append(event.raw)

@@ -39,6 +39,8 @@ class Account:
     """The name of the model whose tokens are ours to count: the worker is this machine's."""
     usage: Usage | None = None
     tokens: Tokens | None = None
+    verbatim: str = ""
+    """The protocol in whose words the answer is, its caller's and its worker's; none for OpenAI's."""
     parts: list[tuple[str, Usage]] = field(default_factory=list)
     """The same of the parts of a stream that several workers wrote."""
 
@@ -47,6 +49,7 @@ class Account:
         answer, worker = routed.answer, routed.candidate.worker
         self.node, self.route = routed.candidate.node, str(answer.route)
         self.attempts, self.status = routed.attempts, answer.status
+        self.verbatim = answer.verbatim
         if worker:
             self.served, self.usage = routed.candidate.service.model, answer.usage
 

@@ -8,6 +8,7 @@ other body breaks off visibly.
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 from node import web
 from node.faces import Serving
@@ -25,6 +26,7 @@ from router.requests import Kind, Request
 from router.seams import Continued
 from router.trying import Routed
 from router.usage import TEXT
+from router.verbatim import HEADER as VERBATIM_HEADER
 
 # An answer up to this size is sent in one piece, with its length.
 _WHOLE_BYTES = 1024 * 1024
@@ -72,7 +74,7 @@ async def _pass_on(
                 if request.fallbacks:
                     account.model = routed.candidate.service.model
                 headers = _headers(context, routed, account, spoken.dropped)
-                whole = await _passed_on(routed, out, headers, account, voice)
+                whole = await _passed_on(routed, out, headers, account, spoken)
             if whole is not None:
                 return await _at_once(out, whole, headers, account)
         except RouterError as error:
@@ -94,12 +96,14 @@ def put(
     context: Serving, request: Request, account: Account
 ) -> AbstractAsyncContextManager[Routed]:
     """Put a request to the router; entering is the first byte of its answer."""
-    stream = continuing.of(request) if request.continues else None
+    needed = request.verbatim is not None and request.verbatim.needs
+    stream = continuing.of(request) if request.continues and not needed else None
     if stream is None:
         return context.router.answer(request)
     return Continued(
         context.router.answer,
-        request,
+        # What two workers wrote is put together in OpenAI's words.
+        replace(request, verbatim=None),
         stream,
         max_event_bytes=context.settings.router.max_event_bytes,
         spent=lambda model, usage: account.parts.append((model, usage)),
@@ -111,12 +115,14 @@ async def _passed_on(
     out: Outgoing,
     headers: dict[str, str],
     account: Account,
-    voice: Voice | None,
+    spoken: Spoken,
 ) -> bytes | None:
     """Pass on an answer as it comes, or return it where it is short: then its worker need not wait for its reader."""
     answer = routed.answer
-    if voice is not None:
-        return await _voiced(routed, out, headers, account, voice)
+    if answer.verbatim and not answer.streamed and spoken.framed:
+        return await _framed(answer, out, spoken.framed)
+    if spoken.voice is not None and not answer.verbatim:
+        return await _voiced(routed, out, headers, account, spoken.voice)
     if not answer.streamed:
         if out.begun:
             raise AnswerBroken("the worker does not stream, and the wait for it was long")
@@ -139,6 +145,16 @@ async def _passed_on(
     async for chunk in answer.rest:
         await out.send(chunk)
     await out.end()
+    return None
+
+
+async def _framed(answer: Answer, out: Outgoing, framed: Callable[[bytes], bytes]) -> bytes | None:
+    body = await read_whole(answer, MAX_WHOLE_BYTES)
+    if body is None:
+        raise WorkerFailed(f"the answer has more than {MAX_WHOLE_BYTES:,} bytes")
+    if not out.begun:
+        return framed(body)
+    await out.end(framed(body))
     return None
 
 
@@ -190,7 +206,8 @@ async def _break_off(
     out: Outgoing, refused: Refusal, account: Account, voice: Voice | None
 ) -> None:
     account.status = refused.status
-    said = voice.broken(refused) if voice else refused.event()
+    # Another node tells its caller itself, in the caller's words.
+    said = voice.broken(refused) if voice else b"" if account.verbatim else refused.event()
     if out.streamed and said:
         await out.end(said)
     else:
@@ -224,13 +241,15 @@ def _headers(
         "x-modelvine-route": account.route,
         "x-modelvine-attempts": str(account.attempts),
     }
-    if dropped:
+    if dropped and not answer.verbatim:
         # What the worker has no word for comes after what the face has none for.
         headers[DROPPED_HEADER] = ", ".join(
             filter(None, (*dropped, answer.headers.get(DROPPED_HEADER)))
         )
     if account.to_peer and worker:
         headers[HEADER] = written(context.load_of(worker))
+    if account.to_peer and answer.verbatim:
+        headers[VERBATIM_HEADER] = answer.verbatim
     return headers
 
 

@@ -12,16 +12,40 @@ from router import hearing
 from router.errors import AnswerBroken, WorkerFailed
 from router.hearing import Heard
 from router.requests import Request
+from router.rpc import carried
+from router.sse import EventTooLarge, Splitter
 from router.trying import Routed
+from router.usage import Usage
 
 
 class Told:
-    """An answer that has begun; read it once, in one of the two ways."""
+    """An answer that has begun; read it once, in one of the three ways."""
 
     def __init__(self, routed: Routed, account: Account, *, max_event_bytes: int) -> None:
         self.routed = routed
         self._account = account
         self._max_event_bytes = max_event_bytes
+
+    @property
+    def verbatim(self) -> str:
+        """The protocol in whose words the answer is, those of the request; none for OpenAI's, which `events` hears."""
+        return self.routed.answer.verbatim
+
+    async def messages(self) -> AsyncIterator[bytes | Usage]:
+        """Return the messages of a stream in the words of its request as they come, then what it took; raise a `RouterError`."""
+        answer, passage = self.routed.answer, Passage(self.routed, self._account)
+        splitter = Splitter(max_event_bytes=self._max_event_bytes)
+        if not answer.streamed:
+            raise WorkerFailed("the answer is in one piece where a stream was asked for")
+        try:
+            for event in splitter.feed(passage.first(answer.first)):
+                yield carried.read(event.data)
+            async for chunk in answer.rest:
+                self._account.sent += len(chunk)
+                for event in splitter.feed(passage.take(chunk)):
+                    yield carried.read(event.data)
+        except EventTooLarge as error:
+            raise WorkerFailed(str(error)) from error
 
     async def events(self) -> AsyncIterator[list[Heard]]:
         """Hear a chat or a completion as it comes, streamed or not; raise a `RouterError`.

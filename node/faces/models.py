@@ -98,7 +98,7 @@ def _entry(name: str, offers: Sequence[Offer]) -> dict[str, Any]:
     of_first = min(o.service for o in offers if o.service.project == first)
     # The longest: who is asked for more than the others can read is chosen accordingly.
     context = max(offer.service.context for offer in offers)
-    known = reduce(or_, (offer.service.abilities for offer in offers))
+    known = abilities(reduce(or_, (offer.service.abilities for offer in offers)))
     return {
         "id": name,
         "object": "model",
@@ -112,5 +112,5 @@ def _entry(name: str, offers: Sequence[Offer]) -> dict[str, Any]:
         "nodes": len({offer.node for offer in offers}),
         **({"context_length": context} if context else {}),
         # What some of them take, for requests find their way to those.
-        **({"architecture": abilities(known)} if known else {}),
+        **({"architecture": known} if known else {}),
     }

@@ -22,6 +22,8 @@ from router import bodies, trace, via
 from router.dialects.peer import READY, WAIT_HEADER
 from router.errors import AnswerBroken
 from router.requests import ANYWHERE, NAMED_BY, STORES, Kind, Pin, Request
+from router.verbatim import HEADER as VERBATIM_HEADER
+from router.verbatim import Verbatim, split
 
 LLAMA_STACK = "/v1/openai/v1"
 PREFIXES = ("/v1", LLAMA_STACK)
@@ -115,8 +117,11 @@ async def read_request(
     body = await read_body(
         http, limit=settings.max_body_bytes, idle=settings.idle_timeout, rate=rate
     )
+    said: Verbatim | None = None
+    if own_only and (header := http.headers.get(VERBATIM_HEADER)):
+        body, said = split(header, body)
     content_type = content_type_of(http, body)
-    return request_of(context, http, kind, body, content_type, own_only=own_only)
+    return request_of(context, http, kind, body, content_type, own_only=own_only, verbatim=said)
 
 
 def request_of(
@@ -127,8 +132,12 @@ def request_of(
     content_type: str = "application/json",
     *,
     own_only: bool = False,
+    verbatim: Verbatim | None = None,
 ) -> Request:
-    """Return what a body in OpenAI's form asks, with what the headers say; raise what `bodies.read` does."""
+    """Return what a body in OpenAI's form asks, with what the headers say; raise what `bodies.read` does.
+
+    `verbatim` is the same in the caller's own words, where they are others.
+    """
     asked = bodies.read(body, content_type, named_by=NAMED_BY.get(kind, ""))
     if asked.names:
         body = bodies.with_one_model(asked)
@@ -149,6 +158,7 @@ def request_of(
         # Whoever the caller asked takes the stream up, so nobody else has to.
         continues=http.headers.get(CONTINUE) == "1" and HOP not in http.headers,
         fallbacks=asked.names[1:],
+        verbatim=verbatim,
         passed=passed(http, context.peer),
     )
 

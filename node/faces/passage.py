@@ -18,7 +18,7 @@ class Passage:
     def __init__(self, routed: Routed, account: Account) -> None:
         self._held = WholeEvents()
         self._tally = routed.tally
-        self._tokens = Tokens(hidden=routed.answer.hides_usage)
+        self._tokens = Tokens(hidden=routed.answer.hides_usage, tells=routed.answer.tells)
         if routed.tally and account.kind in TEXT:
             account.tokens = self._tokens
 

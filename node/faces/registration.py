@@ -14,7 +14,7 @@ from node.faces.reading import lowered, number_of, text_of
 from node.faces.worker_options import abilities_in, capacity_of, headers_of, load_of, template_of
 from registry.records import ModelType, Service
 from registry.wire import MAX_CONTEXT, MAX_NAME_BYTES, is_name
-from router import dialects, worker_headers
+from router import dialects, verbatim, worker_headers
 from router.errors import WorkerFailed
 from router.premises import Premises
 from router.workers import Worker
@@ -66,10 +66,12 @@ def read_worker(project: str, given: Mapping[str, Any], premises: Premises) -> W
         known = ", ".join(f"{int(t)} ({t.name.lower()})" for t in ModelType)
         raise WrongParameter(f"unknown model type {kind}; there are: {known}", param="type")
     scheme, checked = _checked_api(api, premises)
+    dialect = _dialect(text_of(given, "dialect"), scheme)
+    abilities = abilities_in(given) | verbatim.bit(dialect)
     worker = Worker(
-        service=Service(project, model, cid, _TYPES[kind], _context(given), abilities_in(given)),
+        service=Service(project, model, cid, _TYPES[kind], _context(given), abilities),
         api=checked,
-        dialect=_dialect(text_of(given, "dialect"), scheme),
+        dialect=dialect,
         model=_name(text_of(given, "worker_model"), "worker_model"),
         capacity=capacity_of(given),
         load=load_of(given),

@@ -5,7 +5,7 @@ the same for all faces: choice, attempts, streams that break off, accounts.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,12 +51,14 @@ class Voice(Protocol):
 class Spoken:
     """A request, and the voice in which its answer is said; OpenAI's own words where there is none.
 
-    `dropped` names the caller's parameters that have no effect, for lack of a word in OpenAI's form.
+    `dropped` names the caller's parameters that have no effect, for lack of a word in OpenAI's form. `framed` makes the caller's
+    answer of one in one piece from a worker who speaks the caller's protocol, where there is something around it.
     """
 
     request: Request
     voice: Voice | None = None
     dropped: tuple[str, ...] = ()
+    framed: Callable[[bytes], bytes] | None = None
 
 
 class TextVoice(ABC):

@@ -21,7 +21,7 @@ from router.candidates import Candidate
 from router.described import Described
 from router.errors import AnswerBroken, WorkerFailed
 from router.requests import Request
-from router.usage import Usage
+from router.usage import OPENAI, Tells, Usage
 from router.workers import Worker
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class Answer:
     answer has been left, `broken` holds that error too. `headers` are the worker's own that callers may see, lower-case
     names. `load` is what another node said of the worker that answered. `usage` is what a whole answer tells of its
     tokens; `hides_usage` says that we asked for those of a stream, so that the event which tells them is not for its caller.
+    `verbatim` names the protocol whose words it is in, those of the request's `verbatim`; none are OpenAI's. `tells` says where a
+    stream tells its tokens.
     """
 
     status: int
@@ -57,6 +59,8 @@ class Answer:
     load: Load | None = None
     usage: Usage | None = None
     hides_usage: bool = False
+    verbatim: str = ""
+    tells: Tells = OPENAI
 
     @property
     def streamed(self) -> bool:

@@ -10,11 +10,13 @@ from uuid import uuid4
 
 import orjson
 
+from router.bodies import splice_model
 from router.canonical import Asked
-from router.described import Described
+from router.described import Described, count_of
 from router.errors import WorkerFailed, WorkerUnable
 from router.glancing import glance
 from router.links import Links
+from router.passing import Passing
 from router.recognising import Sighting
 from router.rendering import Event, Reason, ToolCall
 from router.requests import Kind
@@ -246,6 +248,21 @@ def _usage(said: Mapping[str, object]) -> Usage | None:
     return None
 
 
+def _addressed(body: bytes, worker: Worker) -> bytes:
+    return splice_model(body, worker.own_model)
+
+
+def _took(asked: bytes, body: bytes, _: Callable[[str], str]) -> Usage | None:
+    """Read what an answer took that is passed on as it is; raise a `WorkerError` where it is none."""
+    said = _success(body)
+    given, wanted = len(_candidates(said)), count_of(orjson.loads(asked).get("n_completions"))
+    if given < wanted:
+        raise WorkerUnable(f"the worker gave {given} of {wanted} texts", param="n")
+    return _usage(said)
+
+
+PASSING = Passing(calls=frozenset({"inference"}), addressed=_addressed, whole=_took)
+
 WORDS = Words(
     name="Llama Stack",
     kinds=frozenset({Kind.CHAT}),
@@ -253,4 +270,5 @@ WORDS = Words(
     paths=("inference",),
     part=part,
     whole=whole,
+    passing=PASSING,
 )

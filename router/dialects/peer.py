@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import orjson
 
-from router import readiness, reports
+from router import readiness, reports, verbatim
 from router.candidates import Candidate
 from router.connections import start_of
 from router.described import Described
@@ -33,9 +33,11 @@ from router.exchange import (
     refusal,
 )
 from router.links import Links
+from router.passing import headers_of as headers_in_words
 from router.requests import Kind, Request
 from router.sse import SILENT_BYTES, Opening
 from router.usage import TEXT
+from router.verbatim import Verbatim, takes
 from router.workers import Worker
 
 HOP_HEADER = "x-modelvine-hop"
@@ -63,9 +65,16 @@ class Peer:
         headers[CID_HEADER] = candidate.service.cid
         if request.waits:
             headers[WAIT_HEADER] = READY if request.holds else "1"
+        body, said = request.body, request.verbatim
+        if said and takes(said, candidate.service):
+            if len(body) + len(said.body) <= self._links.settings.max_body_bytes:
+                headers[verbatim.HEADER] = verbatim.written(said)
+                body += said.body
+            elif said.needs:
+                raise WorkerUnable("the request is too long for its own words", param=said.needs)
         async with self._links.to(candidate.node) as link:
             start = start_of(link.base.with_path(f"/v1/{request.kind.value}"))
-            call = Call(link.place, start, headers, request.body)
+            call = Call(link.place, start, headers, body)
 
             async def read(exchange: Exchange) -> Answer:
                 if not 200 <= exchange.status <= 299:
@@ -75,6 +84,9 @@ class Peer:
                 else:
                     answer = await read_plain(exchange, link.route)
                 answer.load = reports.read(exchange.header(reports.HEADER))
+                if spoken := _words(exchange, said):
+                    answer.verbatim = spoken
+                    answer.headers = {**answer.headers, **headers_in_words(exchange)}
                 return answer
 
             async with Sending(call, self._links.settings, link.deadlines, read) as answer:
@@ -91,6 +103,14 @@ class Peer:
     async def describe(self, worker: Worker) -> Described | None:  # noqa: ARG002
         """What a peer's models are, its record says."""
         return Described()
+
+
+def _words(exchange: Exchange, said: Verbatim | None) -> str:
+    """Return the protocol in whose words an answer is; raise `WorkerFailed` where its caller has others."""
+    spoken = exchange.header(verbatim.HEADER)
+    if spoken and (said is None or spoken != said.protocol):
+        raise WorkerFailed("the node that was asked answers in words of another protocol")
+    return spoken
 
 
 def create(links: Links) -> Peer:

@@ -13,7 +13,10 @@ from typing import Any
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
+
+from router.errors import WorkerFailed
 
 PROTOS = Path(__file__).parent / "protos"
 COMPILED = PROTOS / "descriptors.binpb"
@@ -45,6 +48,16 @@ def methods_of(service: str) -> Mapping[str, Method]:
 def message_class(name: str) -> Any:
     """Return the class of a message by its full name, such as `backend.Message`."""
     return GetMessageClass(_pool().FindMessageTypeByName(name))
+
+
+def parsed(kind: Any, body: bytes) -> Any:
+    """Return a message of a class without what that does not know; raise `WorkerFailed` for none."""
+    try:
+        message = kind.FromString(body)
+    except DecodeError as error:
+        raise WorkerFailed("what came is no message of its protocol") from error
+    message.DiscardUnknownFields()
+    return message
 
 
 @cache

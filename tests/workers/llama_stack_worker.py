@@ -86,8 +86,9 @@ class LlamaStackWorker(Stub[Faults]):
         return f"unknown field {', '.join(sorted(unknown))}" if unknown else ""
 
     def _last(self) -> dict[str, object]:
-        ends: dict[str, object] = {"id": "m", "eot": True, "is_complete": True}
-        ends["finish_reason"] = self.faults.finish
+        finish = self.faults.finish
+        ends: dict[str, object] = {"id": "m", "is_complete": True, "finish_reason": finish}
+        ends["eot"] = finish != "max-length"
         return ends | ({"tool_call": orjson.loads(self.faults.tool)} if self.faults.tool else {})
 
     def _usage(self, number: int) -> dict[str, object]:

@@ -133,7 +133,9 @@ class TgiWorker:
             said = _tokens(str(asked["inputs"]))
         body = b"" if faults.empty else orjson.dumps(said)
         return web.Response(
-            body=body, content_type="application/json", headers={"x-prompt-tokens": "5"}
+            body=body,
+            content_type="application/json",
+            headers={"x-prompt-tokens": "5", "x-generated-tokens": str(len(self.words))},
         )
 
     def _text(self, asked: dict[str, object]) -> dict[str, object]:
@@ -245,7 +247,7 @@ def _objection(path: str, asked: dict[str, object]) -> str:
     return next(
         words
         for wrong, words in (
-            (limit is None or limit < 1, "`max_new_tokens` must be strictly positive"),
+            (limit is not None and limit < 1, "`max_new_tokens` must be strictly positive"),
             (top_p is not None and not 0 < top_p < 1, "`top_p` must be > 0.0 and < 1.0"),
             (
                 not chat and temperature is not None and temperature <= 0,

@@ -11,7 +11,7 @@ from node import web
 from node.faces import Serving
 from node.faces.answering import answer
 from node.faces.errors import Refusal
-from node.faces.llama_stack.words import body_of, dropped_of
+from node.faces.llama_stack.words import body_of, dropped_of, of_the_specification
 from node.faces.openai import request_of
 from node.faces.reading import read_fields
 from node.faces.voice import EVENT_STREAM, Spoken, TextVoice
@@ -21,6 +21,7 @@ from router.logprobs import Token
 from router.rendering import Delta, End, Reason
 from router.requests import Kind
 from router.usage import Usage
+from router.verbatim import LLAMA_STACK, Verbatim
 
 _NOBODY = "501 `no_provider`"
 
@@ -80,7 +81,8 @@ def _asking(context: Serving) -> web.Handler:
             accepts = EVENT_STREAM in http.headers.get("accept", "")
             streams = given.get("stream") is True or (accepts and "stream" not in given)
             body = written(body_of(given, streams=streams))
-            request = request_of(context, http, Kind.CHAT, body)
+            own = None if streams else _verbatim(given)
+            request = request_of(context, http, Kind.CHAT, body, verbatim=own)
             limit = context.settings.router.max_event_bytes
             voice = Voice(http.id, request.model, streams=streams, max_event_bytes=limit)
             return Spoken(request, voice, dropped_of(given))
@@ -88,6 +90,14 @@ def _asking(context: Serving) -> web.Handler:
         return await answer(context, http, Kind.CHAT, ask)
 
     return handle
+
+
+def _verbatim(given: Mapping[str, object]) -> Verbatim | None:
+    """Return a request as it was said, where any worker of the protocol understands it."""
+    if not of_the_specification(given):
+        return None
+    said = {name: value for name, value in given.items() if name != "stream"}
+    return Verbatim(LLAMA_STACK, "inference", written(said))
 
 
 async def _nobody(http: web.Request) -> web.Answer:

@@ -17,6 +17,7 @@ MAX_MESSAGES = 10_000
 _MAX_NAMED = 32
 _LONGEST_NAME = 64
 # A message of a model has no role: it is told by what it has instead.
+_OF_A_CALLER = frozenset({"role", "text", "attachments", "metadata"})
 _OF_A_MODEL = frozenset({"id", "tokens", "tool_call", "eot", "is_complete", "finish_reason"})
 
 
@@ -36,6 +37,18 @@ def body_of(given: Mapping[str, object], *, streams: bool) -> dict[str, object]:
         # The last piece tells what it took.
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     return body
+
+
+def of_the_specification(given: Mapping[str, object]) -> bool:
+    """Say whether a request that was read asks for an answer in one piece, in the specification's words alone.
+
+    A worker may refuse others, which are understood here.
+    """
+    messages = given.get("messages")
+    named = set(given) - {"stream"} <= FIELDS and set(_options(given)) <= {*OPTIONS, "logprobs"}
+    known = _OF_A_CALLER | _OF_A_MODEL
+    listed = messages if isinstance(messages, list) else []
+    return named and all(isinstance(one, dict) and set(one) <= known for one in listed)
 
 
 def dropped_of(given: Mapping[str, object]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from node.faces.errors import KNOWN, refusal
 from node.settings import FacesSettings
 from router import bodies, trace, via
 from router.requests import Kind, Request
+from router.verbatim import Verbatim
 
 log = logging.getLogger("modelvine.rpc")
 
@@ -93,8 +94,12 @@ def request_of(
     kind: Kind,
     fields: Mapping[str, object],
     said: Mapping[str, str],
+    verbatim: Verbatim | None = None,
 ) -> Request:
-    """Return a request with OpenAI's body for what an RPC asks; `said` is its metadata. Raise what `bodies.read` does."""
+    """Return a request with OpenAI's body for what an RPC asks; `said` is its metadata. Raise what `bodies.read` does.
+
+    `verbatim` is the same in the caller's own words.
+    """
     body = orjson.dumps(fields)
     asked = bodies.read(body, "application/json")
     passed = trace.carried(said)
@@ -106,5 +111,6 @@ def request_of(
         body=body,
         content_type="application/json",
         stream=asked.stream,
+        verbatim=verbatim,
         passed=passed,
     )

@@ -15,11 +15,13 @@ from node.faces.asking import asking
 from node.faces.keys import Keys
 from node.faces.rpc import Handlers, request_of
 from router import hearing
-from router.errors import BadRequest, UnknownModel, WorkerUnable
+from router.errors import BadRequest, UnknownModel, WorkerFailed, WorkerUnable
 from router.hearing import Failure, Heard
-from router.requests import Kind
-from router.rpc.messages import REMOTELLM, methods_of
+from router.requests import Kind, Request
+from router.rpc.messages import REMOTELLM, methods_of, parsed
 from router.rpc.serving import Refused, metadata_of
+from router.verbatim import REMOTELLM as REMOTELLM_WORDS
+from router.verbatim import Verbatim
 
 SERVICE = REMOTELLM
 
@@ -64,14 +66,14 @@ class _Face:
 
         async def one(prompt: str) -> Any:
             async with turn:
-                return _told(model, await self._text(model, prompt, stops, said))
+                return await self._text(model, prompt, stops, said)
 
         try:
             async with asyncio.TaskGroup() as group:
                 texts = [group.create_task(one(prompt)) for prompt in asked.prompts]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
-        return _GENERATE.told(generations=[{"generations": [text.result()]} for text in texts])
+        return _GENERATE.told(generations=[text.result() for text in texts])
 
     async def llm_type(self, asked: Any, call: Any) -> Any:
         said = metadata_of(call)
@@ -109,22 +111,35 @@ class _Face:
 
     async def _text(
         self, model: str, prompt: str, stops: list[str], said: Mapping[str, str]
-    ) -> list[Heard]:
+    ) -> Any:
+        """Return the texts for one prompt: one, but from workers of the protocol, whose own they are."""
         fields: dict[str, object] = {"model": model, "max_tokens": MAX_TOKENS}
+        own = None
         if stops:
+            # Servers of the protocol go on beyond them.
             fields["stop"] = stops
+        else:
+            words = _GENERATE.asked(prompts=[prompt]).SerializeToString()
+            own = Verbatim(REMOTELLM_WORDS, _GENERATE.name, words)
+        fields_of_text = {**fields, "prompt": prompt}
+        request = request_of(self._context, Kind.COMPLETION, fields_of_text, said, own)
         try:
-            return await self._heard(Kind.COMPLETION, {**fields, "prompt": prompt}, said)
+            return await self._told(model, request)
         except WorkerUnable:
             # Nobody goes on with a text: then it is a message.
             messages = [{"role": "user", "content": prompt}]
-            return await self._heard(Kind.CHAT, {**fields, "messages": messages}, said)
+            chat = request_of(self._context, Kind.CHAT, {**fields, "messages": messages}, said)
+            return await self._told(model, chat)
 
-    async def _heard(
-        self, kind: Kind, fields: Mapping[str, object], said: Mapping[str, str]
-    ) -> list[Heard]:
-        async with asking(self._context, request_of(self._context, kind, fields, said)) as told:
-            return [event async for events in told.events() for event in events]
+    async def _told(self, model: str, request: Request) -> Any:
+        async with asking(self._context, request) as told:
+            if told.verbatim:
+                reply = parsed(_GENERATE.told, await told.body())
+                if len(reply.generations) != 1:
+                    raise WorkerFailed("the answer has no texts")
+                return reply.generations[0]
+            heard = [event async for events in told.events() for event in events]
+        return {"generations": [_written(model, heard)]}
 
     def _model(self, api_key: str, said: Mapping[str, str]) -> str:
         """Return which model is meant; raise `Refused` for a key that is none, or when nothing names a model."""
@@ -140,7 +155,7 @@ class _Face:
         return model
 
 
-def _told(model: str, heard: Iterable[Heard]) -> dict[str, str]:
+def _written(model: str, heard: Iterable[Heard]) -> dict[str, str]:
     heard = list(heard)
     if heard and isinstance(heard[-1], Failure):
         raise Refused("INTERNAL", heard[-1].message)

@@ -29,6 +29,7 @@ from node.faces.voice import Spoken
 from router.bodies import written
 from router.errors import BadRequest, WorkerUnable
 from router.requests import Kind
+from router.verbatim import TGI, Verbatim
 
 PREFIX = "/tgi"
 
@@ -105,10 +106,14 @@ class _Asking:
             said: dict[str, object] = {"model": self.model, **wanted.fields}
             if streamed:
                 said |= {"stream": True, "stream_options": {"include_usage": True}}
-            request = request_of(self.context, self.http, Kind.COMPLETION, written(said))
+            call = "generate_stream" if streamed else "generate"
+            own = Verbatim(TGI, call, written(given), wanted.needs)
+            request = request_of(
+                self.context, self.http, Kind.COMPLETION, written(said), verbatim=own
+            )
             limit = self.context.settings.router.max_event_bytes
             voice = Text(wanted, streams=streamed, listed=listed, max_event_bytes=limit)
-            return Spoken(request, voice)
+            return Spoken(request, voice, framed=_listed if listed else None)
 
         return answer(self.context, self.http, Kind.COMPLETION, ask, refuse=refusing.refuse)
 
@@ -193,6 +198,10 @@ def _meant(tail: str) -> tuple[str, str]:
     if not project or not name:
         raise UnknownPath(f"ask under {PREFIX}/PROJECT/MODEL")
     return model, path
+
+
+def _listed(answer: bytes) -> bytes:
+    return b"[" + answer + b"]"
 
 
 def _streams(given: Mapping[str, object]) -> bool:

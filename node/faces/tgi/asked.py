@@ -20,21 +20,22 @@ MAX_STOPS = 4
 """Stop strings of one request."""
 
 MAX_BEST_OF = 1
-"""Texts from which the best is chosen: which one that is, OpenAI's form does not tell."""
+"""Texts from which the best is chosen by workers of other protocols: which one that is, OpenAI's form does not tell."""
 
 MAX_LIKELIEST = 5
 """Tokens that are told for one place in a text, besides the one that was drawn."""
 
 _MOST_TOKENS = 2**31 - 1
 _MOST_SEED = 2**63 - 1
-_UNSUPPORTED = ("decoder_input_details", "watermark")
+_TGIS_OWN = ("decoder_input_details", "watermark")
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request for a text. `fields` are OpenAI's for a completion, but for the model and whether it streams.
 
-    `likeliest` is how many tokens are told for each place in the text, besides the one that was drawn.
+    `likeliest` is how many tokens are told for each place in the text, besides the one that was drawn. `needs` names a
+    parameter that workers of TGI's own protocol alone know.
     """
 
     inputs: str
@@ -44,6 +45,7 @@ class Asked:
     full_text: bool
     details: bool
     likeliest: int
+    needs: str = ""
 
 
 def read(given: Mapping[str, object]) -> Asked:
@@ -54,7 +56,6 @@ def read(given: Mapping[str, object]) -> Asked:
         parameters = {}
     if not isinstance(parameters, dict):
         raise BadRequest("`parameters` must be an object", param="parameters")
-    _check_support(parameters)
     limit = whole(parameters, "max_new_tokens", 1, _MOST_TOKENS)
     stop, seed = _stop(parameters), whole(parameters, "seed", 0, 2**64 - 1)
     sampling, sampled = _sampling(parameters)
@@ -76,6 +77,7 @@ def read(given: Mapping[str, object]) -> Asked:
         # The specification's default is true.
         details=details is not False,
         likeliest=likeliest,
+        needs=_needs(parameters),
     )
 
 
@@ -113,16 +115,19 @@ def _schema(schema: Mapping[str, object]) -> dict[str, object]:
     return {"response_format": {"type": "json_schema", "json_schema": named}}
 
 
-def _check_support(parameters: Mapping[str, object]) -> None:
-    """Refuse what a server may be set up without, and what this one has no way to do."""
-    best_of = whole(parameters, "best_of", 1, _MOST_TOKENS) or 1
-    if best_of > MAX_BEST_OF:
-        raise BadRequest(f"`best_of` is at most {MAX_BEST_OF} here", param="best_of")
-    for name in _UNSUPPORTED:
-        if flag(parameters, name):
-            raise BadRequest(f"`{name}` is not supported here", param=name)
-    if parameters.get("adapter_id") is not None:
-        raise BadRequest("an adapter is a model of its own name here", param="adapter_id")
+def _needs(parameters: Mapping[str, object]) -> str:
+    """Name what OpenAI's form has no word for, nothing where it has all; raise `BadRequest` for what is none of TGI's."""
+    wanted = [name for name in _TGIS_OWN if flag(parameters, name)]
+    if (whole(parameters, "best_of", 1, _MOST_TOKENS) or 1) > MAX_BEST_OF:
+        wanted.append("best_of")
+    match parameters.get("adapter_id"):
+        case None:
+            pass
+        case str():
+            wanted.append("adapter_id")
+        case _:
+            raise BadRequest("`adapter_id` must be a text", param="adapter_id")
+    return wanted[0] if wanted else ""
 
 
 def _likeliest(parameters: Mapping[str, object]) -> int:

@@ -6,20 +6,22 @@ other, their health included.
 """
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from router.candidates import Candidate
 from router.described import Described, Offered
 from router.dialects import Answer
-from router.dialects.localai_grpc.backend import Backend
+from router.dialects.localai_grpc.backend import Backend, Errand
 from router.dialects.localai_grpc.loading import context_of, options
 from router.dialects.localai_grpc.others import SERVED, Others
 from router.dialects.localai_grpc.texts import WORDS, Texts
+from router.dialects.localai_grpc.verbatim import CALLS, Own, Untold
 from router.errors import WorkerFailed
 from router.figures import Told
 from router.links import Links
 from router.recognising import Sighting
-from router.requests import Request
+from router.requests import Kind, Request
+from router.verbatim import Verbatim
 from router.workers import Worker
 
 __all__ = ["ENDPOINTS", "WORDS", "LocalAIGrpc", "check", "create"]
@@ -52,6 +54,7 @@ class LocalAIGrpc:
     def __init__(self, links: Links) -> None:
         self._backend = Backend(links)
         self._texts = Texts(self._backend)
+        self._own = Own(self._backend)
         self._others = Others(self._backend)
 
     @asynccontextmanager
@@ -65,8 +68,24 @@ class LocalAIGrpc:
             if request.kind in SERVED:
                 yield await self._others.answer(request, name, errand)
                 return
-            async with self._texts.answer(request, name, errand) as answer:
-                yield answer
+            async with AsyncExitStack() as open_:
+                yield await self._begun(request, name, errand, open_)
+
+    async def _begun(
+        self, request: Request, name: str, errand: Errand, open_: AsyncExitStack
+    ) -> Answer:
+        if (said := self._passed(request, errand.worker)) is not None:
+            with suppress(Untold):
+                return await open_.enter_async_context(self._own.answer(said, errand))
+        return await open_.enter_async_context(self._texts.answer(request, name, errand))
+
+    def _passed(self, request: Request, worker: Worker) -> Verbatim | None:
+        """Return the caller's own words where they can be passed on: chats only to a backend whose template works."""
+        said = request.verbatim
+        if said is None or said.protocol != worker.dialect or said.call not in CALLS:
+            return None
+        works = request.kind is not Kind.CHAT or self._texts.template_works(worker)
+        return said if works else None
 
     async def alive(self, worker: Worker) -> bool:
         """Ask for its health; many answer that only between two texts."""

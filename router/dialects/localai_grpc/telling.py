@@ -28,7 +28,7 @@ class Replies:
         self._choice = choice
         self._limit = body.get("Tokens")
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._tokens = _Tokens()
+        self._tokens = Tokens()
         self._prompt = 0
         self._guess: int | None = None
         self._texts: list[str] = []
@@ -95,7 +95,7 @@ def _check_json(text: str) -> None:
         raise WorkerFailed("the worker's answer is not the JSON that was asked for") from error
 
 
-class _Tokens:
+class Tokens:
     """How many tokens were written, told so far by some backends and of each reply by others."""
 
     def __init__(self) -> None:
@@ -105,6 +105,7 @@ class _Tokens:
         self._rising = True
 
     def heard(self, tokens: int) -> None:
+        """Take in what one reply tells."""
         if tokens <= 0:
             return
         self._rising = self._rising and tokens >= self._last
@@ -112,6 +113,7 @@ class _Tokens:
 
     @property
     def count(self) -> int:
+        """How many there were so far, 0 where nothing is told."""
         # Sums so far never fall, and are never less than the number of times they were told.
         sums = self._rising and self._last >= self._told
         return self._last if sums else self._sum

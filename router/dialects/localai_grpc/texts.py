@@ -135,7 +135,7 @@ class Texts:
         worker, said, loading = asking.errand.worker, asking.errand.said, self._backend.loading
         asked, body = asking.asked, asking.orders.bodies[number]
         await loading.at_first(worker, said)
-        own = words.templated(body) and self._template_works(worker)
+        own = words.templated(body) and self.template_works(worker)
         if words.templated(body) and not own:
             asked, body = words.rendered_here(asked, body, worker.template)
         mended = False
@@ -154,7 +154,8 @@ class Texts:
                     self._template_failed(worker)
                 return told
 
-    def _template_works(self, worker: Worker) -> bool:
+    def template_works(self, worker: Worker) -> bool:
+        """Say whether a backend is to make one text of a chat by its own template."""
         if worker.template not in ("", "worker"):
             return False
         since = self._failing.get(worker.api)

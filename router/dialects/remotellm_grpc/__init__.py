@@ -24,11 +24,13 @@ from router.rendering import DROPPED_HEADER
 from router.rendering import guts as rendered_guts
 from router.rendering import tokenize as rendered_tokens
 from router.requests import Kind, Request
+from router.rpc import carried
 from router.rpc.channels import Channels
 from router.rpc.failures import RpcFailed, cleaned
-from router.rpc.messages import REMOTELLM, methods_of
+from router.rpc.messages import REMOTELLM, methods_of, parsed
 from router.rpc.metadata import metadata_to
 from router.translating import at_once, form_of
+from router.verbatim import Verbatim
 from router.wording import checked, refuse
 from router.workers import Worker
 
@@ -67,6 +69,8 @@ class RemoteLlmGrpc:
                 yield await self._tokens(request, worker)
             case Kind.GUTS:
                 yield await self._guts(request, worker)
+            case _ if (said := request.verbatim) and said.protocol == worker.dialect:
+                yield await self._verbatim(request, said, worker)
             case _:
                 yield await self._text(request, worker, candidate.service.model)
 
@@ -115,6 +119,19 @@ class RemoteLlmGrpc:
         told = await self._channels.glance(worker.api, method, asked, said)
         return None if told is None else str(told.llm_type)
 
+    async def _verbatim(self, request: Request, said: Verbatim, worker: Worker) -> Answer:
+        """Pass on one prompt of a caller who speaks the protocol too; all that is changed is the key."""
+        if said.call != GENERATE:
+            raise WorkerFailed(f"{said.call} is not passed on as it is")
+        message = parsed(_METHODS[GENERATE].asked, said.body)
+        reply = await self._send(worker, request, GENERATE, message)
+        if len(reply.generations) != len(message.prompts):
+            raise telling.no_text()
+        body = reply.SerializeToString()
+        answer = Answer(200, carried.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
+        answer.verbatim, answer.usage = said.protocol, telling.spent(message, reply)
+        return answer
+
     async def _text(self, request: Request, worker: Worker, name: str) -> Answer:
         asked, orders = WORDS.read(request, worker)
         reply = await self._ask(worker, request, GENERATE, orders.bodies[0])
@@ -147,11 +164,13 @@ class RemoteLlmGrpc:
     async def _ask(
         self, worker: Worker, request: Request, name: str, fields: Mapping[str, object]
     ) -> Any:
-        method = _METHODS[name]
+        return await self._send(worker, request, name, _METHODS[name].asked(**fields))
+
+    async def _send(self, worker: Worker, request: Request, name: str, message: Any) -> Any:
         said = dict(metadata_to(worker, request))
-        message = method.asked(api_key=said.pop(KEY, ""), **fields)
+        message.api_key = said.pop(KEY, "")
         try:
-            return await self._channels.ask(worker.api, method, message, said)
+            return await self._channels.ask(worker.api, _METHODS[name], message, said)
         except RpcFailed as failed:
             raise failed.as_error(name) from failed
 

@@ -7,6 +7,7 @@ import orjson
 
 from router.canonical import Asked
 from router.errors import WorkerFailed
+from router.fitness import USUAL_BYTES
 from router.rendering import Event, Reason
 from router.rendering.guts import Next, Token
 from router.saying import Said, in_one_piece
@@ -18,8 +19,7 @@ _REASONS: Mapping[object, Reason] = {"length": "length", "content_filter": "cont
 def texts(asked: Asked, reply: Any) -> list[Event]:
     """Return the events of all choices: one of each list, for each has the alternatives to one prompt."""
     if len(reply.generations) != asked.choices:
-        # Nothing at all is what the worker says to a key that it does not know.
-        raise WorkerFailed("the worker gave no text: it may want another key")
+        raise no_text()
     events: list[Event] = []
     for choice, alternatives in enumerate(reply.generations):
         if not alternatives.generations:
@@ -30,6 +30,22 @@ def texts(asked: Asked, reply: Any) -> list[Event]:
         said = Said(text=first.text, reason=reason, usage=_usage(info), over=True)
         events += in_one_piece(asked, choice, said)
     return events
+
+
+def no_text() -> WorkerFailed:
+    """Return the failure of a worker that says nothing at all: so it answers a key that it does not know."""
+    return WorkerFailed("the worker gave no text: it may want another key")
+
+
+def spent(message: Any, reply: Any) -> Usage:
+    """Return what the texts took, as far as anything tells; the alternatives to a prompt are told of with the first."""
+    first = [one.generations[0] for one in reply.generations if one.generations]
+    known = [usage for one in first if (usage := _usage(_info(one.generation_info)))]
+    if first and len(known) == len(first):
+        return sum(known[1:], start=known[0])
+    written = sum(len(text.text.encode()) for one in reply.generations for text in one.generations)
+    asked = sum(len(prompt.encode()) for prompt in message.prompts)
+    return Usage(-(-asked // USUAL_BYTES), -(-written // USUAL_BYTES), estimated=True)
 
 
 def tokens(reply: Any) -> list[Token]:

@@ -15,7 +15,7 @@ from router.described import (
     models_of,
     text_of,
 )
-from router.dialects.tgi_http import telling, tokens, words
+from router.dialects.tgi_http import telling, tokens, verbatim, words
 from router.figures import Figure, Told, in_text
 from router.glancing import Heard, glance
 from router.links import Links
@@ -60,6 +60,7 @@ WORDS = Words(
     part=telling.part,
     whole=telling.whole,
     others={Kind.TOKENIZE: Once(tokens.asked, tokens.told)},
+    passing=verbatim.PASSING,
 )
 
 

@@ -31,8 +31,8 @@ def part(asked: Asked, data: bytes) -> Said:
         text, reason, likely = _of_chunk(said)
         # It may still tell its usage.
         return Said(text, reason, told(said), tokens=_likely(asked, likely))
-    text, reason = _of_token(said)
-    spent = _of_details(asked, 0, said.get("details"), "") or told(said)
+    text, reason = of_token(said)
+    spent = of_details(said.get("details"), "", lambda: read_by(asked, 0)) or told(said)
     tokens = _tokens(asked, [said.get("token")], [said.get("top_tokens")])
     return Said(text, reason, spent, over=reason is not None, tokens=tokens)
 
@@ -48,7 +48,8 @@ def whole(asked: Asked, choice: int, body: bytes, header: Callable[[str], str]) 
         case {"generated_text": str(text)}:
             details = said.get("details")
             rest = details if isinstance(details, dict) else {}
-            spent = _of_details(asked, choice, details, header("x-prompt-tokens"))
+            told_by = header("x-prompt-tokens")
+            spent = of_details(details, told_by, lambda: read_by(asked, choice))
             tokens = _tokens(asked, rest.get("tokens"), rest.get("top_tokens"))
             ended = _reason(rest.get("finish_reason"))
             return in_one_piece(asked, choice, Said(text, ended, spent, tokens=tokens))
@@ -73,7 +74,8 @@ def _reason(said: object) -> Reason:
     return _REASONS.get(said, "stop") if isinstance(said, str) else "stop"
 
 
-def _of_token(said: Mapping[str, object]) -> tuple[str, Reason | None]:
+def of_token(said: Mapping[str, object]) -> tuple[str, Reason | None]:
+    """Return what shows of one token of a stream, and why the text ends where it does; raise `WorkerFailed`."""
     match said:
         case {"token": {"text": str(text), **rest}}:
             details = said.get("details")
@@ -121,21 +123,21 @@ def _of_chunk(said: Mapping[str, object]) -> tuple[str, Reason | None, object]:
     raise WorkerFailed("an event of the worker's stream has no choice")
 
 
-def _of_details(asked: Asked, choice: int, details: object, prompt_tokens: str) -> Usage | None:
-    """Return the usage that the details of a text tell; of the prompt newer servers and a header of old ones do."""
+def of_details(details: object, prompt_tokens: str, read: Callable[[], int]) -> Usage | None:
+    """Return the usage that the details of a text tell; of the prompt newer servers and a header of old ones do, else `read`."""
     match details:
         case {"generated_tokens": int(written), **rest} if 0 <= written <= _MOST_TOKENS:
             pass
         case _:
             return None
     match rest.get("input_length"), rest.get("prefill"):
-        case int(read), _ if 0 <= read <= _MOST_TOKENS:
-            return Usage(read, written)
+        case int(length), _ if 0 <= length <= _MOST_TOKENS:
+            return Usage(length, written)
         case _, [*prefill] if prefill:
             return Usage(len(prefill), written)
     if prompt_tokens.isascii() and prompt_tokens.isdigit() and len(prompt_tokens) < 16:
         return Usage(int(prompt_tokens), written)
-    return Usage(read_by(asked, choice), written, estimated=True)
+    return Usage(read(), written, estimated=True)
 
 
 def _chat(asked: Asked, choice: int, said: Mapping[str, object]) -> Said:

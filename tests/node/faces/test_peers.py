@@ -81,6 +81,23 @@ async def test_a_node_that_has_left_is_refused_on_a_connection_that_stands(mesh,
     assert (status, body["code"]) == (403, 1010)
 
 
+@pytest.mark.parametrize("said", ["tgi_http generate", "tgi_http generate 999", "x"])
+async def test_own_words_that_are_not_where_they_should_be_are_refused(mesh, worker, said):
+    await mesh.one.register(worker)
+    headers = {"x-modelvine-hop": mesh.two.context.peer, "x-modelvine-verbatim": said}
+    async with speaking_as(mesh.two.identity, mesh.one) as session:
+        status, body = await told(session.post(PATH, json=CHAT, headers=headers))
+    assert (status, "x-modelvine-verbatim" in body["message"]) == (400, True)
+    assert worker.received == []
+
+
+async def test_callers_have_no_own_words_in_a_header(mesh, worker):
+    await mesh.one.register(worker)
+    headers = {"x-modelvine-verbatim": "tgi_http generate 3"}
+    status, _ = await told(mesh.one.http.post(PATH, json=CHAT, headers=headers))
+    assert (status, worker.received[0].body) == (200, b'{"model": "tiny", "messages": []}')
+
+
 async def test_a_stranger_does_not_get_past_the_handshake(mesh, worker):
     await mesh.one.register(worker)
     async with speaking_as(Identity(bytes(range(32))), mesh.one) as session:

@@ -1,12 +1,23 @@
 """How a request is sent on to another node."""
 
+from dataclasses import replace
+
 import pytest
 
+from registry.abilities import Ability
 from registry.records import Load, PeerId, Service
 from router.candidates import Candidate
 from router.dialects.peer import create
-from router.errors import WorkerFailed, WorkerStale, WorkerTimeout, WorkerUnable, WorkerUnreachable
+from router.errors import (
+    WorkerError,
+    WorkerFailed,
+    WorkerStale,
+    WorkerTimeout,
+    WorkerUnable,
+    WorkerUnreachable,
+)
 from router.requests import Kind, Request
+from router.verbatim import LLAMA_STACK, TGI, Verbatim
 from tests.router.peer_node import at, peer_node, way_to
 from tests.router.world import MODEL, OWN, QUICK, chat, own, until, whole
 from tests.workers.openai_worker import running
@@ -130,3 +141,51 @@ async def test_a_failure_that_a_node_can_only_tell_after_its_comments_may_be_tri
             async with create(links).answer(chat(stream=True), at(node)):
                 pass
     assert failed.value.elsewhere
+
+
+SPOKEN = Verbatim(TGI, "generate", b'{"inputs":"hi"}')
+IN_TGIS = Service("p", MODEL, abilities=int(Ability.TGI))
+
+
+@pytest.mark.parametrize("service", [Service("p", MODEL), IN_TGIS], ids=["silent", "announced"])
+async def test_a_callers_own_words_go_where_a_record_says_that_they_are_taken(
+    service: Service,
+) -> None:
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
+        asked = replace(chat(kind=Kind.COMPLETION), verbatim=SPOKEN)
+        if service is IN_TGIS:
+            # Both bodies, one after the other: what this node, which reads the first alone, takes for nonsense.
+            with pytest.raises(WorkerError):
+                async with create(links).answer(asked, Candidate(node.identity.peer, service)):
+                    pass
+        else:
+            async with create(links).answer(asked, at(node)) as answer:
+                assert not answer.verbatim
+        said = node.received[0].get("x-modelvine-verbatim")
+        assert said == ("tgi_http generate 15" if service is IN_TGIS else None)
+
+
+async def test_words_of_which_the_request_has_none_are_no_answer() -> None:
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
+        node.says = {"x-modelvine-verbatim": TGI}
+        for asked in (chat(), replace(chat(), verbatim=replace(SPOKEN, protocol=LLAMA_STACK))):
+            with pytest.raises(WorkerFailed, match="another protocol"):
+                async with create(links).answer(asked, at(node)):
+                    pass
+
+
+@pytest.mark.parametrize("needs", ["", "watermark"])
+async def test_own_words_for_which_there_is_no_room_are_left_out_unless_something_needs_them(
+    needs: str,
+) -> None:
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
+        links.settings = links.settings.model_copy(update={"max_body_bytes": 64})
+        asked = replace(chat(), verbatim=replace(SPOKEN, needs=needs))
+        sent = create(links).answer(asked, Candidate(node.identity.peer, IN_TGIS))
+        if needs:
+            with pytest.raises(WorkerUnable) as unable:
+                await sent.__aenter__()
+            assert unable.value.param == needs
+        else:
+            async with sent as answer:
+                assert not answer.verbatim

@@ -11,6 +11,7 @@ from node.faces.rpc import request_of
 from router.requests import Kind, Request
 from router.rpc.serving import Refused, metadata_of
 from router.usage import Usage
+from router.verbatim import Verbatim
 
 MAX_MODELS = 1_000
 """Models of which the last text is remembered."""
@@ -46,20 +47,26 @@ class Desk:
         """Whether a model would be answered now."""
         return bool(self.context.router.explain(self._probe(model)).ordered)
 
-    def request(self, call: Any, kind: Kind, fields: Mapping[str, object]) -> Request:
+    def request(
+        self, call: Any, kind: Kind, fields: Mapping[str, object], own: Verbatim | None = None
+    ) -> Request:
         """Return what a call asks; raise `Refused` when it means no model, and what `bodies.read` raises."""
         model = self.named(call)
         if not model:
             words = "LoadModel says which model is meant; so do the metadata x-model, and faces.default_model of the node"
             raise Refused("FAILED_PRECONDITION", words)
-        return request_of(self.context, kind, {"model": model, **fields}, metadata_of(call))
+        said = {"model": model, **fields}
+        return request_of(self.context, kind, said, metadata_of(call), own)
 
     @asynccontextmanager
     async def asked(
-        self, call: Any, kind: Kind, fields: Mapping[str, object]
+        self, call: Any, kind: Kind, fields: Mapping[str, object], own: Verbatim | None
     ) -> AsyncIterator[Told]:
-        """Ask for a text, which is heard as it comes; its reader says what it took, see `done`."""
-        async with asking(self.context, self.request(call, kind, fields)) as told:
+        """Ask for a text, which is heard as it comes; its reader says what it took, see `done`.
+
+        `own` is the same in the caller's own words.
+        """
+        async with asking(self.context, self.request(call, kind, fields, own)) as told:
             yield told
 
     def done(self, call: Any, usage: Usage | None, seconds: float) -> None:

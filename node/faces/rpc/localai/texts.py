@@ -17,8 +17,11 @@ from router.errors import BadRequest
 from router.hearing import Failure, Heard
 from router.rendering import Delta
 from router.requests import Kind
-from router.rpc.messages import LOCALAI, methods_of
+from router.rpc.messages import LOCALAI, methods_of, parsed
 from router.rpc.serving import Refused
+from router.usage import Usage
+from router.verbatim import LOCALAI as LOCALAI_WORDS
+from router.verbatim import Verbatim
 
 _REPLY = methods_of(LOCALAI)["Predict"].told
 
@@ -29,7 +32,11 @@ def handlers(desk: Desk) -> dict[str, Any]:
     async def predict(asked: Any, call: Any) -> Any:
         kind, fields = said_in_full(asked)
         began = time.monotonic()
-        async with desk.asked(call, kind, fields) as told:
+        async with desk.asked(call, kind, fields, _verbatim(asked, "Predict")) as told:
+            if told.verbatim:
+                reply = parsed(_REPLY, await told.body())
+                desk.done(call, _usage(reply), time.monotonic() - began)
+                return reply
             heard = [event async for events in told.events() for event in events]
         desk.done(call, hearing.usage_of(heard), time.monotonic() - began)
         return _reply(hearing.text_of(heard), heard)
@@ -39,7 +46,14 @@ def handlers(desk: Desk) -> dict[str, Any]:
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
         ends: list[Heard] = []
         began = time.monotonic()
-        async with desk.asked(call, kind, fields) as told:
+        async with desk.asked(call, kind, fields, _verbatim(asked, "PredictStream")) as told:
+            if told.verbatim:
+                async for said in told.messages():
+                    if isinstance(said, Usage):
+                        desk.done(call, said, time.monotonic() - began)
+                    else:
+                        yield parsed(_REPLY, said)
+                return
             async for events in told.events():
                 text = hearing.text_of(events)
                 ends += [event for event in events if not isinstance(event, Delta)]
@@ -49,6 +63,16 @@ def handlers(desk: Desk) -> dict[str, Any]:
         yield _reply("", ends)
 
     return {"Predict": predict, "PredictStream": stream}
+
+
+def _verbatim(asked: Any, call: str) -> Verbatim | None:
+    """Return a prediction as it was asked for; beyond a stop string many backends go on, so those are seen to here."""
+    return None if asked.StopPrompts else Verbatim(LOCALAI_WORDS, call, asked.SerializeToString())
+
+
+def _usage(reply: Any) -> Usage | None:
+    known = reply.tokens > 0 and reply.prompt_tokens > 0
+    return Usage(reply.prompt_tokens, reply.tokens) if known else None
 
 
 def said_in_full(asked: Any) -> tuple[Kind, dict[str, object]]:

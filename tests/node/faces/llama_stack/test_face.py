@@ -1,5 +1,6 @@
 """Clients of Llama Stack at a node whose worker speaks OpenAI's protocol or theirs, at that node and one hop away."""
 
+import aiohttp
 import orjson
 import pytest
 
@@ -108,11 +109,44 @@ async def test_its_own_protocol_comes_through_on_both_sides(
         "input_tokens": 5, "output_tokens": len(WORDS), "total_tokens": 5 + len(WORDS),
     }  # fmt: skip
     if eot:
-        # A call of a tool is why a text ends.
-        assert last["tool_call"] == {"name": "look", "arguments": [{"a": 1, "b": 2}]}
-        assert last["finish_reason"] == "stop"
+        # What comes in one piece is as the worker said it; in a stream a call of a tool is why a text ends.
+        arguments = [{"a": 1, "b": 2}] if stream else [{"a": 1}, {"b": 2}]
+        assert last["tool_call"] == {"name": "look", "arguments": arguments}
+        assert last["finish_reason"] == ("stop" if stream else reason)
     else:
         assert (last["finish_reason"], last["eot"]) == (reason, eot)
+
+
+async def test_a_worker_of_its_own_protocol_is_heard_as_it_speaks(round_trip, stack):
+    asked = ASKED | {"options": {"max_tokens": 4, "logprobs": True}, "n_completions": 2}
+    message = {"role": "user", "text": "hi", "metadata": {"name": "me", "place": "here"}}
+    asked["messages"] = [message]
+    async with round_trip.post("/inference", json=asked) as through:
+        said = await through.read()
+        assert "x-modelvine-dropped-params" not in through.headers
+    assert stack.asked == asked
+    async with (
+        aiohttp.ClientSession() as direct,
+        direct.post(f"{stack.url}/inference", json=asked) as itself,
+    ):
+        assert said == await itself.read()
+
+
+async def test_words_that_the_specification_lacks_are_translated(round_trip, stack):
+    message = {"role": "user", "content": "hi"}
+    status, _ = await told(round_trip.post("/inference", json=ASKED | {"messages": [message]}))
+    assert (status, stack.asked["messages"]) == (200, [{"role": "user", "text": "hi"}])
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [({"candidates": 1}, 400), ({"empty": True}, 502), ({"error_after": 0}, 502)],
+    ids=["too few", "none", "error"],
+)
+async def test_what_is_no_answer_is_none_as_it_is(round_trip, stack, fault, status):
+    stack.fail(**fault)
+    got, _ = await told(round_trip.post("/inference", json=ASKED | {"n_completions": 2}))
+    assert got == status
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -148,12 +148,64 @@ async def test_the_same_protocol_behind_gives_its_inner_state(mesh, opened):
         state = await client.ask(
             "GenerationalGuts", prompt="once upon", embedding_trunkation=3, top_k_logits=1
         )
-        reply = await client.ask("Generate", prompts=["a"])
     assert [token.token for token in state.tokens] == ["'once'", "'upon'"]
     assert list(state.tokens[1].hidden_state) == [0.5, 0.5, 0.5]
     assert state.generations[0].logit == 0.25
-    info = orjson.loads(reply.generations[0].generations[0].generation_info)
-    assert info["token_usage"]["total_tokens"] == 11
+
+
+class TestSameProtocol:
+    """Workers that speak it themselves, at the node that is asked and one hop away."""
+
+    @pytest.fixture
+    async def worker(self):
+        async with remotellm_worker.running() as worker:
+            yield worker
+
+    @pytest.fixture(params=["serving", "asked"])
+    async def client(self, request, mesh, worker, opened):
+        headers = {"x-api-key": "the-workers"}
+        api = worker.url.replace("grpc:", "grpc+remotellm:")
+        node = await mesh.offers(request.param, worker, api=api, headers=headers)
+        return await opened("remotellm", REMOTELLM, node.context, default_model="tiny")
+
+    async def test_all_that_a_worker_says_of_a_prompt_arrives(self, client, worker, caplog):
+        caplog.set_level("INFO", "modelvine.requests")
+        reply = await client.ask("Generate", prompts=["a", "b"], api_key="mine")
+        for texts in reply.generations:
+            assert [text.text for text in texts.generations] == [SAID, "or else"]
+            assert texts.generations[0].generation_info == worker.faults.info.decode()
+        assert sorted(tuple(one.asked.prompts) for one in worker.received) == [("a",), ("b",)]
+        assert {one.asked.api_key for one in worker.received} == {"the-workers"}
+        counted = [r.message.rpartition("tokens=")[2] for r in caplog.records]
+        assert [one for one in counted if one != "-"] == ["5+6", "5+6"]
+
+    async def test_what_a_text_took_is_estimated_where_nobody_tells(self, client, worker, caplog):
+        caplog.set_level("INFO", "modelvine.requests")
+        worker.fail(info=b"")
+        await client.ask("Generate", prompts=["abcde"])
+        counted = [r.message.rpartition("tokens=")[2] for r in caplog.records]
+        assert [one for one in counted if one != "-"] == ["~2+8"]
+
+    async def test_texts_end_at_stop_strings_that_workers_pass_over(self, client):
+        reply = await client.ask("Generate", prompts=["a"], stop=["are"])
+        (text,) = reply.generations[0].generations
+        assert text.text == SAID[: SAID.index("are")]
+
+    @pytest.mark.parametrize(
+        ("fault", "code"),
+        [
+            ({"empty": True}, "INTERNAL"),
+            ({"missing": 1}, "INTERNAL"),
+            ({"garbage": True}, "INTERNAL"),
+            ({"status": 429}, "RESOURCE_EXHAUSTED"),
+            ({"die_before_headers": True}, "UNAVAILABLE"),
+        ],
+    )
+    async def test_what_is_no_answer_is_a_failure(self, client, worker, fault, code):
+        worker.fail(**fault)
+        with pytest.raises(RpcFailed) as failed:
+            await client.ask("Generate", prompts=["a"])
+        assert failed.value.code == code
 
 
 async def test_no_word_of_a_prompt_or_key_is_logged(client, worker, caplog):

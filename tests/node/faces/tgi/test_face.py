@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import aiohttp
 import orjson
 import pytest
 
@@ -105,8 +106,8 @@ class TestTexts:
         assert said["details"]["finish_reason"] == "length"
         assert [token["id"] for token in said["details"]["tokens"]] == list(range(len(WORDS)))
         assert "top_tokens" not in said["details"]
-        assert tgi.asked["parameters"]["do_sample"] is False
-        assert tgi.asked["parameters"]["max_new_tokens"] == 20
+        # As it was said: a worker of another protocol is told what TGI does by default.
+        assert (tgi.received[-1].path, tgi.asked) == ("/generate", ASKED)
 
     async def test_tokens_of_a_worker_of_tgis_own_are_told_as_it_tells_them(self, over_tgi, tgi):
         asked = ASKED | {"parameters": {"top_n_tokens": 2}}
@@ -128,12 +129,56 @@ class TestTexts:
     async def test_a_stream_of_a_worker_of_tgis_own(self, over_tgi, tgi):
         tgi.fail(split=True)
         asked = ASKED | {"parameters": {"stop": ["you"], "temperature": 0.5, "seed": 7}}
-        *pieces, last = await streamed(over_tgi.post(f"{BASE}/generate_stream", json=asked))
-        text = SAID[: SAID.index("you")]
+        pieces = await streamed(over_tgi.post(f"{BASE}/generate_stream", json=asked))
+        # TGI hands stop strings over, and its clients know it.
+        text = SAID[: SAID.index("you") + len("you")]
         assert "".join(piece["token"]["text"] for piece in pieces) == text
-        assert last["generated_text"] == text
-        assert last["details"]["finish_reason"] == "stop_sequence"
-        assert last["details"]["seed"] == 7
+        assert pieces[-1]["generated_text"] == text
+        assert pieces[-1]["details"]["finish_reason"] == "stop_sequence"
+        assert tgi.asked == asked
+
+    @pytest.mark.parametrize("path", ["/generate", "/generate_stream"])
+    async def test_a_worker_of_tgis_own_is_heard_as_it_speaks(self, over_tgi, tgi, path):
+        async with over_tgi.post(BASE + path, json=ASKED) as through:
+            said = await through.read()
+        async with (
+            aiohttp.ClientSession() as direct,
+            direct.post(tgi.url + path, json=ASKED) as itself,
+        ):
+            assert said == await itself.read()
+        assert [orjson.loads(one.body) for one in tgi.received[-2:]] == [ASKED, ASKED]
+
+    @pytest.mark.parametrize(
+        "given",
+        [{"watermark": True}, {"decoder_input_details": True}, {"adapter_id": "a"}, {"best_of": 2}],
+    )
+    async def test_what_only_tgi_has_words_for_reaches_workers_of_its_own_alone(
+        self, given, over_tgi, tgi, mesh, worker
+    ):
+        asked = ASKED | {"parameters": ASKED["parameters"] | given}
+        status, _ = await told(over_tgi.post(f"{BASE}/generate", json=asked))
+        assert (status, tgi.asked) == (200, asked)
+
+        await mesh.one.register(worker, model="another")
+        await mesh.knows(mesh.two, "another")
+        status, said = await told(over_tgi.post("/tgi/p/another/generate", json=asked))
+        assert (status, said["error_type"]) == (422, "validation")
+        assert f"no worker of 'p/another' has a word for `{next(iter(given))}`" in said["error"]
+
+        # Of two that serve it, the one that has the word is asked.
+        await mesh.one.register(worker, cid="2")
+        await until(lambda: len(mesh.two.context.registry.catalog.offers["tiny"]) == 2)
+        for _ in range(4):
+            assert (await told(over_tgi.post(f"{BASE}/generate", json=asked)))[0] == 200
+        assert not worker.received
+
+    async def test_what_a_worker_of_tgis_own_took_is_counted(self, over_tgi, mesh, caplog):
+        caplog.set_level("INFO", "modelvine.requests")
+        for path in ("/generate", "/generate_stream"):
+            async with over_tgi.post(BASE + path, json=ASKED) as response:
+                await response.read()
+        counted = [r.message.rpartition("tokens=")[2] for r in caplog.records]
+        assert {one for one in counted if one != "-"} == {"5+7", "~3+8"}
 
     async def test_a_grammar_reaches_a_worker_that_has_the_word(self, over_tgi, tgi):
         schema = {"type": "object", "properties": {"a": {"type": "string"}}}
@@ -166,6 +211,31 @@ class TestFailures:
         tgi.fail(error_after=3)
         *_, last = await streamed(over_tgi.post(f"{BASE}/generate_stream", json=ASKED))
         assert set(last) == {"error", "error_type"}
+
+    @pytest.mark.parametrize("fault", [{"die_after": 3}, {"end_after": 3}])
+    async def test_a_stream_of_a_worker_of_tgis_own_that_breaks_off(self, over_tgi, tgi, fault):
+        tgi.fail(**fault)
+        *pieces, last = await streamed(over_tgi.post(f"{BASE}/generate_stream", json=ASKED))
+        assert len(pieces) == 3
+        assert last["error_type"] == "incomplete_generation"
+
+    @pytest.mark.parametrize(
+        ("fault", "status", "kind"),
+        [
+            ({"error_after": 0, "error_type": "overloaded"}, 429, "overloaded"),
+            ({"error_after": 0}, 424, "generation"),
+            ({"empty": True}, 424, "generation"),
+            ({"garbage": True}, 424, "generation"),
+            ({"die_before_headers": True}, 424, "generation"),
+            ({"status": 422}, 422, "validation"),
+            ({"status": 429}, 429, "overloaded"),
+        ],
+    )
+    @pytest.mark.parametrize("path", ["/generate", "/generate_stream"])
+    async def test_failures_of_a_worker_of_tgis_own(self, over_tgi, tgi, fault, status, kind, path):
+        tgi.fail(**fault)
+        found, said = await told(over_tgi.post(BASE + path, json=ASKED))
+        assert (found, said["error_type"]) == (status, kind)
 
     async def test_who_leaves_is_left_by_the_worker(self, over_tgi, tgi):
         tgi.fail(delay_between=60)

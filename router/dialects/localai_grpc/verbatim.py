@@ -1,0 +1,144 @@
+"""How is a text asked for in the words of a caller who speaks LocalAI's protocol too? They are passed on, and so are the replies.
+
+What only the operator of a backend may say is taken out: files of that machine, its processors and memory, and what it logs.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from router.dialects import Answer, Route
+from router.dialects.localai_grpc import words
+from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
+from router.dialects.localai_grpc.telling import Tokens
+from router.errors import AnswerBroken, WorkerError, WorkerFailed, WorkerTimeout
+from router.exchange import NOTHING
+from router.fitness import USUAL_BYTES
+from router.rpc import carried
+from router.rpc.channels import Replies
+from router.rpc.failures import RpcFailed
+from router.rpc.messages import parsed
+from router.usage import Usage
+from router.verbatim import Verbatim
+
+CALLS = frozenset({words.PREDICT, words.STREAM})
+
+OPERATORS = (
+    "Batch", "Debug", "DebugMode", "F16KV", "MLock", "MMap", "MainGPU", "NDraft", "PromptCacheAll", "PromptCachePath",
+    "PromptCacheRO", "RopeFreqBase", "RopeFreqScale", "TensorSplit", "Threads",
+)  # fmt: skip
+"""Fields that are the operator's to say, when the model is loaded."""
+
+
+class Untold(Exception):
+    """Nothing was told, and asking in our words may do: the model is loaded only now, or the backend's template failed."""
+
+
+class Own:
+    """Asks for texts in the caller's own words."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    @asynccontextmanager
+    async def answer(self, said: Verbatim, errand: Errand) -> AsyncIterator[Answer]:
+        """Send the request and enter once the first reply is there; raise a `WorkerError` or `Untold` until then."""
+        message = parsed(METHODS[words.PREDICT].asked, said.body)
+        for name in OPERATORS:
+            message.ClearField(name)
+        loading = self._backend.loading
+        await loading.at_first(errand.worker, errand.said)
+        try:
+            if said.call == words.STREAM:
+                async with self._stream(message, errand) as answer:
+                    answer.verbatim = said.protocol
+                    yield answer
+                return
+            reply = await errand.ask(METHODS[words.PREDICT], message)
+        except RpcFailed as failed:
+            templated = failed.code == "UNKNOWN" and message.UseTokenizerTemplate
+            if templated or await loading.mended(errand.worker, failed, errand.said):
+                raise Untold from failed
+            raise failed.as_error(said.call) from failed
+        body, took = reply.SerializeToString(), _Took(message)
+        took.heard(reply)
+        answer = Answer(200, carried.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
+        answer.verbatim, answer.usage = said.protocol, took.usage
+        yield answer
+
+    @asynccontextmanager
+    async def _stream(self, message: Any, errand: Errand) -> AsyncIterator[Answer]:
+        took = _Took(message)
+        async with errand.stream(METHODS[words.STREAM], message) as replies:
+            first = await self._first(replies)
+            took.heard(first)
+            told = _Told(replies, took)
+            rest = told.rest()
+            begun = carried.event(first.SerializeToString())
+            answer = Answer(200, "text/event-stream", begun, rest, Route.LOCAL)
+            try:
+                yield answer
+            finally:
+                await rest.aclose()
+                answer.broken = told.broken
+
+    async def _first(self, replies: Replies) -> Any:
+        """Return the first reply with anything in it."""
+        seconds = self._backend.settings.first_byte_timeout
+        try:
+            async with self._backend.deadlines.within(seconds):
+                while (reply := await replies.next()) is not None:
+                    if reply.message:
+                        return reply
+        except TimeoutError as error:
+            raise WorkerTimeout("first byte", seconds) from error
+        raise WorkerFailed("the stream ended before its first reply")
+
+
+class _Told:
+    """The replies of a stream after the first; `broken` is how it broke off, if it did."""
+
+    def __init__(self, replies: Replies, took: "_Took") -> None:
+        self._replies = replies
+        self._took = took
+        self.broken: AnswerBroken | None = None
+
+    async def rest(self) -> AsyncGenerator[bytes, None]:
+        """Hand on what comes, as it comes; raise `AnswerBroken`."""
+        try:
+            while (reply := await self._replies.next()) is not None:
+                self._took.heard(reply)
+                yield carried.event(reply.SerializeToString())
+        except (RpcFailed, WorkerError) as error:
+            failed = error.as_error(words.STREAM) if isinstance(error, RpcFailed) else error
+            self.broken = AnswerBroken(str(failed))
+            raise self.broken from error
+        yield carried.spent(self._took.usage)
+
+
+class _Took:
+    """What a text took, as far as its replies tell; else it is estimated."""
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+        self._tokens = Tokens()
+        self._prompt = self._bytes = 0
+
+    def heard(self, reply: Any) -> None:
+        """Take in a reply."""
+        self._tokens.heard(reply.tokens)
+        self._prompt = max(self._prompt, reply.prompt_tokens)
+        self._bytes += len(reply.message)
+
+    @property
+    def usage(self) -> Usage:
+        """What it took so far."""
+        if self._tokens.count and self._prompt:
+            return Usage(self._prompt, self._tokens.count)
+        asked = [self._message.Prompt, *(one.content for one in self._message.Messages)]
+        read = self._prompt or _tokens(sum(len(text.encode()) for text in asked))
+        return Usage(read, self._tokens.count or _tokens(self._bytes), estimated=True)
+
+
+def _tokens(size: int) -> int:
+    return -(-size // USUAL_BYTES)

@@ -1,0 +1,63 @@
+"""What is looked at of TGI's words where they are passed on as they are? Failures, the end of a text, what it took."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import orjson
+
+from router.dialects.tgi_http import words
+from router.dialects.tgi_http.telling import failure, of_details, of_token
+from router.errors import WorkerFailed
+from router.fitness import USUAL_BYTES
+from router.passing import Passing, Streamed
+from router.saying import object_of
+from router.usage import Tells, Usage
+from router.workers import Worker
+
+_OVER = re.compile(rb'"(?:generated_text"[ ]?:[ ]?"|error_type")')
+
+
+def _addressed(body: bytes, _: Worker) -> bytes:
+    # No model is named: a server has one.
+    return body
+
+
+def _event(data: bytes) -> None:
+    of_token(_success(data))
+
+
+def _whole(asked: bytes, body: bytes, header: Callable[[str], str]) -> Usage | None:
+    said = _success(body)
+    if not isinstance(said.get("generated_text"), str):
+        raise WorkerFailed("the worker's answer has no text")
+    return of_details(said.get("details"), header("x-prompt-tokens"), partial(_read, asked))
+
+
+def _tells(asked: bytes) -> Tells:
+    def read(said: object) -> Usage | None:
+        details = said.get("details") if isinstance(said, dict) else None
+        return of_details(details, "", partial(_read, asked))
+
+    return Tells(b'"generated_tokens"', read)
+
+
+def _success(body: bytes) -> Mapping[str, object]:
+    said = object_of(body)
+    if "error" in said:
+        raise failure(said)
+    return said
+
+
+def _read(asked: bytes) -> int:
+    """Estimate how many tokens were read."""
+    inputs = orjson.loads(asked).get("inputs")
+    return -(-len(inputs.encode()) // USUAL_BYTES) if isinstance(inputs, str) else 0
+
+
+PASSING = Passing(
+    calls=frozenset({words.WHOLE, words.STREAM}),
+    addressed=_addressed,
+    whole=_whole,
+    streamed=Streamed(event=_event, over=_OVER, tells=_tells),
+)

@@ -1,0 +1,131 @@
+"""LocalAI at a node whose worker is a LocalAI backend, at that node and one hop away: its own words on both sides."""
+
+import pytest
+
+from router.dialects.localai_grpc.verbatim import OPERATORS
+from router.rpc.failures import RpcFailed
+from router.rpc.messages import LOCALAI, message_class
+from tests.node.faces.assembly import until
+from tests.workers import localai_worker
+from tests.workers.openai_worker import WORDS
+
+SAID = "".join(WORDS).encode()
+MESSAGE = message_class("backend.Message")
+TALK = {"UseTokenizerTemplate": True, "Messages": [MESSAGE(role="user", content="hi")]}
+
+
+@pytest.fixture
+async def worker():
+    async with localai_worker.running() as started:
+        yield started
+
+
+@pytest.fixture(params=["serving", "asked"])
+async def client(request, mesh, worker, opened):
+    node = await mesh.offers(
+        request.param, worker, api=worker.url.replace("grpc:", "grpc+localai:")
+    )
+    made = await opened("localai", LOCALAI, node.context)
+    assert (await made.ask("LoadModel", Model="tiny")).success
+    return made
+
+
+async def streamed(client, **asked):
+    return [reply async for reply in client.stream("PredictStream", **asked)]
+
+
+@pytest.mark.parametrize("asked", [{"Prompt": "a"}, TALK], ids=["prompt", "messages"])
+async def test_what_is_asked_and_what_is_said_arrive_as_they_are(client, worker, asked):
+    own = {"TailFreeSamplingZ": 0.5, "NegativePrompt": "rain", "Seed": 0, "Tokens": 40, **asked}
+    reply = await client.ask("Predict", **own)
+    assert (reply.message, reply.tokens, reply.prompt_tokens) == (SAID, len(WORDS), 5)
+    replies = await streamed(client, **own)
+    assert [reply.message for reply in replies] == [word.encode() for word in WORDS]
+    assert [reply.tokens for reply in replies] == [*range(1, len(WORDS) + 1)]
+    expected = type(worker.received[0].asked)(**own)
+    assert [one.asked for one in worker.received] == [expected, expected]
+
+
+async def test_characters_may_be_cut_anywhere(client, worker):
+    worker.words = ("Grüße", " 😀")
+    worker.fail(split=True)
+    replies = await streamed(client, Prompt="a")
+    assert b"".join(reply.message for reply in replies) == "Grüße 😀".encode()
+    assert {len(reply.message) for reply in replies} == {1}
+
+
+async def test_what_is_the_operators_to_say_is_taken_out(client, worker):
+    kind = message_class("backend.PredictOptions").DESCRIPTOR
+    values = {str: "/etc/x", bool: True, float: 0.5, int: 7}
+    fields = {name: values[type(kind.fields_by_name[name].default_value)] for name in OPERATORS}
+    await client.ask("Predict", Prompt="a", **fields)
+    assert worker.received[0].asked == type(worker.received[0].asked)(Prompt="a")
+
+
+async def test_a_text_ends_at_a_stop_string_that_its_worker_hands_over(client, worker):
+    reply = await client.ask("Predict", Prompt="a", StopPrompts=["are"])
+    assert reply.message == SAID[: SAID.index(b"are")]
+
+
+async def test_a_backend_whose_template_fails_is_given_a_prompt(client, worker):
+    worker.fail(no_template=True)
+    assert (await client.ask("Predict", **TALK)).message == SAID
+    assert b"".join(reply.message for reply in await streamed(client, **TALK)) == SAID
+    assert worker.received[-1].asked.Prompt
+
+
+async def test_a_model_is_loaded_first(mesh, worker, opened):
+    worker.loaded = False
+    api = worker.url.replace("grpc:", "grpc+localai:")
+    node = await mesh.offers("asked", worker, api=api, load={"Model": "x"})
+    client = await opened("localai", LOCALAI, node.context, default_model="tiny")
+    assert (await client.ask("Predict", Prompt="a")).message == SAID
+    # It forgot.
+    worker.loaded = False
+    assert b"".join(reply.message for reply in await streamed(client, Prompt="a")) == SAID
+    assert len(worker.loads) == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "counted"),
+    [({}, "5+7"), ({"usage": "each"}, "5+7"), ({"usage": "zeros"}, "~1+7")],
+    ids=["sums", "each", "nothing"],
+)
+async def test_what_a_text_took_is_counted(client, worker, caplog, fault, counted):
+    caplog.set_level("INFO", "modelvine.requests")
+    worker.fail(**fault)
+    await streamed(client, Prompt="abcd")
+    said = [r.message.rpartition("tokens=")[2] for r in caplog.records]
+    assert [one for one in said if one != "-"] == [counted]
+    await client.ask("Predict", Prompt="abcd", Tokens=len(WORDS))
+    told = await client.ask("GetMetrics")
+    assert (told.tokens_generated > 0) == (counted == "5+7")
+
+
+@pytest.mark.parametrize("fault", [{"die_after": 3}, {"fail_after": 3}, {"garbage": True}])
+async def test_a_stream_that_breaks_off_is_a_failure(client, worker, fault):
+    worker.fail(**fault)
+    with pytest.raises(RpcFailed) as failed:
+        await streamed(client, Prompt="a")
+    # Where not even the first words got away, it is a worker that nobody reaches.
+    assert failed.value.code in ("INTERNAL", "UNAVAILABLE")
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [({"status": 429}, "RESOURCE_EXHAUSTED"), ({"status": 500}, "INTERNAL"), ({"garbage": True}, "INTERNAL")],
+    ids=["busy", "failed", "garbage"],
+)  # fmt: skip
+async def test_a_failure_before_the_first_reply_is_told(client, worker, fault, code):
+    worker.fail(**fault)
+    with pytest.raises(RpcFailed) as failed:
+        await client.ask("Predict", Prompt="a")
+    assert failed.value.code == code
+
+
+async def test_a_caller_who_leaves_is_missed_by_the_worker(client, worker):
+    worker.fail(delay_between=60)
+    async for reply in client.stream("PredictStream", Prompt="a"):
+        assert reply.message == WORDS[0].encode()
+        break
+    await until(lambda: worker.hung_up == 1, seconds=5)

@@ -1,0 +1,81 @@
+"""What is looked at of TGI's own words: their ends, their failures, and what they took, as far as anything tells."""
+
+import orjson
+import pytest
+
+from router.dialects.tgi_http.verbatim import PASSING
+from router.errors import WorkerBusy, WorkerError, WorkerFailed
+from router.usage import Tokens, Usage
+
+ASKED = orjson.dumps({"inputs": "x" * 9})
+
+
+def no_header(_: str) -> str:
+    return ""
+
+
+def streamed(**said) -> bytes:
+    return b"data:" + orjson.dumps({"token": {"id": 1, "text": "a"}} | said) + b"\n\n"
+
+
+def last(**details) -> bytes:
+    return streamed(generated_text="a", details={"finish_reason": "length", **details})
+
+
+def took(stream: bytes) -> Usage:
+    tokens = Tokens(hidden=False, tells=PASSING.streamed.tells(ASKED))
+    assert tokens.passing(stream) == stream
+    return tokens.usage()
+
+
+def test_a_stream_tells_its_tokens_at_its_end():
+    assert took(streamed() + last(generated_tokens=7)) == Usage(3, 7, estimated=True)
+    assert took(last(generated_tokens=7, input_length=4)) == Usage(4, 7)
+    assert took(streamed() + last()).estimated
+
+
+@pytest.mark.parametrize(
+    "details", [None, 5, {}, {"generated_tokens": -1}, {"generated_tokens": "7"}]
+)
+def test_nonsense_tells_nothing(details):
+    said = orjson.dumps({"generated_text": "a", "details": details})
+    assert PASSING.whole(ASKED, said, no_header) is None
+    assert took(streamed(generated_text="a", details=details)).estimated
+
+
+def test_an_answer_in_one_piece_tells_them_too():
+    said = orjson.dumps({"generated_text": "a", "details": {"generated_tokens": 7}})
+    assert PASSING.whole(ASKED, said, lambda _: "5") == Usage(5, 7)
+    assert PASSING.whole(ASKED, said, no_header) == Usage(3, 7, estimated=True)
+
+
+@pytest.mark.parametrize(
+    ("stream", "over"),
+    [
+        (streamed(), False),
+        (streamed(generated_text=None, details=None), False),
+        (streamed(token={"text": '"generated_text":"a"'}), False),
+        (last(), True),
+        (b'data: {"generated_text": "a"}\n\n', True),
+        (b'data:{"error":"no","error_type":"generation"}\n\n', True),
+    ],
+)
+def test_where_a_text_ends(stream, over):
+    assert (PASSING.streamed.over.search(stream) is not None) is over
+
+
+@pytest.mark.parametrize(
+    ("said", "failure"),
+    [
+        (b'{"error":"full","error_type":"overloaded"}', WorkerBusy),
+        (b'{"error":"no"}', WorkerFailed),
+        (b'{"generated":"a"}', WorkerFailed),
+        (b"[]", WorkerFailed),
+        (b"<html>", WorkerFailed),
+    ],
+)
+def test_what_is_no_answer_is_a_failure(said, failure):
+    with pytest.raises(failure):
+        PASSING.whole(ASKED, said, no_header)
+    with pytest.raises(WorkerError):
+        PASSING.streamed.event(said)
