@@ -54,6 +54,8 @@ class Sizes:
     """Peers connected to the mesh."""
     wires: int
     """Connections to those peers."""
+    standing: int
+    """Idle streams on which peers may put their next question."""
     loop_lag: float
     """Seconds by which the event loop woke too late at worst."""
     tasks: Mapping[str, int]
@@ -263,6 +265,11 @@ def _known(sizes: Sizes) -> Iterable[Metric]:
         "modelvine_mesh_wires",
         "Connections to those peers: two where both ends dialled at one time.",
         sizes.wires,
+    )
+    yield GaugeMetricFamily(
+        "modelvine_mesh_standing_streams",
+        "Idle streams on which peers may put their next question; each is a task of the mesh, closed after five idle minutes.",
+        sizes.standing,
     )
 
 

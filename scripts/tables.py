@@ -51,6 +51,7 @@ SIZES = Sizes(
     routed={"retries_refused": 0},
     connections=0,
     wires=0,
+    standing=0,
     loop_lag=0.0,
     tasks={"http": 1},
     threads=1,

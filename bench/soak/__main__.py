@@ -168,6 +168,7 @@ class Soak:
                 told += " (too few to tell)"
             lines += [
                 f"| {name}: second connections to one peer | {first.doubled} → {last.doubled} |",
+                f"| {name}: streams on which peers may ask again | {first.standing} → {last.standing} |",
                 f"| {name}: memory | {first.resident:.1f} → {last.resident:.1f} MiB, {told} |",
                 f"| {name}: descriptors, tasks, tasks of the mesh, threads | {_counted(first)} → {_counted(last)} |",
             ]

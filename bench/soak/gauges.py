@@ -13,6 +13,7 @@ SERIES = {
     "threads": "modelvine_threads",
     "peers": "modelvine_mesh_connections",
     "wires": "modelvine_mesh_wires",
+    "standing": "modelvine_mesh_standing_streams",
 }
 
 COUNTED = ("descriptors", "tasks", "mesh_tasks", "threads")
@@ -37,6 +38,10 @@ OF_A_WIRE = 8
 """Tasks of the mesh for one more connection to a peer that has one: both ends dialled it at one time."""
 
 
+OF_A_STREAM = 1
+"""Task of the mesh for one more idle stream on which a peer may ask again: they come and go, a few for each peer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gauge:
     """What a node said of its process after so many requests."""
@@ -48,6 +53,7 @@ class Gauge:
     mesh_tasks: int
     threads: int
     doubled: int
+    standing: int
 
 
 def read(metrics: str, requests: int) -> Gauge:
@@ -61,6 +67,7 @@ def read(metrics: str, requests: int) -> Gauge:
         int(values["mesh_tasks"]),
         int(values["threads"]),
         int(values["wires"] - values["peers"]),
+        int(values["standing"]),
     )
 
 
@@ -84,6 +91,7 @@ def leaks(before: Gauge, after: Gauge) -> list[str]:
     """Say what a node has more of at rest than it had at rest before."""
     spare = dict.fromkeys(COUNTED, SPARE)
     spare["mesh_tasks"] += OF_A_WIRE * max(0, after.doubled - before.doubled)
+    spare["mesh_tasks"] += OF_A_STREAM * max(0, after.standing - before.standing)
     return [
         f"{after_count - before_count} more {name.replace('_', ' ')} ({before_count} → {after_count})"
         for name in COUNTED

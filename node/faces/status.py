@@ -101,6 +101,7 @@ def _sizes(context: Context, told: Mapping[Service, Told]) -> Sizes:
         routed=context.whole.routed(),
         connections=len(connections),
         wires=sum(connection.wires for connection in connections),
+        standing=registry.mesh.standing(),
         loop_lag=context.whole.loop_lag(time.monotonic()),
         tasks={"http": len(asyncio.all_tasks()), "mesh": registry.mesh.tasks()},
         threads=threading.active_count(),

@@ -203,5 +203,8 @@ class Mesh(Protocol):
     def tasks(self) -> int:
         """How many tasks the mesh's own loop had when this was last asked; 0 while it is down, or has none."""
 
+    def standing(self) -> int:
+        """On how many idle streams peers may put their next question, when `tasks` was last asked; each is one of those tasks."""
+
     def running(self) -> bool:
         """Whether the mesh is up at this moment."""

@@ -70,7 +70,7 @@ class LibP2PMesh:
         self._addresses: tuple[str, ...] = ()
         self._place: Place | None = None
         self._begun = False
-        self._tasks = 0
+        self._tasks = self._standing = 0
         # Counted apart, each by one thread only: what trio sent towards the inbox, and what came in.
         self._sent = 0
         self._landed = 0
@@ -174,8 +174,13 @@ class LibP2PMesh:
         self._thread.post(self._count_tasks)
         return self._tasks if self.running() else 0
 
+    def standing(self) -> int:
+        """On how many idle streams peers may put their next question, when `tasks` was last asked."""
+        return self._standing if self.running() else 0
+
     def _count_tasks(self) -> None:
         self._tasks = living_tasks()
+        self._standing = self._place.questions.standing if self._place else 0
 
     def running(self) -> bool:
         """Whether the trio run lives."""

@@ -130,6 +130,11 @@ class Questions:
         self._open: Counter[PeerId] = Counter()
         self._idle: Counter[PeerId] = Counter()
 
+    @property
+    def standing(self) -> int:
+        """How many streams stand idle until their peer asks again."""
+        return self._idle.total()
+
     async def handle(self, stream: INetStream) -> None:
         """Serve one stream; a peer's fault costs it this stream and nothing else."""
         peer = PeerId(str(stream.muxed_conn.peer_id))

@@ -130,6 +130,9 @@ class Place:
         self._told: tuple[str, ...] = ()
         self._dials = Dials(self._host, self._watch, self._nat.circuits)
         self._pipes: set[PipeEnd] = set()
+        self.questions = Questions(
+            self._doors.answer, partial(self._doors.refused, STREAMS_REFUSED)
+        )
         self.company = Company(
             Strangers(plan.identity.peer, only_loopback(plan.listen)),
             plan.settings,
@@ -145,8 +148,7 @@ class Place:
 
     async def run(self, ready: Callable[["Place"], object]) -> None:
         """Listen, call `ready`, dial and ping until cancelled."""
-        questions = Questions(self._doors.answer, partial(self._doors.refused, STREAMS_REFUSED))
-        self._host.set_stream_handler(ASK, questions.handle)
+        self._host.set_stream_handler(ASK, self.questions.handle)
         self._host.set_stream_handler(PIPE, self._take_pipe)
         if self._plan.settings.rendezvous_point:
             self._host.set_stream_handler(RENDEZVOUS, Point().handle)

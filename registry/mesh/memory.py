@@ -201,6 +201,10 @@ class MemoryMesh:
         """None: everything here runs on the caller's loop."""
         return 0
 
+    def standing(self) -> int:
+        """None: questions need no streams here."""
+        return 0
+
     def running(self) -> bool:
         """Whether this node is on the switchboard."""
         return self._running

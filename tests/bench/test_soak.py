@@ -6,6 +6,7 @@ import pytest
 
 from bench.soak.gauges import (
     COUNTED,
+    OF_A_STREAM,
     OF_A_WIRE,
     PER,
     SPARE,
@@ -17,13 +18,13 @@ from bench.soak.gauges import (
 )
 from tests.node.test_metrics import SIZES, Metrics
 
-REST = Gauge(0, 120.0, 50, 40, 60, 9, 0)
+REST = Gauge(0, 120.0, 50, 40, 60, 9, 0, 3)
 
 
 def grown(per: float, *, requests: int = 200_000) -> list[Gauge]:
     """Be looked at twenty times, while memory grows by so many MiB in `PER` requests."""
     return [
-        Gauge(n, 130.0 + per * n / PER, 50, 40, 60, 9, 0)
+        Gauge(n, 130.0 + per * n / PER, 50, 40, 60, 9, 0, 3)
         for n in range(0, requests + 1, requests // 20)
     ]
 
@@ -33,6 +34,7 @@ def test_a_gauge_is_read_from_what_a_node_shows() -> None:
     assert (seen.requests, seen.threads) == (7, SIZES.threads)
     assert {"http": seen.tasks, "mesh": seen.mesh_tasks} == SIZES.tasks
     assert seen.doubled == SIZES.wires - SIZES.connections
+    assert seen.standing == SIZES.standing
     assert seen.resident > 1
     assert seen.descriptors > 1
 
@@ -44,8 +46,8 @@ def test_the_slope_is_what_memory_grows_by(per: float) -> None:
 
 def test_what_caches_take_at_first_is_no_growth() -> None:
     gauges = [
-        Gauge(0, 90.0, 50, 40, 60, 9, 0),
-        Gauge(10_000, 120.0, 50, 40, 60, 9, 0),
+        Gauge(0, 90.0, 50, 40, 60, 9, 0, 3),
+        Gauge(10_000, 120.0, 50, 40, 60, 9, 0, 3),
         *grown(0.0)[2:],
     ]
     assert slope(gauges) == pytest.approx(0.0)
@@ -53,7 +55,7 @@ def test_what_caches_take_at_first_is_no_growth() -> None:
 
 
 def test_looks_at_one_count_of_requests_make_no_slope() -> None:
-    assert slope([REST, *[Gauge(2_000, 125.0 + n, 50, 40, 60, 9, 0) for n in range(5)]]) == 0.0
+    assert slope([REST, *[Gauge(2_000, 125.0 + n, 50, 40, 60, 9, 0, 3) for n in range(5)]]) == 0.0
 
 
 def test_growth_is_wrong_once_there_were_enough_requests_to_tell() -> None:
@@ -67,8 +69,8 @@ def test_growth_is_wrong_once_there_were_enough_requests_to_tell() -> None:
 def test_what_is_open_at_rest_may_differ_by_chance_and_no_more(what: str) -> None:
     more = {name: getattr(REST, name) for name in COUNTED}
     few, many = more | {what: more[what] + SPARE}, more | {what: more[what] + SPARE + 1}
-    assert not judged("node", [REST, Gauge(1, 120.0, **few, doubled=0)])
-    (wrong,) = judged("node", [REST, Gauge(1, 120.0, **many, doubled=0)])
+    assert not judged("node", [REST, Gauge(1, 120.0, **few, doubled=0, standing=3)])
+    (wrong,) = judged("node", [REST, Gauge(1, 120.0, **many, doubled=0, standing=3)])
     assert f"{SPARE + 1} more {what.replace('_', ' ')}" in wrong
 
 
@@ -78,3 +80,11 @@ def test_a_second_connection_to_one_peer_may_have_tasks_of_its_own() -> None:
     assert not judged("node", [REST, few])
     assert judged("node", [REST, replace(few, mesh_tasks=most + 1)])
     assert judged("node", [replace(REST, doubled=2), few])
+
+
+def test_streams_on_which_peers_may_ask_again_have_tasks_of_their_own() -> None:
+    most = REST.mesh_tasks + SPARE + 2 * OF_A_STREAM
+    few = replace(REST, requests=1, standing=REST.standing + 2, mesh_tasks=most)
+    assert not judged("node", [REST, few])
+    assert judged("node", [REST, replace(few, mesh_tasks=most + 1)])
+    assert not judged("node", [replace(REST, standing=9), replace(few, mesh_tasks=most - 2)])

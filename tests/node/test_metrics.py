@@ -20,6 +20,7 @@ SIZES = Sizes(
     routed={"retries_refused": 3},
     connections=2,
     wires=3,
+    standing=4,
     loop_lag=0.25,
     tasks={"http": 30, "mesh": 40},
     threads=3,
@@ -105,6 +106,7 @@ def test_what_is_counted_elsewhere_is_shown_as_it_stands():
     assert seen["modelvine_registry_events_total", "frames_in"] == 12
     assert seen["modelvine_mesh_connections",] == 2
     assert seen["modelvine_mesh_wires",] == 3
+    assert seen["modelvine_mesh_standing_streams",] == 4
     assert seen["modelvine_loop_lag_seconds",] == 0.25
 
 

@@ -96,6 +96,14 @@ async def test_questions_at_one_time_take_streams_of_their_own_and_few_are_kept(
     await until(lambda: len(streams(first)) == KEPT_PER_PEER)
     assert len(streams(second)) == KEPT_PER_PEER
 
+    def standing() -> int:
+        assert first.mesh.tasks() >= 0
+        return first.mesh.standing()
+
+    await until(lambda: standing() == KEPT_PER_PEER)
+    await first.mesh.stop()
+    assert first.mesh.standing() == 0
+
 
 async def test_a_question_that_was_refused_takes_its_stream_with_it(world: LibP2PWorld) -> None:
     async def refuse(asker: str, question: bytes) -> bytes:
