@@ -17,13 +17,18 @@ from registry.records import Service
 from router import canonical
 from router.dialects import llama_stack_http, localai_grpc, remotellm_grpc, tgi_http
 from router.dialects.localai_grpc import telling
+from router.dialects.localai_grpc.verbatim import allowed
 from router.dialects.openai_http.endpoints import understood
+from router.dialects.tgi_http.verbatim import PASSING
+from router.passing import Ending
 from router.rendering import Form
 from router.requests import Kind, Request
-from router.rpc.messages import LOCALAI, REMOTELLM, methods_of
+from router.rpc import carried
+from router.rpc.messages import LOCALAI, REMOTELLM, methods_of, parsed
 from router.saying import Told
 from router.sse import Splitter
 from router.translating import Words
+from router.usage import Tokens
 from router.wording import Wording
 from router.workers import Worker
 
@@ -59,6 +64,8 @@ def rows() -> Iterator[Row]:
     yield localai_dialect(Kind.CHAT)
     yield localai_dialect(Kind.COMPLETION)
     yield remotellm_dialect()
+    yield tgi_both_sides()
+    yield localai_both_sides()
     yield from faces(_TEXT)
 
 
@@ -105,6 +112,40 @@ def remotellm_dialect() -> Row:
     words, method = remotellm_grpc.WORDS, methods_of(REMOTELLM)["Generate"]
     ask = _message(words, request_of(Kind.COMPLETION), method.asked)
     return f"{words.name}, dialect, {_plural(Kind.COMPLETION)}", ask, None
+
+
+def tgi_both_sides() -> Row:
+    """Have TGI's words passed on to a worker of TGI's, and its events to their caller."""
+    said = orjson.dumps({"inputs": _TEXT, "parameters": {"temperature": 0.5}})
+    event = b"data:" + orjson.dumps(_TOKEN) + b"\n\n"
+    streamed = PASSING.streamed
+    assert streamed is not None
+    ending, tokens = Ending(streamed.over), Tokens(hidden=False, tells=streamed.tells(said))
+
+    def hear() -> bytes:
+        ending.see(event)
+        return tokens.passing(event)
+
+    return "TGI, passed on, completions", lambda: PASSING.addressed(said, _WORKER), hear
+
+
+def localai_both_sides() -> Row:
+    """Have LocalAI's messages passed on: taken apart and put together by gRPC at both ends, and in events between."""
+    method = methods_of(LOCALAI)["PredictStream"]
+    asked = method.asked(Prompt=_TEXT, Temperature=0.5).SerializeToString()
+    reply = method.told(message=b" word", tokens=1)
+    splitter = Splitter(max_event_bytes=1_000)
+
+    def ask() -> bytes:
+        return bytes(allowed(asked).SerializeToString())
+
+    def hear() -> bytes:
+        [event] = splitter.feed(carried.event(reply.SerializeToString()))
+        said = carried.read(event.data)
+        assert isinstance(said, bytes)
+        return bytes(parsed(method.told, said).SerializeToString())
+
+    return "LocalAI, passed on at both ends, completions", ask, hear
 
 
 def request_of(kind: Kind) -> Request:

@@ -105,12 +105,28 @@ async def _rest(
     exchange: Exchange, over: re.Pattern[bytes], first: bytes
 ) -> AsyncGenerator[bytes, None]:
     """Hand on what comes; raise `AnswerBroken` when it ends before its text does."""
-    ended, tail = over.search(first) is not None, first[-_LONGEST_END:]
+    ending = Ending(over)
+    ending.see(first)
     async with aclosing(exchange.rest(len(first))) as chunks:
         async for chunk in chunks:
-            if not ended:
-                looked = tail + chunk
-                ended, tail = over.search(looked) is not None, looked[-_LONGEST_END:]
+            ending.see(chunk)
             yield chunk
-    if not ended:
+    if not ending.seen:
         raise exchange.broke("the worker's stream ended before its text did")
+
+
+class Ending:
+    """Whether the end of a text was seen in a stream, however its bytes fall."""
+
+    __slots__ = ("_over", "_tail", "seen")
+
+    def __init__(self, over: re.Pattern[bytes]) -> None:
+        self._over = over
+        self._tail = b""
+        self.seen = False
+
+    def see(self, chunk: bytes) -> None:
+        """Take in the next bytes."""
+        if not self.seen:
+            looked = self._tail + chunk
+            self.seen, self._tail = self._over.search(looked) is not None, looked[-_LONGEST_END:]

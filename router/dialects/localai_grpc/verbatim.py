@@ -34,6 +34,14 @@ class Untold(Exception):
     """Nothing was told, and asking in our words may do: the model is loaded only now, or the backend's template failed."""
 
 
+def allowed(body: bytes) -> Any:
+    """Return the message of a caller without what is the operator's to say; raise `WorkerFailed` for none."""
+    message = parsed(METHODS[words.PREDICT].asked, body)
+    for name in OPERATORS:
+        message.ClearField(name)
+    return message
+
+
 class Own:
     """Asks for texts in the caller's own words."""
 
@@ -43,9 +51,7 @@ class Own:
     @asynccontextmanager
     async def answer(self, said: Verbatim, errand: Errand) -> AsyncIterator[Answer]:
         """Send the request and enter once the first reply is there; raise a `WorkerError` or `Untold` until then."""
-        message = parsed(METHODS[words.PREDICT].asked, said.body)
-        for name in OPERATORS:
-            message.ClearField(name)
+        message = allowed(said.body)
         loading = self._backend.loading
         await loading.at_first(errand.worker, errand.said)
         try:
