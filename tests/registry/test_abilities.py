@@ -1,8 +1,8 @@
-"""Laws of the bits that say what a model takes and gives."""
+"""Laws of the bits that say what a model takes and gives, and whose words are passed on to it."""
 
 import pytest
 
-from registry.abilities import INPUTS, OUTPUTS, Ability, given, taken
+from registry.abilities import INPUTS, OUTPUTS, PROTOCOLS, Ability, given, taken
 
 
 def test_what_nobody_said_has_no_names() -> None:
@@ -14,11 +14,11 @@ def test_inputs_and_outputs_have_the_same_words() -> None:
     assert taken(OUTPUTS | Ability.TOOLS) == given(INPUTS | Ability.TOOLS) == []
 
 
-@pytest.mark.parametrize("newer", [1 << 12, 0xF000])
+@pytest.mark.parametrize("newer", [1 << 13, 0xE000, PROTOCOLS])
 def test_bits_of_newer_versions_say_nothing(newer: int) -> None:
     assert taken(newer | Ability.IMAGE_IN) == ["image"]
 
 
 def test_no_bit_means_two_things() -> None:
     values = [one.value for one in Ability]
-    assert sum(values) == (INPUTS | OUTPUTS | Ability.TOOLS).value == 511
+    assert sum(values) == (INPUTS | OUTPUTS | Ability.TOOLS | PROTOCOLS).value == 8191

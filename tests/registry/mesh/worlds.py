@@ -20,7 +20,7 @@ def identity(name: str) -> Identity:
     return Identity(hashlib.sha256(name.encode()).digest())
 
 
-async def until(holds: Callable[[], bool], *, within: float = 10.0) -> None:
+async def until(holds: Callable[[], bool], *, within: float = 30.0) -> None:
     """Return as soon as a condition holds."""
     async with asyncio.timeout(within):
         while not holds():  # noqa: ASYNC110 (what is awaited is real I/O, not an event of ours)
