@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from router.dialects import Answer, Route
 from router.errors import WorkerFailed
 from router.exchange import Exchange
-from router.retelling import check
-from router.sse import SILENT_BYTES, EventTooLarge, Splitter
+from router.retelling import check, first_said
+from router.sse import Splitter
 from router.usage import Tells, Usage
 from router.verbatim import HEADERS, Verbatim
 from router.workers import Worker
@@ -82,22 +82,10 @@ def headers_of(exchange: Exchange) -> dict[str, str]:
 
 
 async def _stream(exchange: Exchange, known: Streamed, max_event_bytes: int) -> Answer:
-    splitter, raw = Splitter(max_event_bytes=max_event_bytes), bytearray()
-    said: list[bytes] = []
-    try:
-        while not said and (chunk := await exchange.some()):
-            raw += chunk
-            said = [event.data for event in splitter.feed(chunk) if event.data]
-            if len(raw) > SILENT_BYTES and not said:
-                raise WorkerFailed(f"the stream said nothing in {SILENT_BYTES:,} bytes")
-    except EventTooLarge as error:
-        raise WorkerFailed(str(error)) from error
-    said = said or [event.data for event in splitter.finish() if event.data]
-    if not said:
-        raise WorkerFailed("the stream ended before its first event")
+    said, raw = await first_said(exchange, Splitter(max_event_bytes=max_event_bytes))
     known.event(said[0])
-    answer = exchange.answer(bytes(raw), Route.LOCAL)
-    answer.rest = _rest(exchange, known.over, bytes(raw))
+    answer = exchange.answer(raw, Route.LOCAL)
+    answer.rest = _rest(exchange, known.over, raw)
     return answer
 
 

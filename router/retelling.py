@@ -33,24 +33,31 @@ class Telling(Protocol):
 
 async def begin(exchange: Exchange, told: Telling, form: Form, max_event_bytes: int) -> Answer:
     """Make an answer of a stream that has said something; raise a `WorkerError` when that is a failure."""
-    splitter, size = Splitter(max_event_bytes=max_event_bytes), 0
+    splitter = Splitter(max_event_bytes=max_event_bytes)
+    said, _ = await first_said(exchange, splitter)
+    pen = _Pen(told, form)
+    first = form.opening() + pen.written(said[:1])
+    answer = exchange.answer(first, Route.LOCAL)
+    answer.rest = _rest(exchange, pen, splitter, said[1:])
+    return answer
+
+
+async def first_said(exchange: Exchange, splitter: Splitter) -> tuple[list[bytes], bytes]:
+    """Read until a stream says something: what its first events say, and all that came; raise `WorkerFailed` if it never does."""
+    raw = bytearray()
     said: list[bytes] = []
     try:
         while not said and (chunk := await exchange.some()):
+            raw += chunk
             said = [event.data for event in splitter.feed(chunk) if event.data]
-            size += len(chunk)
-            if size > SILENT_BYTES and not said:
+            if len(raw) > SILENT_BYTES and not said:
                 raise WorkerFailed(f"the stream said nothing in {SILENT_BYTES:,} bytes")
     except EventTooLarge as error:
         raise WorkerFailed(str(error)) from error
     said = said or [event.data for event in splitter.finish() if event.data]
     if not said:
         raise WorkerFailed("the stream ended before its first event")
-    pen = _Pen(told, form)
-    first = form.opening() + pen.written(said[:1])
-    answer = exchange.answer(first, Route.LOCAL)
-    answer.rest = _rest(exchange, pen, splitter, said[1:])
-    return answer
+    return said, bytes(raw)
 
 
 async def _rest(
