@@ -1,7 +1,7 @@
 """Laws of who could answer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -12,6 +12,7 @@ from registry.records import Load, ModelType, PeerId, Record, Service, Version
 from router.candidates import Candidate, Field, Reason, candidates
 from router.reports import Reported
 from router.requests import ANYWHERE, Kind, Pin, Request
+from router.verbatim import TGI, Verbatim
 from router.workers import Worker, Workers
 
 OWN, FAR, OTHER = PeerId("own"), PeerId("far"), PeerId("other")
@@ -64,9 +65,13 @@ def find(
     allowance: dict[PeerId, int] | None = None,
     kind: Kind = Kind.CHAT,
     body: bytes = b"",
+    needs: str | None = None,
 ) -> Field:
+    said = None if needs is None else Verbatim(TGI, "generate", b"{}", needs)
     return candidates(
-        Request("r", kind, model, body, "application/json", pin=pin, own_only=own_only),
+        Request(
+            "r", kind, model, body, "application/json", pin=pin, own_only=own_only, verbatim=said
+        ),
         own=OWN,
         catalog=catalog(*offers),
         workers=Workers.of(own),
@@ -287,6 +292,19 @@ def test_an_image_is_not_sent_to_a_model_that_is_known_to_see_nothing() -> None:
     [left] = found.excluded
     assert (left.candidate.node, left.reason, left.detail) == (FAR, Reason.UNSEEING, "image")
     assert not find((FAR, READS), body=THOUSAND).excluded
+
+
+def test_who_has_no_word_for_what_is_asked_may_not_answer() -> None:
+    in_tgis = Service("p", "m", abilities=Ability.TGI)
+    here = (Worker(replace(in_tgis, cid="1"), "http://w"), Worker(SERVICE, "http://w"))
+    found = find((FAR, SERVICE), (OTHER, in_tgis), own=here, needs="watermark")
+    assert {c.key for c in found.eligible} == {(OTHER, in_tgis), (OWN, here[0].service)}
+    assert {(e.candidate.node, e.reason) for e in found.excluded} == {
+        (FAR, Reason.WORDLESS),
+        (OWN, Reason.WORDLESS),
+    }
+    # Words that nothing needs rule nobody out.
+    assert not find((FAR, SERVICE), (OTHER, in_tgis), own=here, needs="").excluded
 
 
 def test_nobody_waits_for_a_full_worker_that_would_not_see() -> None:

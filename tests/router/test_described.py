@@ -1,5 +1,7 @@
 """Laws of what a worker says that it is."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +45,14 @@ def test_what_the_operator_said_is_not_taken_back() -> None:
     assert taught(worker(context=100), said).service.context == 100
     mute = worker()
     assert taught(mute, Offered("m")) is mute
+
+
+def test_whose_words_are_passed_on_is_nothing_that_an_operator_said_of_a_model() -> None:
+    in_tgis = replace(worker(), service=Service("p", "m", abilities=Ability.TGI))
+    said = Offered("m", abilities=Ability.TEXT_IN)
+    assert taught(in_tgis, said).service.abilities == Ability.TGI | Ability.TEXT_IN
+    told = replace(worker(), service=Service("p", "m", abilities=Ability.TGI | Ability.IMAGE_IN))
+    assert taught(told, said) is told
 
 
 def test_names_that_cannot_be_are_left_out_and_a_long_list_is_cut() -> None:

@@ -7,6 +7,7 @@ from registry.records import ModelType, Service
 from router.candidates import Excluded, Reason
 from router.errors import BadRequest, NobodyServes, UnknownModel, WorkerBusy, WorkerUnable
 from router.nobody import nobody
+from router.verbatim import TGI, Verbatim
 from tests.router.world import chat, own
 
 THEIRS = own("http://127.0.0.1:1")
@@ -56,6 +57,17 @@ def test_a_model_that_serves_another_type_is_the_callers_mistake_and_the_right_p
     assert str(error) == "'llama' does not serve /v1/chat/completions; ask it at /v1/audio/speech"
     lost = [Excluded(other, Reason.OTHER_TYPE), Excluded(THEIRS, Reason.LOST)]
     assert isinstance(nobody(chat(), lost, ()), NobodyServes)
+
+
+def test_a_parameter_that_no_worker_has_a_word_for_is_refused_by_name() -> None:
+    asked = replace(chat(), verbatim=Verbatim(TGI, "generate", b"{}", "watermark"))
+    wordless = [Excluded(THEIRS, Reason.WORDLESS)]
+    error = nobody(asked, wordless, ())
+    assert isinstance(error, WorkerUnable)
+    assert str(error) == "no worker of 'llama' has a word for `watermark`"
+    assert error.param == "watermark"
+    lost = [*wordless, Excluded(THEIRS, Reason.LOST)]
+    assert isinstance(nobody(asked, lost, ()), NobodyServes)
 
 
 def test_an_image_for_models_that_see_nothing_is_refused_by_name() -> None:
