@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from registry.abilities import Ability
 from registry.records import Service
+from router.bodies import object_of
 from router.errors import BadRequest
 
 HEADER = "x-modelvine-verbatim"
@@ -33,6 +34,7 @@ HEADERS = (
 )  # fmt: skip
 """Headers of an answer that are such words too: TGI's."""
 
+_JSON = frozenset({TGI, LLAMA_STACK})
 _SAID = re.compile(
     r"([a-z_]{1,32}) ([A-Za-z_/]{1,64}) ([0-9]{1,12})(?: ([A-Za-z_]{1,64}))?", re.ASCII
 )
@@ -79,4 +81,6 @@ def split(header: str, body: bytes) -> tuple[bytes, Verbatim | None]:
     if protocol not in SPOKEN and needs:
         raise BadRequest(f"{protocol[:32]} is not known here", param=needs)
     words = Verbatim(protocol, call, body[-size:], needs or "")
+    if protocol in _JSON:
+        object_of(words.body)
     return body[:-size], words if protocol in SPOKEN else None

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from router.errors import WorkerFailed
+from router.rendering import refused
 
 PROTOS = Path(__file__).parent / "protos"
 COMPILED = PROTOS / "descriptors.binpb"
@@ -58,6 +59,14 @@ def parsed(kind: Any, body: bytes) -> Any:
         raise WorkerFailed("what came is no message of its protocol") from error
     message.DiscardUnknownFields()
     return message
+
+
+def parsed_of_caller(kind: Any, body: bytes) -> Any:
+    """Return a message that a caller sent; raise `WorkerRejected` for none: no worker is to blame for it."""
+    try:
+        return parsed(kind, body)
+    except WorkerFailed as error:
+        raise refused(str(error), "") from error
 
 
 @cache

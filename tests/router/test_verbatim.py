@@ -1,5 +1,6 @@
 """Laws of a caller's own words: what a header says of them is what is read of it, and what it cannot say is refused."""
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ words = st.builds(
     Verbatim,
     protocol=st.sampled_from(sorted(SPOKEN)),
     call=st.text("abc/Z_", min_size=1, max_size=64),
-    body=st.binary(min_size=1, max_size=300),
+    body=st.binary(max_size=300).map(lambda said: orjson.dumps({"said": said.hex()})),
     needs=st.just("") | names,
 )
 
@@ -35,6 +36,13 @@ def test_what_is_written_is_what_is_read(said):
 def test_what_says_nothing_is_refused(header):
     with pytest.raises(BadRequest):
         split(header, BODY + b"abc")
+
+
+@pytest.mark.parametrize("said", [b"abc", b"[]", b"[" * 300 + b"]" * 300])
+def test_words_that_are_no_json_are_refused_where_the_protocol_has_nothing_else(said):
+    with pytest.raises(BadRequest):
+        split(f"tgi_http generate {len(said)}", BODY + said)
+    assert split(f"localai_grpc Predict {len(said)}", BODY + said)[1].body == said
 
 
 def test_words_of_an_unknown_protocol_are_left_out_unless_something_needs_them():

@@ -11,13 +11,13 @@ from router.dialects import Answer, Route
 from router.dialects.localai_grpc import words
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
 from router.dialects.localai_grpc.telling import Tokens
-from router.errors import AnswerBroken, WorkerError, WorkerFailed, WorkerTimeout
+from router.errors import AnswerBroken, WorkerError, WorkerTimeout
 from router.exchange import NOTHING
 from router.fitness import USUAL_BYTES
 from router.rpc import carried
 from router.rpc.channels import Replies
 from router.rpc.failures import RpcFailed
-from router.rpc.messages import parsed
+from router.rpc.messages import parsed_of_caller
 from router.usage import Usage
 from router.verbatim import Verbatim
 
@@ -35,8 +35,8 @@ class Untold(Exception):
 
 
 def allowed(body: bytes) -> Any:
-    """Return the message of a caller without what is the operator's to say; raise `WorkerFailed` for none."""
-    message = parsed(METHODS[words.PREDICT].asked, body)
+    """Return the message of a caller without what is the operator's to say; raise `WorkerRejected` for none."""
+    message = parsed_of_caller(METHODS[words.PREDICT].asked, body)
     for name in OPERATORS:
         message.ClearField(name)
     return message
@@ -76,11 +76,8 @@ class Own:
     async def _stream(self, message: Any, errand: Errand) -> AsyncIterator[Answer]:
         took = _Took(message)
         async with errand.stream(METHODS[words.STREAM], message) as replies:
-            first = await self._first(replies)
-            took.heard(first)
             told = _Told(replies, took)
-            rest = told.rest()
-            begun = carried.event(first.SerializeToString())
+            begun, rest = await self._first(told), told.rest()
             answer = Answer(200, "text/event-stream", begun, rest, Route.LOCAL)
             try:
                 yield answer
@@ -88,38 +85,53 @@ class Own:
                 await rest.aclose()
                 answer.broken = told.broken
 
-    async def _first(self, replies: Replies) -> Any:
-        """Return the first reply with anything in it."""
+    async def _first(self, told: "_Told") -> bytes:
+        """Return what comes first: replies may come for ever, and say nothing."""
         seconds = self._backend.settings.first_byte_timeout
         try:
             async with self._backend.deadlines.within(seconds):
-                while (reply := await replies.next()) is not None:
-                    if reply.message:
-                        return reply
+                return await told.first()
         except TimeoutError as error:
             raise WorkerTimeout("first byte", seconds) from error
-        raise WorkerFailed("the stream ended before its first reply")
 
 
 class _Told:
-    """The replies of a stream after the first; `broken` is how it broke off, if it did."""
+    """The replies of a stream; `broken` is how it broke off after the first, if it did."""
 
     def __init__(self, replies: Replies, took: "_Took") -> None:
         self._replies = replies
         self._took = took
+        self._over = False
         self.broken: AnswerBroken | None = None
+
+    async def first(self) -> bytes:
+        """Return all until a reply has something in it, or until the end of an empty text; raise `RpcFailed`."""
+        said = b""
+        while (reply := await self._next()) is not None:
+            said += carried.event(reply.SerializeToString())
+            if reply.message:
+                return said
+        return said + carried.spent(self._took.usage)
 
     async def rest(self) -> AsyncGenerator[bytes, None]:
         """Hand on what comes, as it comes; raise `AnswerBroken`."""
+        if self._over:
+            return
         try:
-            while (reply := await self._replies.next()) is not None:
-                self._took.heard(reply)
+            while (reply := await self._next()) is not None:
                 yield carried.event(reply.SerializeToString())
         except (RpcFailed, WorkerError) as error:
             failed = error.as_error(words.STREAM) if isinstance(error, RpcFailed) else error
             self.broken = AnswerBroken(str(failed))
             raise self.broken from error
         yield carried.spent(self._took.usage)
+
+    async def _next(self) -> Any:
+        reply = await self._replies.next()
+        self._over = reply is None
+        if reply is not None:
+            self._took.heard(reply)
+        return reply
 
 
 class _Took:

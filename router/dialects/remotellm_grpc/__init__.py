@@ -27,7 +27,7 @@ from router.requests import Kind, Request
 from router.rpc import carried
 from router.rpc.channels import Channels
 from router.rpc.failures import RpcFailed, cleaned
-from router.rpc.messages import REMOTELLM, methods_of, parsed
+from router.rpc.messages import REMOTELLM, methods_of, parsed_of_caller
 from router.rpc.metadata import metadata_to
 from router.translating import at_once, form_of
 from router.verbatim import Verbatim
@@ -69,7 +69,10 @@ class RemoteLlmGrpc:
                 yield await self._tokens(request, worker)
             case Kind.GUTS:
                 yield await self._guts(request, worker)
-            case _ if (said := request.verbatim) and said.protocol == worker.dialect:
+            case _ if (said := request.verbatim) and (said.protocol, said.call) == (
+                worker.dialect,
+                GENERATE,
+            ):
                 yield await self._verbatim(request, said, worker)
             case _:
                 yield await self._text(request, worker, candidate.service.model)
@@ -121,9 +124,7 @@ class RemoteLlmGrpc:
 
     async def _verbatim(self, request: Request, said: Verbatim, worker: Worker) -> Answer:
         """Pass on one prompt of a caller who speaks the protocol too; all that is changed is the key."""
-        if said.call != GENERATE:
-            raise WorkerFailed(f"{said.call} is not passed on as it is")
-        message = parsed(_METHODS[GENERATE].asked, said.body)
+        message = parsed_of_caller(_METHODS[GENERATE].asked, said.body)
         reply = await self._send(worker, request, GENERATE, message)
         if len(reply.generations) != len(message.prompts):
             raise telling.no_text()

@@ -54,6 +54,16 @@ async def test_characters_may_be_cut_anywhere(client, worker):
     assert {len(reply.message) for reply in replies} == {1}
 
 
+async def test_replies_with_nothing_in_them_arrive_too_and_a_text_may_be_empty(client, worker):
+    worker.fail(blanks=2)
+    replies = await streamed(client, Prompt="a")
+    assert b"".join(reply.message for reply in replies) == SAID
+    assert [reply.message for reply in replies[:2]] == [b"", b""]
+    worker.fail(empty=True)
+    assert b"".join(reply.message for reply in await streamed(client, Prompt="a")) == b""
+    assert (await client.ask("Predict", Prompt="a")).message == b""
+
+
 async def test_what_is_the_operators_to_say_is_taken_out(client, worker):
     kind = message_class("backend.PredictOptions").DESCRIPTOR
     values = {str: "/etc/x", bool: True, float: 0.5, int: 7}

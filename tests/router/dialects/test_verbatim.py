@@ -1,0 +1,57 @@
+"""Callers' own words that another node made up: no worker is asked what it would not be asked otherwise, and none is blamed."""
+
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from router import dialects
+from router.errors import WorkerRejected, WorkerUnable
+from router.requests import Kind
+from router.verbatim import LOCALAI, REMOTELLM, TGI, Verbatim
+from tests.router.world import chat, links, own, whole
+from tests.workers import localai_worker, remotellm_worker, tgi_worker
+
+WORKERS = {TGI: tgi_worker, LOCALAI: localai_worker, REMOTELLM: remotellm_worker}
+ASKED = orjson.dumps({"model": "llama", "prompt": "a"})
+
+
+async def ask(name: str, said: Verbatim):
+    """Return the answer, and the paths that were asked."""
+    request = replace(chat(kind=Kind.COMPLETION, body=ASKED), verbatim=said)
+    async with WORKERS[name].running() as worker, links() as ours:
+        dialect = dialects.load(name)(ours)
+        try:
+            async with dialect.answer(request, own(worker.url, dialect=name)) as answer:
+                await whole(answer)
+                return answer, [one.path for one in worker.received]
+        finally:
+            await ours.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "call"), [(TGI, "metrics"), (LOCALAI, "LoadModel"), (REMOTELLM, "GetLlmType")]
+)
+async def test_calls_that_are_not_passed_on_are_translated(name, call):
+    answer, paths = await ask(name, Verbatim(name, call, b"{}"))
+    assert not answer.verbatim
+    assert not any(path.endswith(call) for path in paths)
+
+
+async def test_what_needs_such_a_call_is_refused():
+    with pytest.raises(WorkerUnable) as unable:
+        await ask(TGI, Verbatim(TGI, "metrics", b"{}", "watermark"))
+    assert unable.value.param == "watermark"
+
+
+@pytest.mark.parametrize(("name", "call"), [(LOCALAI, "Predict"), (REMOTELLM, "Generate")])
+async def test_what_is_no_message_is_nobodys_fault_but_its_callers(name, call):
+    with pytest.raises(WorkerRejected):
+        await ask(name, Verbatim(name, call, b"\xff" * 40))
+
+
+@pytest.mark.parametrize("name", sorted(WORKERS))
+async def test_words_of_another_protocol_are_not_looked_at(name):
+    other = LOCALAI if name == TGI else TGI
+    answer, _ = await ask(name, Verbatim(other, "Predict", b"\xff"))
+    assert not answer.verbatim
