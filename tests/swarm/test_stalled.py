@@ -19,6 +19,7 @@ from tests.workers.raw import raw
 pytestmark = pytest.mark.swarm
 
 READERS = 100
+ROUNDS = 4
 BYTES = 200_000_000
 WITHIN = 35.0
 """Seconds until all of them are cut off, from when nothing moves any more: `router.stall_timeout`, and a little."""
@@ -104,14 +105,16 @@ def _resident(node: Node) -> float:
 
 async def _come(flood: Flood, ask: Callable[[], object]) -> None:
     """Wait until all have reached the worker; on a busy machine some are refused, and ask again as a client would."""
-    with suppress(AssertionError):
-        await until(lambda: len(flood.sent) >= READERS, within=2, otherwise="not all came at once")
-    refused = READERS - len(flood.sent)
-    for _ in range(refused):
-        ask()
-        await asyncio.sleep(0.1)
+    again = 0
+    for _ in range(ROUNDS):
+        with suppress(AssertionError):
+            await until(lambda: len(flood.sent) >= READERS, within=2, otherwise="not at once")
+        for _ in range(READERS - len(flood.sent)):
+            again += 1
+            ask()
+            await asyncio.sleep(0.1)
     await until(lambda: len(flood.sent) >= READERS, within=10, otherwise="not all came")
-    show("who asked again", refused=str(max(0, refused)))
+    show("who asked again", refused=str(again))
 
 
 async def test_a_hundred_callers_who_do_not_read_cost_little_and_are_cut_off(
