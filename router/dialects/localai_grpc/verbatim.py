@@ -11,13 +11,14 @@ from router.dialects import Answer, Route
 from router.dialects.localai_grpc import words
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
 from router.dialects.localai_grpc.telling import Tokens
-from router.errors import AnswerBroken, WorkerError, WorkerTimeout
+from router.errors import AnswerBroken, WorkerError, WorkerFailed, WorkerTimeout
 from router.exchange import NOTHING
 from router.fitness import USUAL_BYTES
 from router.rpc import carried
 from router.rpc.channels import Replies
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import parsed_of_caller
+from router.sse import SILENT_BYTES
 from router.usage import Usage
 from router.verbatim import Verbatim
 
@@ -105,12 +106,17 @@ class _Told:
         self.broken: AnswerBroken | None = None
 
     async def first(self) -> bytes:
-        """Return all until a reply has something in it, or until the end of an empty text; raise `RpcFailed`."""
+        """Return all until a reply has something in it, or until the end of an empty text.
+
+        Raise `RpcFailed`, or `WorkerFailed` where nothing is said for long.
+        """
         said = b""
         while (reply := await self._next()) is not None:
             said += carried.event(reply.SerializeToString())
             if reply.message:
                 return said
+            if len(said) > SILENT_BYTES:
+                raise WorkerFailed(f"the stream said nothing in {SILENT_BYTES:,} bytes")
         return said + carried.spent(self._took.usage)
 
     async def rest(self) -> AsyncGenerator[bytes, None]:

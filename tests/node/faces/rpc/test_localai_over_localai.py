@@ -64,6 +64,13 @@ async def test_replies_with_nothing_in_them_arrive_too_and_a_text_may_be_empty(c
     assert (await client.ask("Predict", Prompt="a")).message == b""
 
 
+async def test_replies_without_end_that_say_nothing_are_a_failure(client, worker):
+    worker.fail(blanks=20_000)
+    with pytest.raises(RpcFailed) as failed:
+        await streamed(client, Prompt="a")
+    assert failed.value.code == "INTERNAL"
+
+
 async def test_what_is_the_operators_to_say_is_taken_out(client, worker):
     kind = message_class("backend.PredictOptions").DESCRIPTOR
     values = {str: "/etc/x", bool: True, float: 0.5, int: 7}
