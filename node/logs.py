@@ -171,10 +171,6 @@ class Log(logging.Handler):
         self._repeats = repeats
         self._lines = Lines(write, due=self._due, lost=self._lost)
 
-    def createLock(self) -> None:  # noqa: N802  (logging's name)
-        """Make none: the filter and the lines have locks of their own."""
-        self.lock = None
-
     def emit(self, record: logging.LogRecord) -> None:
         """Take a record; nobody waits for it to be written."""
         try:

@@ -126,6 +126,13 @@ def test_every_logger_writes_to_the_one_stream_at_the_level_that_was_set() -> No
     assert "kept" in stream.getvalue()
 
 
+def test_the_handler_has_the_lock_that_logging_takes_since_python_3_13() -> None:
+    handler = configure(form="console", level="info", stream=io.StringIO())
+    assert handler.lock is not None
+    with handler.lock:
+        logging.getLogger("modelvine.test").info("a thread takes its own lock again")
+
+
 def test_configuring_twice_does_not_write_twice() -> None:
     log = logging.getLogger("modelvine.somewhere")
     written("console")
