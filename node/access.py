@@ -14,8 +14,10 @@ from urllib.parse import urlsplit
 
 from node import web
 from node.faces.errors import NotAllowed, UnsupportedMediaType
+from node.faces.reading import JSON, TAKEN_FOR_JSON
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_PAGE = frozenset({"none", "same-origin"})
 # A proxy on this machine speaks for callers who are elsewhere; it says so in one of these.
 _HOST = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?")
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
@@ -49,8 +51,10 @@ class Access:
             raise NotAllowed(
                 "only callers on this machine, or with the token in the data directory, may do this"
             )
-        # A page may send forms and plain text without the browser's leave, JSON not. No body needs no type.
-        if request.body_exists and request.content_type != "application/json":
+        # Without the browser's leave a page may send whatever is not JSON.
+        if request.content_type != JSON and _from_another_page(request):
+            raise NotAllowed("requests from pages of another origin are refused")
+        if request.body_exists and request.content_type not in TAKEN_FOR_JSON:
             raise UnsupportedMediaType("send this as application/json")
 
     def local(self, request: web.Request) -> bool:
@@ -69,6 +73,14 @@ class Access:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         matches = hmac.compare_digest(given.encode(), self._token)
         return scheme.lower() == "bearer" and bool(self._token) and matches
+
+
+def _from_another_page(request: web.Request) -> bool:
+    """Whether a browser says that a page of another origin sends this; where it leaves out `Origin`, `Sec-Fetch-Site` tells."""
+    origin = request.headers.get("origin")
+    if origin is not None:
+        return not _same_origin(origin, request.headers.get("host", ""))
+    return request.headers.get("sec-fetch-site", "none").strip().lower() not in _OWN_PAGE
 
 
 def is_own_address(host: str) -> bool:

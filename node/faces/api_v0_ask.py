@@ -13,7 +13,7 @@ from node.faces import Serving
 from node.faces.answering import answer
 from node.faces.errors import Unparseable, WrongParameter
 from node.faces.openai import content_type_of, passed, pin
-from node.faces.reading import read_body, text_of
+from node.faces.reading import JSON, TAKEN_FOR_JSON, read_body, text_of
 from node.faces.registration import model_of, project_of
 from node.faces.voice import Spoken
 from router import bodies, multipart
@@ -55,7 +55,7 @@ async def _read(context: Serving, http: web.Request, kind: Kind, *, one_node: bo
     body = await read_body(
         http, limit=settings.max_body_bytes, idle=settings.idle_timeout, rate=rate
     )
-    content_type = content_type_of(http, body)
+    content_type = JSON if http.content_type in TAKEN_FOR_JSON else content_type_of(http, body)
     given: dict[str, Any] = {name: http.query[name] for name in _IN_QUERY if name in http.query}
     if media_of(content_type).kind == multipart.CONTENT_TYPE:
         given = dict(multipart.fields(body, content_type)) | given

@@ -25,7 +25,8 @@ def _identities(context: Context) -> list[web.RouteDef]:
 
     async def own_id(_: web.Request) -> web.Response:
         agent = f"modelvine/{__version__}"
-        return done(**_identity(context.peer, agent, registry.mesh.addresses()))
+        spoken = await registry.mesh.protocols(context.peer)
+        return done(**_identity(context.peer, agent, registry.mesh.addresses(), spoken))
 
     async def peer(request: web.Request) -> web.Response:
         given = await read_object(request, idle=context.settings.router.idle_timeout)
@@ -35,7 +36,8 @@ def _identities(context: Context) -> list[web.RouteDef]:
         held = registry.catalog.held.get(node)
         if held is None:
             raise UnknownNode(f"the registry here does not know {node}")
-        return done(**_identity(node, held.record.agent, held.record.reach.mesh))
+        spoken = await registry.mesh.protocols(node)
+        return done(**_identity(node, held.record.agent, held.record.reach.mesh, spoken))
 
     async def peers(_: web.Request) -> web.Response:
         return done(data=[n for n in registry.catalog.held if registry.presence(n) in LIVE])
@@ -56,13 +58,15 @@ def _identities(context: Context) -> list[web.RouteDef]:
     ]
 
 
-def _identity(node: PeerId, agent: str, addresses: tuple[str, ...]) -> dict[str, Any]:
+def _identity(
+    node: PeerId, agent: str, addresses: tuple[str, ...], protocols: tuple[str, ...]
+) -> dict[str, Any]:
     return {
         "peer_id": node,
         "protocol_version": PROTOCOL,
         "agent_version": agent,
         "addresses": list(addresses),
-        "protocols": ["/v1", "/api/v0"],
+        "protocols": list(protocols),
     }
 
 
@@ -86,7 +90,10 @@ def _connections(context: Context) -> list[web.RouteDef]:
 
     async def disconnect(request: web.Request) -> web.Response:
         context.access.change(request)
-        await mesh.disconnect(_peer_of(_address(await read_object(request, idle=idle))))
+        peer = _peer_of(_address(await read_object(request, idle=idle)))
+        if all(connection.peer != peer for connection in mesh.connections()):
+            raise WrongParameter(f"this node is not connected to {peer}", param="node_addr")
+        await mesh.disconnect(peer)
         return done()
 
     return [

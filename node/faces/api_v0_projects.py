@@ -1,5 +1,6 @@
 """`/api/v0/ai`: how model projects register their models, and ask who serves what."""
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -132,14 +133,16 @@ def _projects_of(context: Context, node: PeerId, *, local: bool) -> dict[str, li
 
 def _model(context: Context, node: PeerId, service: Service, *, local: bool) -> dict[str, Any]:
     worker = _own_worker(context, node, service)
-    return {
-        "model": service.model,
+    said = {
+        "Model": service.model,
         # Where a worker listens is nobody's business but its own machine's.
-        "api": worker.api if worker and local else "",
-        "type": int(service.type),
-        "cid": service.cid,
-        "idle": _idle(context, node, service),
+        "API": worker.api if worker and local else "",
+        "Type": int(service.type),
+        "CID": service.cid,
+        "Idle": _idle(context, node, service),
     }
+    # As the Go programs write it, and as their documentation does.
+    return said | {name.lower(): value for name, value in said.items()}
 
 
 def _own_worker(context: Context, node: PeerId, service: Service) -> Worker | None:
@@ -148,19 +151,22 @@ def _own_worker(context: Context, node: PeerId, service: Service) -> Worker | No
 
 
 def _idle(context: Context, node: PeerId, service: Service) -> int:
-    """Return the slots that are free as far as this node knows; a worker of unknown capacity counts as one slot."""
-    worker = _own_worker(context, node, service)
-    slots = worker.capacity if worker and worker.capacity else 1
-    return max(0, slots - context.router.in_flight[node, service])
+    """Return how many requests are there as far as this node knows, those that wait included: 0 is free."""
+    if worker := _own_worker(context, node, service):
+        return context.load_of(worker).waiting
+    said = context.router.reports.of(node, service, time.monotonic())
+    return context.router.in_flight[node, service] + round(said.others if said else 0)
 
 
 def _peer(context: Context, offer: Offer) -> dict[str, Any]:
     connectivity, latency = _connectivity(context, offer.node)
+    idle = _idle(context, offer.node, offer.service)
     return {
         "node_id": offer.node,
         "connectivity": connectivity,
         "latency": latency,
-        "idle": _idle(context, offer.node, offer.service),
+        "Idle": idle,
+        "idle": idle,
         "cid": offer.service.cid,
     }
 

@@ -24,6 +24,12 @@ from router.media import media_of
 MAX_CONTROL_BYTES = 2 * 1024 * 1024
 """The longest body of a control request: a record's 2,000 models, each named at full length, fit well."""
 
+JSON = "application/json"
+TAKEN_FOR_JSON = frozenset(
+    {JSON, "application/x-www-form-urlencoded", "application/octet-stream", ""}
+)
+"""Content types of JSON at `/api/v0`: its clients name what `curl -d` does, or none."""
+
 MIN_RATE = WebSettings().min_body_rate
 
 SMALL = 64 * 1024
@@ -182,13 +188,13 @@ def number_of(given: Mapping[str, Any], name: str, *, default: int = 0) -> int:
 
 
 def count_in_query(request: web.Request, *, default: int, at_most: int = MAX_LISTED) -> int:
-    """Return the `number` of entries that a caller wants; raise `WrongParameter`."""
+    """Return the `number` of entries that a caller wants, 0 for as many as by default; raise `WrongParameter`."""
     asked = request.query.get("number", "")
     if not asked:
         return default
-    if not (asked.isascii() and asked.isdigit()) or len(asked) > 9 or int(asked) == 0:
-        raise WrongParameter("number must be a whole number above 0", param="number")
-    return min(int(asked), at_most)
+    if not (asked.isascii() and asked.isdigit()) or len(asked) > 9:
+        raise WrongParameter("number must be a whole number, 0 for the default", param="number")
+    return min(int(asked), at_most) or default
 
 
 def json_answer(value: object, *, status: int = 200) -> web.Response:

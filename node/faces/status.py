@@ -16,6 +16,7 @@ from registry.records import Service, Standing
 from router.figures import Figures, Told
 
 _PARTS = ("mesh", "store")
+_METRICS = ("/metrics", "/debug/metrics/prometheus", "/api/v0/debug/metrics/prometheus")
 
 
 def routes(context: Context) -> list[web.RouteDef]:
@@ -44,7 +45,8 @@ def routes(context: Context) -> list[web.RouteDef]:
     return [
         web.get("/healthz", healthz),
         web.get("/readyz", readyz),
-        web.get("/metrics", metrics),
+        # The others are where programs of `/api/v0` look for them.
+        *(web.get(path, metrics) for path in _METRICS),
         web.get("/api/v1/status", status),
     ]
 

@@ -179,6 +179,9 @@ class Mesh(Protocol):
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer; harmless when there is none."""
 
+    async def protocols(self, peer: PeerId) -> tuple[str, ...]:
+        """Return what a peer said that it speaks, for our own id what we do; nothing where that is not known now."""
+
     def pin(self, addresses: tuple[str, ...]) -> None:
         """Replace the bootstrap addresses, which are dialled until they answer; may be called before `start`."""
 

@@ -137,6 +137,12 @@ class LibP2PMesh:
         """Close every connection to a peer; one that is kept is dialled again after `redial`."""
         await self._thread.call(self._up_place().disconnect, peer)
 
+    async def protocols(self, peer: PeerId) -> tuple[str, ...]:
+        """Return what a peer said that it speaks, for our own id what we do; nothing where that is not known now."""
+        with suppress(MeshDown):
+            return await self._thread.call(self._up_place().protocols, peer)
+        return ()
+
     def pin(self, addresses: tuple[str, ...]) -> None:
         """Replace the bootstrap addresses, which are dialled until they answer."""
         self._plan = replace(self._plan, bootstrap=addresses)

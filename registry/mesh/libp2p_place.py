@@ -1,5 +1,6 @@
 """What does a node do in the libp2p mesh? Gossip, questions, pipes and dialling, all in the trio thread."""
 
+import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
@@ -11,6 +12,7 @@ import trio
 from libp2p.abc import INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStoreError
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.tools.anyio_service import background_trio_service
 from libp2p.utils.address_validation import expand_wildcard_address
@@ -36,6 +38,10 @@ from registry.records import PeerId
 from registry.settings import MeshSettings
 from registry.signing import Identity
 
+MAX_PROTOCOLS = 64
+"""How many of the protocols that a peer says it speaks are shown."""
+
+_PROTOCOL = re.compile(r"[!-~]{1,128}")
 PIPE = TProtocol("/modelvine/pipe/1")
 
 CLOSE_SECONDS = 3.0
@@ -258,6 +264,17 @@ class Place:
         """Close every connection to a peer."""
         with indifferent():
             await self._host.disconnect(ID.from_string(peer))
+
+    async def protocols(self, peer: PeerId) -> tuple[str, ...]:
+        """Return what we speak, or what a peer said that it does, as far as that can be shown."""
+        if peer == self._plan.identity.peer:
+            said = [str(name) for name in self._host.get_mux().get_protocols() if name]
+        else:
+            try:
+                said = self._host.get_peerstore().get_protocols(ID.from_string(peer))
+            except PeerStoreError:
+                said = []
+        return tuple(sorted(filter(_PROTOCOL.fullmatch, said[:MAX_PROTOCOLS])))
 
     def _members(self) -> set[PeerId]:
         """Return the connected peers that speak our topic."""

@@ -159,6 +159,11 @@ class MemoryMesh:
         """Close the connection to a peer; a kept peer comes back when the net changes next."""
         self._net.cut(self._peer, peer)
 
+    async def protocols(self, peer: PeerId) -> tuple[str, ...]:
+        """Return the one protocol of the switchboard, for us and who is connected."""
+        known = self._running and peer in (self._peer, *(c.peer for c in self.connections()))
+        return ("/memory/1",) if known else ()
+
     def pin(self, addresses: tuple[str, ...]) -> None:
         """Replace the bootstrap addresses."""
         self._bootstrap = addresses

@@ -88,12 +88,53 @@ async def test_a_change_without_a_body_needs_no_content_type(node):
     assert await status(node.post("/change")) == 200
 
 
-@pytest.mark.parametrize(
-    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
-)
-async def test_a_change_must_come_as_json_which_forms_of_other_pages_cannot_send(node, kind):
+@pytest.mark.parametrize("kind", ["text/plain", "multipart/form-data", "text/html"])
+async def test_a_change_must_come_as_json(node, kind):
     call = node.post("/change", data=b"{}", headers={"Content-Type": kind})
     assert await status(call) == 415
+
+
+CURL = ["application/x-www-form-urlencoded", "application/octet-stream", ""]
+
+
+@pytest.mark.parametrize("kind", CURL)
+async def test_what_curl_calls_json_is_taken_for_it(node, kind):
+    call = node.post("/change", data=b"{}", headers={"Content-Type": kind})
+    assert await status(call) == 200
+
+
+async def test_a_body_without_a_type_is_taken_for_json(node):
+    call = node.post("/change", data=b"{}", skip_auto_headers=["Content-Type"])
+    assert await status(call) == 200
+
+
+@pytest.mark.parametrize("kind", [*CURL, "application/json", "text/plain"])
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
+async def test_no_page_of_another_origin_changes_the_node_whatever_type_it_names(
+    node, kind, origin
+):
+    headers = {"Content-Type": kind, "Origin": origin}
+    assert await status(node.post("/change", data=b"{}", headers=headers)) == 403
+
+
+@pytest.mark.parametrize("kind", [*CURL, "text/plain"])
+@pytest.mark.parametrize(
+    ("site", "given"),
+    [
+        ("cross-site", 403),
+        ("same-site", 403),
+        ("nonsense", 403),
+        ("same-origin", 200),
+        ("none", 200),
+    ],
+)
+async def test_where_a_browser_leaves_out_the_origin_it_says_whose_page_sends(
+    node, kind, site, given
+):
+    headers = {"Content-Type": kind, "Sec-Fetch-Site": site}
+    expected = 415 if kind == "text/plain" and given == 200 else given
+    assert await status(node.post("/change", data=b"{}", headers=headers)) == expected
+    assert await status(node.post("/change", headers={"Sec-Fetch-Site": site})) == given
 
 
 async def test_a_caller_behind_a_proxy_on_this_machine_is_not_on_this_machine(node):

@@ -41,6 +41,25 @@ async def test_a_body_goes_to_the_worker_without_what_concerns_the_choice(
     assert sent(worker) == {"model": "tiny", "messages": CHAT["messages"], "n": 2}
 
 
+@pytest.mark.parametrize(
+    "kind", ["application/x-www-form-urlencoded", "application/octet-stream", ""]
+)
+async def test_what_curl_sends_is_json_whatever_type_it_names(served, worker, kind):
+    call = served.http.post(
+        "/api/v0/chat/completion/proxy", data=orjson.dumps(CHAT), headers={"Content-Type": kind}
+    )
+    assert (await told(call))[0] == 200
+    assert worker.received[-1].headers["content-type"] == "application/json"
+    assert sent(worker) == {"model": "tiny", "messages": CHAT["messages"]}
+
+
+async def test_text_is_not_taken_for_json(served):
+    headers = {"Content-Type": "text/plain"}
+    body = orjson.dumps(CHAT)
+    call = served.http.post("/api/v0/chat/completion/proxy", data=body, headers=headers)
+    assert (await told(call))[0] == 415
+
+
 async def test_a_named_node_is_asked_and_no_other(mesh, worker):
     await mesh.one.register(worker)
     await mesh.two.register(worker)

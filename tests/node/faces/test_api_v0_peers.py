@@ -15,6 +15,7 @@ async def test_a_node_says_who_it_is(alone):
     assert body["addresses"] == [address_of(alone.context.peer)]
     assert body["agent_version"].startswith("modelvine/")
     assert body.keys() >= {"protocol_version", "protocols", "message"}
+    assert body["protocols"] == ["/memory/1"]
 
 
 async def test_a_node_says_who_another_is(mesh):
@@ -61,6 +62,13 @@ async def test_peers_are_connected_and_disconnected_by_address(mesh):
     await until(lambda: mine.connections() == ())
     assert await told(mesh.two.http.post("/api/v0/swarm/connect", json=asked)) == done
     assert [c.peer for c in mine.connections()] == [mesh.one.context.peer]
+
+
+async def test_disconnecting_who_is_not_connected_is_an_error(alone, stranger):
+    call = alone.http.post("/api/v0/swarm/disconnect", json={"node_addr": address_of(stranger)})
+    status, body = await told(call)
+    assert (status, body["code"], body["error"]["param"]) == (400, 1001, "node_addr")
+    assert body["message"] == f"this node is not connected to {stranger}"
 
 
 async def test_a_peer_that_does_not_answer_is_502(alone, stranger):

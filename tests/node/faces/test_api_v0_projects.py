@@ -1,5 +1,6 @@
 """Registering and unregistering, case by case as the interface's table has it, and asking who serves what."""
 
+import asyncio
 import io
 import logging
 
@@ -483,7 +484,8 @@ class TestAsking:
                 "node_id": mesh.one.context.peer,
                 "connectivity": 1,
                 "latency": 0,
-                "idle": 1,
+                "Idle": 0,
+                "idle": 0,
                 "cid": "",
             }
         ]
@@ -494,9 +496,46 @@ class TestAsking:
         asked = {"node_id": mesh.one.context.peer}
         _, own = await told(mesh.one.http.post(f"{PROJECT}/peer", json=asked))
         _, other = await told(mesh.two.http.post(f"{PROJECT}/peer", json=asked))
-        entry = {"model": "tiny", "api": "", "type": 0, "cid": "", "idle": 1}
-        assert other["data"] == {"p": [entry]}
-        assert own["data"] == {"p": [entry | {"api": worker.url, "idle": 3}]}
+        entry = {"Model": "tiny", "API": "", "Type": 0, "CID": "", "Idle": 0}
+        spelt = {name.lower(): value for name, value in entry.items()}
+        assert other["data"] == {"p": [entry | spelt]}
+        assert own["data"] == {"p": [entry | spelt | {"API": worker.url, "api": worker.url}]}
+
+    @pytest.mark.parametrize("capacity", [0, 1, 3])
+    async def test_idle_counts_the_requests_that_are_there_so_0_is_free(
+        self, mesh, worker, capacity
+    ):
+        await mesh.one.register(worker, capacity=capacity)
+        await mesh.knows(mesh.two, "tiny")
+        worker.fail(hang=True)
+
+        async def idles():
+            found = []
+            for running in (mesh.one, mesh.two):
+                asked = {"node_id": mesh.one.context.peer}
+                _, said = await told(running.http.post(f"{PROJECT}/peer", json=asked))
+                (entry,) = said["data"]["p"]
+                path = "/api/v0/ai/projects/peers?project=p&model=tiny"
+                (row,) = (await told(running.http.get(path)))[1]["data"]
+                found += [entry["Idle"], entry["idle"], row["Idle"], row["idle"]]
+            return found
+
+        async def become(number):
+            async with asyncio.timeout(10):
+                while await idles() != [number] * 8:  # noqa: ASYNC110 (what other nodes say of it)
+                    await asyncio.sleep(0.01)
+
+        await become(0)
+        async with asyncio.TaskGroup() as group:
+            asked = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+            calls = [
+                group.create_task(told(running.http.post("/v1/chat/completions", json=asked)))
+                for running in (mesh.one, mesh.two)
+            ]
+            await become(2)
+            for call in calls:
+                call.cancel()
+        await become(0)
 
     async def test_a_workers_address_is_not_told_to_callers_elsewhere(self, alone, worker):
         await alone.register(worker)
@@ -519,7 +558,8 @@ class TestAsking:
     @pytest.mark.parametrize(
         ("path", "status"),
         [
-            ("/api/v0/ai/projects/list?number=0", 400),
+            ("/api/v0/ai/projects/list?number=0", 200),
+            ("/api/v0/ai/projects/list?number=-1", 400),
             ("/api/v0/ai/projects/list?number=x", 400),
             ("/api/v0/ai/projects/list?number=99999999999999999999", 400),
             ("/api/v0/ai/projects/models", 400),
@@ -529,6 +569,13 @@ class TestAsking:
     )
     async def test_of_a_wrong_or_missing_parameter_is_named(self, alone, path, status):
         assert (await told(alone.http.get(path)))[0] == status
+
+    @pytest.mark.parametrize("number", ["number=0", "number=", "number=00", "x=1"])
+    async def test_number_0_is_the_default(self, alone, worker, number):
+        for i in range(105):
+            await alone.register(worker, model=f"m{i}")
+        _, said = await told(alone.http.get(f"/api/v0/ai/projects/models?project=p&{number}"))
+        assert len(said["data"]) == 100
 
     async def test_of_a_node_that_nobody_knows_is_404_and_of_no_node_400(self, alone, stranger):
         for node, status in ((stranger, 404), ("nonsense", 400), ("", 400)):

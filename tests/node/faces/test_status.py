@@ -1,5 +1,7 @@
 """Is this node well? What load balancers, Prometheus and people are told."""
 
+import pytest
+
 from tests.workers import tgi_worker
 
 
@@ -24,8 +26,12 @@ async def test_a_node_without_its_mesh_serves_on_and_says_which_part_is_missing(
     alone.context.registry.mesh.recover()
 
 
-async def test_metrics_are_what_prometheus_reads(alone):
-    async with alone.http.get("/metrics") as response:
+@pytest.mark.parametrize("prefix", ["", "/debug", "/api/v0/debug"])
+async def test_metrics_are_what_prometheus_reads_also_where_the_go_programs_have_them(
+    alone, prefix
+):
+    path = f"{prefix}/metrics/prometheus" if prefix else "/metrics"
+    async with alone.http.get(path) as response:
         assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert 'modelvine_nodes{presence="alive"} 1.0' in await response.text()
 

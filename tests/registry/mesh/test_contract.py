@@ -72,6 +72,24 @@ async def test_a_mesh_says_how_many_tasks_it_has_of_its_own_and_none_once_it_is_
     assert seat.mesh.tasks() == 0
 
 
+async def test_a_mesh_says_which_protocols_it_speaks_and_what_its_peers_said(world: World) -> None:
+    first = await world.seat("first")
+    second = await world.seat("second", first)
+    own = await first.mesh.protocols(first.mesh.peer)
+    assert all(name.startswith("/") for name in own)
+    if isinstance(world, LibP2PWorld):
+        assert {"/modelvine/ask/1", "/modelvine/pipe/1", "/meshsub/1.1.0", "/ipfs/id/1.0.0"} <= {
+            *own
+        }
+    async with asyncio.timeout(10):
+        while not await second.mesh.protocols(first.mesh.peer):  # noqa: ASYNC110 (the other end says it)
+            await asyncio.sleep(0.01)
+    assert {*await second.mesh.protocols(first.mesh.peer)} == {*own}
+    assert await first.mesh.protocols(identity("a stranger").peer) == ()
+    await first.mesh.stop()
+    assert await first.mesh.protocols(first.mesh.peer) == ()
+
+
 async def test_frames_of_one_author_arrive_whole_up_to_the_limit(world: World) -> None:
     first = await world.seat("first")
     second = await world.seat("second", first)
