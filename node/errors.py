@@ -5,7 +5,8 @@ NodeError
 ├── WrongUsage       the command line asks for something that cannot be
 ├── SecretRefused    a key or token file is missing, readable by others, or not what it should be
 └── CommandFailed    a command could not do what was asked
-    └── NoNode       no node answers where the command looked for one
+    ├── NoNode       no node answers where the command looked for one
+    └── Refused      the node that was asked answers that it will not, with an HTTP status
 """
 
 
@@ -18,7 +19,11 @@ class WrongSetting(NodeError):
 
 
 class WrongUsage(NodeError):
-    """The command line asks for something that cannot be."""
+    """The command line asks for something that cannot be; `usage` says how it goes, where that helps."""
+
+    def __init__(self, message: str, *, usage: str = "") -> None:
+        super().__init__(message)
+        self.usage = usage
 
 
 class SecretRefused(NodeError):
@@ -31,3 +36,12 @@ class CommandFailed(NodeError):
 
 class NoNode(CommandFailed):
     """No node answers where the command looked for one."""
+
+
+class Refused(CommandFailed):
+    """The node says no: with an HTTP status, and with the code of the error in its answer, 0 where there is none."""
+
+    def __init__(self, message: str, *, status: int, code: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code

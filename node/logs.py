@@ -38,13 +38,6 @@ _FRAMES = 8
 _BLANK = vars(logging.makeLogRecord({}))
 _STANDARD = frozenset(_BLANK) | {"message", "asctime", "taskName"}
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
-    ord("\n"): "\\n",
-    ord("\r"): "\\r",
-    ord("\t"): "\\t",
-    0x2028: "\\u2028",
-    0x2029: "\\u2029",
-}
 
 
 def configure(
@@ -281,10 +274,10 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _escaped(text: str) -> str:
-    if len(text) <= MAX_LINE and text.isprintable():
-        return text
     cut = text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}… ({len(text)} characters)"
-    return cut.translate(_ESCAPES)
+    if cut.isprintable():
+        return cut
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:

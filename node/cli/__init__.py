@@ -15,7 +15,8 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from node import __version__
-from node.errors import NodeError, WrongSetting, WrongUsage
+from node.cli.console.parser import CommandParser
+from node.errors import NodeError, Refused, WrongSetting, WrongUsage
 
 NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg))
 """Every command there is: the modules of this folder. Its packages are what commands share."""
@@ -27,10 +28,14 @@ _ABOUT = (
 )
 _FIRST_STEPS = """\
 Examples:
-  modelvine up                                             run a node on this machine
-  modelvine register demo tiny http://127.0.0.1:8080       offer a model that runs here
-  modelvine models                                         what the whole network serves
-  modelvine chat tiny "Why is the sky blue?"               ask for it, from any node
+  # run a node on this machine
+  modelvine up
+  # offer a model that runs here
+  modelvine register demo tiny http://127.0.0.1:8080
+  # what the whole network serves
+  modelvine models
+  # ask for it, from any node
+  modelvine chat tiny "Why is the sky blue?"
 """
 
 
@@ -48,17 +53,17 @@ class Command(Protocol):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code."""
-    arguments = build_parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
     # A character that the terminal's encoding lacks is no reason to stop.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    run = cast("Callable[[argparse.Namespace], int]", arguments.run)
     try:
-        code = run(arguments)
+        code = _run(words)
         sys.stdout.flush()
     except NodeError as error:
-        _complain(error)
-        return WRONG_USAGE if isinstance(error, WrongSetting | WrongUsage) else FAILED
+        code = WRONG_USAGE if isinstance(error, WrongSetting | WrongUsage) else FAILED
+        _complain(error, code, as_json="--json" in _options(words))
+        return code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -68,17 +73,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _complain(error: NodeError) -> None:
-    """Print an error, one line per sentence; parts of it may come from another machine."""
-    from node.cli.console.text import note, plain  # noqa: PLC0415 - not needed for --help
+def _run(words: Sequence[str]) -> int:
+    parser = build_parser()
+    if not words:
+        parser.print_help()
+        return 0
+    arguments = parser.parse(words)
+    run = cast("Callable[[argparse.Namespace], int]", arguments.run)
+    return run(arguments)
 
+
+def _options(words: Sequence[str]) -> Sequence[str]:
+    """Return the words that may be options: what follows `--` is none."""
+    return words[: words.index("--")] if "--" in words else words
+
+
+def _complain(error: NodeError, code: int, *, as_json: bool) -> None:
+    """Print an error on standard error, one line per sentence, or one object; parts of it may come from another machine."""
+    from node.cli.console.text import json_text, note, plain  # noqa: PLC0415 - not needed for --help
+
+    if as_json:
+        said = {"message": str(error), "type": type(error).__name__, "exit": code}
+        if isinstance(error, Refused):
+            said |= {"status": error.status, "code": error.code}
+        note(json_text({"error": said}))
+        return
+    if isinstance(error, WrongUsage) and error.usage:
+        note(error.usage.rstrip())
     for line in str(error).splitlines():
         note(f"modelvine: {plain(line)}")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> CommandParser:
     """Return the parser of the whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         "modelvine",
         description=_ABOUT,
         epilog=_FIRST_STEPS,

@@ -5,8 +5,10 @@ those named with --model. Until Ctrl-C or SIGTERM the worker is looked at every 
 that is back or has other models registered anew. Ended otherwise (kill -9), the models stay registered.
 
 Examples:
-  modelvine attach http://127.0.0.1:8080                           llama.cpp, vLLM, Ollama, LM Studio, TGI …
-  modelvine attach 127.0.0.1:50051 --model own                     a LocalAI backend, which does not name its model
+  # llama.cpp, vLLM, Ollama, LM Studio, TGI …
+  modelvine attach http://127.0.0.1:8080
+  # a LocalAI backend, which does not name its model
+  modelvine attach 127.0.0.1:50051 --model own
   modelvine attach http://127.0.0.1:8000 --project team --header 'authorization: Bearer @/run/secrets/vllm'
 """
 

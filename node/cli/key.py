@@ -6,7 +6,7 @@ each of them by a safe way.
 
 Examples:
   modelvine key show
-  modelvine key new --data-dir /var/lib/modelvine
+  modelvine key new --data-dir second
   modelvine key swarm swarm.key
 """
 

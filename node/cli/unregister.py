@@ -5,7 +5,8 @@ Other nodes stop sending requests for it at once. It is no error when there was 
 Examples:
   modelvine unregister demo tiny
   modelvine unregister demo tiny --cid second
-  modelvine unregister demo                      every model of the project
+  # every model of the project
+  modelvine unregister demo
 """
 
 import argparse

@@ -6,12 +6,12 @@ variable, MODELVINE_HTTP for --http and so on, and a key in modelvine.toml; `mod
 
 Examples:
   modelvine up
-  modelvine up --http 127.0.0.1:0 --listen /ip4/127.0.0.1/tcp/0 --data-dir /tmp/second \\
-               --bootstrap /ip4/127.0.0.1/tcp/6101/p2p/12D3KooW...
+  modelvine up --http 127.0.0.1:0 --listen /ip4/127.0.0.1/tcp/0 --data-dir /tmp/second \
+               --bootstrap /ip4/127.0.0.1/tcp/6101/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA
   modelvine up --profile lan --swarm-key swarm.key
   modelvine up --profile wan --relay
   modelvine up --workers 4
-  modelvine up --profile wan --rendezvous /ip4/192.0.2.7/tcp/6101/p2p/12D3KooW...
+  modelvine up --profile wan --rendezvous /ip4/192.0.2.7/tcp/6101/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA
 """
 
 import argparse

@@ -86,7 +86,19 @@ def test_a_json_line_is_one_object_with_the_extra_fields() -> None:
 
 
 @pytest.mark.parametrize("formatter", [ConsoleLine(colour=False), JsonLine()])
-@pytest.mark.parametrize("name", ["a\nERROR forged", "a\rb", "a\x1b[2Jb", "a\u2028b", "a\x9bb"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a\nERROR forged",
+        "a\rb",
+        "a\x1b[2Jb",
+        "a\u2028b",
+        "a\x9bb",
+        "a\u202eb",
+        "a\u2066b",
+        "a\u061cb",
+    ],
+)
 def test_nobody_can_forge_a_line_or_drive_the_terminal(
     formatter: logging.Formatter, name: str
 ) -> None:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from node.errors import CommandFailed, NoNode
+from node.errors import CommandFailed, NoNode, Refused
 
 CONNECT_TIMEOUT = 5.0
 ANSWER_TIMEOUT = 30.0
@@ -77,7 +77,7 @@ class Client:
             )
             answer = connection.getresponse()
             if answer.status >= 300:
-                raise CommandFailed(_refusal(answer))
+                raise self._refused(answer, f"{method} {path.partition('?')[0]}")
             yield answer
         except TimeoutError as error:
             raise NoNode(self._absent("it did not answer in time")) from error
@@ -105,27 +105,38 @@ class Client:
         except ValueError:
             value = None
         if not isinstance(value, dict):
-            raise CommandFailed(f"what answers at {self.target.url} does not speak like a node")
+            raise self._stranger("does not speak like a node")
         return value
+
+    def _refused(self, answer: http.client.HTTPResponse, asked: str) -> CommandFailed:
+        """Take the sentence out of an error body; who has none in a node's form is no node, or stands before one."""
+        content = answer.read(MAX_ANSWER_BYTES)
+        try:
+            body = json.loads(content)
+        except ValueError:
+            body = None
+        said = body.get("message") if isinstance(body, dict) else None
+        if not isinstance(said, str) or not said:
+            place = answer.headers.get("Location", "")
+            leads = f", which leads to {place}" if place else ""
+            return self._stranger(
+                f"is no node, or something before one: it answers {asked} with HTTP {answer.status}{leads}"
+            )
+        code = body.get("code") if isinstance(body, dict) else None
+        after = answer.headers.get("Retry-After", "")
+        again = f"; try again in {after} s" if after.isdigit() else ""
+        named = f", code {code}" if isinstance(code, int) else ""
+        message = f"{said}{again} (HTTP {answer.status}{named})"
+        return Refused(message, status=answer.status, code=code if isinstance(code, int) else 0)
+
+    def _stranger(self, what: str) -> CommandFailed:
+        return CommandFailed(
+            f"what answers at {self.target.url} ({self.target.origin}) {what}. "
+            "Name the address that `modelvine up` prints after `ready http=`, with --node URL"
+        )
 
     def _absent(self, why: str) -> str:
         return (
             f"no node answers at {self.target.url} ({self.target.origin}): {why}. "
             "Start one with `modelvine up`, or name another with --node URL"
         )
-
-
-def _refusal(answer: http.client.HTTPResponse) -> str:
-    """Take the sentence out of an error body, whichever of its two shapes there is."""
-    content = answer.read(MAX_ANSWER_BYTES)
-    try:
-        body = json.loads(content)
-    except ValueError:
-        body = None
-    said = body.get("message") if isinstance(body, dict) else None
-    if not isinstance(said, str) or not said:
-        return f"the node refused with HTTP status {answer.status}"
-    code = body.get("code") if isinstance(body, dict) else None
-    after = answer.headers.get("Retry-After", "")
-    again = f"; try again in {after} s" if after.isdigit() else ""
-    return f"{said}{again} (HTTP {answer.status}, code {code})"

@@ -14,11 +14,23 @@ _GAP = "  "
 # Unicode general categories: control, surrogate; format, line separator, paragraph separator.
 _CONTROLS = frozenset({"Cc", "Cs"})
 _UNSEEN = _CONTROLS | {"Cf", "Zl", "Zp"}
+# Unicode's Bidi_Control, and its deprecated relatives: they show a text in another order than the one it was written in.
+BIDIRECTIONAL = frozenset(
+    map(chr, (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x2070)))
+)
 
 
 def say_json(value: object) -> None:
     """Print a value as JSON."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json_text(value))
+
+
+def json_text(value: object) -> str:
+    """Return a value as JSON in which every character that is not seen is escaped, whoever made it up."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return "".join(
+        json.dumps(c)[1:-1] if c != "\n" and unicodedata.category(c) in _UNSEEN else c for c in text
+    )
 
 
 def say_table(
@@ -59,12 +71,19 @@ def note(text: str) -> None:
 
 def plain(text: str) -> str:
     """Replace what is no visible character: line ends, control, direction and formatting characters."""
-    return _without(text, _UNSEEN, keep="")
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in _UNSEEN else c for c in text
+    )
 
 
 def prose(text: str) -> str:
-    """Replace control characters only: a model's answer has lines, and scripts that need invisible joiners."""
-    return _without(text, _CONTROLS, keep="\n\t")
+    """Replace what drives a terminal or turns a text round; a model's answer has lines, and scripts that need joiners."""
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}"
+        if c in BIDIRECTIONAL or (unicodedata.category(c) in _CONTROLS and c not in "\n\t")
+        else c
+        for c in text
+    )
 
 
 def seconds(value: float) -> str:
@@ -95,13 +114,6 @@ def load_of(replicas: Sequence[Mapping[str, Any]]) -> str:
     if age := max(r["age"] for r in replicas):
         said.append(f"{seconds(age)} ago")
     return ", ".join(said)
-
-
-def _without(text: str, categories: frozenset[str], *, keep: str) -> str:
-    return "".join(
-        c if c in keep or unicodedata.category(c) not in categories else "\N{REPLACEMENT CHARACTER}"
-        for c in text
-    )
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

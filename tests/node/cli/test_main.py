@@ -1,5 +1,7 @@
+import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from node.cli.console.asking import MODALITIES, TEMPLATES, TYPES
 from registry.records import ModelType
 from router import described, workers
 from tests.node.cli.conftest import Modelvine
+from tests.node.cli.stand_in import Said, StandIn
 
 ROOT = Path(__file__).parents[3]
 HEAVY = (
@@ -62,7 +65,7 @@ def test_the_version_is_shown(modelvine: Modelvine) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("nonsense",), ("up", "--no-such-flag"), ("key",), ("config",), ("register",)]
+    "words", [("nonsense",), ("up", "--no-such-flag"), ("key",), ("config",), ("register",)]
 )
 def test_wrong_usage_ends_with_two_and_says_how_it_goes(
     modelvine: Modelvine, words: tuple[str, ...]
@@ -71,6 +74,37 @@ def test_wrong_usage_ends_with_two_and_says_how_it_goes(
     assert ended.code == 2
     assert "usage: modelvine" in ended.err
     assert ended.out == ""
+
+
+def test_an_error_for_machines_is_one_object_on_standard_error(
+    modelvine: Modelvine, node: Callable[..., StandIn]
+) -> None:
+    refused = {"code": 1001, "message": "no such path"}
+    for words, code, more in (
+        (("models", "--json", "--node", "nowhere"), 2, {"type": "WrongSetting"}),
+        (("models", "--json", "--no-such-flag"), 2, {"type": "WrongUsage"}),
+        (("models", "--json", "--node", "http://127.0.0.1:1"), 1, {"type": "NoNode"}),
+        (("models", "--json"), 1, {"type": "Refused", "status": 404, "code": 1001}),
+    ):
+        node(**{"GET_/api/v1/catalog": Said(refused, status=404)})
+        ended = modelvine(*words)
+        assert (ended.code, ended.out) == (code, "")
+        error = json.loads(ended.err)["error"]
+        assert error.pop("message")
+        assert error == {"exit": code, **more}
+
+
+def test_a_prompt_that_looks_like_a_flag_asks_for_no_json(
+    modelvine: Modelvine, node: Callable[..., StandIn]
+) -> None:
+    node()
+    assert modelvine("chat", "tiny", "--", "--json").err.startswith("modelvine: ")
+
+
+def test_without_a_word_it_helps(modelvine: Modelvine) -> None:
+    shown = modelvine()
+    assert shown == modelvine("--help")
+    assert (shown.code, shown.err) == (0, "")
 
 
 def test_building_the_parser_loads_none_of_the_heavy_libraries() -> None:

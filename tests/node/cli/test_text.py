@@ -1,8 +1,15 @@
+import json
+import unicodedata
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.cli.console.text import plain, prose, say_table, seconds
+from node.cli.console.text import json_text, plain, prose, say_table, seconds
+
+# Unicode's explicit formatting characters of the bidirectional algorithm.
+TURNING = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
 
 
 @given(st.text())
@@ -18,6 +25,21 @@ def test_prose_keeps_its_lines_and_loses_its_controls(text: str) -> None:
     shown = prose(text)
     assert shown.count("\n") == text.count("\n")
     assert not any((ord(c) < 32 and c not in "\n\t") or 127 <= ord(c) < 160 for c in shown)
+
+
+@pytest.mark.parametrize("show", [plain, prose])
+def test_what_turns_a_text_round_is_not_shown(show: Callable[[str], str]) -> None:
+    turning = [chr(c) for c in range(0x110000) if unicodedata.bidirectional(chr(c)) in TURNING]
+    assert len(turning) == 9
+    for c in [*turning, *"\u061c\u200e\u200f"]:
+        assert show(f"a{c}b") == "a\ufffdb"
+
+
+@given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_json_says_the_same_and_shows_nothing_unseen(value: object) -> None:
+    text = json_text(value)
+    assert json.loads(text) == value
+    assert plain(text.replace("\n", "")) == text.replace("\n", "")
 
 
 def test_invisible_joiners_of_scripts_stay_in_prose() -> None:

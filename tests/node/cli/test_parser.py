@@ -1,0 +1,172 @@
+"""Laws of the words of every command, made from its parser: a new command is held to them by existing."""
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from node.cli import build_parser
+from node.cli.console.parser import CommandParser
+from tests.node.cli.conftest import Modelvine
+
+
+def leaves(parser: CommandParser, *path: str) -> Iterator[tuple[str, ...]]:
+    """Every command that has no commands within it, by its words."""
+    if not parser.commands:
+        yield path
+    for name, inner in parser.commands.items():
+        yield from leaves(inner, *path, name)
+
+
+def parser_of(path: Sequence[str]) -> CommandParser:
+    parser = PARSER
+    for name in path:
+        parser = parser.commands[name]
+    return parser
+
+
+PARSER = build_parser()
+COMMANDS = tuple(leaves(PARSER))
+
+
+def parsed(words: Sequence[str]) -> dict[str, Any]:
+    return vars(PARSER.parse(words))
+
+
+def value_for(action: argparse.Action) -> str:
+    """A word that the argument takes."""
+    if action.choices:
+        return str(next(iter(action.choices)))
+    for word in ("Be brief", "1", "text", "a: b", "a=b"):
+        try:
+            if callable(action.type):
+                action.type(word)
+        except (ValueError, argparse.ArgumentTypeError):
+            continue
+        return word
+    raise AssertionError(f"no word is known that {action.dest} takes")
+
+
+def said(action: argparse.Action, flag: str) -> Iterator[list[str]]:
+    """The ways to say an option by one of its flags."""
+    if action.nargs == 0:
+        yield [flag]
+        return
+    yield [flag, value_for(action)]
+    if flag.startswith("--"):
+        yield [f"{flag}={value_for(action)}"]
+
+
+def cases() -> Iterator[Any]:
+    for path in COMMANDS:
+        for action in parser_of(path).options:
+            if not isinstance(action, argparse._HelpAction):
+                for flag in action.option_strings:
+                    yield pytest.param(path, action.dest, flag, id=f"{' '.join(path)} {flag}")
+
+
+def positionals(parser: CommandParser) -> Iterator[list[str]]:
+    """The positional words that a command may be given: those it needs, then with each one that it may do without."""
+    words = [value_for(a) for a in parser.positionals if a.nargs is None]
+    yield words
+    for action in parser.positionals:
+        if action.nargs is not None:
+            words = [*words, f"some {action.dest}"]
+            yield words
+
+
+def required(parser: CommandParser, but: argparse.Action) -> list[str]:
+    return [
+        word
+        for action in parser.options
+        if action.required and action is not but
+        for word in next(said(action, action.option_strings[0]))
+    ]
+
+
+@pytest.mark.parametrize(("path", "dest", "flag"), list(cases()))
+def test_an_option_may_stand_before_between_and_after(
+    path: tuple[str, ...], dest: str, flag: str
+) -> None:
+    parser = parser_of(path)
+    (action,) = (a for a in parser.options if flag in a.option_strings)
+    needed = required(parser, action)
+    for option in said(action, flag):
+        for words in positionals(parser):
+            first = parsed([*path, *needed, *option, *words])
+            names = [a.dest for a in parser.positionals][: len(words)]
+            assert [str(first[name]) for name in names] == words
+            assert first[dest] != parser.get_default(dest) or action.nargs != 0
+            for place in range(len(words) + 1):
+                mixed = [*words[:place], *option, *words[place:], *needed]
+                assert parsed([*path, *mixed]) == first, mixed
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_what_follows_two_dashes_is_no_option(path: tuple[str, ...]) -> None:
+    parser = parser_of(path)
+    for words in positionals(parser):
+        if words and parser.positionals[len(words) - 1].type is None:
+            strange = [*words[:-1], "--node"]
+            for line in (["--", *strange], [*words[:-1], "--", "--node"]):
+                found = parsed([*path, *line])
+                assert found[parser.positionals[len(words) - 1].dest] == "--node"
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_words_that_no_argument_takes_are_wrong_usage(
+    modelvine: Modelvine, path: tuple[str, ...]
+) -> None:
+    parser = parser_of(path)
+    *_, words = positionals(parser)
+    needed = [w for a in parser.options if a.required for w in next(said(a, a.option_strings[0]))]
+    for more in (["--no-such-option"], ["one too many"], ["--", "--one-too-many"]):
+        ended = modelvine(*path, *needed, *words, *more)
+        assert (ended.code, ended.out) == (2, "")
+        assert f"unrecognized arguments: {more[-1]}" in ended.err
+        assert f"usage: modelvine {' '.join(path)} " in ended.err
+
+
+def examples() -> Iterator[str]:
+    """Every example of every command's help, and of the whole command line's."""
+    for path in ((), *sorted({path[:1] for path in COMMANDS})):
+        _, _, text = (parser_of(path).epilog or "").partition("Examples:\n")
+        for line in re.sub(r"\\\n *", "", text).splitlines():
+            if not line.lstrip().startswith("#"):
+                yield line.strip()
+
+
+EXAMPLES = tuple(examples())
+
+
+def words_of(line: str) -> list[str]:
+    """Split an example as a shell would: all of what is pasted, an explanation behind it included."""
+    words = shlex.split(line)
+    return words[words.index("modelvine") + 1 :]
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_a_pasted_example_of_the_help_is_understood(line: str) -> None:
+    assert re.match(r"(MODELVINE_\w+=\w+ )?modelvine ", line)
+    words, _, file = line.partition(" < ")
+    assert parsed(words_of(words))["run"]
+    assert " " not in file
+
+
+@pytest.mark.parametrize(
+    "line", [line for line in EXAMPLES if set(words_of(line)) & {"up", "config", "key"}]
+)
+def test_a_pasted_example_about_settings_and_keys_does_what_it_says(
+    modelvine: Modelvine, line: str
+) -> None:
+    first, *words = words_of(line)
+    for needed in (("key", "new"), ("key", "swarm", "swarm.key")):
+        if [first, *words][: len(needed)] != [*needed]:
+            assert modelvine(*needed).code == 0
+    # What `up` would run with, without running it.
+    line_of_show = ["config", "show", *words] if first == "up" else [first, *words]
+    ended = modelvine(*line_of_show)
+    assert (ended.code, ended.err) == (0, "")
