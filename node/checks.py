@@ -14,6 +14,7 @@ from node.settings import Settings
 from registry.errors import InvalidSignature
 from registry.signing import public_of
 from registry.store import opening
+from registry.wire import MAX_NODE_NAME_CHARACTERS, is_node_name
 from router import policies
 from router.premises import networks_of
 
@@ -51,6 +52,13 @@ def masked(key: str, value: object) -> object:
         return shown
     scheme, slashes, user = head.partition("://")
     return f"{scheme}{slashes}{user.partition(':')[0]}:***@{place}"
+
+
+def _check_name(settings: Settings) -> None:
+    if settings.node.name and not is_node_name(settings.node.name):
+        raise ValueError(
+            f"must have 1 to {MAX_NODE_NAME_CHARACTERS} printable characters and no blanks, and not begin as a peer id does"
+        )
 
 
 def _check_http(settings: Settings) -> None:
@@ -206,6 +214,7 @@ def _password(store: str) -> bool:
 
 
 _CHECKS: Mapping[str, Callable[[Settings], None]] = {
+    "node.name": _check_name,
     "node.http": _check_http,
     "node.link": _check_link,
     "node.store": _check_store,

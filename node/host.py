@@ -8,11 +8,14 @@ import csv
 import platform
 import re
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from registry.wire import is_node_name
 
 # Utilisation is worth asking for again after this; an open page must not start a process per request.
 _FRESH_SECONDS = 5.0
@@ -23,6 +26,12 @@ _NVIDIA = ("name", "memory.total", "memory.used", "utilization.gpu", "driver_ver
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 # Memory dressed as disks, and parts of other disks.
 _NO_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|fd)\d*")
+
+
+def host_name() -> str:
+    """Return the machine's name as a node may bear it; nothing where it is none for nodes."""
+    name = socket.gethostname()
+    return name if is_node_name(name) else ""
 
 
 class Host:

@@ -19,7 +19,7 @@ from node.assembly import Given, Parts, assemble
 from node.faces import Context, Listening, rpc
 from node.faces.app import link_app, public_app
 from node.garbage import settle
-from node.host import Host
+from node.host import Host, host_name
 from node.identity import control_token
 from node.invitation import invitation
 from node.lateness import Lateness
@@ -90,7 +90,10 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         closing.push_async_callback(registry.stop)
         reach = partial(_reach, registry, certificate_of(given.identity), place_of(links[0]))
         await registry.introduce(
-            services=parts.agent.workers.services(), reach=reach(), agent=f"modelvine/{__version__}"
+            services=parts.agent.workers.services(),
+            reach=reach(),
+            agent=f"modelvine/{__version__}",
+            name=settings.node.name or host_name(),
         )
         closing.push_async_callback(registry.stand, Standing.LEFT)
         crowd = parts.metrics.crowd

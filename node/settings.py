@@ -14,6 +14,10 @@ class NodeSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    name: str = Field(
+        "",
+        description="What this node is called, 1 to 64 characters; all others read it. Empty means the host's name.",
+    )
     http: str = Field(
         "127.0.0.1:6100", description="HOST:PORT of the HTTP face; port 0 picks a free one."
     )

@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 
 from registry.parted import Parted
 from registry.records import PeerId, Record, Service, Standing
+from registry.signing import ID_HEAD
 
 _DIGEST_MODULUS = 1 << 256
 
@@ -90,6 +91,19 @@ class Catalog:
     def digest(self) -> str:
         """Equal digests mean equal registries: the sum of all fingerprints modulo 2^256, in hex."""
         return f"{self.total:064x}"
+
+    def called(self, text: str) -> tuple[Record, ...]:
+        """Return the nodes that a person may mean by this: by their id, else by its beginning and by their name."""
+        whole = self.held.get(PeerId(text))
+        if whole is not None or not text:
+            return (whole.record,) if whole else ()
+        # All ids begin alike; less than that says nothing.
+        begins = len(text) > len(ID_HEAD) and text.startswith(ID_HEAD)
+        return tuple(
+            signed.record
+            for node, signed in sorted(self.held.items())
+            if (node.startswith(text) if begins else signed.record.name == text)
+        )
 
     def merge(self, incoming: Iterable[Signed]) -> "Catalog":
         """Fold records in; return `self` when they teach us nothing."""

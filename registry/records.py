@@ -74,7 +74,8 @@ class Reach:
 class Record:
     """The whole public state of one node at one version.
 
-    `skipped` are the places of services in the list as it was signed whose type we do not know, in rising order.
+    `name` is what the node calls itself, for people: two nodes may say the same. `skipped` are the places of services in the
+    list as it was signed whose type we do not know, in rising order.
     """
 
     node: PeerId
@@ -83,6 +84,7 @@ class Record:
     services: tuple[Service, ...] = ()
     reach: Reach = Reach()
     agent: str = ""
+    name: str = ""
     skipped: tuple[int, ...] = field(default=(), compare=False)
 
     def service_at(self, place: int) -> Service | None:

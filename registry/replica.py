@@ -148,9 +148,9 @@ class Replica:
             return []
         return self._speak(draft, now)
 
-    def describe(self, agent: str) -> None:
-        """Name the software in our record, from the next word on."""
-        self._voice.describe(agent)
+    def describe(self, agent: str, name: str = "") -> None:
+        """Name the software, and this node, in our record, from the next word on."""
+        self._voice.describe(agent, name)
 
     def fits(self, services: Sequence[Service]) -> None:
         """Raise `LimitReached` unless a record of these services could be announced."""

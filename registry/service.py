@@ -189,9 +189,11 @@ class Registry:
         if bad:
             log.warning("ignored %d unreadable records in the store", bad)
 
-    async def introduce(self, *, services: Sequence[Service], reach: Reach, agent: str) -> None:
+    async def introduce(
+        self, *, services: Sequence[Service], reach: Reach, agent: str, name: str = ""
+    ) -> None:
         """Say our first word of this run; raise `LimitReached`."""
-        self._replica.describe(agent)
+        self._replica.describe(agent, name)
         effects = self._replica.announce(
             self._now(), services=services, reach=reach, standing=Standing.SERVING
         )

@@ -19,6 +19,8 @@ SIGNATURE_BYTES = 64
 # libp2p's peer-ids specification: multihash "identity" (0x00) of length 36 over the protobuf
 # PublicKey{Type: Ed25519, Data: 32 bytes}.
 _ID_PREFIX = bytes.fromhex("002408011220")
+ID_HEAD = "12D3KooW"
+"""How the text of every peer id begins: it comes of the prefix alone."""
 
 # The points of order 1, 2, 4 and 8 in every spelling, sign bit aside. Without any secret, a signature of theirs can
 # be made for one message in a few, so such a key is nobody's.

@@ -89,9 +89,9 @@ class Voice:
         self._doubts = Pace(rate=_DOUBTS_PER_SECOND, burst=_DOUBTS_AT_ONCE)
         self._reporter = Reporter()
 
-    def describe(self, agent: str) -> None:
-        """Name the software in our record, from the next word on."""
-        self.own = replace(self.own, agent=agent)
+    def describe(self, agent: str, name: str = "") -> None:
+        """Name the software, and this node, in our record, from the next word on."""
+        self.own = replace(self.own, agent=agent, name=name)
 
     def draft(
         self,

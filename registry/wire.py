@@ -56,6 +56,7 @@ MAX_ADDRESSES = 16
 MAX_ADDRESS_CHARACTERS = 256
 MAX_CERTIFICATE_CHARACTERS = 2_048
 MAX_AGENT_CHARACTERS = 128
+MAX_NODE_NAME_CHARACTERS = 64
 MAX_LOADS = 64
 """Rows of one load; who has more busy replicas names those whose load moved most."""
 MAX_COUNT = (1 << 16) - 1
@@ -89,6 +90,7 @@ class _Body(BaseModel):
     links: Annotated[list[_Address], Field(max_length=MAX_ADDRESSES)] = []
     certificate: Annotated[str, Field(max_length=MAX_CERTIFICATE_CHARACTERS)] = ""
     agent: Annotated[str, Field(max_length=MAX_AGENT_CHARACTERS)] = ""
+    name: object = ""
 
 
 def is_name(text: str) -> bool:
@@ -96,6 +98,13 @@ def is_name(text: str) -> bool:
     # A character takes at most four bytes, so short names need no second look.
     short = len(text) * 4 <= MAX_NAME_BYTES
     return text.isprintable() and (short or len(text.encode()) <= MAX_NAME_BYTES)
+
+
+def is_node_name(text: str) -> bool:
+    """Whether a node may be called so: 1 to 64 printable characters, no blanks, and not as a peer id begins."""
+    # What is not printable drives terminals or, as the marks that turn the direction of writing, deceives the eye.
+    fits = 0 < len(text) <= MAX_NODE_NAME_CHARACTERS
+    return fits and text.isprintable() and " " not in text and not text.startswith(signing.ID_HEAD)
 
 
 def encode_record(record: Record, identity: signing.Identity) -> Signed:
@@ -109,6 +118,7 @@ def encode_record(record: Record, identity: signing.Identity) -> Signed:
             "links": record.reach.links,
             "certificate": b64encode(record.reach.certificate).decode(),
             "agent": record.agent,
+            **({"name": record.name} if record.name else {}),
         }
     )
     frame = _seal(RECORD, body, identity)
@@ -202,6 +212,8 @@ def _require_readable(record: Record, body: bytes) -> None:
         raise LimitReached(
             f"projects and models are named in 1 to {MAX_NAME_BYTES} printable bytes, and once"
         )
+    if record.name and not is_node_name(record.name):
+        raise LimitReached(f"other nodes would pass over the name {record.name!r}")
 
 
 def _heartbeat(public: bytes, body: bytes, _: bytes) -> Heartbeat:
@@ -272,6 +284,7 @@ def _record(public: bytes, body: bytes, frame: bytes) -> Signed:
         services=services,
         reach=Reach(tuple(parsed.mesh), tuple(parsed.links), certificate),
         agent=parsed.agent if parsed.agent.isprintable() else "",
+        name=_node_name(parsed.name),
         skipped=tuple(place for place, service in enumerate(read) if service is None),
     )
     return Signed(record, frame)
@@ -302,6 +315,11 @@ def _row(service: Service) -> list[object]:
     if service.abilities:
         return [*row, service.context, service.abilities]
     return [*row, service.context] if service.context else row
+
+
+def _node_name(found: object) -> str:
+    """Read what a node calls itself; what is no such name says nothing, and the record stands."""
+    return found if isinstance(found, str) and is_node_name(found) else ""
 
 
 def _number(row: list[object], place: int, most: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from registry.catalog import Catalog
 from registry.liveness import Presence
-from registry.records import Load, PeerId, Service
+from registry.records import Load, PeerId, Record, Service
 from router.attempts import Failure, Tries, attempts
 from router.candidates import Candidate, Reason
 from router.choosing import Choosing, Explained
@@ -34,6 +34,8 @@ from router.workers import Worker, Workers
 
 log = logging.getLogger("modelvine.router")
 
+_GONE = frozenset({Presence.LOST, Presence.LEFT})
+
 
 class Router:
     """The router as the rest of the node sees it. Everything it reads is a snapshot taken when it is needed."""
@@ -58,7 +60,7 @@ class Router:
         lender: Lender | None = None,
         lingering: Lingering | None = None,
     ) -> None:
-        self._presence = presence
+        self._catalog, self._presence = catalog, presence
         self.dialects = dialects
         self._policy = policy
         self._lingering = lingering
@@ -105,6 +107,12 @@ class Router:
         Leaving early cancels the request at its worker. Reading `answer.rest` may raise `AnswerBroken`.
         """
         return Answering(self._begun, request)
+
+    def called(self, text: str) -> tuple[Record, ...]:
+        """Return the nodes that a caller may mean by an id, its beginning or a name; who is gone only where nobody else is."""
+        found = self._catalog().called(text)
+        there = tuple(r for r in found if self._presence(r.node) not in _GONE)
+        return there or found
 
     def explain(self, request: Request) -> Explained:
         """Say whom the request would be sent to now, and why not to others; sends nothing."""

@@ -68,6 +68,7 @@ def signed_records(
         services=draw(lists_of(offered)),
         reach=draw(reaches),
         agent=draw(st.sampled_from(["", "modelvine/0"])),
+        name=draw(st.sampled_from(["", "gpu-1", "größe"])),
     )
     return wire.encode_record(record, owner)
 

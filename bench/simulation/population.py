@@ -50,7 +50,7 @@ def begin(plan: Plan) -> World:
     for number in range(plan.nodes):
         full = number in chosen
         replica = world.new_replica(identity(number), FIRST_EPOCH, full=full)
-        replica.describe("modelvine/simulated")
+        replica.describe("modelvine/simulated", f"simulated-{number}")
         replica.announce(-1.0, services=services_of(number), reach=reach_of(number))
         words[replica.peer] = replica.catalog.held[replica.peer]
         world.add(Member(world, number, replica, full=full))

@@ -33,6 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         (
             ("state", "degraded" if unwell else "ok"),
             *((f"  {part}", state) for part, state in unwell.items()),
+            ("name", found["name"]),
             ("peer", found["peer"]),
             ("version", found["version"]),
             ("up for", seconds(found["uptime"])),

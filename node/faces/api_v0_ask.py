@@ -78,7 +78,7 @@ async def _read(context: Serving, http: web.Request, kind: Kind, *, one_node: bo
         body=body,
         content_type=content_type,
         stream=bodies.read(body, content_type).stream,
-        pin=pin(project_of(given), text_of(given, "cid") or None, node),
+        pin=pin(context, project_of(given), text_of(given, "cid") or None, node),
         passed=passed(http, context.peer),
     )
 

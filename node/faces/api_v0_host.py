@@ -9,7 +9,7 @@ import orjson
 from node import web
 from node.faces import Context, Serving
 from node.faces.errors import UnknownNode
-from node.faces.openai import peer_id
+from node.faces.openai import node_called
 from node.faces.peers import HOP
 from node.faces.reading import done, json_answer, read_object, text_of
 from node.host import without_serials
@@ -26,7 +26,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
     async def info(request: web.Request) -> web.Response:
         given = await read_object(request, idle=context.settings.router.idle_timeout)
-        node = peer_id(text_of(given, "node_id") or context.peer)
+        node = node_called(context, text_of(given, "node_id") or context.peer)
         if node != context.peer:
             return done(**await _of_other(context, node, request.id))
         seen = await context.host.look()

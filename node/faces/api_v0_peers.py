@@ -7,7 +7,7 @@ from node.bootstrap import peer_at
 from node.faces import Context
 from node.faces.errors import UnknownNode, WrongParameter
 from node.faces.models import LIVE
-from node.faces.openai import peer_id
+from node.faces.openai import node_called
 from node.faces.reading import done, json_answer, read_object, text_of
 from registry.mesh import Connection
 from registry.records import PeerId, Standing
@@ -30,7 +30,7 @@ def _identities(context: Context) -> list[web.RouteDef]:
 
     async def peer(request: web.Request) -> web.Response:
         given = await read_object(request, idle=context.settings.router.idle_timeout)
-        node = peer_id(text_of(given, "node_id"))
+        node = node_called(context, text_of(given, "node_id"))
         if node == context.peer:
             return await own_id(request)
         held = registry.catalog.held.get(node)

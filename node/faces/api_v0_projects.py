@@ -9,7 +9,7 @@ from node.faces import Context
 from node.faces.errors import UnknownNode, WrongParameter
 from node.faces.learnt import rows_of
 from node.faces.models import live_offers
-from node.faces.openai import peer_id
+from node.faces.openai import node_called
 from node.faces.reading import count_in_query, done, read_object, text_of
 from node.faces.registration import (
     cid_of,
@@ -78,7 +78,7 @@ def _registering(context: Context) -> list[web.RouteDef]:
 def _asking(context: Context) -> list[web.RouteDef]:
     async def projects_of_peer(request: web.Request) -> web.Response:
         given = await read_object(request, idle=context.settings.router.idle_timeout)
-        node = peer_id(text_of(given, "node_id"))
+        node = node_called(context, text_of(given, "node_id"))
         return done(data=_projects_of(context, node, local=context.access.local(request)))
 
     async def projects(request: web.Request) -> web.Response:

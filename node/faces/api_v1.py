@@ -64,6 +64,7 @@ def _record(context: Context, node: PeerId, signed: Signed) -> dict[str, Any]:
     record = signed.record
     return {
         "node": node,
+        "name": record.name,
         "state": context.registry.presence(node),
         "standing": record.standing,
         "age": _silence(context, node),
@@ -108,6 +109,7 @@ def _nodes(context: Context) -> list[dict[str, Any]]:
     return [
         {
             "node": node,
+            "name": signed.record.name,
             "state": context.registry.presence(node),
             "standing": signed.record.standing,
             **_reason(context, node),

@@ -27,7 +27,7 @@ def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
 
     async def of_a_name(http: web.Request) -> web.Response:
-        return json_answer(_explanation(context, _named(http)))
+        return json_answer(_explanation(context, _named(context, http)))
 
     async def of_a_request(http: web.Request) -> web.Response:
         asked = await read_request(context, http, _kind(http), own_only=False)
@@ -45,11 +45,12 @@ def _kind(http: web.Request) -> Kind:
         raise WrongParameter(f"kind must be one of: {known}", param="kind") from error
 
 
-def _named(http: web.Request) -> Request:
+def _named(context: Context, http: web.Request) -> Request:
     model = http.query.get("model", "")
     if not model:
         raise WrongParameter("model can not be empty", param="model")
-    wanted = pin(http.query.get("project", ""), http.query.get("cid"), http.query.get("node", ""))
+    project, node = http.query.get("project", ""), http.query.get("node", "")
+    wanted = pin(context, project, http.query.get("cid"), node)
     session = session_of(http)
     return Request(
         http.id, _kind(http), model, b"{}", "application/json", pin=wanted, session=session
@@ -123,8 +124,10 @@ def _candidate(context: Context, candidate: Candidate, connections: _Connections
         route = Route.RELAY
     service = candidate.service
     found = context.router.condition(candidate)
+    held = context.registry.catalog.held.get(candidate.node)
     return {
         "node": candidate.node,
+        "name": held.record.name if held else "",
         "project": service.project,
         "model": service.model,
         "cid": service.cid,

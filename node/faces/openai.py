@@ -10,14 +10,14 @@ from types import MappingProxyType
 from node import web
 from node.faces import Serving
 from node.faces.answering import answer
-from node.faces.errors import Refusal, WrongParameter
+from node.faces.errors import Refusal, UnknownNode, WrongParameter
 from node.faces.peers import HOP
 from node.faces.reading import read_body
 from node.faces.voice import JSON, Spoken
 from registry.errors import InvalidSignature
 from registry.records import PeerId
-from registry.signing import public_of
-from registry.wire import is_name
+from registry.signing import ID_HEAD, public_of
+from registry.wire import is_name, is_node_name
 from router import bodies, trace, via
 from router.dialects.peer import READY, WAIT_HEADER
 from router.errors import AnswerBroken
@@ -46,6 +46,8 @@ CONTINUE = "x-modelvine-continue"
 """The header in which a caller says `1` when another worker shall go on with a text stream whose worker dies."""
 
 _LONGEST_SESSION = 256
+_NODES_LISTED = 10
+_PEER_ID_CHARACTERS = 52
 _DONE = re.compile(rb"^data: ?\[DONE\]\r?\n\r?\n", re.MULTILINE)
 _FAILURE = re.compile(rb'^data: ?\{"error"', re.MULTILINE)
 _NO_FIELDS: Mapping[str, object] = MappingProxyType({})
@@ -148,7 +150,7 @@ def request_of(
         body=body,
         content_type=content_type,
         stream=asked.stream,
-        pin=_pin(http.headers, asked.fields),
+        pin=_pin(context, http.headers, asked.fields),
         # A hop header on the public side forbids a second hop as well: it is how loops end.
         own_only=own_only or HOP in http.headers,
         session=session_of(http, asked.fields),
@@ -199,27 +201,41 @@ def passed(http: web.Request, own: PeerId) -> MappingProxyType[str, str]:
     return MappingProxyType(found)
 
 
-def _pin(headers: Mapping[str, str], fields: Mapping[str, object]) -> Pin:
+def _pin(context: Serving, headers: Mapping[str, str], fields: Mapping[str, object]) -> Pin:
     """Read which project, replica or node the caller insists on; a header counts before the body's field."""
     project = headers.get("x-modelvine-project", fields.get("project") or "")
     cid = headers.get("x-modelvine-cid")
     node = headers.get("x-modelvine-node")
     if not (project or cid is not None or node):
         return ANYWHERE
-    return pin(project, cid, node or "")
+    return pin(context, project, cid, node or "")
 
 
-def pin(project: object, cid: str | None, node: str) -> Pin:
-    """Return the restriction that these words make; raise `WrongParameter` when they are no names."""
+def pin(context: Serving, project: object, cid: str | None, node: str) -> Pin:
+    """Return the restriction that these words make; raise `WrongParameter`, and `UnknownNode` where nobody is called `node`."""
     if not isinstance(project, str) or not is_name(project):
         raise WrongParameter("project must be the name of a project", param="project")
     if cid is not None and not is_name(cid):
         raise WrongParameter("cid must be a printable name", param="cid")
-    return Pin(project=project, cid=cid, node=peer_id(node) if node else None)
+    return Pin(project=project, cid=cid, node=node_called(context, node) if node else None)
 
 
-def peer_id(text: str) -> PeerId:
-    """Return a well-formed peer id; raise `WrongParameter`."""
+def node_called(context: Serving, text: str) -> PeerId:
+    """Return the node that a caller means: by its id, known here or not, by the beginning of one, or by a name.
+
+    Raise `UnknownNode` when there is none, and `WrongParameter` when there are several or this is neither id nor name.
+    """
+    found = context.router.called(text)
+    if len(found) == 1:
+        return found[0].node
+    if found:
+        them = ", ".join(f"{record.node} ({record.name})" for record in found[:_NODES_LISTED])
+        more = ", …" if len(found) > _NODES_LISTED else ""
+        raise WrongParameter(f"{text!r} may be any of {them}{more}", param="node_id")
+    if len(text) < _PEER_ID_CHARACTERS and (text.startswith(ID_HEAD) or is_node_name(text)):
+        raise UnknownNode(
+            f"no node is called {text!r}; `modelvine peers` lists those that are known"
+        )
     try:
         public_of(text)
     except InvalidSignature as error:

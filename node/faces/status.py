@@ -64,6 +64,7 @@ def _status(context: Context) -> dict[str, Any]:
     presences = map(registry.presence, registry.catalog.held)
     return {
         "peer": context.peer,
+        "name": registry.own.name,
         "version": __version__,
         "uptime": round(time.monotonic() - context.started, 3),
         "http": f"http://{context.listening.http}",

@@ -2,7 +2,8 @@
 
 import pytest
 
-from node.host import Host, look, nvidia_cards, without_serials
+from node.host import Host, host_name, look, nvidia_cards, without_serials
+from registry.wire import is_node_name
 
 CPU = """processor\t: {n}
 model name\t: Quick 9000
@@ -112,3 +113,7 @@ async def test_the_real_machine_has_processors_and_memory():
     seen = await Host().look()
     assert sum(socket["total_threads"] for socket in seen["cpu"]) >= 1
     assert seen["memory"]["total_physical_bytes"] > 0
+
+
+def test_the_name_of_the_host_is_one_that_nodes_may_bear_or_none() -> None:
+    assert is_node_name(host_name() or "nameless")

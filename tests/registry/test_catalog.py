@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from registry import wire
 from registry.catalog import BUCKETS, Catalog, Offer, Signed, bucket_of, names_of, newer
 from registry.records import PeerId, Record, Service, Standing, Version
-from registry.signing import Identity
+from registry.signing import ID_HEAD, Identity
 from tests.strategies import IDENTITIES, few_versions, words
 
 ME, OTHER = IDENTITIES[:2]
@@ -22,6 +22,25 @@ def say(
     *services: Service, at: Version, standing: Standing = Standing.SERVING, agent: str = ""
 ) -> Signed:
     return wire.encode_record(Record(ME.peer, at, standing, services, agent=agent), ME)
+
+
+def named(owner: Identity, name: str) -> Signed:
+    return wire.encode_record(Record(owner.peer, Version(1, 1), name=name), owner)
+
+
+def test_a_node_is_found_by_its_id_by_the_beginning_of_one_and_by_its_name() -> None:
+    both = Catalog().merge([named(ME, "gpu-1"), named(OTHER, "gpu-1")])
+    mine = (both.held[ME.peer].record,)
+    assert both.called(ME.peer) == both.called(ME.peer[:24]) == mine
+    assert {record.node for record in both.called(ME.peer[: len(ID_HEAD) + 1])} >= {ME.peer}
+    assert {record.node for record in both.called("gpu-1")} == {ME.peer, OTHER.peer}
+    assert Catalog().merge([named(ME, "gpu-1"), named(OTHER, "gpu-2")]).called("gpu-1") == mine
+
+
+def test_what_all_ids_have_in_common_and_the_empty_text_name_nobody() -> None:
+    nameless = Catalog().merge([named(ME, "")])
+    for text in ("", ID_HEAD, ID_HEAD[:4], ME.peer[:-1] + "x", ME.peer[4:]):
+        assert nameless.called(text) == ()
 
 
 def index_of(catalog: Catalog) -> dict[str, set[Offer]]:

@@ -117,6 +117,40 @@ def test_unknown_fields_are_ignored_and_their_bytes_are_kept() -> None:
     assert word == Signed(RECORD, frame)
 
 
+@pytest.mark.parametrize("name", ["gpu-1", "größe", "レンダー", "x" * 64])
+def test_a_node_says_what_it_is_called(name: str) -> None:
+    frame = wire.encode_record(replace(RECORD, name=name), ME).frame
+    assert read(frame).name == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x" * 65,
+        "two words",
+        "evil\x1b[2J",
+        "a\nline",
+        "gpu\u202e1",
+        "gpu\u2066",
+        "gpu\u200b",
+        f"{ME.peer}",
+        f"{ME.peer[:9]}",
+        7,
+        None,
+        ["gpu"],
+    ],
+)
+def test_a_name_that_is_none_says_nothing_and_the_record_stands(name: object) -> None:
+    assert read(with_fields(name=name)) == RECORD
+    if isinstance(name, str):
+        with pytest.raises(LimitReached):
+            wire.encode_record(replace(RECORD, name=name), ME)
+
+
+def test_a_record_without_a_name_is_read() -> None:
+    assert read(with_fields()).name == ""
+
+
 def test_unknown_columns_of_a_service_are_ignored_whatever_they_hold() -> None:
     row = ["p", "llama", "", 0, 0, None, 1.5, {"quantised": True}, ["x"]]
     assert read(with_fields(services=[row])) == RECORD

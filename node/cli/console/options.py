@@ -42,6 +42,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     add(
         "--profile", dest="node.profile", metavar="NAME", help="local, lan or wan: sets of defaults"
     )
+    add(
+        "--name",
+        dest="node.name",
+        metavar="NAME",
+        help="what this node is called (default: its host)",
+    )
     add("--http", dest="node.http", metavar="HOST:PORT", help="where HTTP is served; port 0 = any")
     add(
         "--open",

@@ -283,6 +283,7 @@ def test_peers_shows_what_is_known_of_each_node(modelvine: Modelvine, node: Star
 
 def a_status(**ready: str) -> dict[str, object]:
     return {
+        "name": "gpu-1",
         "peer": PEER, "version": "0.1.0", "uptime": 7500.0, "http": "http://127.0.0.1:6100", "p2p": ["/ip4/a", "/ip4/b"],
         "link": "127.0.0.1:7", "ready": {"http": "ok", "mesh": "ok", "store": "ok"} | ready, "models": 1, "processes": 2,
         "nodes_alive": 3, "in_flight": 0, "load": [], "digest": "ab", "store": "sqlite", "profile": "local",

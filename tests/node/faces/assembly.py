@@ -104,6 +104,7 @@ async def node(world: World, settings: Settings | None = None) -> AsyncIterator[
                 certificate=certificate_of(identity),
             ),
             agent=f"modelvine/{__version__}",
+            name=settings.node.name,
         )
         session = aiohttp.ClientSession(f"http://{context.listening.http}")
         await closing.enter_async_context(session)

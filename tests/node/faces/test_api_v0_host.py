@@ -23,7 +23,7 @@ async def test_a_node_asks_another_over_their_link(mesh):
 
 
 async def test_a_node_that_nobody_knows_cannot_be_asked(alone, stranger):
-    for asked, status in ((stranger, 404), ("nonsense", 400)):
+    for asked, status in ((stranger, 404), ("nonsense", 404), ("no name", 400)):
         assert (await told(alone.http.post(PATH, json={"node_id": asked})))[0] == status
 
 

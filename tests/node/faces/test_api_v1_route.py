@@ -24,6 +24,7 @@ class TestARoute:
         assert routes == {mesh.two.context.peer: "local", mesh.one.context.peer: "direct"}
         assert body["candidates"][0].keys() == {
             "node",
+            "name",
             "project",
             "model",
             "cid",
@@ -59,7 +60,8 @@ class TestARoute:
             ("", 400, "invalid_parameter"),
             ("?model=", 400, "invalid_parameter"),
             ("?model=unknown", 404, "model_not_found"),
-            ("?model=m&node=x", 400, "invalid_parameter"),
+            ("?model=m&node=x", 404, "node_not_found"),
+            ("?model=m&node=no%20name", 400, "invalid_parameter"),
             ("?model=m&kind=prophecies", 400, "invalid_parameter"),
         ],
     )

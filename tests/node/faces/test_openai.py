@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 
 import aiohttp
 import openai
 import orjson
 import pytest
 
+from node.settings import NodeSettings, Settings
+from registry.liveness import Presence
 from registry.mesh.memory_net import MemoryNet
 from registry.records import Standing
 from registry.signing import Identity
@@ -174,6 +177,77 @@ class TestARequest:
         async with mesh.two.http.post(PATH, json=CHAT, headers=headers) as response:
             assert response.status in (404, 503)
         assert worker.received == []
+
+
+@pytest.fixture
+async def called(worker):
+    """Nodes called `gpu-1` and `gpu-2` that serve the same model, and one more of each name that serves nothing or has left."""
+    world = World(MemoryNet())
+    async with AsyncExitStack() as nodes:
+        ones = [
+            await nodes.enter_async_context(node(world, _named(name)))
+            for name in ("gpu-1", "gpu-2", "gpu-2", "gpu-1")
+        ]
+        first, second, _, gone = ones
+        await first.register(worker)
+        await second.register(worker)
+        await until(lambda: all(len(n.context.registry.catalog.held) == 4 for n in ones))
+        await until(lambda: len(second.context.registry.catalog.offers.get("tiny", ())) == 2)
+        await gone.context.registry.stand(Standing.LEFT)
+        left = (gone.context.peer, Presence.LEFT)
+        await until(lambda: first.context.registry.presence(left[0]) is left[1])
+        yield first, second
+
+
+def _named(name: str) -> Settings:
+    return settings_of().model_copy(update={"node": NodeSettings(name=name)})
+
+
+class TestANodeThatIsMeant:
+    async def test_is_named_by_its_id_its_beginning_or_its_name(self, called):
+        first = called[0].context.peer
+        for header in ("gpu-1", first, first[:24]):
+            pinned = {"x-modelvine-node": header}
+            for _ in range(3):
+                async with called[0].http.post(PATH, json=CHAT, headers=pinned) as response:
+                    assert response.status == 200, await response.text()
+                    # The name is the other's word; the id is proven.
+                    assert response.headers["x-modelvine-node"] == first
+
+    async def test_by_a_name_that_two_have_is_refused_with_both(self, called):
+        pinned = {"x-modelvine-node": "gpu-2"}
+        status, body = await told(called[0].http.post(PATH, json=CHAT, headers=pinned))
+        assert (status, body["error"]["code"]) == (400, "invalid_parameter")
+        found = called[0].context.router.called("gpu-2")
+        assert len(found) == 2
+        assert all(record.node in body["message"] for record in found)
+
+    @pytest.mark.parametrize(
+        ("name", "status"), [("gpu-3", 404), ("12D3KooW", 404), ("12D3", 404), ("two words", 400)]
+    )
+    async def test_by_a_name_that_nobody_has_is_refused(self, called, name, status):
+        pinned = {"x-modelvine-node": name}
+        found, body = await told(called[0].http.post(PATH, json=CHAT, headers=pinned))
+        assert (found, body["code"]) == (status, 1001)
+
+    async def test_is_found_by_every_path_that_names_one(self, called):
+        one, peer = called[1], called[0].context.peer
+        route = {"model": "tiny", "node": "gpu-1"}
+        _, body = await told(one.http.get("/api/v1/route", params=route))
+        assert [(c["node"], c["name"]) for c in body["candidates"]] == [(peer, "gpu-1")]
+        asked = {"node_id": "gpu-1"}
+        assert (await told(one.http.post("/api/v0/peer", json=asked)))[1]["peer_id"] == peer
+        assert "p" in (await told(one.http.post("/api/v0/ai/project/peer", json=asked)))[1]["data"]
+        assert (await told(one.http.post("/api/v0/host/info", json=asked)))[0] == 200
+        chat = CHAT | asked | {"project": "p"}
+        async with one.http.post("/api/v0/chat/completion", json=chat) as response:
+            assert response.headers["x-modelvine-node"] == peer
+
+    async def test_says_its_name_in_every_view(self, called):
+        for path in ("/api/v1/nodes", "/api/v1/catalog"):
+            rows = (await told(called[0].http.get(path)))[1]["nodes"]
+            assert {row["node"]: row["name"] for row in rows}[called[1].context.peer] == "gpu-2"
+        assert (await told(called[1].http.get("/api/v1/status")))[1]["name"] == "gpu-2"
 
 
 class TestAListOfModels:
@@ -415,7 +489,7 @@ class TestWhatIsBad:
     @pytest.mark.parametrize("name", ["x-modelvine-node", "x-modelvine-project"])
     async def test_as_a_pin_is_400(self, served, name):
         call = served.http.post(
-            PATH, json=CHAT, headers={name: "\x85" if "project" in name else "x"}
+            PATH, json=CHAT, headers={name: "\x85" if "project" in name else "no name"}
         )
         assert (await told(call))[0] == 400
 
