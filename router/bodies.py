@@ -5,7 +5,7 @@ A body is hostile until read: `read` answers for its shape, and turns whatever i
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from itertools import product
 
@@ -30,12 +30,20 @@ MAX_DEPTH = 250
 MAX_ESCAPED_BYTES = 256 * 1024
 """The longest body whose ASCII letters may be spelt as escapes, as no program does; each of its keys must be read."""
 
+OURS = frozenset({"project", "models"})
+"""Fields of a body that only nodes understand: some workers refuse what they do not."""
+
+MAX_WALKED = 200_000
+"""Quotes and brackets of a body that is gone through member by member; one that has more is written anew."""
+
 _SMALL = 1024 * 1024
 _KEY = b'"model"'
 _OTHER_CASES = frozenset(map("".join, product(*zip("model", "MODEL", strict=True)))) - {"model"}
 # \u006d is an m: each letter of the key may be spelt so. A backslash that is escaped itself begins no escape.
 _ESCAPED_LETTER = re.compile(rb"(?<!\\)(?:\\\\)*+\\u006")
+_ANY_ESCAPED_LETTER = re.compile(rb"(?<!\\)(?:\\\\)*+\\u00[67]")
 _SPACE = b" \t\r\n"
+_PLAIN = re.compile(rb"[^,}\]\s]++")
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _NOTABLE = re.compile(rb'["{}\[\]]')
 _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
@@ -83,10 +91,51 @@ def read(body: bytes, content_type: str, *, named_by: str = "") -> Asked:
     return Asked(_model(fields.get("model")), bool(wanted), fields)
 
 
-def with_one_model(asked: Asked) -> bytes:
-    """Write a body that names its model elsewhere than in `model` anew, with the first alone there: workers know no other."""
-    others = {name: value for name, value in asked.fields.items() if name != "models"}
-    return orjson.dumps(others | {"model": asked.model})
+def with_one_model(body: bytes, asked: Asked) -> bytes:
+    """Name the model in `model` alone, the first of several: workers know no other. All other bytes stay."""
+    if isinstance(asked.fields.get("model"), str):
+        return without(body, {"models"})
+    return with_field(without(body, {"model", "models"}), "model", asked.model)
+
+
+def with_field(body: bytes, name: str, value: object) -> bytes:
+    """Put a field before all others of a JSON object that lacks it."""
+    head, brace, rest = body.partition(b"{")
+    comma = b"" if rest.lstrip(_SPACE).startswith(b"}") else b","
+    return b"".join((head, brace, orjson.dumps(name), b":", orjson.dumps(value), comma, rest))
+
+
+def for_worker(body: bytes, content_type: str) -> bytes:
+    """Leave out of a body that `read` has accepted what only nodes understand; all other bytes stay as they were."""
+    if media_of(content_type).kind != multipart.CONTENT_TYPE:
+        return without(body, OURS)
+    # Names in forms have one spelling; reading a form takes longer than looking for them.
+    if any(name.encode() in body for name in OURS):
+        return multipart.without(body, content_type, OURS)
+    return body
+
+
+def without(body: bytes, names: Set[str]) -> bytes:
+    """Leave out the top-level fields of a JSON object that are called so, doubled ones too; all other bytes stay as they were.
+
+    `body` must be valid JSON.
+    """
+    spelt = len(body) <= MAX_ESCAPED_BYTES and _ANY_ESCAPED_LETTER.search(body) is not None
+    if not spelt and not any(orjson.dumps(name) in body for name in names):
+        return body
+    fields = orjson.loads(body)
+    if names.isdisjoint(fields):
+        return body
+    if sum(map(body.count, (b'"', b"{", b"["))) > MAX_WALKED:
+        return orjson.dumps({name: value for name, value in fields.items() if name not in names})
+    for start, end in reversed([(at, end) for at, end, name in _members(body) if name in names]):
+        before, after = body[:start], body[end:].lstrip(_SPACE)
+        if after.startswith(b","):
+            after = after[1:].lstrip(_SPACE)
+        else:
+            before = before.rstrip(_SPACE).removesuffix(b",")
+        body = before + after
+    return body
 
 
 def with_model(body: bytes, content_type: str, model: str) -> bytes:
@@ -208,6 +257,17 @@ def _values(body: bytes) -> list[tuple[int, int]]:
 
 def _keys(body: bytes) -> Iterator[int]:
     """Say where the value of each top-level `model` begins."""
+    return (value for _, value, key in _top_level(body) if _is_key(key))
+
+
+def _members(body: bytes) -> Iterator[tuple[int, int, str]]:
+    """Say where each top-level field begins and ends, and its name."""
+    for start, value, key in _top_level(body):
+        yield start, _end_of(body, value), orjson.loads(key)
+
+
+def _top_level(body: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Say of each top-level field where it begins, where its value does, and how its name is written."""
     depth = at = 0
     while (notable := _NOTABLE.search(body, at)) is not None:
         at = notable.end()
@@ -222,9 +282,29 @@ def _keys(body: bytes) -> Iterator[int]:
                     break
                 at = text.end()
                 colon = _COLON.match(body, at) if depth == 1 else None
-                if colon is not None and _is_key(text[0]):
+                if colon is not None:
                     at = colon.end()
-                    yield at
+                    yield text.start(), at, text[0]
+
+
+def _end_of(body: bytes, at: int) -> int:
+    """Say where the value ends that begins here."""
+    if (plain := _STRING.match(body, at) or _PLAIN.match(body, at)) and body[at] not in b"{[":
+        return plain.end()
+    depth = 0
+    while (notable := _NOTABLE.search(body, at)) is not None:
+        at = notable.end()
+        match notable[0]:
+            case b"{" | b"[":
+                depth += 1
+            case b"}" | b"]":
+                depth -= 1
+            case _:
+                text = _STRING.match(body, notable.start())
+                at = text.end() if text else at
+        if not depth:
+            break
+    return at
 
 
 def _is_key(text: bytes) -> bool:

@@ -12,6 +12,7 @@ from functools import lru_cache
 import orjson
 from yarl import URL
 
+from router.bodies import OURS, without
 from router.candidates import Candidate
 from router.canonical import Asked
 from router.connections import start_of
@@ -157,7 +158,7 @@ class Translating:
                 exchange, passing, said, streams=request.stream, max_event_bytes=limit
             )
 
-        body = passing.addressed(said.body, worker)
+        body = passing.addressed(without(said.body, OURS), worker)
         accept = _STREAMED if request.stream else _JSON
         call = self._call(worker, request, said.call, body, accept=accept)
         return Sending(call, self._settings, self._deadlines, read)

@@ -4,9 +4,8 @@ What concerns the choice of the node (`node_id`, `project`, `cid`) is taken out 
 clients send to prove who pays (`wallet`, `signature`, `hash`): it is passed to no one.
 """
 
+from collections.abc import Mapping
 from typing import Any
-
-import orjson
 
 from node import web
 from node.faces import Serving
@@ -64,10 +63,10 @@ async def _read(context: Serving, http: web.Request, kind: Kind, *, one_node: bo
             _form_with_model(body, content_type, model), content_type, _OURS | _PAYMENT
         )
     else:
-        said, rest = _parted(body)
-        given = said | given
+        fields = _fields(body)
+        given = {k.lower(): v for k, v in fields.items() if k.lower() in _OURS | {"model"}} | given
         model = model_of(given)
-        body = orjson.dumps(rest | {"model": model})
+        body = _for_one_model(body, fields, model)
     node = text_of(given, "node_id") if one_node else ""
     if one_node and not node:
         raise WrongParameter("node_id can not be empty", param="node_id")
@@ -83,17 +82,21 @@ async def _read(context: Serving, http: web.Request, kind: Kind, *, one_node: bo
     )
 
 
-def _parted(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a JSON body into what concerns us, its keys in lower case, and what the worker is to see."""
+def _fields(body: bytes) -> Mapping[str, Any]:
+    """Read a JSON body; raise `Unparseable`, or `BadRequest` where it is too large."""
     try:
-        parsed = bodies.object_of(body)
+        return bodies.object_of(body)
     except BadRequest as error:
         if error.status == 413:
             raise
         raise Unparseable("Parsing error") from error
-    ours = {k.lower(): v for k, v in parsed.items() if k.lower() in (_OURS | {"model"})}
+
+
+def _for_one_model(body: bytes, fields: Mapping[str, Any], model: str) -> bytes:
+    """Name the model alone, and leave out what the worker is not to see, in any spelling; all other bytes stay."""
     hidden = _OURS | _PAYMENT | {"model"}
-    return ours, {k: v for k, v in parsed.items() if k.lower() not in hidden}
+    out = {name for name in fields if name.lower() in hidden}
+    return bodies.with_field(bodies.without(body, out), "model", model)
 
 
 def _form_with_model(body: bytes, content_type: str, model: str) -> bytes:

@@ -142,7 +142,7 @@ def request_of(
     """
     asked = bodies.read(body, content_type, named_by=NAMED_BY.get(kind, ""))
     if asked.names:
-        body = bodies.with_one_model(asked)
+        body = bodies.with_one_model(body, asked)
     return Request(
         id=http.id,
         kind=kind,

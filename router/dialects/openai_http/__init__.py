@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from yarl import URL
 
 from router import readiness, usage
-from router.bodies import with_model
+from router.bodies import for_worker, with_model
 from router.candidates import Candidate
 from router.connections import start_of
 from router.described import Described
@@ -102,7 +102,7 @@ class OpenAIHttp:
         worker, name = candidate.worker, candidate.service.model
         if worker is None:
             raise WorkerFailed("this dialect speaks to workers of this machine only")
-        body = understood(request)
+        body = for_worker(understood(request), request.content_type)
         if worker.own_model != request.model:
             body = with_model(body, request.content_type, worker.own_model)
         url, headers = endpoint(worker.api, request.kind), headers_to(worker, request)

@@ -53,6 +53,14 @@ async def test_what_curl_sends_is_json_whatever_type_it_names(served, worker, ki
     assert sent(worker) == {"model": "tiny", "messages": CHAT["messages"]}
 
 
+async def test_what_is_left_of_a_body_keeps_its_bytes(served, worker):
+    body = b'{"Project":"p", "x":1.50 ,"MODEL":"tiny","wallet":"0x1","y":[ 1e2 ]}'
+    headers = {"Content-Type": "application/json"}
+    call = served.http.post("/api/v0/chat/completion/proxy", data=body, headers=headers)
+    assert (await told(call))[0] == 200
+    assert worker.received[-1].body == b'{"model":"tiny","x":1.50 ,"y":[ 1e2 ]}'
+
+
 async def test_text_is_not_taken_for_json(served):
     headers = {"Content-Type": "text/plain"}
     body = orjson.dumps(CHAT)

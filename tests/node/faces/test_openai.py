@@ -14,6 +14,7 @@ from registry.liveness import Presence
 from registry.mesh.memory_net import MemoryNet
 from registry.records import Standing
 from registry.signing import Identity
+from router import multipart
 from router.dialects.openai_http.endpoints import endpoint
 from router.requests import STORES, Kind
 from tests.node.faces.assembly import Pair, World, node, settings_of, told, until
@@ -154,6 +155,42 @@ class TestARequest:
         ):
             async with served.http.post(PATH, json=CHAT | named, headers=headers) as response:
                 assert response.status == 200, named
+
+    @pytest.mark.parametrize("place", ["serving", "asked"])
+    @pytest.mark.parametrize(
+        ("said", "left"),
+        [
+            (b'"project": "p",', b""),
+            (b'"models": ["tiny", "other"],', b""),
+            (
+                b'"models": null, "project":"p","x":{"project" : 1.50 },',
+                b'"x":{"project" : 1.50 },',
+            ),
+        ],
+        ids=["project", "models", "both"],
+    )
+    async def test_reaches_the_worker_without_what_only_nodes_understand(
+        self, mesh, worker, place, said, left
+    ):
+        asked = await mesh.offers(place, worker)
+        body = b'{ %b"model":"tiny" ,"temperature":1e0, "messages":[]}'
+        headers = {"content-type": "application/json"}
+        async with asked.http.post(PATH, data=body % said, headers=headers) as response:
+            assert response.status == 200
+        assert worker.received[-1].body == body % left
+
+    @pytest.mark.parametrize("place", ["serving", "asked"])
+    async def test_as_a_form_reaches_the_worker_without_its_project(self, mesh, worker, place):
+        asked = await mesh.offers(place, worker)
+        form = aiohttp.FormData()
+        for name, value in (("project", "p"), ("model", "tiny"), ("prompt", "a project")):
+            form.add_field(name, value)
+        form.add_field("image", b"\x89PNG\r\n\x00", filename="a.png", content_type="image/png")
+        async with asked.http.post("/v1/images/edits", data=form) as response:
+            assert response.status == 200
+        received = worker.received[-1]
+        found = multipart.parts(received.body, received.headers["content-type"])
+        assert [part.name for part in found] == ["model", "prompt", "image"]
 
     @pytest.mark.parametrize(
         "headers",

@@ -148,6 +148,13 @@ class TestTexts:
             assert said == await itself.read()
         assert [orjson.loads(one.body) for one in tgi.received[-2:]] == [ASKED, ASKED]
 
+    @pytest.mark.parametrize("path", ["/generate", "/generate_stream"])
+    async def test_what_only_nodes_understand_is_not_passed_on_either(self, over_tgi, tgi, path):
+        ours = {"project": "p", "models": ["tiny"]}
+        async with over_tgi.post(BASE + path, json=ours | ASKED) as response:
+            assert response.status == 200
+        assert tgi.asked == ASKED
+
     @pytest.mark.parametrize(
         "given",
         [{"watermark": True}, {"decoder_input_details": True}, {"adapter_id": "a"}, {"best_of": 2}],
