@@ -1,7 +1,7 @@
 """What does a worker say that it is? Values, read from its words with no trust in them; who did not say has zeros."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from registry.abilities import PROTOCOLS, Ability
 from registry.records import ModelType
@@ -34,13 +34,14 @@ class Offered:
 class Described:
     """A worker in its own words: the program and its version, its models, how many requests it takes at one time.
 
-    `output` is the longest answer in tokens.
+    `output` is the longest answer in tokens. `limits` are other bounds that its protocol tells, under the protocol's names.
     """
 
     software: str = ""
     models: tuple[Offered, ...] = ()
     slots: int = 0
     output: int = 0
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, worker: Worker) -> Offered:
         """Return what it says of one of its models; who runs a single one means that, under whatever name it is registered."""

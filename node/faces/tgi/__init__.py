@@ -24,6 +24,7 @@ from node.faces.errors import (
 from node.faces.openai import request_of
 from node.faces.reading import json_answer, read_fields
 from node.faces.tgi import asked, chats, refusing, served, tokens
+from node.faces.tgi.forms import Forms
 from node.faces.tgi.telling import Text
 from node.faces.voice import Spoken
 from router.bodies import written
@@ -39,9 +40,9 @@ ENDPOINTS: Mapping[str, str] = {
     "POST /generate_stream": "a completion in a stream of pieces",
     "POST /v1/chat/completions": "a chat as at the node's own `/v1`, with the fields that TGI's clients insist on",
     "POST /v1/completions": "a completion as at the node's own `/v1`, with the same fields",
-    "POST /tokenize": "the worker's tokens; text and place of each where it tells the pieces",
+    "POST /tokenize": "the worker's tokens with text and place of each; 404 where it does not tell the pieces",
     "GET /health": "200 while somebody serves the model, else 503; also at `/ping`",
-    "GET /info": "what the registry knows of the model; 0 stands for what it does not",
+    "GET /info": "the limits that a worker of this machine tells of itself; of another node's, those of its record, 0 for none",
     "GET /metrics": "`tgi_queue_size` and `tgi_batch_current_size` of all replicas of the model",
 }
 """What becomes of each endpoint of TGI."""
@@ -107,7 +108,9 @@ class _Asking:
             if streamed:
                 said |= {"stream": True, "stream_options": {"include_usage": True}}
             call = "generate_stream" if streamed else "generate"
-            own = Verbatim(TGI, call, written(given), wanted.needs)
+            # Which of the two is asked, the path says there.
+            own_words = written({name: it for name, it in given.items() if name != "stream"})
+            own = Verbatim(TGI, call, own_words, wanted.needs)
             request = request_of(
                 self.context, self.http, Kind.COMPLETION, written(said), verbatim=own
             )
@@ -125,9 +128,8 @@ class _Asking:
             said = chats.fields_of(given, self.model)
             request = request_of(self.context, self.http, kind, written(said))
             limit, created = self.context.settings.router.max_event_bytes, int(time())
-            voice = chats.Completed(
-                kind, said, id_=self.http.id, created=created, max_event_bytes=limit
-            )
+            forms = Forms(kind, said, self.http.id, created, chats.spelt(given))
+            voice = chats.Completed(forms, max_event_bytes=limit)
             return Spoken(request, voice, chats.dropped(given))
 
         return answer(self.context, self.http, kind, ask, refuse=refusing.refuse)
@@ -153,7 +155,7 @@ class _Asking:
         async with asking(self.context, request) as told:
             return await told.body()
 
-    def tell(self, path: str) -> web.Response:
+    async def tell(self, path: str) -> web.Response:
         """Answer what is asked of the model itself."""
         found = served.served(self.context, self.http.id, self.model)
         match path:
@@ -163,7 +165,8 @@ class _Asking:
                 body = served.metrics(self.context, found)
                 return web.Response(body=body, content_type=served.CONTENT_TYPE)
         try:
-            return json_answer(served.info(self.context, self.model, found))
+            own = await served.told(self.context, found)
+            return json_answer(served.info(self.context, self.model, found, own))
         except KNOWN as error:
             return refusing.refuse(refusal(error)).response()
 
@@ -176,13 +179,13 @@ async def _under_prefix(context: Serving, method: str, http: web.Request) -> web
         return await _Asking(context, http, model).post(path)
     if path not in _GET:
         raise WrongMethod(http.method, ("POST",))
-    return _Asking(context, http, model).tell(path)
+    return await _Asking(context, http, model).tell(path)
 
 
 def _at_root(context: Serving, path: str) -> web.Handler:
     async def handle(http: web.Request) -> web.Answer:
         asking_ = _Asking(context, http, context.settings.faces.default_model)
-        return asking_.tell(path) if path in _GET else await asking_.post(path)
+        return await (asking_.tell(path) if path in _GET else asking_.post(path))
 
     return handle
 

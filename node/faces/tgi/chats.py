@@ -1,9 +1,9 @@
-"""How do TGI's own `/v1` paths differ from OpenAI's? In a few fields of the request, and in what no answer may lack.
+"""Requests at TGI's own `/v1` paths in OpenAI's form, and the voice that says their answers in TGI's.
 
 What a worker says passes as it came where nothing is missing in it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -11,17 +11,15 @@ import orjson
 from node.faces.errors import Refusal
 from node.faces.tgi import refusing
 from node.faces.tgi.asked import grammar
+from node.faces.tgi.forms import Forms
 from node.faces.voice import JSON
 from router.errors import WorkerFailed
-from router.fitness import USUAL_BYTES
 from router.hearing import Failure
-from router.requests import Kind
 from router.sse import Event, EventTooLarge, Splitter, with_data
 
 _NAMING = frozenset({"model", "models", "project"})
 _CHOICES = frozenset({"auto", "none", "required"})
 _DONE = b"[DONE]"
-_COMPLETE = (b'"system_fingerprint":"', b'"logprobs":', b'"created":', b'"object":"', b'"id":"')
 
 
 def fields_of(given: Mapping[str, object], model: str) -> dict[str, object]:
@@ -50,6 +48,16 @@ def dropped(given: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(name for name, there in unheard.items() if there)
 
 
+def spelt(given: Mapping[str, object]) -> bool:
+    """Say whether a caller offers tools as TGI spells them; others are told of calls as OpenAI has it."""
+    tools = given.get("tools")
+    for tool in tools if isinstance(tools, list) else ():
+        match tool:
+            case {"function": {"arguments": _}}:
+                return True
+    return False
+
+
 def _told(given: Mapping[str, object]) -> dict[str, object]:
     """Leave out what is null: some servers mind."""
     return {name: value for name, value in given.items() if value is not None}
@@ -65,27 +73,15 @@ def _tool(tool: object) -> object:
 class Completed:
     """Passes an answer of `/v1` on, with the fields that clients of TGI insist on; errors are TGI's."""
 
-    def __init__(
-        self,
-        kind: Kind,
-        sent: Mapping[str, object],
-        *,
-        id_: str,
-        created: int,
-        max_event_bytes: int,
-    ) -> None:
-        """`sent` are the fields that were sent on; `created` is Unix time."""
-        self._kind = kind
-        self._sent = sent
-        self._id = id_
-        self._created = created
+    def __init__(self, forms: Forms, *, max_event_bytes: int) -> None:
+        self._forms = forms
         self._splitter = Splitter(max_event_bytes=max_event_bytes)
         self._failed = False
 
     @property
     def streams(self) -> bool:
         """Whether the caller hears a stream."""
-        return self._sent.get("stream") is True
+        return self._forms.sent.get("stream") is True
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -96,13 +92,10 @@ class Completed:
         """Say an answer in one piece."""
         if self.streams:
             raise WorkerFailed("the worker does not stream")
-        said = _object(body)
-        self._complete(said, chunk=False)
-        for choice in _choices(said):
-            choice["finish_reason"] = choice.get("finish_reason") or "stop"
-        if not isinstance(said.get("usage"), dict):
-            said["usage"] = self._estimate(_choices(said))
-        return JSON, _written(said)
+        try:
+            return JSON, orjson.dumps(self._forms.whole(_object(body)))
+        except orjson.JSONEncodeError as error:
+            raise WorkerFailed("the answer is nested too deep") from error
 
     def stream(self, events: bytes) -> bytes:
         """Say a piece of a stream."""
@@ -127,52 +120,23 @@ class Completed:
             return b""
         if not data or data == _DONE:
             return event.raw
-        failing = b'"error"' in data
-        if not failing and all(word in data for word in _COMPLETE):
-            return event.raw
         said = _object(data)
-        if failing and (error := said.get("error")):
+        if error := said.get("error"):
             return self._fail(_failure(error))
-        self._complete(said, chunk=True)
-        return with_data(event, _written(said))
+        chunks = self._forms.chunks(said)
+        if chunks == [said]:
+            return event.raw
+        try:
+            *before, last = map(orjson.dumps, chunks)
+        except orjson.JSONEncodeError as error:
+            raise WorkerFailed("the stream is nested too deep") from error
+        return b"".join(b"data: " + one + b"\n\n" for one in before) + with_data(event, last)
 
     def _fail(self, failure: Failure) -> bytes:
         if self._failed:
             return b""
         self._failed = True
         return refusing.event(failure)
-
-    def _complete(self, said: dict[str, Any], *, chunk: bool) -> None:
-        chat = self._kind is Kind.CHAT
-        form = "chat.completion.chunk" if chat and chunk else "chat.completion"
-        usual = {
-            "id": self._id,
-            "object": form if chat else "text_completion",
-            "created": self._created,
-            "model": self._sent["model"],
-            "system_fingerprint": "",
-        }
-        for name, value in usual.items():
-            if said.get(name) is None:
-                said[name] = value
-        for choice in _choices(said):
-            choice.setdefault("logprobs", None)
-
-    def _estimate(self, choices: Sequence[Mapping[str, object]]) -> dict[str, object]:
-        asked = self._sent.get("messages" if self._kind is Kind.CHAT else "prompt")
-        texts = [choice.get("message") or choice.get("text") for choice in choices]
-        read, written = (
-            -(-len(_written({"said": part})) // USUAL_BYTES) for part in (asked, texts)
-        )
-        spent = {"prompt_tokens": read, "completion_tokens": written}
-        return {**spent, "total_tokens": read + written, "estimated": True}
-
-
-def _choices(said: Mapping[str, Any]) -> list[dict[str, Any]]:
-    choices = said.get("choices")
-    if not isinstance(choices, list):
-        return []
-    return [choice for choice in choices if isinstance(choice, dict)]
 
 
 def _failure(error: object) -> Failure:
@@ -192,10 +156,3 @@ def _object(data: bytes) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise WorkerFailed("the answer is no JSON object")
     return said
-
-
-def _written(said: Mapping[str, object]) -> bytes:
-    try:
-        return orjson.dumps(said)
-    except orjson.JSONEncodeError as error:
-        raise WorkerFailed("the answer is nested too deep") from error

@@ -1,6 +1,7 @@
 """What is said of a model: whether anybody serves it, what TGI's `/info` tells of it, and how busy those are who do."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from node import __version__
@@ -8,7 +9,8 @@ from node.faces import Serving
 from node.faces.tgi.asked import MAX_BEST_OF, MAX_STOPS
 from registry.records import Load, Service
 from router.candidates import Candidate, Reason
-from router.errors import UnknownModel
+from router.described import Described
+from router.errors import UnknownModel, WorkerFailed
 from router.requests import Kind, Request
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -34,24 +36,35 @@ def served(context: Serving, id_: str, model: str) -> Served:
     return Served((*found.ordered, *busy), (*found.ordered, *known))
 
 
-def info(context: Serving, name: str, found: Served) -> Mapping[str, object]:
-    """Return TGI's `Info`; a number is 0 where nobody tells it. Raise `UnknownModel`."""
+async def told(context: Serving, found: Served) -> Described:
+    """Ask a worker of this machine what it says of itself, nothing where there is none; another node's say it in its record."""
+    for candidate in found.known:
+        if candidate.worker is not None:
+            with suppress(WorkerFailed):
+                return await context.router.describe(candidate.worker) or Described()
+    return Described()
+
+
+def info(context: Serving, name: str, found: Served, own: Described) -> Mapping[str, object]:
+    """Return TGI's `Info`, with what a worker says of its `own`; a number is 0 where nobody tells it. Raise `UnknownModel`."""
     if not found.known:
         raise UnknownModel(name)
     services: list[Service] = [candidate.service for candidate in found.known]
     tokens = max(service.context for service in services)
+    limits = own.limits
+    # At least one token is left to be written.
+    read = min(limits.get("max_input_tokens", tokens), max(0, tokens - max(own.output, 1)))
     return {
         "model_id": services[0].model,
         "model_sha": None,
         "model_pipeline_tag": None,
-        "max_concurrent_requests": sum(candidate.slots for candidate in found.known),
-        "max_best_of": MAX_BEST_OF,
-        "max_stop_sequences": MAX_STOPS,
-        # At least one token is left to be written.
-        "max_input_tokens": max(0, tokens - 1),
+        "max_concurrent_requests": max(sum(c.slots for c in found.known), own.slots),
+        "max_best_of": limits.get("max_best_of", MAX_BEST_OF),
+        "max_stop_sequences": min(limits.get("max_stop_sequences", MAX_STOPS), MAX_STOPS),
+        "max_input_tokens": read,
         "max_total_tokens": tokens,
-        "validation_workers": context.settings.node.workers,
-        "max_client_batch_size": 1,
+        "validation_workers": limits.get("validation_workers", context.settings.node.workers),
+        "max_client_batch_size": limits.get("max_client_batch_size", 1),
         "router": "modelvine",
         "version": __version__,
         "sha": None,

@@ -36,6 +36,11 @@ _FIGURES: Mapping[str, Figure] = {
 _LIMITS = ("max_total_tokens", "max_best_of")
 """What no other server tells that has an `/info` with a model: those of embeddings generate no tokens."""
 
+_TOLD_ON = (
+    "max_best_of", "max_client_batch_size", "max_stop_sequences", "validation_workers",
+)  # fmt: skip
+"""Limits that clients of TGI are told as they are."""
+
 ENDPOINTS: Mapping[str, str] = {
     "POST /": "not used: `/generate` and `/generate_stream` say the same",
     "POST /generate": "completions, one request for each choice",
@@ -130,4 +135,6 @@ def told(said: Mapping[str, object]) -> Described:
         models=models_of([Offered(text_of(said.get("model_id"), MAX_NAME), context)]),
         slots=count_of(said.get("max_concurrent_requests"), MOST_SLOTS),
         output=max(0, context - read) if read else 0,
+        limits={name: count for name in _TOLD_ON if (count := count_of(said.get(name)))}
+        | ({"max_input_tokens": read} if 0 < read < context else {}),
     )

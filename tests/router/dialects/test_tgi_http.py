@@ -604,7 +604,9 @@ async def test_what_it_is_it_says_itself(
     }
     worker.fail(info=orjson.dumps({**info, **read}))
     said = await dialect.describe(own(worker.url).worker)
-    assert said == Described("TGI 3.0.1", (Offered("org/m", 4096),), slots=64, output=output)
+    limits = {"max_input_tokens": 4096 - output} if output else {}
+    own_words = {"slots": 64, "output": output, "limits": limits}
+    assert said == Described("TGI 3.0.1", (Offered("org/m", 4096),), **own_words)
 
 
 async def test_who_says_nonsense_of_itself_says_nothing_and_who_is_away_is_asked_again(

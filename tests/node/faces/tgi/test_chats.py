@@ -4,17 +4,36 @@ import orjson
 import pytest
 
 from node.faces.errors import refusal
-from node.faces.tgi.chats import Completed, dropped, fields_of
+from node.faces.tgi.chats import Completed, dropped, fields_of, spelt
+from node.faces.tgi.forms import Forms
 from router.errors import AnswerBroken, BadRequest, WorkerFailed
 from router.requests import Kind
+from tests.node.faces.tgi.schema import check
 
 SENT = {"model": "p/m", "messages": [{"role": "user", "content": "hi"}]}
 HEAD = b'"id":"c","object":"chat.completion.chunk","created":1,"model":"m","system_fingerprint":"f"'
-FULL = b'data: {%b,"choices":[{"index":0,"delta":{},"logprobs":null}]}\n\n' % HEAD
+DELTA = b'{"role":"assistant","content":"a"}'
+CHOICE = b'{"index":0,"delta":%b,"logprobs":null,"finish_reason":null}' % DELTA
+FULL = b'data: {%b,"choices":[%b]}\n\n' % (HEAD, CHOICE)
 
 
-def voice(kind=Kind.CHAT, **fields):
-    return Completed(kind, SENT | fields, id_="r1", created=5, max_event_bytes=999)
+def voice(kind=Kind.CHAT, *, spelt=False, **fields):
+    return Completed(Forms(kind, SENT | fields, "r1", 5, spelt), max_event_bytes=999)
+
+
+def chunks(said: bytes):
+    return [orjson.loads(one.removeprefix(b"data: ")) for one in said.split(b"\n\n") if one]
+
+
+def chunk(kind=Kind.CHAT, *, spelt=False, **choice):
+    """Return what becomes of one event of a worker's stream with one choice."""
+    told = voice(kind, spelt=spelt, stream=True).stream(
+        b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n"
+    )
+    found = chunks(told)
+    for one in found:
+        check("ChatCompletionChunk" if kind is Kind.CHAT else "Chunk", one)
+    return [one["choices"][0] for one in found]
 
 
 def test_the_path_counts_and_what_is_null_was_not_said():
@@ -75,20 +94,22 @@ def test_an_answer_lacks_nothing_that_tgis_clients_insist_on():
         "system_fingerprint": "",
         "own": 1,
     }
-    choice = {"message": {"content": "ho"}, "logprobs": None, "finish_reason": "stop"}
+    message = {"role": "assistant", "content": "ho"}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
     assert said["choices"] == [choice]
     assert said["usage"]["estimated"] is True
 
 
 def test_what_an_answer_says_stays():
-    given = {"id": "c", "system_fingerprint": "f", "usage": {"prompt_tokens": 5}, "object": "o"}
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    given = {"id": "c", "system_fingerprint": "f", "usage": usage, "object": "o"}
     given |= {"created": 1, "model": "m"}
-    choices = [{"text": "ho", "logprobs": {"tokens": []}, "finish_reason": "length"}]
+    choices = [{"index": 0, "text": "ho", "logprobs": {"tokens": []}, "finish_reason": "length"}]
     _, body = voice(Kind.COMPLETION).whole(orjson.dumps(given | {"choices": choices}))
     assert orjson.loads(body) == given | {"choices": choices}
 
 
-DEEP = b'{"choices":[{"message":{"content":%b1%b}}]}' % (b"[" * 400, b"]" * 400)
+DEEP = b'{"choices":[{"message":{"content":"a"},"own":%b1%b}]}' % (b"[" * 400, b"]" * 400)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", DEEP])
@@ -113,6 +134,97 @@ def test_an_event_of_a_stream_gets_what_it_lacks():
     said = orjson.loads(event.removeprefix(b"data: "))
     assert (said["system_fingerprint"], said["object"]) == ("", "chat.completion.chunk")
     assert said["choices"][0]["logprobs"] is None
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        None,
+        {},
+        {"role": "assistant"},
+        {"content": None},
+        {"content": "a"},
+        {"reasoning_content": "a"},
+    ],
+)
+def test_each_delta_of_a_chat_has_a_role_and_a_text(delta):
+    (said,) = chunk(delta=delta, finish_reason="stop")
+    text = (delta or {}).get("content") or ""
+    assert (said["delta"]["role"], said["delta"]["content"]) == ("assistant", text)
+    assert said["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(("given", "said"), [(None, ""), ("", ""), ("length", "length"), (5, "")])
+def test_the_reason_in_a_stream_of_a_completion_is_a_text(given, said):
+    (choice,) = chunk(Kind.COMPLETION, text="a", finish_reason=given)
+    assert (choice["text"], choice["finish_reason"]) == ("a", said)
+
+
+def test_how_likely_a_token_was_has_tgis_form_too():
+    tokens = {"content": [{"token": "a", "logprob": -1}], "refusal": None}
+    (said,) = chunk(delta={"content": "a"}, logprobs=tokens)
+    assert said["logprobs"]["content"] == [{"token": "a", "logprob": -1, "top_logprobs": []}]
+
+
+CALL = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": ""}}
+PIECE = {"index": 0, "function": {"arguments": "{}"}}
+
+
+def test_who_spells_tools_as_tgi_does_hears_of_one_call_in_each_event():
+    assert spelt({"tools": [{"function": {"name": "look", "arguments": {}}}]})
+    assert not spelt({"tools": [{"function": {"name": "look", "parameters": {}}}, 5]})
+    two = [CALL, CALL | {"index": 1, "id": "c2"}]
+    text, *calls = chunk(
+        spelt=True, delta={"content": "a", "tool_calls": two}, finish_reason="stop"
+    )
+    assert (text["delta"], text["finish_reason"]) == ({"role": "assistant", "content": "a"}, None)
+    assert [call["delta"]["tool_calls"] for call in calls] == two
+    assert [call["finish_reason"] for call in calls] == [None, "stop"]
+
+
+def test_each_piece_of_a_call_has_its_id():
+    telling = voice(spelt=True, stream=True)
+    for piece in (CALL, PIECE):
+        said = {"choices": [{"index": 0, "delta": {"tool_calls": [piece]}}]}
+        (found,) = chunks(telling.stream(b"data: " + orjson.dumps(said) + b"\n\n"))
+        check("ChatCompletionChunk", found)
+        assert found["choices"][0]["delta"]["tool_calls"]["id"] == "c1"
+
+
+def test_who_spells_tools_as_openai_does_hears_of_calls_as_it_has_them():
+    (said,) = chunk(delta={"tool_calls": [CALL]})
+    assert said["delta"] == {"role": "assistant", "content": "", "tool_calls": [CALL]}
+
+
+@pytest.mark.parametrize("spelt", [False, True])
+@pytest.mark.parametrize("text", [None, "", "a"])
+def test_a_message_that_calls_is_told(spelt, text):
+    message = {"content": text, "tool_calls": [CALL]}
+    _, body = voice(spelt=spelt).whole(orjson.dumps({"choices": [{"message": message}]}))
+    said = orjson.loads(body)
+    assert said["choices"][0]["message"]["tool_calls"] == [CALL]
+    if spelt or not text:
+        check("ChatCompletion", said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"choices": [{"message": {"content": [{"type": "text", "text": "a"}]}}]},
+        {"choices": [{"message": None, "finish_reason": 5, "index": "0"}], "created": 1.5},
+        {"choices": [], "usage": None, "id": None, "model": 5},
+        {
+            "choices": [{"message": {"content": "a"}}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+        },
+    ],
+)
+def test_whatever_a_worker_leaves_out_is_there(said):
+    _, body = voice().whole(orjson.dumps(said))
+    check("ChatCompletion", orjson.loads(body))
+    texts = {"choices": [{"text": None}], "usage": said.get("usage")}
+    _, body = voice(Kind.COMPLETION).whole(orjson.dumps(texts))
+    check("CompletionFinal", orjson.loads(body))
 
 
 def test_a_failure_in_a_stream_is_tgis_and_the_last_word():

@@ -372,14 +372,15 @@ class TestTold:
         first = {"id": 97, "text": "a", "start": 0, "stop": 1}
         assert (status, said) == (200, [first, {"id": 98, "text": "b", "start": 1, "stop": 2}])
 
-    async def test_a_worker_that_tells_no_pieces_tells_which_tokens(self, mesh):
+    async def test_a_worker_that_tells_no_pieces_is_no_tokenizer(self, mesh):
         async with localai_worker.running() as backend:
             api = backend.url.replace("grpc:", "grpc+localai:")
             await mesh.one.register(backend, api=api)
             await mesh.knows(mesh.two, "tiny")
             for one in (mesh.one, mesh.two):
                 call = one.http.post(f"{BASE}/tokenize", json={"inputs": "eight by"})
-                assert await told(call) == (200, [{"id": 0}, {"id": 4}])
+                status, said = await told(call)
+                assert (status, said["error_type"]) == (404, "no_tokenizer")
 
     async def test_a_worker_that_cuts_no_texts_is_no_tokenizer(self, mesh):
         async with llama_stack_worker.running() as stack:
@@ -416,6 +417,26 @@ class TestTold:
         assert (said["max_concurrent_requests"], said["max_best_of"]) == (3, 1)
         status, said = await told(alone.http.get("/tgi/p/none/info"))
         assert (status, said["error_type"]) == (422, "validation")
+
+    async def test_info_tells_the_limits_of_a_worker_of_tgis_own(self, mesh, tgi):
+        limits = {
+            "max_input_tokens": 3000,
+            "max_total_tokens": 4096,
+            "max_concurrent_requests": 7,
+            "max_best_of": 2,
+            "max_stop_sequences": 3,
+            "max_client_batch_size": 5,
+            "validation_workers": 9,
+        }
+        tgi.fail(info=orjson.dumps(limits | {"model_id": "own/name"}))
+        await mesh.one.register(tgi, api=tgi.url.replace("http:", "tgi+http:"))
+        await mesh.knows(mesh.two, "tiny")
+        _, said = await told(mesh.one.http.get(f"{BASE}/info"))
+        assert {name: said[name] for name in limits} == limits
+        assert said["model_id"] == "tiny"
+        # A hop away there is what the record says.
+        _, said = await told(mesh.two.http.get(f"{BASE}/info"))
+        assert (said["max_total_tokens"], said["max_input_tokens"]) == (4096, 4095)
 
     async def test_metrics_are_the_models(self, http, worker):
         worker.fail(hang=True)

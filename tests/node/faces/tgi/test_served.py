@@ -3,6 +3,7 @@
 import pytest
 
 from node.faces.tgi.served import info, metrics, served
+from router.described import Described
 from router.errors import UnknownModel
 from tests.node.faces.assembly import until
 
@@ -13,7 +14,7 @@ async def test_replicas_of_all_nodes_are_put_together(mesh, worker):
     context = mesh.one.context
     await until(lambda: len(served(context, "r", "p/tiny").now) == 2)
     found = served(context, "r", "p/tiny")
-    assert info(context, "p/tiny", found)["max_total_tokens"] == 4096
+    assert info(context, "p/tiny", found, Described())["max_total_tokens"] == 4096
     assert metrics(context, found).count(b"# TYPE") == 2
 
 
@@ -25,7 +26,7 @@ async def test_a_draining_replica_is_known_but_serves_nothing(mesh, worker):
     context = mesh.two.context
     await until(lambda: not served(context, "r", "p/tiny").now)
     found = served(context, "r", "p/tiny")
-    assert info(context, "p/tiny", found)["max_total_tokens"] == 2048
+    assert info(context, "p/tiny", found, Described())["max_total_tokens"] == 2048
 
 
 async def test_a_model_of_another_type_writes_no_texts(alone, worker):
@@ -33,4 +34,4 @@ async def test_a_model_of_another_type_writes_no_texts(alone, worker):
     found = served(alone.context, "r", "p/tiny")
     assert found.now == ()
     with pytest.raises(UnknownModel):
-        info(alone.context, "p/tiny", found)
+        info(alone.context, "p/tiny", found, Described())

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from node.faces.tgi.tokens import fields_of, tokens
-from router.errors import WorkerFailed
+from router.errors import WorkerFailed, WorkerUnable
 
 
 def said(inputs, **fields):
@@ -41,17 +41,32 @@ def test_vllms_strings_are_pieces():
 
 
 @pytest.mark.parametrize(
+    "strings",
+    [
+        ["hi", "\u0120h\u00c3", "\u00a9"],
+        ["\u2581hi", "\u2581h\u00e9"],
+        ["<s>", "\u2581hi", "\u2581h\u00e9"],
+    ],
+)
+def test_vllms_strings_may_be_written_as_tokenizers_write_them(strings):
+    places = said("hi h\u00e9", tokens=[*range(len(strings))], token_strs=strings)
+    assert "".join(place["text"] for place in places).removeprefix("<s>") == "hi h\u00e9"
+    assert places[-1]["stop"] == 5
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {"tokens": [1, 2]},
-        {"tokens": [1, 2], "token_strs": ["hi", "Ġho"]},
+        {"tokens": [1, 2], "token_strs": ["hi", "ho"]},
         {"tokens": [1, 2], "token_strs": ["hi"]},
         {"tokens": [{"id": 1, "piece": "hi"}, {"id": 2}]},
         {"tokens": [{"id": 1, "piece": "hi"}, {"id": 2, "piece": " he"}]},
     ],
 )
-def test_places_that_nobody_told_are_left_out(fields):
-    assert said("hi ho", **fields) == [{"id": 1}, {"id": 2}]
+def test_tokens_whose_places_nobody_told_are_none_of_tgis(fields):
+    with pytest.raises(WorkerUnable):
+        said("hi ho", **fields)
 
 
 @pytest.mark.parametrize(
