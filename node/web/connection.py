@@ -1,4 +1,4 @@
-"""How are requests taken off one connection, and answers put on it? HTTP/1.1 (RFC 9112), and 1.0, by httptools.
+"""Connection of one caller: requests are taken off it, and answers put on it. HTTP/1.1 (RFC 9112), and 1.0.
 
 Strict where two readers could disagree: what is ambiguous is refused, and its connection ends. Requests are answered one
 after the other; a few more may have come meanwhile, beyond them the socket is not read.
@@ -10,27 +10,28 @@ from collections.abc import Coroutine
 from math import inf
 from typing import Any, Protocol, cast
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-
-from node.web.heads import MAX_HEAD_BYTES, Head, Unspoken
+from node.web.heads import Head, Unspoken
 from node.web.messages import (
     BodyBroken,
     Fault,
     Full,
     Headers,
     HeadTooLarge,
-    Malformed,
     Request,
     Response,
     StreamResponse,
     TooSlow,
     head_of,
 )
+from node.web.parser import Parser
 from node.web.room import Room
 from node.web.settings import WebSettings
 
 FULL_BYTES = 256 * 1024
-"""Bytes of a body that wait for their handler before the socket is left unread."""
+"""Bytes of a body that wait for their handler, or of requests that wait for their turn, before the socket is left unread."""
+
+PIECE_BYTES = 8 * 1024
+"""Bytes that are parsed in one turn of the loop, where they are no body of known length: they could be hundreds of requests."""
 
 HELD_BYTES = 64 * 1024
 """Bytes of an answer that wait for their caller before its handler waits too."""
@@ -44,7 +45,6 @@ STALL_SECONDS = 30.0
 LINGER_SECONDS = 2.0
 """Seconds that what is still being sent is thrown away, so that its sender gets to read why."""
 
-_NO_HTTP = "these bytes are no HTTP request; send HTTP/1.1, without TLS on this port"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -82,21 +82,21 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.address = ""
         """The caller's IP address."""
-        self._parser = HttpRequestParser(self)
-        self._head = Head()
-        self._barren = 0
-        """Bytes that came since the last one of a body."""
+        self._parser = Parser(self)
         self._arriving: Request | None = None
         """The request whose body is coming."""
+        self._unread: bytes | memoryview = b""
+        """What has come and was not parsed."""
+        self._turn: asyncio.Handle | None = None
+        """The turn of the loop in which more of it is parsed."""
         self._waiting: deque[Request | Response] = deque()
+        self._ahead = 0
+        """Bytes that were parsed since a request began to wait for the one before it."""
         self._task: asyncio.Task[None] | None = None
         self._begun = False
         """Whether an answer to the present request has begun."""
         self._last = False
         """Whether the present answer is the last one on this connection."""
-        self._in_head = False
-        self._declined = False
-        """Whether the head that is being parsed is our own, after another protocol was declined."""
         self._deaf = False
         """Whether what still comes is thrown away."""
         self._paused = False
@@ -119,8 +119,11 @@ class Connection(asyncio.Protocol):
     def look(self, now: float) -> None:
         """End what takes too long."""
         if now >= self._head_due:
-            self._head_due = inf
-            if self._in_head:
+            # Where nobody reads, it is not the caller who is slow.
+            self._head_due = now + self._server.settings.head_timeout if self._paused else inf
+            if self._paused:
+                return
+            if self._parser.in_head:
                 self._refuse(TooSlow("the head of the request did not come in time"))
             else:
                 self.close()
@@ -130,10 +133,12 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """End the connection, after the answer that has begun if there is one."""
         if self._task is None and self.transport is not None:
+            self._deaf = True
             self.transport.close()
 
     def abort(self) -> None:
         """Cut the connection."""
+        self._deaf = True
         if self.transport is not None:
             self.transport.abort()
 
@@ -149,7 +154,7 @@ class Connection(asyncio.Protocol):
         if request.expects and self.transport is not None:
             request.expects = False
             self.transport.write(_CONTINUE)
-        self._resume()
+        self._continue()
 
     def begin(self, request: Request, *, last: bool) -> str:
         """Return the header lines that are the connection's, and note that an answer begins."""
@@ -188,10 +193,12 @@ class Connection(asyncio.Protocol):
         self.transport = None
         self.resume_writing()
         self._waiting.clear()
+        self._unread = b""
+        if self._turn is not None:
+            self._turn.cancel()
         if self._task is not None:
             self._task.cancel()
-        # They refer to us: together we would stay until the garbage collector comes.
-        del self._parser
+        self._parser.close()
         self._arriving = None
         self._server.lost(self)
 
@@ -210,83 +217,66 @@ class Connection(asyncio.Protocol):
         """Take in bytes."""
         if self._deaf:
             return
-        self._barren += len(data)
-        try:
-            self._feed(data)
-        except HttpParserError as error:
-            fault = error.__context__
-            self._refuse(fault if isinstance(fault, Fault) else Malformed(_NO_HTTP))
-            return
-        if self._barren > MAX_HEAD_BYTES:
-            self._refuse(
-                HeadTooLarge(f"the headers have more than {MAX_HEAD_BYTES} bytes together")
-            )
-        elif len(self._waiting) > WAITING or self._flooded():
-            self._pause()
+        if self._unread:
+            data = b"".join((self._unread, data))
+        self._unread = data if len(data) <= PIECE_BYTES else memoryview(data)
+        if self._turn is None:
+            self._read()
 
-    # What the parser calls. What is raised here ends the parsing, and is the context of the parser's own error.
+    # What the parser calls.
 
-    def on_message_begin(self) -> None:
+    def head_began(self) -> None:
         """A head begins."""
-        if not self._declined:
-            self._head, self._arriving = Head(), None
-            self._in_head = True
-            self._head_due = self._server.now + self._server.settings.head_timeout
+        self._arriving = None
+        self._head_due = self._server.now + self._server.settings.head_timeout
 
-    def on_url(self, piece: bytes) -> None:
-        """Take in the target."""
-        if not self._declined:
-            self._head.take_url(piece)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take in a header, or a trailer."""
-        if self._arriving is None:
-            self._head.take_field(name, value)
-        elif not self._declined:
-            self._head.take_trailer(name, value)
-
-    def on_headers_complete(self) -> None:
+    def head_ended(self, head: Head, method: str, *, version: str, kept: bool) -> None:
         """The head is there."""
-        if self._declined:
-            self._declined = False
-            return
-        head, parser = self._head, self._parser
-        method, version = parser.get_method().decode(), parser.get_http_version()
-        head.check(method, version)
-        self._head_due, self._in_head = inf, False
+        self._head_due = inf
         request = Request(self, method, head.url.decode(), head.fields)
-        request.keep_alive = parser.should_keep_alive() and method != "CONNECT"
-        request.old = version == "1.0"
+        request.keep_alive, request.old = kept, version == "1.0"
         expects = head.fields.get("expect", "").lower() == "100-continue"
         request.expects = expects and not request.old
         self._arriving = request
         self._put(request)
 
-    def on_body(self, piece: bytes) -> None:
+    def body_came(self, piece: bytes) -> None:
         """Take in bytes of the body."""
-        self._barren = 0
         if self._arriving is not None:
             self._arriving.take(piece)
 
-    def on_message_complete(self) -> None:
+    def body_ended(self) -> None:
         """The body is complete."""
-        if self._parser.should_upgrade():
-            return
-        self._barren = 0
         if self._arriving is not None:
             self._arriving.finish()
 
     # How.
 
-    def _feed(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except HttpParserUpgrade as offered:
-            # Whatever is offered, we stay with HTTP/1.1 (RFC 9110, 7.8). The parser would take the body for something else;
-            # another one is told how the body is framed, and no more.
-            self._parser, self._declined = HttpRequestParser(self), True
-            self._parser.feed_data(f"POST / HTTP/1.1\r\n{self._head.framing()}\r\n\r\n".encode())
-            self._feed(data[offered.args[0] :])
+    def _read(self) -> None:
+        """Parse a piece of what has come; the rest has its turn later, or when less waits."""
+        self._turn = None
+        if not self._deaf and not self._full():
+            size = max(PIECE_BYTES, self._parser.left)
+            piece, self._unread = self._unread[:size], self._unread[size:]
+            self._ahead = self._ahead + len(piece) if self._waiting else 0
+            try:
+                self._parser.feed(piece)
+            except Fault as fault:
+                self._refuse(fault)
+        if self._deaf:
+            self._unread = b""
+        elif self._full():
+            self._pause()
+        elif self._unread:
+            self._pause()
+            self._continue()
+        else:
+            self._resume()
+
+    def _continue(self) -> None:
+        """Read on in the next turn of the loop, if reading was stopped."""
+        if self._paused and self._turn is None and self.transport is not None:
+            self._turn = self._loop.call_soon(self._read)
 
     def _put(self, item: Request | Response) -> None:
         if self._task is not None:
@@ -309,7 +299,7 @@ class Connection(asyncio.Protocol):
             large = isinstance(fault, HeadTooLarge)
             arriving.fail(fault if large else BodyBroken("the body is not framed as it says"))
         else:
-            said = self._head.fields if self._in_head else {}
+            said = self._parser.head.fields if self._parser.in_head else {}
             self._put(self._server.refuse(fault, said))
 
     async def _serve(self, item: Request | Response) -> None:
@@ -327,9 +317,12 @@ class Connection(asyncio.Protocol):
             if self._writable is not None:
                 self._due = self._server.now + STALL_SECONDS
                 await self.drained()
-            self._resume()
+                self._due = inf
+            self._continue()
             if not self._waiting:
                 break
+            # Answers that wait for nothing would else follow one another while everybody else waits.
+            await asyncio.sleep(0)
             item = self._waiting.popleft()
         self._task = None
         self._due = self._server.now + self._server.settings.idle_timeout
@@ -368,6 +361,7 @@ class Connection(asyncio.Protocol):
         """Close, once the caller has had the time to read the last answer: what it still sends would make it lose that."""
         transport = self.transport
         self._waiting.clear()
+        self._unread = b""
         self._deaf = True
         if transport is None:
             return
@@ -378,7 +372,10 @@ class Connection(asyncio.Protocol):
         transport.write_eof()
         self._resume()
 
-    def _flooded(self) -> bool:
+    def _full(self) -> bool:
+        """Whether enough waits: requests, or bytes of them, or of a body."""
+        if self._waiting:
+            return len(self._waiting) > WAITING or self._ahead >= FULL_BYTES
         arriving = self._arriving
         return arriving is not None and not arriving.complete and arriving.waiting >= FULL_BYTES
 

@@ -194,8 +194,11 @@ class Request:
     # The connection's side.
 
     def take(self, piece: bytes) -> None:
-        """Take in bytes of the body."""
-        self._pieces.append(piece)
+        """Take in bytes of the body. Small pieces are joined: each would take more than what it holds."""
+        if self._pieces and len(self._pieces[-1]) < _JOINED:
+            self._pieces[-1] += piece
+        else:
+            self._pieces.append(piece)
         self._size += len(piece)
         self._wake()
 
@@ -214,6 +217,7 @@ class Request:
             self._waiter.set_result(None)
 
 
+_JOINED = 1024  # bytes of a piece of a body, below which the next one is joined to it
 _JOINED_BYTES = 64 * 1024  # of a body, sent in one with its head: more is not copied for that
 
 

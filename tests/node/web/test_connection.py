@@ -332,7 +332,7 @@ async def test_every_wait_for_a_caller_has_an_end(served):
         slow.writer.write(b"GET / HT")
         idle.writer.write(post(b"x"))
         assert await idle.hear() == (200, b"x")
-        await until(lambda: sum(c._in_head for c in served.server._connections) == 1)
+        await until(lambda: sum(c._parser.in_head for c in served.server._connections) == 1)
         for connection in tuple(served.server._connections):
             connection.look(served.server.now + LIMITS.head_timeout - 0.1)
         assert len(served.server._connections) == 3
@@ -355,3 +355,38 @@ async def test_a_handler_may_take_as_long_as_it_likes(served, caller):
     connection.look(served.server.now + 1e9)
     served.go.set()
     assert await caller.hear() == (200, b"at last")
+
+
+async def test_a_head_is_not_late_while_nobody_reads(served, caller):
+    """So many wait that the rest of a head stays in the socket: it is the server that is slow."""
+    caller.say(b"GET /wait")
+    await served.begun.wait()
+    (connection,) = served.server._connections
+    caller.writer.write(post(b"") * (WAITING + 1) + b"GET / HT")
+    await until(lambda: connection._paused)
+    assert connection._parser.in_head
+    connection.look(served.server.now + 1e9)
+    served.go.set()
+    caller.writer.write(b"TP/1.1\r\n" + HOST + b"\r\n")
+    assert (await caller.hear())[1] == b"at last"
+    for _ in range(WAITING + 2):
+        assert await caller.hear() == (200, b"")
+
+
+async def test_whoever_reads_again_may_wait_long_for_the_next_answer(served, caller):
+    caller.reader._transport.pause_reading()
+    caller.say(b"GET /big")
+    caller.say(b"GET /wait")
+    (connection,) = await connections(served)
+    await until(lambda: connection._writable is not None)
+    caller.reader._transport.resume_reading()
+    await caller.hear()
+    await until(lambda: "/wait" in served.asked)
+    connection.look(served.server.now + 1e9)
+    served.go.set()
+    assert (await caller.hear())[1] == b"at last"
+
+
+async def connections(served):
+    await until(lambda: served.server._connections)
+    return served.server._connections

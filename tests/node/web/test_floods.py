@@ -1,0 +1,142 @@
+"""Floods of one connection, or of a few: what they may pile up, and how long everybody else waits meanwhile.
+
+Callers send as fast as the socket takes it; some read their answers, some do not.
+"""
+
+import asyncio
+import socket
+import time
+import tracemalloc
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from node import web
+from tests.swarm.waiting import SLACK
+
+MIB = 1024 * 1024
+SECONDS = 0.25
+"""How long a flood lasts."""
+
+MOST = 2 * MIB
+"""What one connection may have piled up, with what measures it."""
+
+HOST = b"Host: a\r\n"
+GET = b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"
+SLOW = b"POST /slow HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\n\r\n{}"
+LONG_HEAD = b"GET / HTTP/1.1\r\n" + HOST + b"".join(b"x-%d: y\r\n" % n for n in range(100))
+CHUNKED = b"POST /slow HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+OFFER = b"GET / HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+BODY = b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 204800\r\n\r\n" + b"x" * 204800
+AWAITED = (
+    b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 1\r\nExpect: 100-continue\r\n\r\n" + b"x"
+)
+
+
+def floods():
+    """Yield a name, what is sent at first, and what is sent again and again after it."""
+    yield "small requests", b"", GET
+    yield "small requests behind slow ones", SLOW * 400, GET
+    yield "slow requests", b"", SLOW
+    yield "long heads behind a slow request", SLOW, LONG_HEAD + b"\r\n"
+    yield "bodies behind a slow request", SLOW, BODY
+    yield "offers of another protocol", b"", OFFER
+    yield "offers of another protocol behind slow requests", SLOW * 400, OFFER
+    yield "a body in small chunks", CHUNKED, b"2\r\nxx\r\n"
+    yield "a body in small chunks behind a slow request", SLOW + CHUNKED, b"2\r\nxx\r\n"
+    yield "chunks with long extensions", CHUNKED, b"1;" + b"e" * 1000 + b"\r\nx\r\n"
+    yield "bodies that wait to be asked for", b"", AWAITED
+    yield "what is no request behind slow ones", SLOW * 400, b"x" * 1000
+
+
+FLOODS = pytest.mark.parametrize(
+    ("first", "then"), [pytest.param(*said, id=name) for name, *said in floods()]
+)
+READS = pytest.mark.parametrize("reads", [True, False], ids=["read", "unread"])
+
+
+class App:
+    """Answers at once, with some bytes, or after 20 ms."""
+
+    async def answer(self, request):
+        if request.path == "/slow":
+            await asyncio.sleep(0.02)
+        with suppress(web.Fault):
+            while await request.some():
+                pass
+        return web.Response(body=b"x" * 500)
+
+    def refuse(self, fault, said):
+        return web.Response(status=400)
+
+
+@pytest.fixture
+async def place():
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = web.Server(App())
+    await server.listen(listener)
+    yield listener.getsockname()
+    await server.close(within=0)
+
+
+@asynccontextmanager
+async def flooded(place, first, then, *, reads, count=1):
+    """Send from so many connections until the block is left, at the latest for `SECONDS`."""
+    loop = asyncio.get_running_loop()
+    again = memoryview(then * (MIB // len(then) + 1))
+
+    async def send(caller):
+        with suppress(OSError):
+            await loop.sock_sendall(caller, first)
+            while True:
+                await loop.sock_sendall(caller, again)
+
+    async def read(caller):
+        room = bytearray(64 * 1024)
+        with suppress(OSError):
+            while await loop.sock_recv_into(caller, room):
+                pass
+
+    callers = [socket.create_connection(place) for _ in range(count)]
+    for caller in callers:
+        caller.setblocking(False)
+    works = [send(caller) for caller in callers]
+    if reads:
+        works += map(read, callers)
+    tasks = [asyncio.ensure_future(work) for work in works]
+    yield
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for caller in callers:
+        caller.close()
+
+
+@READS
+@FLOODS
+async def test_what_one_connection_piles_up_is_bounded(place, first, then, reads):
+    async with flooded(place, first, then, reads=reads):
+        tracemalloc.start()
+        try:
+            await asyncio.sleep(SECONDS)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert most < MOST
+
+
+@READS
+@FLOODS
+async def test_an_honest_caller_waits_little_while_others_flood(place, first, then, reads):
+    waits = []
+    async with flooded(place, first, then, reads=reads, count=20):
+        until = time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            began = time.monotonic()
+            reader, writer = await asyncio.open_connection(*place)
+            writer.write(GET)
+            await reader.readuntil(b"\r\n\r\n")
+            writer.transport.abort()
+            waits.append(time.monotonic() - began)
+            await asyncio.sleep(0.02)
+    assert max(waits) < 0.3 * SLACK
