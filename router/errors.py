@@ -39,11 +39,14 @@ class BadRequest(RouterError):
 
 
 class UnknownModel(RouterError):
-    """Nobody offers this name; `nearest` are names that are offered and look like it."""
+    """Nobody offers this name; `nearest` are names that are offered and look like it.
 
-    def __init__(self, model: str, nearest: Sequence[str] = ()) -> None:
+    Where the caller ruled out all that do offer it, `asked` says how, and `nearest` what they are.
+    """
+
+    def __init__(self, model: str, nearest: Sequence[str] = (), *, asked: str = "") -> None:
         hint = f"; did you mean {', '.join(nearest)}?" if nearest else ""
-        super().__init__(f"no node serves the model {model!r}{hint}")
+        super().__init__(f"no node serves the model {model!r}{asked}{hint}")
         self.nearest = tuple(nearest)
 
 
