@@ -12,10 +12,12 @@ RouterError
     ├── WorkerLoading       it said that it is still loading the model
     ├── WorkerAway          its node is well, but nobody who serves this model answers there
     ├── WorkerFailed        it answered with a failure of its own, or with nonsense
+    │   └── WorkerDied      it took the request, and hung up before it answered
     ├── WorkerStale         it no longer serves this model: our catalog is behind
     ├── Looped              the request came round to a node that it had passed
     ├── WorkerUnable        its protocol or model cannot take what is asked; another worker's may
     ├── WorkerRejected      it refused the request itself; every worker would
+    ├── PoisonousRequest    two workers died of the request; it is given to no third
     └── AnswerBroken        it broke off after the first byte had gone to the caller
 """
 
@@ -27,6 +29,8 @@ class RouterError(Exception):
     """The root of this package's errors. `attempts` is how many workers had been tried when it left the router."""
 
     attempts: int = 0
+    deaths: int = 0
+    """How many of them died of the request."""
 
 
 class BadRequest(RouterError):
@@ -126,6 +130,12 @@ class WorkerFailed(WorkerError):
     """The worker answered with a failure of its own, or with something that is no answer."""
 
 
+class WorkerDied(WorkerFailed):
+    """The worker took the request, and its connection ended before an answer: it may have died of it."""
+
+    deaths = 1
+
+
 class WorkerStale(WorkerError):
     """The peer does not serve this model any more: our catalog is behind."""
 
@@ -163,6 +173,13 @@ class WorkerRejected(WorkerError):
         super().__init__(f"the worker refused the request with status {status}")
         self.status = status
         self.body = body
+
+
+class PoisonousRequest(WorkerError):
+    """Two workers died of this request before they answered, so it is given to no third."""
+
+    elsewhere = False
+    blames_worker = False
 
 
 class AnswerBroken(WorkerError):

@@ -6,7 +6,7 @@ proxy of the environment, retries nothing and reads no configuration from DNS.
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -24,6 +24,7 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 _T = TypeVar("_T")
 _GRACE = 1.0  # seconds by which a worker's own clock for a call runs longer than ours
+_NOTICED = 0.05  # seconds within which a channel has noticed that its connection is gone
 _READY = grpc.ChannelConnectivity.READY
 _FAILED = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
 
@@ -123,14 +124,22 @@ class Line:
 
     async def told(self, call: Any, deadline: float) -> Any:
         """Return the one answer of a call."""
-        with self._translated(deadline):
-            return _checked(await call)
+        try:
+            with self._translated(deadline):
+                return _checked(await call)
+        except RpcFailed as failed:
+            failed.hung_up = await self._hung_up(failed)
+            raise
 
     async def read(self, call: Any, deadline: float) -> Any:
         """Return the next answer of a call, `None` at its end."""
-        with self._translated(deadline):
-            message = await call.read()
-            return None if message is grpc.aio.EOF else _checked(message)
+        try:
+            with self._translated(deadline):
+                message = await call.read()
+                return None if message is grpc.aio.EOF else _checked(message)
+        except RpcFailed as failed:
+            failed.hung_up = await self._hung_up(failed)
+            raise
 
     @contextmanager
     def _translated(self, deadline: float) -> Iterator[None]:
@@ -148,6 +157,15 @@ class Line:
                 raise
             # Nobody cancelled us: the channel was closed under the call.
             raise WorkerUnreachable("the channel to the worker was closed", sent=True) from error
+
+    async def _hung_up(self, failed: RpcFailed) -> bool:
+        """Say whether the connection ended under a call, which grpc tells by the same status as a server's own word."""
+        if failed.code != "UNAVAILABLE":
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_NOTICED):
+                await self.channel.wait_for_state_change(_READY)
+        return self.channel.get_state() is grpc.ChannelConnectivity.IDLE
 
     async def close_if_unused(self) -> None:
         """Cut what is retired once its last call is over."""
