@@ -578,6 +578,6 @@ class TestAsking:
         assert len(said["data"]) == 100
 
     async def test_of_a_node_that_nobody_knows_is_404_and_of_no_node_400(self, alone, stranger):
-        for node, status in ((stranger, 404), ("nonsense", 400), ("", 400)):
+        for node, status in ((stranger, 404), ("nonsense", 404), ("no name", 400), ("", 400)):
             call = alone.http.post(f"{PROJECT}/peer", json={"node_id": node})
             assert (await told(call))[0] == status
