@@ -97,11 +97,7 @@ async def race(
     await _leave([*entered][1:])
     for attempt, routed in entered.items():
         return attempt, routed
-    error = failed[first]
-    before = first.request.deaths
-    error.deaths = before + sum(other.deaths - before for other in failed.values())
-    error.attempts = max(other.attempts for other in failed.values())
-    raise error
+    raise failed[first]
 
 
 async def _leave(attempts: Iterable[Attempt]) -> None:

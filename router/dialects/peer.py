@@ -16,7 +16,6 @@ from router.dialects import Answer, Route
 from router.errors import (
     WorkerAway,
     WorkerBusy,
-    WorkerDied,
     WorkerError,
     WorkerFailed,
     WorkerRejected,
@@ -140,10 +139,6 @@ async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
         return _unable(body) or WorkerRejected(400, body)
     if exchange.status == 404:
         return _not_there(await exchange.at_most(MAX_REFUSAL_BYTES), kind)
-    if exchange.status == 502:
-        body = await exchange.at_most(MAX_REFUSAL_BYTES)
-        if b'"worker_died"' in body:
-            return WorkerDied("the worker hung up before it answered")
     if exchange.status == 503:
         body = await exchange.at_most(MAX_REFUSAL_BYTES)
         loading = readiness.said(body) if b'"model_loading"' in body else None

@@ -6,8 +6,9 @@ and the whole answer.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -59,7 +60,8 @@ class Channels:
             call = line.call(method, message, said, budget)
             try:
                 async with self._deadlines.within(budget):
-                    return await line.told(call, budget)
+                    with _guarded(message, said):
+                        return await line.told(call, budget)
             except TimeoutError as error:
                 raise WorkerTimeout("first byte", budget) from error
             finally:
@@ -73,7 +75,9 @@ class Channels:
         async with self._line(api) as line:
             call = line.call(method, message, said, self._settings.total_timeout)
             try:
-                yield Replies(line, call, self._settings, self._deadlines)
+                yield Replies(
+                    line, call, self._settings, self._deadlines, partial(_guarded, message, said)
+                )
             finally:
                 call.cancel()
 
@@ -85,11 +89,19 @@ class Channels:
             async with asyncio.timeout(ALIVE_SECONDS), self._line(api) as line:
                 call = line.call(method, message, said, ALIVE_SECONDS)
                 try:
-                    return await line.told(call, ALIVE_SECONDS)
+                    with _guarded(message, said):
+                        return await line.told(call, ALIVE_SECONDS)
                 finally:
                     call.cancel()
         except (TimeoutError, WorkerError):
             return None
+
+    async def connection(self, api: str) -> object:
+        """Return what stands for the connection to a worker, made anew where it broke; raise a `WorkerError`.
+
+        Another one than before may lead to another process.
+        """
+        return await self._place(api).line()
 
     async def greets(self, api: str) -> bool:
         """Say whether a new connection is greeted within `ALIVE_SECONDS`: servers do so while all of their handlers are busy."""
@@ -130,10 +142,16 @@ class Replies:
     """The answers of one RPC, as they come. `began` says that the first is there: from then on a failure is a broken answer."""
 
     def __init__(
-        self, line: Line, call: Any, settings: RouterSettings, deadlines: Deadlines
+        self,
+        line: Line,
+        call: Any,
+        settings: RouterSettings,
+        deadlines: Deadlines,
+        guarded: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._line = line
         self._call = call
+        self._guarded = guarded
         self._settings = settings
         self._deadlines = deadlines
         self._ends = deadlines.loop.time() + settings.total_timeout
@@ -148,7 +166,8 @@ class Replies:
         silent = settings.idle_timeout if self.began else settings.first_byte_timeout
         try:
             async with self._deadlines.within(max(0.0, min(silent, left))):
-                message = await self._line.read(self._call, settings.total_timeout)
+                with self._guarded():
+                    message = await self._line.read(self._call, settings.total_timeout)
         except TimeoutError as error:
             raise self._late(silent, left) from error
         except RpcFailed:
@@ -168,3 +187,13 @@ class Replies:
         else:
             late = WorkerTimeout("byte" if self.began else "first byte", silent)
         return self.broke(str(late)) if self.began else late
+
+
+@contextmanager
+def _guarded(message: Any, said: Mapping[str, str]) -> Iterator[None]:
+    """Keep what was asked, and what was said beside it, out of what is told of a failure."""
+    try:
+        yield
+    except RpcFailed as failed:
+        failed.hide(message.SerializeToString(), said.values())
+        raise

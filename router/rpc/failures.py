@@ -1,15 +1,14 @@
 """What does it mean for an attempt that an RPC failed? Statuses of gRPC in, errors of the router out.
 
-What a worker says of its failure reaches a caller only where it finds fault with the request, on one line and cut short: the
-rest is often the text of an exception.
+What a worker says of its failure is told with it, on one line and cut short, for nothing else tells its cause; but neither what
+it was asked nor what was said to be let in, which exceptions may quote.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from router.errors import (
     WorkerBusy,
-    WorkerDied,
     WorkerError,
     WorkerFailed,
     WorkerRejected,
@@ -26,6 +25,11 @@ PUSHBACK = "grpc-retry-pushback-ms"
 """Metadata in which a server says for how long it wants to be left alone."""
 
 _LONGEST_RETRY = 3600.0
+_QUOTE = 24
+"""Characters of a request that may stand in a worker's words: its own names and numbers are shorter."""
+
+_SEARCHED = 1024 * 1024
+_SECRET = 6
 _TOO_LARGE = "larger than max"
 _OURS = "CLIENT:"
 
@@ -34,7 +38,6 @@ class RpcFailed(Exception):
     """An RPC ended with a status other than OK; `code` is its name, `words` what the server says of it, on one line.
 
     `deadline` are the seconds that it was told to take at most, and `trailing` the metadata that came with the status.
-    `hung_up` says that no server gave it, but that the connection ended.
     """
 
     def __init__(
@@ -49,17 +52,28 @@ class RpcFailed(Exception):
         self.code = code
         self.words = cleaned(words)
         self.deadline = deadline
-        self.hung_up = False
         self._trailing = trailing
 
     def as_error(self, method: str) -> WorkerError:
         """Say what it means for an attempt at an RPC of that name."""
-        if self.hung_up:
-            return WorkerDied("the worker hung up before it answered")
         if self.code == "UNIMPLEMENTED":
             return WorkerUnable(f"the worker does not serve {method}", param="model")
+        if self.code == "OK":
+            return WorkerFailed(self.told(f"the worker says that {method} failed"))
         means = _MEANINGS.get(self.code)
-        return means(self) if means else WorkerFailed(f"the worker failed: {self.code}")
+        return means(self) if means else WorkerFailed(self.told(f"the worker failed: {self.code}"))
+
+    def hide(self, asked: bytes, secrets: Iterable[str]) -> None:
+        """Take values that are secret out of its words, and all of them where they quote what was asked."""
+        for secret in {part for value in secrets for part in value.split()}:
+            if len(secret) >= _SECRET:
+                self.words = self.words.replace(secret, "…")
+        if _quotes(self.words, asked[:_SEARCHED]):
+            self.words = "its words quote the request"
+
+    def told(self, what: str) -> str:
+        """Say what happened, and what the worker says of it."""
+        return f"{what}: {self.words}" if self.words else what
 
     @property
     def pushback(self) -> float:
@@ -72,28 +86,37 @@ def _exhausted(failed: RpcFailed) -> WorkerError:
     if _TOO_LARGE in failed.words:
         theirs = WorkerFailed("the worker's message is too large")
         return theirs if _OURS in failed.words else too_large()
+    words = failed.told("the worker is full")
     if failed.pushback:
-        return WorkerBusy("the worker is full", retry_after=failed.pushback, named=True)
-    return WorkerBusy("the worker is full")
+        return WorkerBusy(words, retry_after=failed.pushback, named=True)
+    return WorkerBusy(words)
 
 
 def _at_fault(failed: RpcFailed) -> WorkerError:
     return WorkerRejected(400, failed.words.encode())
 
 
-def _not_let_in(_: RpcFailed) -> WorkerError:
-    return WorkerFailed("the worker does not let this node in")
+def _unreachable(failed: RpcFailed) -> WorkerError:
+    return WorkerUnreachable(failed.told("the worker is unavailable, or hung up"), sent=True)
+
+
+def _not_let_in(failed: RpcFailed) -> WorkerError:
+    return WorkerFailed(failed.told(f"the worker does not let this node in: {failed.code}"))
+
+
+def _unknown(failed: RpcFailed) -> WorkerError:
+    return WorkerFailed(failed.told("the worker does not know this model"))
 
 
 _MEANINGS: Mapping[str, Callable[[RpcFailed], WorkerError]] = {
-    "UNAVAILABLE": lambda _: WorkerUnreachable("the worker is unavailable", sent=True),
+    "UNAVAILABLE": _unreachable,
     "DEADLINE_EXCEEDED": lambda failed: WorkerTimeout("answer", failed.deadline),
     "RESOURCE_EXHAUSTED": _exhausted,
     "INVALID_ARGUMENT": _at_fault,
     "OUT_OF_RANGE": _at_fault,
     "UNAUTHENTICATED": _not_let_in,
     "PERMISSION_DENIED": _not_let_in,
-    "NOT_FOUND": lambda _: WorkerFailed("the worker does not know this model"),
+    "NOT_FOUND": _unknown,
 }
 """What each status means; any other is a failure of the worker's own."""
 
@@ -107,6 +130,11 @@ def cleaned(words: str) -> str:
     """Return a worker's words on one line, without what is not printable, and cut short."""
     printable = "".join(c if c.isprintable() else " " for c in words[: 4 * MAX_WORDS])
     return " ".join(printable.split())[:MAX_WORDS]
+
+
+def _quotes(words: str, asked: bytes) -> bool:
+    pieces = range(0, len(words) - _QUOTE + 1, _QUOTE // 2)
+    return any(words[at : at + _QUOTE].encode(errors="replace") in asked for at in pieces)
 
 
 def _is_number(text: str) -> bool:

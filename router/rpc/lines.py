@@ -5,8 +5,8 @@ proxy of the environment, retries nothing and reads no configuration from DNS.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -23,8 +23,8 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """The largest message, both ways: a larger answer is a failed worker, a larger request is refused with 413."""
 
 _T = TypeVar("_T")
+_NOTICE = 0.1  # seconds in which a channel learns that the other end hung up
 _GRACE = 1.0  # seconds by which a worker's own clock for a call runs longer than ours
-_NOTICED = 0.05  # seconds within which a channel has noticed that its connection is gone
 _READY = grpc.ChannelConnectivity.READY
 _FAILED = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
 
@@ -124,31 +124,23 @@ class Line:
 
     async def told(self, call: Any, deadline: float) -> Any:
         """Return the one answer of a call."""
-        try:
-            with self._translated(deadline):
-                return _checked(await call)
-        except RpcFailed as failed:
-            failed.hung_up = await self._hung_up(failed)
-            raise
+        async with self._translated(deadline):
+            return _checked(await call)
 
     async def read(self, call: Any, deadline: float) -> Any:
         """Return the next answer of a call, `None` at its end."""
-        try:
-            with self._translated(deadline):
-                message = await call.read()
-                return None if message is grpc.aio.EOF else _checked(message)
-        except RpcFailed as failed:
-            failed.hung_up = await self._hung_up(failed)
-            raise
+        async with self._translated(deadline):
+            message = await call.read()
+            return None if message is grpc.aio.EOF else _checked(message)
 
-    @contextmanager
-    def _translated(self, deadline: float) -> Iterator[None]:
+    @asynccontextmanager
+    async def _translated(self, deadline: float) -> AsyncIterator[None]:
         try:
             yield
         except grpc.aio.AioRpcError as error:
             code, words = error.code(), error.details() or ""
-            # The channel may not have noticed yet that its connection is gone.
-            self.retired = self.retired or code is grpc.StatusCode.UNAVAILABLE
+            if code is grpc.StatusCode.UNAVAILABLE:
+                await self._retire_if_broken()
             trailing = {k: v for k, v in error.trailing_metadata() or () if isinstance(v, str)}
             raise RpcFailed(code.name, words, trailing=trailing, deadline=deadline) from error
         except asyncio.CancelledError as error:
@@ -158,14 +150,12 @@ class Line:
             # Nobody cancelled us: the channel was closed under the call.
             raise WorkerUnreachable("the channel to the worker was closed", sent=True) from error
 
-    async def _hung_up(self, failed: RpcFailed) -> bool:
-        """Say whether the connection ended under a call, which grpc tells by the same status as a server's own word."""
-        if failed.code != "UNAVAILABLE":
-            return False
+    async def _retire_if_broken(self) -> None:
+        """Retire where the connection is gone, which the channel may notice only now; else it was the worker who said so."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_NOTICED):
+            async with asyncio.timeout(_NOTICE):
                 await self.channel.wait_for_state_change(_READY)
-        return self.channel.get_state() is grpc.ChannelConnectivity.IDLE
+            self.retired = True
 
     async def close_if_unused(self) -> None:
         """Cut what is retired once its last call is over."""
@@ -201,6 +191,8 @@ def _options(timeout: float) -> list[tuple[str, int]]:
         ("grpc.enable_retries", 0),
         ("grpc.use_local_subchannel_pool", 1),
         # The time for one attempt to connect, whatever its name; ours passes first.
+        # One that idles is kept: whoever connects anew may meet another process.
+        ("grpc.client_idle_timeout_ms", 2**31 - 1),
         ("grpc.min_reconnect_backoff_ms", int(timeout * 1000) + 1000),
     ]
 

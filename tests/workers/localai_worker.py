@@ -23,6 +23,7 @@ NOT_LOADED = (
     "Unexpected <class 'AttributeError'>: 'BackendServicer' object has no attribute 'tokenizer'"
 )
 NO_TEMPLATE = "Unexpected <class 'AttributeError'>: items"
+NO_RESULT = "Unexpected err=RuntimeError('no')"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(24)
 WAV = b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(28)
 _SECOND = 1_000_000_000
@@ -34,7 +35,8 @@ class Faults:
     """What is to go wrong. Delays are seconds, `…_after` counts replies of a stream, `status` is that of HTTP.
 
     `usage` is what is told of tokens: `zeros`, `sums` so far, or `each` reply's own. `serial` answers one call after the other,
-    and `stubborn` finishes what was cancelled.
+    and `stubborn` finishes what was cancelled. `unloaded` is what it says before a model is loaded, a status and words, and
+    `unloaded_result` what it says in a `Result` of no success, where that is what a call answers with.
     """
 
     delay_headers: float = 0.0
@@ -56,6 +58,9 @@ class Faults:
     usage: str = "sums"
     no_template: bool = False
     load_fails: bool = False
+    fails_from: int | None = None
+    unloaded: tuple[str, str] = ("UNKNOWN", NOT_LOADED)
+    unloaded_result: str = ""
     serial: bool = False
     stubborn: bool = False
     lacks: frozenset[str] = frozenset()
@@ -69,6 +74,8 @@ class Received:
     path: str
     headers: Mapping[str, str]
     asked: Any
+    model: str = ""
+    """Which one it had loaded then."""
 
 
 @dataclass(slots=True)
@@ -79,6 +86,7 @@ class LocalAIWorker:
     faults: Faults = field(default_factory=Faults)
     words: tuple[str, ...] = WORDS
     loaded: bool = True
+    model: str = ""
     state: int = 0
     """What it says of itself, where that is not what it is."""
     loads: list[Any] = field(default_factory=list)
@@ -88,6 +96,9 @@ class LocalAIWorker:
     refused: list[str] = field(default_factory=list)
     hung_up: int = 0
     finished: int = 0
+    writing: int = 0
+    disturbed: int = 0
+    """How many texts were being written as a model was loaded."""
     stored: dict[tuple[float, ...], bytes] = field(default_factory=dict)
     at_work: asyncio.Lock = field(default_factory=asyncio.Lock)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -105,6 +116,12 @@ class LocalAIWorker:
     def fail(self, **faults: object) -> None:
         """Replace the faults."""
         self.faults = replace(Faults(), **faults)  # type: ignore[arg-type]
+
+    def restart(self, *, unseen: bool = False) -> None:
+        """Be started anew, without a model; `unseen` where what stands before it keeps the connections."""
+        self.loaded, self.model = False, ""
+        if not unseen:
+            self.wire.cut()
 
     # Texts.
 
@@ -193,6 +210,8 @@ class LocalAIWorker:
     async def stores_set(self, asked: Any, context: Any) -> Any:
         """Keep values."""
         await self._begin(asked, context)
+        if self.faults.empty:
+            return METHODS["StoresSet"].told(message=NO_RESULT)
         keys = (tuple(key.Floats) for key in asked.Keys)
         self.stored |= dict(zip(keys, (value.Bytes for value in asked.Values), strict=True))
         return METHODS["StoresSet"].told(success=True)
@@ -200,6 +219,8 @@ class LocalAIWorker:
     async def stores_delete(self, asked: Any, context: Any) -> Any:
         """Forget values."""
         await self._begin(asked, context)
+        if self.faults.empty:
+            return METHODS["StoresDelete"].told(message=NO_RESULT)
         for key in asked.Keys:
             self.stored.pop(tuple(key.Floats), None)
         return METHODS["StoresDelete"].told(success=True)
@@ -240,10 +261,11 @@ class LocalAIWorker:
     async def load_model(self, asked: Any, context: Any) -> Any:
         """Load a model, or say why not."""
         self.loads.append(asked)
+        self.disturbed += self.writing
         await asyncio.sleep(self.faults.delay_headers)
         if self.faults.load_fails:
             return METHODS["LoadModel"].told(success=False, message="Unexpected err=OSError('no')")
-        self.loaded = True
+        self.loaded, self.model = True, asked.Model
         return METHODS["LoadModel"].told(success=True, message="Model loaded successfully")
 
     # How.
@@ -253,6 +275,8 @@ class LocalAIWorker:
         await asyncio.sleep(faults.delay_headers)
         if faults.die_before_headers:
             self.wire.cut()
+        if faults.fails_from is not None and len(self.calls) > faults.fails_from:
+            await context.abort(grpc.StatusCode.UNKNOWN, "Unexpected <class 'KeyError'>: 'x'")
         if faults.status != 200 or faults.code:
             code = faults.code or _CODES.get(faults.status, "INVALID_ARGUMENT")
             if faults.retry_after:
@@ -260,7 +284,8 @@ class LocalAIWorker:
                 context.set_trailing_metadata((("grpc-retry-pushback-ms", pushback),))
             await context.abort(grpc.StatusCode[code], faults.refusal.decode())
         if not self.loaded:
-            await context.abort(grpc.StatusCode.UNKNOWN, NOT_LOADED)
+            code, words = faults.unloaded
+            await context.abort(grpc.StatusCode[code], words)
         templated = isinstance(asked, METHODS["Predict"].asked) and asked.UseTokenizerTemplate
         if templated and faults.no_template:
             await context.abort(grpc.StatusCode.UNKNOWN, NO_TEMPLATE)
@@ -282,10 +307,12 @@ class LocalAIWorker:
 
     async def _make(self, asked: Any, made: "asyncio.Queue[str]") -> None:
         async with self.at_work if self.faults.serial else asyncio.Lock():
+            self.writing += 1
             await asyncio.sleep(self.faults.delay_first)
             for number, word in enumerate(() if self.faults.empty else self._words(asked)):
                 await asyncio.sleep(self.faults.delay_between if number else 0)
                 made.put_nowait(word)
+            self.writing -= 1
             self.finished += 1
         made.put_nowait("")
 
@@ -304,10 +331,12 @@ class LocalAIWorker:
         return {"tokens": 1 if each else sent, "prompt_tokens": 5}
 
     async def _write(self, asked: Any, context: Any, data: bytes) -> Any:
-        await self._begin(asked, context)
         result = METHODS["TTS"].told
+        if not self.loaded and self.faults.unloaded_result:
+            return result(success=False, message=self.faults.unloaded_result)
+        await self._begin(asked, context)
         if self.faults.empty:
-            return result(success=False, message="Unexpected err=RuntimeError('no')")
+            return result(success=False, message=NO_RESULT)
         data = self.faults.makes or data
         Path(asked.dst).write_bytes(data)  # noqa: ASYNC240
         return result(success=True)
@@ -330,7 +359,7 @@ class LocalAIWorker:
             self.calls.append(name)
             headers = dict(context.invocation_metadata())
             noted = self.probed if name in ("Health", "Status") else self.received
-            noted.append(Received(method.path, headers, asked))
+            noted.append(Received(method.path, headers, asked, self.model))
 
         async def unary(asked: Any, context: Any) -> Any:
             await heard(asked, context)

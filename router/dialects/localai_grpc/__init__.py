@@ -29,7 +29,7 @@ __all__ = ["ENDPOINTS", "WORDS", "LocalAIGrpc", "check", "create"]
 ENDPOINTS: Mapping[str, str] = {
     "Health": "asked when the worker is silent; one that is busy with a request of ours need only greet a connection",
     "Predict": "chats and completions, one call for each choice; schemas of JSON too when streamed",
-    "LoadModel": "with the registered `load` options: before the first request, and when nothing is loaded",
+    "LoadModel": "with the registered `load` options: first over a connection, after another model, and after a failure",
     "PredictStream": "chats and completions in a stream, one choice after the other",
     "Embedding": "embeddings, one call for each text, or list of its tokens",
     "GenerateImage": "images and edits, one call for each image; what comes and goes are files that both sides see",

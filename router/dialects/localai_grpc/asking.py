@@ -35,11 +35,6 @@ class Asking:
     ask: Callable[[str, Mapping[str, object]], Coroutine[Any, Any, Any]]
     fetch: Callable[[str, str], Coroutine[Any, Any, bytes]]
 
-    async def have_done(self, call: str, fields: Mapping[str, object]) -> None:
-        """Put an RPC that is told only whether it worked; raise `WorkerFailed` where it did not."""
-        if not (await self.ask(call, fields)).success:
-            raise WorkerFailed(f"the worker says that {call} failed")
-
 
 def answer_of(
     body: bytes,

@@ -2,15 +2,15 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
 from router import worker_headers
 from router.described import Described
 from router.dialects import ALIVE_SECONDS
-from router.dialects.localai_grpc.loading import Loading
+from router.dialects.localai_grpc.loading import Hold, Loading
 from router.errors import WorkerError, WorkerFailed, WorkerTimeout
 from router.figures import Figure, Told, known
 from router.links import Links
@@ -23,6 +23,7 @@ from router.rpc.metadata import metadata_to
 from router.workers import Worker
 
 METHODS = methods_of(LOCALAI)
+_RESULT = METHODS["TTS"].told
 
 _UNINITIALIZED, _BUSY, _READY = 0, 1, 2
 
@@ -35,23 +36,38 @@ class Backend:
         self.deadlines = links.deadlines
         self.channels = Channels(links.settings, links.premises, links.deadlines)
         links.also_close(self.channels.close)
-        self.loading = Loading(self.channels, links.crew.spawn, links.settings.total_timeout)
+        self._loading = Loading(self.channels, links.crew.spawn, links.settings)
         self._lingering = links.lingering
         self._under_way: Counter[str] = Counter()
 
     @asynccontextmanager
     async def under_way(self, worker: Worker, request: Request) -> AsyncIterator["Errand"]:
-        """Note that a backend has a request of ours, and, if it is left before its end, that it may work on."""
-        errand = Errand(self.channels, worker, metadata_to(worker, request))
-        self._under_way[worker.api] += 1
+        """Have the model loaded where that is ours to see to, and give the way to it; raise a `WorkerError`.
+
+        It is noted that a backend has a request of ours, and, if it is left before its end, that it may work on.
+        """
+        said = metadata_to(worker, request)
+        with self._counted(worker.api):
+            async with self._loading.held(worker, said) as hold:
+                errand = Errand(self.channels, self._loading, hold)
+                try:
+                    yield errand
+                finally:
+                    if errand.left:
+                        self._lingering.note(worker.service, partial(self._free, errand))
+
+    @contextmanager
+    def _counted(self, api: str) -> Iterator[None]:
+        self._under_way[api] += 1
         try:
-            yield errand
+            yield
         finally:
-            self._under_way[worker.api] -= 1
-            if not self._under_way[worker.api]:
-                del self._under_way[worker.api]
-            if errand.left:
-                self._lingering.note(worker.service, partial(self._free, errand))
+            self._under_way[api] -= 1
+            if not self._under_way[api]:
+                del self._under_way[api]
+
+    def _at_work(self, api: str) -> bool:
+        return api in self._under_way or self._loading.busy(api)
 
     async def _free(self, errand: "Errand") -> None:
         """Return once a backend says that it is well, which many do only when they have nothing else to do."""
@@ -63,7 +79,7 @@ class Backend:
 
     async def alive(self, worker: Worker) -> bool:
         """Ask for its health; of one that is at work for us, which may be silent, only that it greets a new connection."""
-        if worker.api in self._under_way:
+        if self._at_work(worker.api):
             return await self.channels.greets(worker.api)
         health = METHODS["Health"]
         try:
@@ -89,7 +105,7 @@ class Backend:
 
     async def figures(self, worker: Worker) -> Told | None:
         """Ask how fast it wrote its last answer. One that is at work for us would say so only after it."""
-        if worker.api in self._under_way:
+        if self._at_work(worker.api):
             return {}
         metrics = METHODS["GetMetrics"]
         try:
@@ -124,7 +140,7 @@ class Backend:
         described = Described("LocalAI backend")
         if told is not None:
             return Sighting(asked, f"{cleaned(told.message.decode(errors='replace'))!r}", described)
-        if worker.api in self._under_way and await self.channels.greets(worker.api):
+        if self._at_work(worker.api) and await self.channels.greets(worker.api):
             return Sighting(asked, "nothing yet: it is at work for this node", described)
         return Sighting(asked, f"no answer of gRPC within {ALIVE_SECONDS:g} s")
 
@@ -132,22 +148,29 @@ class Backend:
 class Errand:
     """One request on its way to a backend, with what is `said` beside its calls; `left` tells that one was not waited for."""
 
-    def __init__(self, channels: Channels, worker: Worker, said: Mapping[str, str]) -> None:
+    def __init__(self, channels: Channels, loading: Loading, hold: Hold) -> None:
         self._channels = channels
-        self.worker = worker
-        self.said = said
+        self._loading = loading
+        self._hold = hold
+        self._heard = False
+        self.worker = hold.worker
+        self.said = hold.said
         self.left = False
 
     async def ask(self, method: Method, message: Any) -> Any:
         """Put one RPC, and return its one answer; raise `RpcFailed`, or a `WorkerError` for what no status tells."""
         try:
-            return await self._channels.ask(self.worker.api, method, message, self.said)
+            told = await self._channels.ask(self.worker.api, method, message, self.said)
         except WorkerTimeout as error:
             self.left = self.left or error.sent
             raise
         except asyncio.CancelledError:
             self.left = True
             raise
+        if isinstance(told, _RESULT) and not told.success:
+            raise RpcFailed("OK", told.message)
+        self._heard = True
+        return told
 
     @asynccontextmanager
     async def stream(self, method: Method, message: Any) -> AsyncIterator[Replies]:
@@ -157,3 +180,8 @@ class Errand:
                 yield replies
             finally:
                 self.left = self.left or not replies.over
+                self._heard = self._heard or replies.began
+
+    async def mended(self, failed: RpcFailed) -> bool:
+        """Say whether a failure is worth asking again: the backend, which answered nothing of this yet, loaded its model anew."""
+        return not self._heard and await self._loading.mended(self._hold, failed.code)

@@ -70,7 +70,7 @@ async def _made(asking: Asking, asked: Image, shared: Folder, *, source: str) ->
             "dst": shared.place(name),
             "src": source,
         }
-        await asking.have_done("GenerateImage", said)
+        await asking.ask("GenerateImage", said)
         made = await shared.take(name)
         if not type_of(made).is_image:
             raise WorkerFailed("what the worker made is no image")

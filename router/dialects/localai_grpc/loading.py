@@ -1,104 +1,269 @@
-"""When is a worker told to load its model, and how? Only where its operator said with which options.
+"""Loads of models at LocalAI backends, where their operator said with which options: one process holds one model.
 
-Before it is first asked, and again when it says that nothing is loaded: it may have been started anew.
+A backend is told to load before it is first asked, after it was connected to anew, when it has loaded another model since, and
+once more for each connection when it fails: what it says then is the text of any exception, and many have no word for health.
 """
 
 import asyncio
-import logging
-import re
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from router.described import count_of
-from router.errors import WorkerError, WorkerFailed, WorkerLoading
+from router.errors import WorkerBusy, WorkerError, WorkerFailed, WorkerLoading
 from router.rpc.channels import Channels
-from router.rpc.failures import RpcFailed, cleaned
+from router.rpc.failures import RpcFailed
 from router.rpc.messages import LOCALAI, methods_of
+from router.settings import RouterSettings
 from router.workers import Option, Worker
 
-log = logging.getLogger("modelvine.router")
+MAX_BACKENDS = 4_096
+"""Backends that are remembered; beyond that those are forgotten which nobody uses, which costs each one more load."""
 
-MAX_WORKERS = 4_096
-"""Workers that are remembered to have loaded; beyond that all are forgotten, which costs each one more word."""
-
-_LOAD = methods_of(LOCALAI)["LoadModel"]
-_CODES = frozenset({"UNKNOWN", "FAILED_PRECONDITION", "NOT_FOUND", "INTERNAL"})
-# An exception's text is all that some backends tell.
-_NOTHING_LOADED = re.compile(
-    r"no attribute '(?:tokenizer|model|llm|pipe|engine|processor)\w*'|not (?:been )?loaded|no model|not initiali[sz]ed",
-    re.IGNORECASE,
+_METHODS = methods_of(LOCALAI)
+_LOAD = _METHODS["LoadModel"]
+# Of the caller, of the worker's load or of its protocol: no model that is loaded changes them.
+_NOT_MENDED = frozenset(
+    {
+        "CANCELLED",
+        "DEADLINE_EXCEEDED",
+        "INVALID_ARGUMENT",
+        "OUT_OF_RANGE",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "UNAUTHENTICATED",
+        "UNIMPLEMENTED",
+    }
 )
+_BUSY, _READY = 1, 2
 _FLASH = "FlashAttention"
 _OFF = frozenset({"off", "false", "no", "0", "disabled", "none"})
 
+_Load = tuple[str, str]
+"""What is loaded: the worker's own name for the model, and its options."""
 
-_Told = tuple[str, str, str]
 _Outcome = WorkerError | None
 
 
+@dataclass(slots=True)
+class _Process:
+    """One backend: what we loaded there last, over which connection, and how many requests of ours are there now.
+
+    `tried` are the loads that were repeated after a failure and did not help. `loads` counts all of them. `turn` is held by
+    whoever waits for the others to leave, and those who come later queue for it.
+    """
+
+    loaded: _Load | None = None
+    connection: object = None
+    tried: set[_Load] = field(default_factory=set)
+    loads: int = 0
+    users: int = 0
+    loading: bool = False
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def used(self) -> bool:
+        """Whether anybody is there, or on the way."""
+        return self.users > 0 or self.loading or self.turn.locked()
+
+
+class Hold:
+    """A model that stays loaded as long as a request needs it; see `Loading.held`."""
+
+    def __init__(self, process: _Process, worker: Worker, said: Mapping[str, str]) -> None:
+        self.worker = worker
+        self.said = said
+        self.wanted: _Load = (worker.own_model, worker.load)
+        self.loads = 0
+        self.mended = False
+        self._process = process
+        self._inside = False
+
+    def enter(self) -> None:
+        """Take part."""
+        self._process.users += 1
+        self._process.left.clear()
+        self._inside, self.loads = True, self._process.loads
+
+    def leave(self) -> None:
+        """Leave; whoever waits for that goes on."""
+        self._process.users -= self._inside
+        self._inside = False
+        if not self._process.users:
+            self._process.left.set()
+
+
 class Loading:
-    """Which workers have loaded their models, as far as this process knows."""
+    """Which model each backend has loaded, as far as this process knows."""
 
     def __init__(
         self,
         channels: Channels,
         spawn: Callable[[Coroutine[Any, Any, _Outcome]], "asyncio.Task[_Outcome]"],
-        seconds: float,
+        settings: RouterSettings,
     ) -> None:
-        """A model may take so many `seconds` to load; `spawn` runs that until it ends or the node does."""
+        """Let `spawn` run a load until it ends or the node does: whoever asked for it may leave before."""
         self._channels = channels
         self._spawn = spawn
-        self._seconds = seconds
-        self._loaded: set[_Told] = set()
-        self._busy: set[_Told] = set()
+        self._settings = settings
+        self._processes: dict[str, _Process] = {}
 
-    async def at_first(self, worker: Worker, said: Mapping[str, str]) -> None:
-        """Have a worker load its model, if it was not told before; raise a `WorkerError`."""
-        if worker.load and _told(worker) not in self._loaded:
-            await self._load(worker, said)
+    def busy(self, api: str) -> bool:
+        """Say whether a backend is loading a model for us."""
+        process = self._processes.get(api)
+        return process is not None and process.loading
 
-    async def mended(self, worker: Worker, failed: RpcFailed, said: Mapping[str, str]) -> bool:
-        """Say whether a failure was that nothing is loaded, and now there is; raise a `WorkerError`."""
-        if not worker.load or failed.code not in _CODES:
-            return False
-        if not _NOTHING_LOADED.search(failed.words):
-            return False
-        self._loaded.discard(_told(worker))
-        await self._load(worker, said)
-        return True
+    @asynccontextmanager
+    async def held(self, worker: Worker, said: Mapping[str, str]) -> AsyncIterator[Hold]:
+        """Have a worker's model loaded, and see that it stays while this is open; raise a `WorkerError`.
 
-    async def _load(self, worker: Worker, said: Mapping[str, str]) -> None:
-        if _told(worker) in self._busy:
+        A request for another model at the same backend waits for those that run there, and then has its own loaded.
+        """
+        process = self._process(worker.api)
+        hold = Hold(process, worker, said)
+        if process.loading:
             raise WorkerLoading
-        message = options(worker)
-        self._busy.add(_told(worker))
+        try:
+            async with self._turn(process):
+                await self._fit(process, hold)
+            yield hold
+        finally:
+            hold.leave()
+        if hold.mended:
+            # It helped, so it may be tried again: only loads that do not help are not repeated.
+            process.tried.discard(hold.wanted)
+
+    async def mended(self, hold: Hold, code: str) -> bool:
+        """Say whether a request that failed is worth asking again, for its model was loaded anew; raise a `WorkerError`.
+
+        Nobody's text is believed to say that nothing is loaded: each connection has one load more for each model.
+        """
+        process, worker = self._process(hold.worker.api), hold.worker
+        if not worker.load or code in _NOT_MENDED or hold.mended:
+            return False
+        if code == "UNAVAILABLE" and not await self._stands(process, hold):
+            # Who hung up may have died of what it was asked.
+            return False
+        if not await self._may_help(process, hold):
+            return False
+        hold.leave()
+        hold.mended = True
+        async with self._turn(process):
+            if process.loads == hold.loads and hold.wanted not in process.tried:
+                process.tried.add(hold.wanted)
+                process.loaded = None
+            before = hold.loads
+            await self._fit(process, hold)
+        return process.loads != before
+
+    def _process(self, api: str) -> _Process:
+        process = self._processes.get(api)
+        if process is None:
+            if len(self._processes) >= MAX_BACKENDS:
+                self._processes = {a: p for a, p in self._processes.items() if p.used}
+            process = self._processes[api] = _Process()
+        return process
+
+    @asynccontextmanager
+    async def _turn(self, process: _Process) -> AsyncIterator[None]:
+        """Be the only one who looks at what is loaded, in the order in which all came; raise `WorkerLoading` or `WorkerBusy`."""
+        try:
+            async with asyncio.timeout(self._settings.queue_timeout):
+                await process.turn.acquire()
+        except TimeoutError as error:
+            raise (WorkerLoading() if process.loading else _taken()) from error
+        try:
+            yield
+        finally:
+            process.turn.release()
+
+    async def _fit(self, process: _Process, hold: Hold) -> None:
+        """Have the model loaded that a request wants, and let it in."""
+        if process.loading:
+            raise WorkerLoading
+        connection = await self._channels.connection(hold.worker.api)
+        if connection is not process.connection:
+            # Another process may listen there by now.
+            process.connection, process.loaded = connection, None
+            process.tried.clear()
+        if not _fits(process.loaded, hold):
+            if not hold.worker.load:
+                raise WorkerFailed("this node had another model loaded at the worker's address")
+            await self._alone(process)
+            await self._load(process, hold)
+        hold.enter()
+
+    async def _alone(self, process: _Process) -> None:
+        """Wait until nobody is there; raise `WorkerBusy`."""
+        try:
+            async with asyncio.timeout(self._settings.queue_timeout):
+                while process.users:
+                    await process.left.wait()
+        except TimeoutError as error:
+            raise _taken() from error
+
+    async def _load(self, process: _Process, hold: Hold) -> None:
+        message = options(hold.worker)
+        process.loading, process.loaded = True, None
         # Whoever asked first may leave, or be too late: the model goes on being loaded for the others.
-        failed = await asyncio.shield(self._spawn(self._loads(worker, message, said)))
+        failed = await asyncio.shield(self._spawn(self._loads(process, hold, message)))
         if failed is not None:
             raise failed
 
-    async def _loads(self, worker: Worker, message: Any, said: Mapping[str, str]) -> _Outcome:
+    async def _loads(self, process: _Process, hold: Hold, message: Any) -> _Outcome:
+        api, within = hold.worker.api, self._settings.total_timeout
         try:
-            told = await self._channels.ask(worker.api, _LOAD, message, said, within=self._seconds)
+            told = await self._channels.ask(api, _LOAD, message, hold.said, within=within)
         except RpcFailed as failed:
             return failed.as_error("LoadModel")
         except WorkerError as failed:
             return failed
         finally:
-            self._busy.discard(_told(worker))
+            process.loading = False
         if not told.success:
-            # Its words are for whoever operates it; they may quote paths.
-            log.warning("a worker cannot load its model: %s", cleaned(told.message))
-            return WorkerFailed("the worker cannot load its model")
-        if len(self._loaded) >= MAX_WORKERS:
-            self._loaded.clear()
-        self._loaded.add(_told(worker))
+            return RpcFailed("OK", told.message).as_error("LoadModel")
+        process.loaded = hold.wanted
+        process.loads += 1
         return None
 
+    async def _stands(self, process: _Process, hold: Hold) -> bool:
+        """Whether the connection is the one over which a request failed."""
+        try:
+            return await self._channels.connection(hold.worker.api) is process.connection
+        except WorkerError:
+            return False
 
-def _told(worker: Worker) -> _Told:
-    """What makes it load anew; a bound that was learnt since, for one, does not."""
-    return worker.api, worker.own_model, worker.load
+    async def _may_help(self, process: _Process, hold: Hold) -> bool:
+        """Say whether to load again, or to wait for who does; a backend that is gone or has its model need not."""
+        if process.loads != hold.loads or process.loaded is None:
+            return True
+        if hold.wanted in process.tried:
+            return False
+        health, status = _METHODS["Health"], _METHODS["Status"]
+        api, said = hold.worker.api, hold.said
+        try:
+            await self._channels.glance(api, health, health.asked(), said)
+        except RpcFailed as failed:
+            if failed.code == "UNAVAILABLE":
+                return False
+        try:
+            told = await self._channels.glance(api, status, status.asked(), said)
+        except RpcFailed:
+            return True
+        return told is None or told.state not in (_BUSY, _READY)
+
+
+def _taken() -> WorkerBusy:
+    return WorkerBusy("another model is at work in the worker's process")
+
+
+def _fits(loaded: _Load | None, hold: Hold) -> bool:
+    """Whether what is loaded is what is wanted; who says no options takes its model as it is."""
+    if hold.worker.load:
+        return loaded == hold.wanted
+    return loaded is None or loaded[0] == hold.wanted[0]
 
 
 def options(worker: Worker) -> Any:

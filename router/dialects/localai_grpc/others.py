@@ -45,19 +45,18 @@ class Others:
         asking = Asking(request, model, worker.own_model, ask, self._fetching.image)
         try:
             async with asyncio.timeout(seconds):
-                await self._backend.loading.at_first(worker, errand.said)
                 return await SERVED[request.kind](asking)
         except TimeoutError as error:
             raise WorkerTimeout("answer", seconds) from error
 
     async def _ask(self, errand: Errand, call: str, fields: Mapping[str, object]) -> Any:
-        method, loading = METHODS[call], self._backend.loading
+        method = METHODS[call]
         message = method.asked(**fields)
         try:
             try:
                 return await errand.ask(method, message)
             except RpcFailed as failed:
-                if not await loading.mended(errand.worker, failed, errand.said):
+                if stores.wrong_length(failed) or not await errand.mended(failed):
                     raise
             return await errand.ask(method, message)
         except RpcFailed as failed:

@@ -85,7 +85,7 @@ async def _made(
     if wanted not in (None, "wav"):
         raise WorkerUnable(f"{NAME} makes wav, not {wanted}", param="response_format")
     async with folder() as shared:
-        await asking.have_done(call, {**said, "dst": shared.place(_MADE)})
+        await asking.ask(call, {**said, "dst": shared.place(_MADE)})
         made = await shared.take(_MADE)
     found = type_of(made).media
     # Some backends write what they like, which is the caller's who said nothing of it.

@@ -22,9 +22,9 @@ async def serve(asking: Asking) -> Answer:
     match checked(store.read, asking.request):
         case Set(keys, values):
             said = [{"Bytes": value.encode(errors="replace")} for value in values]
-            await asking.have_done("StoresSet", {"Keys": _keys(keys), "Values": said})
+            await asking.ask("StoresSet", {"Keys": _keys(keys), "Values": said})
         case Delete(keys):
-            await asking.have_done("StoresDelete", {"Keys": _keys(keys)})
+            await asking.ask("StoresDelete", {"Keys": _keys(keys)})
         case Get(keys):
             told = await asking.ask("StoresGet", {"Keys": _keys(keys)})
             return answer_of(written(*_columns(told)))

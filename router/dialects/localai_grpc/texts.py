@@ -131,27 +131,26 @@ class Texts:
             raise WorkerTimeout("first byte", seconds) from error
 
     async def _reliably(self, asking: _Asking, number: int, ask: Ask[_T]) -> _T:
-        """Ask for one choice; once more where nothing was loaded, and where the worker's template failed with ours."""
-        worker, said, loading = asking.errand.worker, asking.errand.said, self._backend.loading
-        asked, body = asking.asked, asking.orders.bodies[number]
-        await loading.at_first(worker, said)
-        own = words.templated(body) and self.template_works(worker)
-        if words.templated(body) and not own:
-            asked, body = words.rendered_here(asked, body, worker.template)
-        mended = False
+        """Ask for one choice; by our template where the worker's failed, and all over where its model was loaded anew."""
+        errand = asking.errand
+        said = asking.asked, asking.orders.bodies[number]
+        own = words.templated(said[1]) and self.template_works(errand.worker)
+        if words.templated(said[1]) and not own:
+            said = words.rendered_here(*said, errand.worker.template)
+        asked, body = said
         while True:
             try:
                 told = await ask(asked, body)
             except RpcFailed as failed:
-                if not mended and await loading.mended(worker, failed, said):
-                    mended = True
-                elif failed.code == "UNKNOWN" and words.templated(body):
-                    asked, body = words.rendered_here(asked, body, worker.template)
+                if failed.code == "UNKNOWN" and words.templated(body):
+                    asked, body = words.rendered_here(asked, body, errand.worker.template)
+                elif await errand.mended(failed):
+                    asked, body = said
                 else:
                     raise failed.as_error(asking.orders.path) from failed
             else:
                 if own and not words.templated(body):
-                    self._template_failed(worker)
+                    self._template_failed(errand.worker)
                 return told
 
     def template_works(self, worker: Worker) -> bool:

@@ -4,7 +4,7 @@ What only the operator of a backend may say is taken out: files of that machine,
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from router.dialects import Answer, Route
@@ -32,7 +32,7 @@ OPERATORS = (
 
 
 class Untold(Exception):
-    """Nothing was told, and asking in our words may do: the model is loaded only now, or the backend's template failed."""
+    """Nothing was told, and asking in our words may do: the backend's template failed."""
 
 
 def allowed(body: bytes) -> Any:
@@ -52,26 +52,34 @@ class Own:
     @asynccontextmanager
     async def answer(self, said: Verbatim, errand: Errand) -> AsyncIterator[Answer]:
         """Send the request and enter once the first reply is there; raise a `WorkerError` or `Untold` until then."""
-        message = allowed(said.body)
-        loading = self._backend.loading
-        await loading.at_first(errand.worker, errand.said)
-        try:
-            if said.call == words.STREAM:
-                async with self._stream(message, errand) as answer:
-                    answer.verbatim = said.protocol
-                    yield answer
-                return
+        async with AsyncExitStack() as open_:
+            yield await self._reliably(said, allowed(said.body), errand, open_)
+
+    async def _reliably(
+        self, said: Verbatim, message: Any, errand: Errand, open_: AsyncExitStack
+    ) -> Answer:
+        while True:
+            try:
+                return await self._begun(said, message, errand, open_)
+            except RpcFailed as failed:
+                if failed.code == "UNKNOWN" and message.UseTokenizerTemplate:
+                    raise Untold from failed
+                if not await errand.mended(failed):
+                    raise failed.as_error(said.call) from failed
+
+    async def _begun(
+        self, said: Verbatim, message: Any, errand: Errand, open_: AsyncExitStack
+    ) -> Answer:
+        if said.call == words.STREAM:
+            answer = await open_.enter_async_context(self._stream(message, errand))
+        else:
             reply = await errand.ask(METHODS[words.PREDICT], message)
-        except RpcFailed as failed:
-            templated = failed.code == "UNKNOWN" and message.UseTokenizerTemplate
-            if templated or await loading.mended(errand.worker, failed, errand.said):
-                raise Untold from failed
-            raise failed.as_error(said.call) from failed
-        body, took = reply.SerializeToString(), _Took(message)
-        took.heard(reply)
-        answer = Answer(200, carried.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
-        answer.verbatim, answer.usage = said.protocol, took.usage
-        yield answer
+            body, took = reply.SerializeToString(), _Took(message)
+            took.heard(reply)
+            answer = Answer(200, carried.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
+            answer.usage = took.usage
+        answer.verbatim = said.protocol
+        return answer
 
     @asynccontextmanager
     async def _stream(self, message: Any, errand: Errand) -> AsyncIterator[Answer]:

@@ -119,7 +119,11 @@ class RemoteLlmGrpc:
         method = _METHODS["GetLlmType"]
         said = dict(worker_headers.read(worker))
         asked = method.asked(api_key=said.pop(KEY, ""))
-        told = await self._channels.glance(worker.api, method, asked, said)
+        try:
+            told = await self._channels.glance(worker.api, method, asked, said)
+        except RpcFailed as failed:
+            failed.hide(b"", [asked.api_key])
+            raise
         return None if told is None else str(told.llm_type)
 
     async def _verbatim(self, request: Request, said: Verbatim, worker: Worker) -> Answer:
@@ -173,6 +177,7 @@ class RemoteLlmGrpc:
         try:
             return await self._channels.ask(worker.api, _METHODS[name], message, said)
         except RpcFailed as failed:
+            failed.hide(b"", [message.api_key])
             raise failed.as_error(name) from failed
 
 

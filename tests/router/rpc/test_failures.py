@@ -37,12 +37,34 @@ def test_each_status_is_an_error_of_the_attempt(code: str, error: type[WorkerErr
     assert type(RpcFailed(code, "why").as_error("Predict")) is error
 
 
-@given(
-    st.sampled_from(("UNKNOWN", "INTERNAL", "NOT_FOUND", "UNAVAILABLE", "RESOURCE_EXHAUSTED")),
-    st.text(),
+@pytest.mark.parametrize(
+    "code", ["UNKNOWN", "INTERNAL", "NOT_FOUND", "UNAVAILABLE", "DATA_LOSS", "OK"]
 )
-def test_the_text_of_an_exception_reaches_nobody(code: str, more: str) -> None:
-    assert REPR[:30] not in str(RpcFailed(code, REPR + more).as_error("Predict"))
+def test_the_cause_of_a_failure_is_told_in_the_workers_words(code: str) -> None:
+    assert REPR in str(RpcFailed(code, REPR).as_error("Predict"))
+
+
+def test_a_status_without_words_is_told_alone() -> None:
+    assert str(RpcFailed("DATA_LOSS").as_error("Predict")) == "the worker failed: DATA_LOSS"
+
+
+@given(st.text(min_size=40, max_size=200), st.text(max_size=60), st.integers(0, 30))
+def test_words_that_quote_the_request_are_not_told(prompt: str, more: str, at: int) -> None:
+    failed = RpcFailed("UNKNOWN", f"ValueError: {more}{prompt[at:]}")
+    failed.hide(b"x" + cleaned(prompt).encode(errors="replace"), [])
+    # What is left of a quotation that was cut short says little.
+    assert not any(
+        cleaned(prompt)[n : n + 36] in failed.words
+        for n in range(max(1, len(prompt) - 36))
+        if len(cleaned(prompt)[n : n + 36]) == 36
+    )
+
+
+def test_what_lets_us_in_is_not_told() -> None:
+    failed = RpcFailed("UNAUTHENTICATED", "no such key: s3cr3t")
+    failed.hide(b"", ["Bearer s3cr3t"])
+    assert "s3cr3t" not in str(failed.as_error("Predict"))
+    assert "no such key" in str(failed.as_error("Predict"))
 
 
 def test_who_finds_fault_with_the_request_is_quoted_on_one_line() -> None:

@@ -79,7 +79,7 @@ async def test_who_was_left_is_free_once_it_says_that_it_is_well(
         await asyncio.wait_for(released.wait(), 10)
 
 
-async def test_what_it_raises_is_told_to_nobody(backend: Started) -> None:
+async def test_what_it_raises_is_told(backend: Started) -> None:
     candidate, _, _ = backend
     assert candidate.worker is not None
     unloaded = replace(candidate, worker=replace(candidate.worker, load=""))
@@ -87,7 +87,8 @@ async def test_what_it_raises_is_told_to_nobody(backend: Started) -> None:
         with pytest.raises(WorkerFailed) as failed:
             async with create(ours).answer(chat(), unloaded):
                 pass
-    assert str(failed.value) == "the worker failed: UNKNOWN"
+    assert "UNKNOWN: Exception calling application: " in str(failed.value)
+    assert "has no attribute 'tokenizer'" in str(failed.value)
 
 
 async def test_who_is_at_work_for_us_lives_and_who_is_frozen_does_not(

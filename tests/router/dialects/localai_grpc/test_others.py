@@ -11,7 +11,6 @@ from router.dialects.localai_grpc.backend import METHODS
 from router.dialects.localai_grpc.others import SERVED
 from router.errors import (
     WorkerBusy,
-    WorkerDied,
     WorkerError,
     WorkerFailed,
     WorkerRejected,
@@ -41,7 +40,7 @@ class TestAFailure:
             ({"status": 503}, WorkerUnreachable),
             ({"status": 429}, WorkerBusy),
             ({"code": "INVALID_ARGUMENT"}, WorkerRejected),
-            ({"die_before_headers": True}, WorkerDied),
+            ({"die_before_headers": True}, WorkerUnreachable),
         ],
         ids=str,
     )
@@ -73,14 +72,16 @@ class TestAFailure:
             await ask(dialect, worker, kind)
         assert (unable.value.param, unable.value.blames_worker) == ("model", False)
 
-    @pytest.mark.parametrize("kind", [Kind.IMAGE, Kind.SPEECH, Kind.SOUND])
+    @pytest.mark.parametrize(
+        "kind", [Kind.IMAGE, Kind.SPEECH, Kind.SOUND, Kind.STORE_SET, Kind.STORE_DELETE]
+    )
     async def test_that_is_told_in_a_result_is_one_all_the_same(
         self, dialect: Dialect, worker: LocalAIWorker, kind: Kind
     ) -> None:
         worker.fail(empty=True)
         with pytest.raises(WorkerFailed) as failed:
             await ask(dialect, worker, kind)
-        assert "RuntimeError" not in str(failed.value)
+        assert "failed: Unexpected err=RuntimeError('no')" in str(failed.value)
 
     @MADE
     async def test_to_wait_for_it_leaves_no_file(

@@ -358,15 +358,11 @@ async def test_a_model_is_loaded_before_it_is_first_asked_and_after_a_restart(
     assert len(worker.loads) == 2
 
 
-async def test_who_cannot_load_says_why_in_the_log_alone(
-    worker: LocalAIWorker, dialect: Dialect, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_who_cannot_load_says_why(worker: LocalAIWorker, dialect: Dialect) -> None:
     worker.loaded = False
     worker.fail(load_fails=True)
-    with pytest.raises(WorkerFailed) as failed:
+    with pytest.raises(WorkerFailed, match="LoadModel failed: Unexpected err=OSError"):
         await ask(dialect, worker, load='{"Model":"x"}')
-    assert "OSError" not in str(failed.value)
-    assert "OSError" in caplog.text
 
 
 async def test_without_options_nothing_is_loaded(worker: LocalAIWorker, dialect: Dialect) -> None:
@@ -427,7 +423,6 @@ async def test_who_fails_in_mid_stream_breaks_the_answer(
     async with dialect.answer(chat(stream=True), own(worker.url)) as answer:
         with pytest.raises(AnswerBroken) as broken:
             await whole(answer)
-    assert "class" not in str(broken.value)
     assert answer.broken is broken.value
 
 
