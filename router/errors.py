@@ -19,7 +19,8 @@ RouterError
     └── AnswerBroken        it broke off after the first byte had gone to the caller
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 
@@ -63,11 +64,27 @@ class NoCapacity(RouterError):
         self.retry_after = retry_after
 
 
+@dataclass(frozen=True, slots=True)
+class PeerError:
+    """A failure as the node that was asked told its caller, us: so it is passed on.
+
+    `status` is HTTP's and `code` `/api/v0`'s, 0 for one that is not told; `error` is OpenAI's object, `message` the text in it,
+    and `retry_after` the seconds of the header, 0 without it.
+    """
+
+    message: str
+    error: Mapping[str, object]
+    status: int = 0
+    code: int = 0
+    retry_after: int = 0
+
+
 class WorkerError(RouterError):
-    """One attempt ended badly. `elsewhere` says whether another worker might do better."""
+    """One attempt ended badly. `elsewhere` says whether another worker might do better; `told`, how another node told it."""
 
     elsewhere: ClassVar[bool] = True
     blames_worker: ClassVar[bool] = True
+    told: PeerError | None = None
     sent: bool = True
     """Whether the worker may have begun to work on it: trying again makes that work be done twice."""
 

@@ -202,6 +202,10 @@ INNER = frozenset(
 )
 """Roots, and what is dealt with where it arises: no caller meets these, their rows are there in case one slips through."""
 
+_BY_REASON: Mapping[str, Row] = MappingProxyType(
+    {row.reason: row for kind, row in TABLE.items() if issubclass(kind, router_errors.RouterError)}
+)
+
 INTERNAL = Row(500, 5000, _BROKEN, "internal_error")
 KNOWN = (FaceError, router_errors.RouterError, registry_errors.RegistryError)
 """The roots of the errors that have a row."""
@@ -235,6 +239,8 @@ class Refusal:
 def refusal(error: Exception) -> Refusal:
     """Say what a caller sees of an error; one that is not ours shows nothing of itself."""
     match error:
+        case router_errors.WorkerError(told=router_errors.PeerError() as told):
+            return _as_told(error, told)
         case router_errors.WorkerRejected():
             return _rejected(error)
         case router_errors.BadRequest():
@@ -315,6 +321,16 @@ def _headers(error: Exception) -> Mapping[str, str]:
 def _seconds(wait: float) -> str:
     # RFC 9110 10.2.3: whole seconds; zero would invite a caller to come back at once.
     return str(max(1, math.ceil(min(wait, 86_400))))
+
+
+def _as_told(error: router_errors.WorkerError, told: router_errors.PeerError) -> Refusal:
+    """Say a failure as the node told it whose worker failed; one that came within a stream has no status but its name's."""
+    row = _BY_REASON.get(str(told.error.get("code")), _row(error))
+    body = _body(row, told.message)
+    body["code"] = told.code or row.code
+    body["error"] |= told.error
+    headers = {"retry-after": _seconds(told.retry_after)} if told.retry_after else _headers(error)
+    return Refusal(told.status or row.status, body, headers)
 
 
 def _rejected(error: router_errors.WorkerRejected) -> Refusal:

@@ -3,8 +3,10 @@
 With its answer it says how busy the worker is: the newest word on that replica, which no caller sees.
 """
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from math import ceil
 
 import orjson
 
@@ -14,16 +16,21 @@ from router.connections import start_of
 from router.described import Described
 from router.dialects import Answer, Route
 from router.errors import (
+    Looped,
+    PeerError,
     WorkerAway,
     WorkerBusy,
     WorkerError,
     WorkerFailed,
+    WorkerLoading,
     WorkerRejected,
     WorkerStale,
     WorkerUnable,
 )
 from router.exchange import (
+    LOOP_DETECTED,
     MAX_REFUSAL_BYTES,
+    REFUSALS,
     Call,
     Exchange,
     Sending,
@@ -31,11 +38,13 @@ from router.exchange import (
     headers_of,
     read_plain,
     refusal,
+    retry_after,
 )
 from router.links import Links
 from router.passing import headers_of as headers_in_words
 from router.requests import Kind, Request
-from router.sse import SILENT_BYTES, Opening
+from router.rpc.failures import cleaned
+from router.sse import SILENT_BYTES, Opening, Splitter
 from router.usage import TEXT
 from router.verbatim import Verbatim, takes
 from router.workers import Worker
@@ -48,6 +57,15 @@ WAIT_HEADER = "x-modelvine-wait"
 
 READY = "ready"
 """The value of that header which says that the request may also wait for a worker to be ready: nobody else serves the model."""
+
+
+MAX_TOLD_BYTES = 4 * MAX_REFUSAL_BYTES
+"""The longest failure that is read: a worker's own refusal stands in it twice, in JSON."""
+
+_TOLD = REFUSALS | {429, 500, 502, 503, 504, LOOP_DETECTED}
+"""Statuses with which a node tells how its workers failed; others are about the two nodes."""
+
+_CODES = frozenset({*range(1001, 1020), 5000})
 
 
 class Peer:
@@ -125,7 +143,8 @@ async def _stream(exchange: Exchange, route: Route) -> Answer:
         raw += chunk
         said = opening.take(chunk)
         if said.startswith(b'{"error"'):
-            raise WorkerFailed("the node that was asked found nobody who answers")
+            raw += await exchange.at_most(MAX_TOLD_BYTES)
+            raise _told_in_stream(bytes(raw))
         if said:
             return exchange.answer(bytes(raw), route)
         if len(raw) > SILENT_BYTES:
@@ -133,23 +152,74 @@ async def _stream(exchange: Exchange, route: Route) -> Answer:
     raise WorkerFailed("the stream ended before its first event")
 
 
+def _told_in_stream(raw: bytes) -> WorkerFailed:
+    events = Splitter(max_event_bytes=len(raw)).feed(raw)
+    told = next((_told(event.data) for event in events if event.data), None)
+    words = cleaned(told.message) if told else "the node that was asked found nobody who answers"
+    error = WorkerFailed(words)
+    error.told = told
+    return error
+
+
 async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
-    if exchange.status == 400:
-        body = (await exchange.at_most(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
-        return _unable(body) or WorkerRejected(400, body)
-    if exchange.status == 404:
-        return _not_there(await exchange.at_most(MAX_REFUSAL_BYTES), kind)
-    if exchange.status == 503:
-        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+    if exchange.status not in _TOLD:
+        if exchange.status == 404:
+            return _not_there(await exchange.at_most(MAX_REFUSAL_BYTES), kind)
+        return await refusal(exchange)
+    body = await exchange.at_most(MAX_TOLD_BYTES)
+    told = _told(body, exchange) if exchange.ended else None
+    error = _meaning(exchange, body[:MAX_REFUSAL_BYTES], told)
+    if not isinstance(error, WorkerLoading):
+        error.told = told
+    return error
+
+
+def _meaning(exchange: Exchange, body: bytes, told: PeerError | None) -> WorkerError:
+    status = exchange.status
+    words = (
+        cleaned(told.message) if told else f"the node that was asked answered with status {status}"
+    )
+    if status in REFUSALS:
+        return _unable(told) or WorkerRejected(status, body)
+    if status == 503:
         loading = readiness.said(body) if b'"model_loading"' in body else None
         # The node is well, but none of its workers answered or it drains: for a caller that is no bad gateway.
-        return loading or WorkerAway("nobody who serves this model answers at its node now")
-    if exchange.status == 429:
+        return loading or WorkerAway(words)
+    if status == 429:
         # Its worker may ask to be left alone; that its queue is full just now is no such word.
-        body = await exchange.at_most(MAX_REFUSAL_BYTES)
         said = busy(exchange)
-        return WorkerBusy(str(said), retry_after=said.retry_after, named=b'"worker_busy"' in body)
-    return await refusal(exchange)
+        return WorkerBusy(words, retry_after=said.retry_after, named=b'"worker_busy"' in body)
+    if status == LOOP_DETECTED:
+        return Looped(words)
+    return WorkerFailed(words)
+
+
+def _told(body: bytes, exchange: Exchange | None = None) -> PeerError | None:
+    """Read a failure as nodes tell it; `None` where it has another shape. Its length is bounded by who read it."""
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    match said:
+        case {"error": {"message": str(message), **error}, **rest}:
+            # At the end of a stream, what would be a header stands there.
+            after = exchange.header("retry-after") if exchange else str(error.pop("retry_after", 0))
+            code = rest.get("code")
+            return PeerError(
+                message,
+                {name: value for name, value in error.items() if _is_word(name, value)},
+                status=exchange.status if exchange else 0,
+                code=code if isinstance(code, int) and code in _CODES else 0,
+                retry_after=ceil(retry_after(after, time.time()) or 0),
+            )
+    return None
+
+
+def _is_word(name: str, value: object) -> bool:
+    """Say whether a field of an error can be shown as it is; a worker's own fields can."""
+    if name == "type":
+        return isinstance(value, str)
+    return name not in ("code", "param") or value is None or isinstance(value, str | int)
 
 
 def _not_there(body: bytes, kind: Kind) -> WorkerError:
@@ -161,14 +231,9 @@ def _not_there(body: bytes, kind: Kind) -> WorkerError:
     return WorkerUnable(f"the node does not serve /v1/{kind}", param="model")
 
 
-def _unable(body: bytes) -> WorkerUnable | None:
+def _unable(told: PeerError | None) -> WorkerUnable | None:
     """Read that the protocol of the worker over there has no word for what is asked: another's may."""
-    try:
-        said = orjson.loads(body)
-    except orjson.JSONDecodeError:
+    if told is None or told.error.get("code") != WorkerUnable.code:
         return None
-    match said:
-        case {"error": {"code": WorkerUnable.code, "message": str(message), **rest}}:
-            param = rest.get("param")
-            return WorkerUnable(message, param=param if isinstance(param, str) else "")
-    return None
+    param = told.error.get("param")
+    return WorkerUnable(told.message, param=param if isinstance(param, str) else "")
