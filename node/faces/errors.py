@@ -238,9 +238,13 @@ class Refusal:
 
 def refusal(error: Exception) -> Refusal:
     """Say what a caller sees of an error; one that is not ours shows nothing of itself."""
+    if isinstance(error, router_errors.WorkerError) and error.told is not None:
+        return _as_told(error, error.told)
+    return _as_known(error)
+
+
+def _as_known(error: Exception) -> Refusal:
     match error:
-        case router_errors.WorkerError(told=router_errors.PeerError() as told):
-            return _as_told(error, told)
         case router_errors.WorkerRejected():
             return _rejected(error)
         case router_errors.BadRequest():
@@ -340,6 +344,10 @@ def _rejected(error: router_errors.WorkerRejected) -> Refusal:
     if len(error.body) <= MAX_REJECTION_BYTES:
         try:
             said = orjson.loads(error.body)
+            orjson.dumps(said)
+        except orjson.JSONEncodeError:
+            # Nested deeper than can be written again.
+            said = None
         except orjson.JSONDecodeError:
             said = error.body.decode(errors="replace").strip()
     status = error.status if 400 <= error.status < 500 else row.status

@@ -198,7 +198,8 @@ def _told(body: bytes, exchange: Exchange | None = None) -> PeerError | None:
     """Read a failure as nodes tell it; `None` where it has another shape. Its length is bounded by who read it."""
     try:
         said = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        orjson.dumps(said)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return None
     match said:
         case {"error": {"message": str(message), **error}, **rest}:
@@ -207,7 +208,7 @@ def _told(body: bytes, exchange: Exchange | None = None) -> PeerError | None:
             code = rest.get("code")
             return PeerError(
                 message,
-                {name: value for name, value in error.items() if _is_word(name, value)},
+                {str(name): value for name, value in error.items() if _is_word(name, value)},
                 status=exchange.status if exchange else 0,
                 code=code if isinstance(code, int) and code in _CODES else 0,
                 retry_after=ceil(retry_after(after, time.time()) or 0),
@@ -215,7 +216,7 @@ def _told(body: bytes, exchange: Exchange | None = None) -> PeerError | None:
     return None
 
 
-def _is_word(name: str, value: object) -> bool:
+def _is_word(name: object, value: object) -> bool:
     """Say whether a field of an error can be shown as it is; a worker's own fields can."""
     if name == "type":
         return isinstance(value, str)

@@ -78,7 +78,7 @@ _BUSY = re.compile(
 
 
 ENDPOINTS: Mapping[str, str] = {
-    "POST /v1/chat/completions": "the caller's own bytes without `project` and `models`, and the worker's; the model's name is replaced",
+    "POST /v1/chat/completions": "the caller's own bytes but for `model`, `models` and `project`, and the worker's",
     "POST /v1/images/generations": "as they come",
     "POST /v1/images/edits": "as they come, JSON and forms",
     "GET /v1/models": "asked when the worker is silent; whatever it answers, it lives",

@@ -1,4 +1,4 @@
-"""A failure arrives at its caller as the node told it whose worker failed: status, both codes, message, parameter, Retry-After."""
+"""A failure arrives as the node told it whose worker failed: status, codes, message, parameter, Retry-After."""
 
 from contextlib import AsyncExitStack
 
@@ -106,6 +106,9 @@ def failure(**error) -> dict:
     return {"code": 1005, "message": "m", "error": {"message": "m", "type": "t", **error}}
 
 
+NESTED = b'{"code":1007,"message":"m","error":{"message":"m","x":%b1%b}}' % (b"[" * 500, b"]" * 500)
+
+
 @pytest.mark.parametrize(
     ("said", "status", "message"),
     [
@@ -114,12 +117,14 @@ def failure(**error) -> dict:
         (answer(504, {"error": "m"}), 502, "the node that was asked answered with status 504"),
         (answer(504, failure(x="y" * 500_000)), 502, "the node that was asked answered with status 504"),
         (answer(503, b"[" * 100_000), 503, "the node that was asked answered with status 503"),
+        (answer(400, NESTED), 400, "the worker refused the request with status 400"),
+        (answer(502, NESTED), 502, "the node that was asked answered with status 502"),
         (answer(403, failure(code="not_allowed")), 502, "the worker does not let this node in"),
         (answer(599, failure(code="x")), 502, "the worker answered with status 599"),
         (STREAM + b': \n\ndata: {"error":{"message":"m","code":"worker_timeout"}}\n\n', 504, "m"),
         (STREAM + b': \n\ndata: {"error":{"message":"m","code":"not_allowed"}}\n\n', 502, "m"),
     ],
-    ids=["good", "HTML", "a text", "long", "deep", "denied", "odd", "stream", "stream, denied"],
+    ids=["good", "HTML", "a text", "long", "deep", "nested refusal", "nested", "denied", "odd", "stream", "stream, denied"],
 )  # fmt: skip
 async def test_a_peer_tells_failures_of_workers_and_nothing_else(
     mesh, worker, said, status, message
