@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 
@@ -333,7 +333,9 @@ class Registry:
                 await asyncio.sleep(took / _TICK_SHARE)
             self._wake.clear()
             before = self._now()
-            await _within(self._wake.wait(), wait)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._wake.wait()
             late = self._now() - before - wait
             if late > _STALL:
                 log.warning(
@@ -391,11 +393,3 @@ class Registry:
             elif isinstance(effect, Refused):
                 self.counters["refused"] += effect.count
                 log.warning("refused %d records: %s", effect.count, effect.why)
-
-
-async def _within(wait: Awaitable[object], seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await wait
-    except TimeoutError:
-        return
