@@ -1,16 +1,23 @@
 """Talk to a model through the network; the answer appears as it is made.
 
-Without PROMPT the prompt is read from standard input, or, at a terminal, line by line in a conversation: Ctrl-C stops
-an answer, Ctrl-D ends. Which node answered, and how fast, is said on standard error.
+PROMPT and what is piped to standard input are asked together, either of them alone as well. With neither, at a terminal, it is a
+conversation: arrow keys edit the line and bring back earlier ones, Ctrl-C clears the line or stops an answer, Ctrl-C twice or
+Ctrl-D ends, /help lists commands such as /set, /system and /save. What was typed is kept in memory only, until the end.
+Which node answered, and how fast, is said on standard error.
 
 Examples:
   modelvine chat tiny "Why is the sky blue?"
   modelvine chat demo/tiny --system "Answer in one line." < question.txt
+  modelvine chat tiny "Summarise this." --temperature 0 < notes.txt
+  modelvine chat painter "What is this?" --attach picture.png
+  modelvine chat tiny "Count." --stop 4 --set top_k=1
   modelvine chat tiny
 """
 
 import argparse
+import math
 
+from node.cli.console.asking import json_or_text
 from node.cli.console.options import add_json, add_node_options
 
 
@@ -21,31 +28,87 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("prompt", metavar="PROMPT", nargs="?", help="what to say")
     add("--project", metavar="P", default="", help="ask this project only")
     add("--system", metavar="TEXT", default="", help="what the model is told first")
-    add("--max-tokens", metavar="N", type=int, help="tokens of the answer at most")
+    add(
+        "--attach",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="an image that goes with the prompt; repeatable",
+    )
+    _add_parameters(parser)
     add_node_options(parser)
     add_json(parser)
+
+
+def _add_parameters(parser: argparse.ArgumentParser) -> None:
+    """Declare what goes into the request by the name of the flag."""
+    add = parser.add_argument
+    add("--max-tokens", metavar="N", type=int, help="tokens of the answer at most")
+    add("--temperature", metavar="T", type=_number, help="how much is left to chance; 0 is none")
+    add("--top-p", metavar="P", type=_number, help="from which share of the likeliest tokens")
+    add("--seed", metavar="N", type=int, help="the same chance again")
+    add("--stop", metavar="TEXT", action="append", help="where the answer ends, unsaid; repeatable")
+    add("--frequency-penalty", metavar="X", type=_number, help="against what was said often")
+    add("--presence-penalty", metavar="X", type=_number, help="against what was said at all")
+    add(
+        "--set",
+        metavar="KEY=VALUE",
+        type=json_or_text,
+        action="append",
+        default=[],
+        help="any other parameter of the request; VALUE is JSON or text; repeatable",
+    )
+
+
+_PARAMETERS = (
+    "max_tokens", "temperature", "top_p", "seed", "stop", "frequency_penalty", "presence_penalty",
+)  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask once, or converse."""
     import sys  # noqa: PLC0415
 
-    from node.cli.console.conversation import Conversation, converse, say_answer  # noqa: PLC0415
+    from node.cli.console.conversation import (  # noqa: PLC0415
+        Conversation,
+        image,
+        say_answer,
+        standard_input,
+    )
     from node.cli.console.locate import client  # noqa: PLC0415
     from node.errors import WrongUsage  # noqa: PLC0415
 
+    given = vars(arguments)
     conversation = Conversation(
         client(arguments),
         model=arguments.model,
         project=arguments.project,
         system=arguments.system,
-        max_tokens=arguments.max_tokens,
+        parameters={name: given[name] for name in _PARAMETERS if given[name] is not None}
+        | dict(arguments.set),
+        attached=[image(file) for file in arguments.attach],
     )
-    if arguments.prompt is None and sys.stdin.isatty() and not arguments.json:
-        converse(conversation)
-        return 0
-    prompt = sys.stdin.read() if arguments.prompt is None else arguments.prompt
-    if not prompt.strip():
+    # Whoever starts us may have closed it.
+    typed = sys.stdin is not None and sys.stdin.isatty()
+    if arguments.prompt is None and typed and not arguments.json:
+        from node.cli.console.talk import converse  # noqa: PLC0415
+
+        return converse(conversation)
+    said = [arguments.prompt or ""]
+    if sys.stdin is not None and not (arguments.prompt and typed):
+        said.append(standard_input())
+    prompt = "\n\n".join(text for text in said if text.strip())
+    if not prompt:
         raise WrongUsage("there is nothing to say: give a PROMPT, or write one to standard input")
     say_answer(conversation, prompt, as_json=arguments.json)
     return 0
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return number

@@ -59,7 +59,7 @@ def add_asking(parser: argparse.ArgumentParser) -> None:
     add(
         "--load",
         metavar="KEY=VALUE",
-        type=_option,
+        type=json_or_text,
         action="append",
         default=[],
         help="an option to load the model with, where the worker's protocol has that; VALUE is JSON or text; repeatable",
@@ -122,11 +122,21 @@ def _header(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _option(text: str) -> tuple[str, object]:
+def json_or_text(text: str) -> tuple[str, object]:
+    """Read KEY=VALUE, whose value is JSON where it can be."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise argparse.ArgumentTypeError(f"{text!r} does not look like KEY=VALUE")
+    return key, value_of(value)
+
+
+def value_of(text: str) -> object:
+    """Return what a text says as JSON, the text itself where it is none; what JSON has no word for is none (NaN)."""
     try:
-        return key, json.loads(value)
+        return json.loads(text, parse_constant=_no_constant)
     except ValueError:
-        return key, value
+        return text
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(name)

@@ -1,21 +1,30 @@
-"""How does a talk with a model go? Each turn is one streamed request that carries the turns before it."""
+"""Conversation with a model: each turn is one streamed request that carries the turns before it."""
 
 import http.client
 import json
+import select
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from node.cli.console.client import Client
 from node.cli.console.text import note, plain, prose, say_json
-from node.errors import CommandFailed
+from node.errors import CommandFailed, WrongUsage
+from router.file_types import type_of
 from router.sse import EventTooLarge, Splitter
 
 # The node's own budgets end a slow answer; this only ends the wait for a node that is gone without a word.
 SILENCE = 600.0
 MAX_EVENT_BYTES = 4 * 1024 * 1024
+MAX_IMAGE_BYTES = 20 * 1024 * 1024
+PATIENCE = 3.0
+"""Seconds of silence on standard input after which it is said that we wait for it."""
+
 _CHUNK = 64 * 1024
 
 
@@ -33,24 +42,31 @@ class Answer:
 
 @dataclass(slots=True)
 class Conversation:
-    """The turns so far, and whom they are with."""
+    """The turns so far, and whom they are with; what is `attached` goes with the next question."""
 
     client: Client
     model: str
     project: str = ""
     system: str = ""
-    max_tokens: int | None = None
-    turns: list[dict[str, str]] = field(default_factory=list)
+    parameters: dict[str, object] = field(default_factory=dict)
+    attached: list[dict[str, object]] = field(default_factory=list)
+    turns: list[dict[str, object]] = field(default_factory=list)
 
     def ask(self, prompt: str, answer: Answer) -> Iterator[str]:
         """Yield the pieces of the answer as they come and fill in `answer`; raise `CommandFailed`.
 
         Only a whole answer becomes part of the conversation.
         """
-        question = {"role": "user", "content": prompt}
+        text = {"type": "text", "text": prompt}
+        content = [text, *self.attached] if self.attached else prompt
+        question: dict[str, object] = {"role": "user", "content": content}
         began = time.perf_counter()
         with self.client.request(
-            "POST", "/v1/chat/completions", self._body(question), headers=self._pin(), wait=SILENCE
+            "POST",
+            "/v1/chat/completions",
+            {**self.body(question), "stream": True},
+            headers=self._pin(),
+            wait=SILENCE,
         ) as stream:
             answer.node = stream.headers.get("x-modelvine-node", "")
             answer.route = stream.headers.get("x-modelvine-route", "")
@@ -62,15 +78,13 @@ class Conversation:
                 yield piece
         answer.total = time.perf_counter() - began
         self.turns += [question, {"role": "assistant", "content": answer.text}]
+        self.attached.clear()
 
-    def _body(self, question: dict[str, str]) -> dict[str, object]:
+    def body(self, *more: dict[str, object]) -> dict[str, object]:
+        """Return the request that says all of it, and some more turns."""
         told = [{"role": "system", "content": self.system}] if self.system else []
-        body: dict[str, object] = {
-            "model": self.model,
-            "messages": [*told, *self.turns, question],
-            "stream": True,
-        }
-        return body if self.max_tokens is None else body | {"max_tokens": self.max_tokens}
+        messages = [*told, *self.turns, *more]
+        return {**self.parameters, "model": self.model, "messages": messages}
 
     def _pin(self) -> dict[str, str]:
         return {"x-modelvine-project": self.project} if self.project else {}
@@ -107,25 +121,39 @@ def say_answer(conversation: Conversation, prompt: str, *, as_json: bool = False
     )
 
 
-def converse(conversation: Conversation) -> None:
-    """Ask what is typed, line by line, until the end of input."""
-    note("Ctrl-C stops an answer, Ctrl-D ends.")
-    while True:
-        try:
-            prompt = input("> ")
-        except EOFError:
-            print()
-            return
-        if not prompt.strip():
-            continue
-        try:
-            say_answer(conversation, prompt)
-        except KeyboardInterrupt:
-            print()
-            note("[stopped]")
-        except CommandFailed as error:
-            print()
-            note(plain(f"modelvine: {error}"))
+def image(file: str) -> dict[str, object]:
+    """Return the part of a message that an image file is; raise `WrongUsage`. It is known by how it begins."""
+    path = Path(file).expanduser()
+    try:
+        if not path.is_file():
+            raise WrongUsage(f"{file} is no file")
+        with path.open("rb") as stream:
+            content = stream.read(MAX_IMAGE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise WrongUsage(f"{file} cannot be read: {error}") from error
+    if len(content) > MAX_IMAGE_BYTES:
+        raise WrongUsage(f"{file} is larger than {MAX_IMAGE_BYTES // 1024 // 1024} MiB")
+    kind = type_of(content)
+    if not kind.is_image:
+        raise WrongUsage(f"{file} is no image that is known here: PNG, JPEG, GIF or WebP")
+    url = f"data:{kind.media};base64,{b64encode(content).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def standard_input() -> str:
+    """Return all that is piped or typed in; raise `WrongUsage` for what is no text."""
+    # Some who start us never close what we read from; without a word nobody would know what we wait for.
+    with suppress(OSError, ValueError):
+        if not select.select([sys.stdin], [], [], PATIENCE)[0]:
+            note("waiting for standard input to end; `< /dev/null` says that there is none")
+    try:
+        text = sys.stdin.read()
+        text.encode()  # some locales hide in it what could not be read as text
+    except UnicodeError as error:
+        raise WrongUsage(
+            "standard input holds something else than text; an image goes with --attach FILE"
+        ) from error
+    return text
 
 
 def _pieces(stream: http.client.HTTPResponse) -> Iterator[str]:

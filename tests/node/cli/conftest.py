@@ -1,4 +1,6 @@
+import io
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,7 @@ def modelvine(
     handlers, level = root.handlers[:], root.level
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MODELVINE_DATA_DIR", str(data_dir))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
 
     def run(*words: str) -> Ended:
         try:

@@ -3,16 +3,19 @@ import json
 import os
 import pty
 import select
-import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from node.cli.console.conversation import MAX_IMAGE_BYTES
 from tests.node.cli.conftest import Modelvine
 from tests.node.cli.stand_in import PEER, Said, StandIn, delta
 
@@ -101,19 +104,160 @@ def test_an_unknown_model_is_told_with_the_nearest_names(modelvine: Modelvine, n
     assert (ended.code, "did you mean tiny?" in ended.err) == (1, True)
 
 
-class Terminal:
-    """A command at a real pseudo-terminal."""
+def test_parameters_go_into_the_request_by_their_names(modelvine: Modelvine, node: Start) -> None:
+    server = node(**{CHAT: streamed(delta("Hello"), DONE)})
+    modelvine(
+        "chat", "tiny", "--temperature", "0", "--top-p=0.5", "--max-tokens", "9", "Hi", "--seed", "7", "--stop", "a",
+        "--stop", "b", "--frequency-penalty=-1", "--presence-penalty", "0.5", "--set", "top_k=3", "--set", "user=me",
+    )  # fmt: skip
+    body = server.heard[0].body
+    assert {name: body[name] for name in body if name not in ("model", "messages", "stream")} == {
+        "temperature": 0,
+        "top_p": 0.5,
+        "max_tokens": 9,
+        "seed": 7,
+        "stop": ["a", "b"],
+        "frequency_penalty": -1,
+        "presence_penalty": 0.5,
+        "top_k": 3,
+        "user": "me",
+    }
 
-    def __init__(self, *words: str, node: str, home: Path) -> None:
+
+@pytest.mark.parametrize("words", [("--temperature", "hot"), ("--top-p", "nan"), ("--set", "x")])
+def test_a_parameter_that_is_none_is_wrong_usage(
+    modelvine: Modelvine, words: tuple[str, str]
+) -> None:
+    assert modelvine("chat", "tiny", "Hi", *words).code == 2
+
+
+def test_a_prompt_and_standard_input_are_asked_together(
+    modelvine: Modelvine, node: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = node(**{CHAT: streamed(delta("Yes"), DONE)})
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a\nb\n"))
+    assert modelvine("chat", "tiny", "Summarise").out == "Yes\n"
+    assert server.heard[0].body["messages"][0]["content"] == "Summarise\n\na\nb\n"
+
+
+def piped(node: str, home: Path, *words: str, **streams: Any) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "node", "chat", "tiny", *words],
+        env={**os.environ, "MODELVINE_NODE": node, "PYTHONPATH": str(ROOT), "HOME": str(home)},
+        cwd=home,
+        capture_output=True,
+        timeout=30,
+        check=False,
+        **streams,
+    )
+
+
+def test_what_is_no_text_is_refused_on_standard_input(node: Start, tmp_path: Path) -> None:
+    server = node()
+    ended = piped(server.url, tmp_path, "What is it?", input=b"\x89PNG\r\n\x1a\n\xff")
+    assert ended.returncode == 2
+    assert b"--attach FILE" in ended.stderr
+    assert not server.heard
+
+
+def test_a_prompt_is_asked_where_standard_input_is_closed(node: Start, tmp_path: Path) -> None:
+    server = node(**{CHAT: streamed(delta("Yes"), DONE)})
+    words = [
+        "bash",
+        "-c",
+        'exec "$@" <&-',
+        "sh",
+        sys.executable,
+        "-m",
+        "node",
+        "chat",
+        "tiny",
+        "Hi",
+    ]
+    environment = {**os.environ, "MODELVINE_NODE": server.url, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        words, env=environment, cwd=tmp_path, capture_output=True, timeout=30, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, b"Yes\n"), ended.stderr
+
+
+def test_who_waits_for_standard_input_says_so(node: Start, tmp_path: Path) -> None:
+    server = node(**{CHAT: streamed(delta("Yes"), DONE)})
+    silent, writer = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-m", "node", "chat", "tiny", "Hi"],
+        env={**os.environ, "MODELVINE_NODE": server.url, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        stdin=silent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stderr is not None
+        assert b"waiting for standard input" in process.stderr.readline()
+        os.close(writer)
+        assert process.wait(timeout=30) == 0
+    os.close(silent)
+    assert server.heard[0].body["messages"][0]["content"] == "Hi"
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
+
+
+def test_an_image_goes_with_the_prompt(modelvine: Modelvine, node: Start, tmp_path: Path) -> None:
+    server = node(**{CHAT: streamed(delta("A cat"), DONE)})
+    (tmp_path / "cat.txt").write_bytes(PNG)
+    assert modelvine("chat", "tiny", "--attach", "cat.txt", "What is it?").out == "A cat\n"
+    url = f"data:image/png;base64,{b64encode(PNG).decode()}"
+    assert server.heard[0].body["messages"] == [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "What is it?"},
+                {"type": "image_url", "image_url": {"url": url}},
+            ],
+        }
+    ]
+
+
+@pytest.mark.parametrize("name", ["absent.png", ".", "pipe", "text.png", "huge.png", "nul\0.png"])
+def test_what_is_no_image_is_refused_before_anything_is_asked(
+    modelvine: Modelvine, node: Start, tmp_path: Path, name: str
+) -> None:
+    server = node(**{CHAT: streamed(delta("A cat"), DONE)})
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "text.png").write_text("no picture")
+    with (tmp_path / "huge.png").open("wb") as file:
+        file.write(PNG)
+        file.truncate(MAX_IMAGE_BYTES + 1)
+    ended = modelvine("chat", "tiny", "Hi", "--attach", name)
+    assert ended.code == 2
+    assert "Traceback" not in ended.err
+    assert not server.heard
+
+
+ON_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+WITHOUT_READLINE = "import sys; sys.modules['readline'] = None; from node.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+class Terminal:
+    """A command at a real pseudo-terminal that is its own, so that Ctrl-C is a key."""
+
+    def __init__(self, *words: str, node: str, home: Path, readline: bool = True) -> None:
         self._master, slave = pty.openpty()
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(home),
+            "TERM": "xterm",
             "MODELVINE_NODE": node,
             "PYTHONPATH": str(ROOT),
         }
+        command = ["-m", "node"] if readline else ["-c", WITHOUT_READLINE]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "node", *words],
+            [sys.executable, "-c", ON_TERMINAL, *command, *words],
             stdin=slave, stdout=slave, stderr=slave, cwd=home, env=environment, start_new_session=True,
         )  # fmt: skip
         os.close(slave)
@@ -132,13 +276,13 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def interrupt(self) -> None:
-        """Send what Ctrl-C sends, once the command waits: in the moment before, the interpreter would miss it."""
-        stat = Path(f"/proc/{self.process.pid}/stat")
+        """Press Ctrl-C, once the command waits: in the moment before, the interpreter would miss it."""
+        state = Path(f"/proc/{self.process.pid}/stat")
         end = time.monotonic() + 20.0
-        while stat.read_text().rpartition(")")[2].split()[0] != "S":
+        while state.read_text().rpartition(")")[2].split()[0] != "S":
             assert time.monotonic() < end
             time.sleep(0.005)
-        self.process.send_signal(signal.SIGINT)
+        self.type("\x03")
 
     def ended(self) -> int:
         return self.process.wait(timeout=20)
@@ -169,13 +313,108 @@ def test_a_conversation_at_a_terminal_remembers_its_turns(node: Start, tmp_path:
     assert said == ["one", "Aye\x1b[2J", "two"]
 
 
-def test_ctrl_c_at_the_prompt_ends_without_a_traceback(node: Start, tmp_path: Path) -> None:
+def test_keys_edit_the_line_and_bring_back_earlier_ones(node: Start, tmp_path: Path) -> None:
+    server = node(**{CHAT: streamed(delta("Aye"), DONE)})
+    left, up = "\x1b[D", "\x1b[A"
+    with Terminal("chat", "tiny", node=server.url, home=tmp_path) as terminal:
+        terminal.until("> ")
+        for line in (f"heo{left}ll\n", f"{up} again\n"):
+            terminal.type(line)
+            terminal.until("total ")
+            terminal.until("> ")
+        terminal.type("\x04")
+        assert terminal.ended() == 0
+    asked = [heard.body["messages"][-1]["content"] for heard in server.heard]
+    assert asked == ["hello", "hello again"]
+    # What was typed is written nowhere.
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_without_readline_lines_are_read_all_the_same(node: Start, tmp_path: Path) -> None:
+    server = node(**{CHAT: streamed(delta("Aye"), DONE)})
+    with Terminal("chat", "tiny", node=server.url, home=tmp_path, readline=False) as terminal:
+        terminal.until("> ")
+        terminal.type("one\n")
+        terminal.until("total ")
+        terminal.until("> ")
+        terminal.type("\x04")
+        assert terminal.ended() == 0
+    assert server.heard[0].body["messages"][-1]["content"] == "one"
+
+
+def test_ctrl_c_clears_the_line_and_twice_ends(node: Start, tmp_path: Path) -> None:
     server = node(**{CHAT: streamed(delta("Aye"), DONE)})
     with Terminal("chat", "tiny", node=server.url, home=tmp_path) as terminal:
+        terminal.until("> ")
+        terminal.type("nonsense")
+        terminal.until("nonsense")
+        terminal.interrupt()
+        terminal.until("Ctrl-C again")
+        terminal.until("> ")
+        terminal.type("sense\n")
+        terminal.until("total ")
+        terminal.until("> ")
+        terminal.interrupt()
+        terminal.until("Ctrl-C again")
         terminal.until("> ")
         terminal.interrupt()
         assert terminal.ended() == 130
         assert "Traceback" not in terminal.shown
+    (heard,) = server.heard
+    assert heard.body["messages"][-1]["content"] == "sense"
+
+
+def test_commands_of_a_conversation_change_what_is_asked(node: Start, tmp_path: Path) -> None:
+    server = node(**{CHAT: streamed(delta("Aye"), DONE)})
+    (tmp_path / "cat.png").write_bytes(PNG)
+    with Terminal("chat", "tiny", "--seed", "7", node=server.url, home=tmp_path) as terminal:
+        terminal.until("> ")
+        for line, shown in (
+            ("/help", "/save"),
+            ("/set temperature 0.5", "temperature = 0.5"),
+            ('/set stop ["x"]', 'stop = ["x"]'),
+            ("/set seed", "temperature"),
+            ("/system Be brief", "> "),
+            ("/attach cat.png", "1 attached"),
+            ("/attach nothing.png", "nothing.png is no file"),
+            ("/nonsense", "there is no command /nonsense"),
+            ("//one", "total "),
+            ("/save talk.json", "saved talk.json"),
+            ("/save cat.png", "cat.png cannot be written"),
+            ("/clear", "> "),
+            ("/system", "> "),
+            ("two", "total "),
+            ("/save talk2.json", "saved talk2.json"),
+            ("/save talk2.json", "saved talk2.json"),
+        ):
+            terminal.type(f"{line}\n")
+            terminal.until(shown)
+            terminal.until("> ")
+        terminal.type("/exit\n")
+        assert terminal.ended() == 0
+    assert (tmp_path / "cat.png").read_bytes() == PNG
+    one, two = (heard.body for heard in server.heard)
+    assert (one["temperature"], one["stop"], "seed" in one) == (0.5, ["x"], False)
+    assert one["messages"][0] == {"role": "system", "content": "Be brief"}
+    assert [part["type"] for part in one["messages"][1]["content"]] == ["text", "image_url"]
+    assert one["messages"][1]["content"][0]["text"] == "/one"
+    assert two["messages"] == [{"role": "user", "content": "two"}]
+    saved = json.loads((tmp_path / "talk.json").read_text())
+    answer = {"role": "assistant", "content": "Aye"}
+    assert saved["messages"] == [*one["messages"], answer]
+    assert (saved["model"], saved["temperature"]) == ("tiny", 0.5)
+    assert json.loads((tmp_path / "talk2.json").read_text())["messages"] == [
+        *two["messages"],
+        answer,
+    ]
+    assert stat.S_IMODE((tmp_path / "talk.json").stat().st_mode) == 0o600
+
+
+def test_what_turns_a_text_round_is_not_shown_at_a_terminal(node: Start, tmp_path: Path) -> None:
+    server = node(**{CHAT: streamed(delta("safe\u202etxt.exe\u2066"), DONE)})
+    with Terminal("chat", "tiny", "Hi", node=server.url, home=tmp_path) as terminal:
+        terminal.until("total ")
+    assert "safe\ufffdtxt.exe\ufffd" in terminal.shown
 
 
 def test_ctrl_c_in_an_answer_stops_it_and_goes_on(node: Start, tmp_path: Path) -> None:
