@@ -38,6 +38,7 @@ class Told(Generic[T]):
 
     __slots__ = (
         "_asked",
+        "_bytes",
         "_called",
         "_choice",
         "_echo",
@@ -46,7 +47,6 @@ class Told(Generic[T]):
         "_shown",
         "_spent",
         "_stops",
-        "_tokens",
         "ended",
     )
 
@@ -60,7 +60,7 @@ class Told(Generic[T]):
         self._shown = Shown(len(self._echo))
         self._reason: Reason | None = None
         self._spent: Usage | None = None
-        self._tokens = 0
+        self._bytes = 0
         self._called = False
         self.ended = False
 
@@ -68,7 +68,7 @@ class Told(Generic[T]):
         """Take in what one event says; raise what the reading of it does."""
         said = self._read(self._asked, data)
         self._spent = said.usage or self._spent
-        self._tokens += bool(said.text)
+        self._bytes += len(said.text.encode())
         shown = self._stops.take(said.text)
         events = self._delta(shown, said.tokens)
         if self._stops.hit:
@@ -87,7 +87,7 @@ class Told(Generic[T]):
             return []
         self.ended = True
         rest = [] if self._stops.hit else self._delta(self._stops.rest(), (), last=True)
-        estimate = Usage(read_by(self._asked, self._choice), self._tokens, estimated=True)
+        estimate = Usage(read_by(self._asked, self._choice), tokens_of(self._bytes), estimated=True)
         reason = "tool_calls" if self._called else reason
         return [*rest, End(reason, self._choice, self._stops.hit), self._spent or estimate]
 
@@ -125,14 +125,19 @@ def echo(asked: Asked, choice: int) -> str:
 
 def estimated(asked: Asked, choice: int, text: str) -> Usage:
     """Estimate what a choice took."""
-    return Usage(read_by(asked, choice), -(-len(text.encode()) // USUAL_BYTES), estimated=True)
+    return Usage(read_by(asked, choice), tokens_of(len(text.encode())), estimated=True)
+
+
+def tokens_of(size: int) -> int:
+    """Estimate how many tokens so many bytes of a text are."""
+    return -(-size // USUAL_BYTES)
 
 
 def read_by(asked: Asked, choice: int) -> int:
     """Estimate how many tokens of one choice were read: whoever counts them needs the model's tokenizer."""
     if asked.kind is not Kind.CHAT:
-        return -(-len(asked.prompts[choice // asked.n].encode()) // USUAL_BYTES)
-    return -(-len(orjson.dumps(asked.messages)) // USUAL_BYTES)
+        return tokens_of(len(asked.prompts[choice // asked.n].encode()))
+    return tokens_of(len(orjson.dumps(asked.messages)))
 
 
 def object_of(body: bytes) -> Mapping[str, object]:

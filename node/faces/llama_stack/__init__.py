@@ -156,7 +156,8 @@ class Voice(TextVoice):
     def _take(self, heard: Sequence[Heard], *, keep: bool = True) -> None:
         for event in heard:
             if isinstance(event, Usage):
-                self._usage = event
+                # There is no word for an estimate.
+                self._usage = None if event.estimated else event
                 continue
             if isinstance(event, Failure):
                 continue

@@ -165,5 +165,6 @@ def _written(model: str, heard: Iterable[Heard]) -> dict[str, str]:
             "prompt_tokens": usage.prompt,
             "completion_tokens": usage.completion,
             "total_tokens": usage.prompt + usage.completion,
+            **({"estimated": True} if usage.estimated else {}),
         }
     return {"text": hearing.text_of(heard), "generation_info": orjson.dumps(info).decode()}

@@ -9,7 +9,7 @@ import orjson
 from router.canonical import Asked
 from router.errors import WorkerFailed
 from router.rendering import Reason
-from router.saying import Said, read_by
+from router.saying import Said, read_by, tokens_of
 from router.usage import Usage
 
 COUNTABLE = 1_000_000
@@ -20,7 +20,7 @@ class Replies:
     """The replies for one choice, in their order.
 
     A reply may hold nothing, or end in the middle of a character. Why a text ended is never told: one that has as many tokens as
-    it might was cut off.
+    it might was cut off, by the backend's count, else by what was `counted_later`, else by an estimate.
     """
 
     def __init__(self, asked: Asked, choice: int, body: Mapping[str, object]) -> None:
@@ -32,7 +32,8 @@ class Replies:
         self._prompt = 0
         self._guess: int | None = None
         self._texts: list[str] = []
-        self._kept = self._pieces = 0
+        self._kept = self._bytes = 0
+        self.counted_later: Usage | None = None
 
     @property
     def counted(self) -> bool:
@@ -47,11 +48,12 @@ class Replies:
     def read(self, _: Asked, reply: Any | None) -> Said:
         """Read the next reply, `None` for the end of them."""
         if reply is None:
-            return Said(self._decoder.decode(b"", final=True), self._reason(), over=True)
+            rest = self._decoder.decode(b"", final=True)
+            return Said(rest, self._reason(), self.counted_later, over=True)
         self._tokens.heard(reply.tokens)
         self._prompt = max(self._prompt, reply.prompt_tokens)
         text = self._decoder.decode(reply.message)
-        self._pieces += bool(text)
+        self._bytes += len(reply.message)
         if text and not self.counted and self._kept <= COUNTABLE:
             self._texts.append(text)
             self._kept += len(text)
@@ -68,8 +70,10 @@ class Replies:
         return Usage(self._guess, self._tokens.count, estimated=True)
 
     def _reason(self) -> Reason:
-        # Who counts no tokens says about one with each piece.
-        return reason(self._limit, self._tokens.count or self._pieces)
+        if self._tokens.count:
+            return reason(self._limit, self._tokens.count)
+        later = self.counted_later
+        return reason(self._limit, later.completion if later else tokens_of(self._bytes))
 
 
 def reason(limit: object, written: int) -> Reason:

@@ -226,15 +226,24 @@ class _Stream:
         return written
 
     async def _next(self) -> bytes:
-        events = self._told.take(await self._replies.next())
-        spent, heard = _sum(events), self._heard
-        if self._told.ended and not heard.counted:
-            asked, errand = self._asking.asked, self._asking.errand
-            counted = await self._counting.spent(errand, asked, self._number, heard.text)
-            spent = counted or spent
+        reply, heard = await self._replies.next(), self._heard
+        if reply is None:
+            heard.counted_later = await self._count()
+        events = self._told.take(reply)
+        spent = _sum(events)
+        if self._told.ended and reply is not None:
+            # It ended here, at a stop string.
+            spent = await self._count() or spent
         self._spent += spent
         form = self._asking.form
         return b"".join(form.event(event) for event in events if not isinstance(event, Usage))
+
+    async def _count(self) -> Usage | None:
+        """Have the text counted, where nothing was told of its tokens."""
+        if self._heard.counted:
+            return None
+        asked, errand = self._asking.asked, self._asking.errand
+        return await self._counting.spent(errand, asked, self._number, self._heard.text)
 
 
 def _sum(events: Iterable[Event]) -> Usage:

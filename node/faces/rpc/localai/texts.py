@@ -161,7 +161,8 @@ def _reply(text: str, heard: list[Heard]) -> Any:
         if isinstance(event, Failure):
             raise Refused("INTERNAL", event.message)
     usage = hearing.usage_of(heard)
-    if usage is None:
+    if usage is None or usage.estimated:
+        # 0 is what backends say that do not count; there is no word for an estimate.
         return _REPLY(message=text.encode())
     return _REPLY(
         message=text.encode(), tokens=int32(usage.completion), prompt_tokens=int32(usage.prompt)

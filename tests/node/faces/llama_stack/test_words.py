@@ -4,8 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.faces.llama_stack import Voice
 from node.faces.llama_stack.words import body_of, dropped_of
 from router.errors import BadRequest
+from router.rendering import Delta, End
+from router.usage import Usage
 
 PNG = "data:image/png;base64,aa"
 HI = {"role": "user", "text": "hi"}
@@ -134,3 +137,15 @@ def test_whatever_is_asked_it_is_a_chat_or_refused(given_, messages, options, st
     header = ", ".join(dropped_of(asked))
     assert header.isascii()
     assert not header or header.isprintable()
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("estimated", [False, True])
+def test_usage_that_is_an_estimate_is_left_out(streams, estimated):
+    voice = Voice("x", "llama", streams=streams, max_event_bytes=100)
+    heard = [Delta("a"), End("stop"), Usage(3, 4, estimated=estimated)]
+    if streams:
+        said = voice.events(heard) + voice.closing()
+        assert (b"output_tokens" in said) is not estimated
+    else:
+        assert ("usage" in dict(voice.answer(heard))) is not estimated

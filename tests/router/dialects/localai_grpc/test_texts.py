@@ -530,3 +530,29 @@ async def test_one_without_a_model_is_not_ready_unless_it_is_told_to_load_one(
     # As the backends do that are written in Python.
     worker.fail(lacks=frozenset({"Status"}))
     assert await dialect.describe(plain)
+
+
+@STREAMS
+@KINDS
+@pytest.mark.parametrize("most", [None, 31, 29])
+async def test_what_nobody_counts_is_estimated_alike_in_streams_and_whole(
+    worker: LocalAIWorker, dialect: Dialect, kind: Kind, stream: bool, most: int | None
+) -> None:
+    worker.words = ("x" * 117, " ", "€")
+    worker.fail(usage="zeros", lacks=frozenset({"TokenizeString"}))
+    limit = {} if most is None else {"max_tokens": most}
+    _, body = await ask(dialect, worker, kind, stream=stream, **(limit or {"max_tokens": 1_000}))
+    _, reasons, spent = texts_of(body, stream=stream)
+    assert (spent["completion_tokens"], spent["estimated"]) == (31, True)
+    assert reasons == ["stop" if most is None else "length"]
+
+
+@STREAMS
+async def test_a_text_that_the_backend_counts_later_ends_by_that_count(
+    worker: LocalAIWorker, dialect: Dialect, stream: bool
+) -> None:
+    worker.words = ("x" * 40,)
+    worker.fail(usage="zeros")
+    for most, reason in ((10, "length"), (11, "stop")):
+        _, body = await ask(dialect, worker, Kind.COMPLETION, stream=stream, max_tokens=most)
+        assert texts_of(body, stream=stream)[1] == [reason]
