@@ -109,6 +109,11 @@ class RouterSettings(BaseModel):
         "public web, ports 80 and 443, at most 20 MiB in 20 s, following no redirect. Off, such requests are refused there: "
         "whoever may ask a model could else have this machine ask others. Workers of the OpenAI protocol fetch by themselves.",
     )
+    voice_files: str = Field(
+        "",
+        description="Directory of voice files for LocalAI backends: a `voice` may then be a path under it. Empty, a voice is a "
+        "name without separators, for backends open a path that exists, and whoever may ask could learn which files there are.",
+    )
     connections_per_worker: int = Field(
         1024,
         ge=1,

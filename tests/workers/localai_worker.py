@@ -61,6 +61,7 @@ class Faults:
     fails_from: int | None = None
     unloaded: tuple[str, str] = ("UNKNOWN", NOT_LOADED)
     unloaded_result: str = ""
+    texts_only: bool = False
     serial: bool = False
     stubborn: bool = False
     lacks: frozenset[str] = frozenset()
@@ -166,7 +167,8 @@ class LocalAIWorker:
     async def embedding(self, asked: Any, context: Any) -> Any:
         """Turn a text into three numbers."""
         await self._begin(asked, context)
-        size = float(len(asked.Embeddings) or len(asked.EmbeddingTokens))
+        tokens = 0 if self.faults.texts_only else len(asked.EmbeddingTokens)
+        size = float(len(asked.Embeddings) or tokens)
         return METHODS["Embedding"].told(embeddings=[size, 0.5, -1.0])
 
     async def rerank(self, asked: Any, context: Any) -> Any:

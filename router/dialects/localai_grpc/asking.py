@@ -26,7 +26,7 @@ class Asking:
 
     `model` is the name that callers know, `own_model` the backend's own. `ask` puts an RPC by its name, with the fields of its
     message, and returns what is told; it raises a `WorkerError`. `fetch` returns the image whose address stands in a field,
-    see `router.fetching`.
+    see `router.fetching`. `voices` is the directory of the operator's voice files, if there is one.
     """
 
     request: Request
@@ -34,6 +34,7 @@ class Asking:
     own_model: str
     ask: Callable[[str, Mapping[str, object]], Coroutine[Any, Any, Any]]
     fetch: Callable[[str, str], Coroutine[Any, Any, bytes]]
+    voices: str = ""
 
 
 def answer_of(

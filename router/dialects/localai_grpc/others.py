@@ -40,9 +40,10 @@ class Others:
 
     async def answer(self, request: Request, model: str, errand: Errand) -> Answer:
         """Return the whole answer; raise a `WorkerError`. However many calls it takes, all of them share the time."""
-        worker, seconds = errand.worker, self._backend.settings.total_timeout
-        ask = partial(self._ask, errand)
-        asking = Asking(request, model, worker.own_model, ask, self._fetching.image)
+        settings, own_model = self._backend.settings, errand.worker.own_model
+        seconds, ask = settings.total_timeout, partial(self._ask, errand)
+        fetch, voices = self._fetching.image, settings.voice_files
+        asking = Asking(request, model, own_model, ask, fetch, voices)
         try:
             async with asyncio.timeout(seconds):
                 return await SERVED[request.kind](asking)

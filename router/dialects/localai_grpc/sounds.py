@@ -1,6 +1,7 @@
 """How is a LocalAI backend asked to speak, to make a sound, and to write down what was said? Sounds are files to it."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from router.canonical import speech, transcription
 from router.canonical.speech import Format
@@ -19,7 +20,11 @@ async def speak(asking: Asking) -> Answer:
     """Have a text spoken."""
     asked = checked(speech.read, asking.request)
     refuse(NAME, asked, speech.SHAPING)
-    said = {"text": asked.text, "model": asking.own_model, "voice": asked.voice}
+    said = {
+        "text": asked.text,
+        "model": asking.own_model,
+        "voice": voice_of(asked.voice, asking.voices),
+    }
     if asked.language:
         said["language"] = asked.language
     missing = unheard(asked, speed=asked.speed)
@@ -62,6 +67,25 @@ async def write_down(asking: Asking) -> Answer:
     # A temperature of 0 is the usual one.
     missing = unheard(asked, prompt=asked.prompt, temperature=asked.temperature)
     return answer_of(body, content_type, unheard=missing)
+
+
+def voice_of(name: str, directory: str) -> str:
+    """Return a voice as a backend is told it: a name, or the path of a file under an operator's directory.
+
+    Raise `WorkerUnable` for any other path: backends open a file of that name where there is one, and what they say then differs.
+    """
+    named = name not in (".", "..") and not set(name) & set("/\\\0")
+    if directory and "\0" not in name:
+        root = Path(directory).resolve()
+        path = (root / name).resolve()
+        if root in path.parents and (not named or path.is_file()):
+            return str(path)
+    if not named:
+        words = "`voice` must be a name without separators"
+        raise WorkerUnable(
+            f"{words}, or a path under router.voice_files" if directory else words, param="voice"
+        )
+    return name
 
 
 def unit_of(end: int) -> float:

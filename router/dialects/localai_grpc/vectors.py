@@ -1,6 +1,7 @@
 """How is a LocalAI backend asked for numbers: embeddings, tokens, and the order of documents?"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import isclose
 
 from router.canonical import embedding, rerank, tokenize
 from router.canonical.embedding import Input
@@ -13,7 +14,7 @@ from router.dialects.localai_grpc.asking import (
     finite,
     unheard,
 )
-from router.errors import WorkerFailed, WorkerUnable
+from router.errors import WorkerError, WorkerFailed, WorkerUnable
 from router.rendering import embedding as vectors
 from router.rendering import rerank as ranking
 from router.rendering import tokenize as tokens
@@ -26,8 +27,12 @@ async def embed(asking: Asking) -> Answer:
     """Have texts turned into vectors, one after the other: a backend takes one at a time."""
     asked = checked(embedding.read, asking.request)
     found: list[list[float]] = []
+    heeded = False
     for given in asked.inputs:
         told = await asking.ask("Embedding", _said(given))
+        if not heeded and not isinstance(given, str):
+            await _check_heeded(asking, told.embeddings)
+            heeded = True
         vector = finite(told.embeddings)
         if not vector or len(vector) != len((found or [vector])[0]):
             raise WorkerFailed("the worker told vectors of several lengths, or none")
@@ -73,6 +78,20 @@ async def cut(asking: Asking) -> Answer:
     return answer_of(
         tokens.written(told.tokens), unheard=unheard(asked, add_special_tokens=special)
     )
+
+
+async def _check_heeded(asking: Asking, vector: Sequence[float]) -> None:
+    """Raise `WorkerUnable` where a vector of tokens is that of nothing: most backends read texts only, and say nothing of it."""
+    try:
+        nothing = (await asking.ask("Embedding", {})).embeddings
+    except WorkerError:
+        return  # it minds, so it read the tokens
+    if len(nothing) == len(vector) and all(map(_alike, nothing, vector)):
+        raise WorkerUnable("the worker reads texts, not the numbers of tokens", param="input")
+
+
+def _alike(one: float, other: float) -> bool:
+    return isclose(one, other, rel_tol=1e-3, abs_tol=1e-5)
 
 
 def _said(given: Input) -> Mapping[str, object]:

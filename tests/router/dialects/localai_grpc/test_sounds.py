@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from router.dialects import Dialect
-from router.dialects.localai_grpc.sounds import unit_of
+from router.dialects.localai_grpc.sounds import unit_of, voice_of
 from router.errors import (
     WorkerFailed,
     WorkerUnable,
@@ -26,6 +26,34 @@ class TestSounds:
         assert answer.headers == {DROPPED_HEADER: "speed"}
         await ask(dialect, worker, Kind.SPEECH, response_format="wav")
         assert not worker.asked.HasField("language")
+
+    @pytest.mark.parametrize(
+        "voice", ["/etc/passwd", "../x", "a/b", "..", ".", "C:\\x", "/etc/none", "a\0b"]
+    )
+    async def test_a_voice_that_may_be_a_path_is_refused_whether_or_not_there_is_a_file(
+        self, dialect: Dialect, worker: LocalAIWorker, voice: str
+    ) -> None:
+        with pytest.raises(WorkerUnable) as unable:
+            await ask(dialect, worker, Kind.SPEECH, voice=voice)
+        assert (unable.value.param, worker.received) == ("voice", [])
+
+    def test_a_voice_may_be_a_file_under_the_operators_directory(self, tmp_path: Path) -> None:
+        root, outside = tmp_path / "voices", tmp_path / "secret.wav"
+        (root / "de").mkdir(parents=True)
+        for made in (root / "de" / "anna.wav", root / "bob.wav", outside):
+            made.write_bytes(WAV)
+        (root / "link.wav").symlink_to(outside)
+        for name, told in (
+            ("de/anna.wav", str(root / "de" / "anna.wav")),
+            (str(root / "bob.wav"), str(root / "bob.wav")),
+            ("bob.wav", str(root / "bob.wav")),
+            ("alloy", "alloy"),
+        ):
+            assert voice_of(name, str(root)) == told
+        for name in ("../secret.wav", str(outside), "/etc/passwd", "de/../../secret.wav"):
+            with pytest.raises(WorkerUnable, match=r"router\.voice_files"):
+                voice_of(name, str(root))
+        assert voice_of("link.wav", str(root)) == "link.wav"
 
     async def test_a_sound_is_made(self, dialect: Dialect, worker: LocalAIWorker) -> None:
         fields = {"duration_seconds": 2.5, "prompt_influence": 0.5, "do_sample": False}

@@ -32,8 +32,18 @@ class TestEmbeddings:
 
     async def test_may_be_of_tokens(self, dialect: Dialect, worker: LocalAIWorker) -> None:
         _, said = await ask(dialect, worker, Kind.EMBEDDING, input=[5, 6, 7])
-        assert list(worker.asked.EmbeddingTokens) == [5, 6, 7]
+        assert list(worker.received[0].asked.EmbeddingTokens) == [5, 6, 7]
         assert said["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
+        assert said["data"][0]["embedding"][0] == 3
+
+    @pytest.mark.parametrize("given", [[5, 6, 7], [[5], [6]], ["a", [5]]])
+    async def test_of_tokens_are_refused_where_the_backend_reads_texts_only(
+        self, dialect: Dialect, worker: LocalAIWorker, given: object
+    ) -> None:
+        worker.fail(texts_only=True)
+        with pytest.raises(WorkerUnable) as unable:
+            await ask(dialect, worker, Kind.EMBEDDING, input=given)
+        assert unable.value.param == "input"
 
     async def test_have_the_length_that_was_asked_for_or_are_refused(
         self, dialect: Dialect, worker: LocalAIWorker
