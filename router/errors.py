@@ -12,6 +12,7 @@ RouterError
     ├── WorkerLoading       it said that it is still loading the model
     ├── WorkerAway          its node is well, but nobody who serves this model answers there
     ├── WorkerFailed        it answered with a failure of its own, or with nonsense
+    │   └── WorkerIncomplete it said that its text is not complete
     ├── WorkerStale         it no longer serves this model: our catalog is behind
     ├── Looped              the request came round to a node that it had passed
     ├── WorkerUnable        its protocol or model cannot take what is asked; another worker's may
@@ -138,6 +139,13 @@ class WorkerAway(WorkerError):
 
 class WorkerFailed(WorkerError):
     """The worker answered with a failure of its own, or with something that is no answer."""
+
+
+class WorkerIncomplete(WorkerFailed):
+    """The worker said that it could not write its text to the end: TGI's `incomplete_generation`."""
+
+    def __init__(self) -> None:
+        super().__init__("the worker's text is not complete")
 
 
 class WorkerStale(WorkerError):

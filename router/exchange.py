@@ -50,7 +50,7 @@ REFUSALS = frozenset({400, 413, 415, 422})
 """Statuses that find fault with the request itself: every worker would say the same."""
 
 _PASSED = ("accept", "traceparent", "tracestate", VIA)
-_SHOWN = ("content-disposition", "x-modelvine-dropped-params")
+_SHOWN = ("content-disposition", "x-modelvine-dropped-params", "x-modelvine-heard-params")
 _LONGEST_RETRY = 3600.0
 
 LOOP_DETECTED = 508

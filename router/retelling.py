@@ -9,12 +9,20 @@ from typing import Protocol
 
 from router import readiness
 from router.dialects import Answer, Route
-from router.errors import AnswerBroken, WorkerError, WorkerFailed, WorkerRejected
+from router.errors import (
+    AnswerBroken,
+    WorkerError,
+    WorkerFailed,
+    WorkerIncomplete,
+    WorkerRejected,
+)
 from router.exchange import MAX_REFUSAL_BYTES, REFUSALS, Exchange, busy, refusal
 from router.rendering import DONE, Event, Form, ToolCall
 from router.sse import SILENT_BYTES, EventTooLarge, Splitter
 
 NOT_ACCEPTABLE = 406
+INTERNAL_ERROR = 500
+_INCOMPLETE = b'"incomplete_generation"'
 
 
 class Telling(Protocol):
@@ -128,4 +136,6 @@ async def check(exchange: Exchange) -> None:
             raise busy(exchange)
         if (loading := readiness.said(body)) is not None:
             raise loading
+    if status == INTERNAL_ERROR and _INCOMPLETE in await exchange.at_most(MAX_REFUSAL_BYTES):
+        raise WorkerIncomplete
     raise await refusal(exchange)

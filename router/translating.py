@@ -12,7 +12,7 @@ from functools import lru_cache
 import orjson
 from yarl import URL
 
-from router.bodies import OURS, without
+from router.bodies import OURS, object_of, without
 from router.candidates import Candidate
 from router.canonical import Asked
 from router.connections import start_of
@@ -24,7 +24,7 @@ from router.glancing import glance
 from router.links import Links
 from router.passing import MAX_ANSWER_BYTES, Passing
 from router.passing import read as passing_on
-from router.rendering import DROPPED_HEADER, Event, Form
+from router.rendering import DROPPED_HEADER, HEARD_HEADER, Event, Form
 from router.requests import Kind, Request
 from router.retelling import begin, check
 from router.saying import Said, Told
@@ -56,7 +56,8 @@ class Words(Wording):
     `part` reads one event of a stream; `whole` reads the answer to a body in one piece, whose number and headers it gets.
     Both raise a `WorkerError` for a failure and for nonsense. `paths` are the protocol's own, by which the base is found in
     whatever was registered; any answer at the first of them means that the worker lives. `others` are the kinds of request
-    that are no texts. `passing` says what is passed on as it is, of callers who speak the protocol too.
+    that are no texts. `passing` says what is passed on as it is, of callers who speak the protocol too, and `beside` says
+    what such a caller's own words add to what is translated.
     """
 
     paths: tuple[str, ...]
@@ -64,6 +65,7 @@ class Words(Wording):
     whole: Callable[[Asked, int, bytes, Callable[[str], str]], list[Event]]
     others: Mapping[Kind, Once] = field(default_factory=dict)
     passing: Passing | None = None
+    beside: Callable[[Orders, Mapping[str, object]], Orders] | None = None
 
 
 class Translating:
@@ -91,6 +93,9 @@ class Translating:
                 yield answer
             return
         asked, orders = self._words.read(request, worker)
+        own = request.verbatim
+        if self._words.beside and own and own.protocol == worker.dialect:
+            orders = self._words.beside(orders, object_of(own.body))
         asking = _Asking(worker, request, asked, orders, form_of(request, name))
         async with AsyncExitStack() as open_:
             answer = await self._begun(asking, open_)
@@ -246,7 +251,8 @@ async def _all_of(exchange: Exchange) -> bytes:
 
 
 def _headers(orders: Orders) -> Mapping[str, str]:
-    return {DROPPED_HEADER: ", ".join(orders.dropped)} if orders.dropped else {}
+    named = {DROPPED_HEADER: orders.dropped, HEARD_HEADER: orders.heard}
+    return {header: ", ".join(names) for header, names in named.items() if names}
 
 
 def at_once(asked: Asked, form: Form, events: list[Event]) -> Answer:

@@ -25,7 +25,8 @@ class Orders:
     """What a worker is asked: one body or several, at a path or by the name of a call.
 
     `dropped` are the parameters that its protocol has no word for; `streamed` says that it shall stream. `unstreamed` is the
-    body that asks for the same in one piece, where a worker of this protocol may refuse to stream.
+    body that asks for the same in one piece, where a worker of this protocol may refuse to stream. `heard` are parameters for
+    which OpenAI's form has no word.
     """
 
     path: str
@@ -33,6 +34,7 @@ class Orders:
     dropped: tuple[str, ...] = ()
     streamed: bool = False
     unstreamed: Mapping[str, object] | None = None
+    heard: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from node.faces.voice import EVENT_STREAM, MAX_WHOLE_BYTES, Spoken, Voice
 from router import continuing
 from router.dialects import Answer
 from router.errors import AnswerBroken, RouterError, WorkerFailed
-from router.rendering import DROPPED_HEADER
+from router.rendering import DROPPED_HEADER, HEARD_HEADER
 from router.reports import HEADER, written
 from router.requests import Kind, Request
 from router.seams import Continued
@@ -241,6 +241,8 @@ def _headers(
         "x-modelvine-route": account.route,
         "x-modelvine-attempts": str(account.attempts),
     }
+    heard = headers.get(HEARD_HEADER, "") if account.to_peer else headers.pop(HEARD_HEADER, "")
+    dropped = tuple(name for name in dropped if name not in heard.split(", "))
     if dropped and not answer.verbatim:
         # What the worker has no word for comes after what the face has none for.
         headers[DROPPED_HEADER] = ", ".join(

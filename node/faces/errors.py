@@ -168,6 +168,7 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         router_errors.WorkerLoading: Row(503, 1017, _BROKEN, "model_loading"),
         router_errors.WorkerAway: Row(503, 1017, _BROKEN, "worker_away"),
         router_errors.WorkerFailed: Row(502, 1007, _BROKEN, "worker_failed"),
+        router_errors.WorkerIncomplete: Row(502, 1007, _BROKEN, "incomplete_generation"),
         router_errors.WorkerStale: Row(503, 1017, _BROKEN, "worker_stale"),
         # RFC 5842 7.2 has the status for it; no client of OpenAI's reads the code.
         router_errors.Looped: Row(508, 1017, _BROKEN, "loop"),

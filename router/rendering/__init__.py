@@ -3,6 +3,7 @@
 from router.rendering.text import (
     DONE,
     DROPPED_HEADER,
+    HEARD_HEADER,
     Delta,
     End,
     Event,
@@ -15,6 +16,7 @@ from router.rendering.text import (
 __all__ = [
     "DONE",
     "DROPPED_HEADER",
+    "HEARD_HEADER",
     "Delta",
     "End",
     "Event",

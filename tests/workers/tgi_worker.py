@@ -24,6 +24,12 @@ CHAT = {
 }  # fmt: skip
 
 
+COMPLETION = {
+    "frequency_penalty", "max_tokens", "model", "prompt", "repetition_penalty", "seed", "stop", "stream", "suffix", "temperature",
+    "top_p",
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Faults:
     """What is to go wrong. Delays are seconds, `…_after` counts events of a stream."""
@@ -127,7 +133,9 @@ class TgiWorker:
             return await self._stream(http, asked)
         await asyncio.sleep(faults.delay_first)
         said: object = self._text(asked)
-        if http.path.startswith("/v1"):
+        if http.path == "/v1/completions":
+            said = self._completion(asked)
+        elif http.path.startswith("/v1"):
             said = self._chat(asked)
         elif http.path == "/tokenize":
             said = _tokens(str(asked["inputs"]))
@@ -168,6 +176,14 @@ class TgiWorker:
         head = {"id": "", "created": 1, "model": "own/name", "system_fingerprint": "2"}
         return {**head, "choices": [choice], "usage": usage}
 
+    def _completion(self, asked: dict[str, object]) -> dict[str, object]:
+        words, reason = self._said(asked)
+        choice = {"index": 0, "text": "".join(words), "logprobs": None, "finish_reason": reason}
+        written = len(words)
+        usage = {"prompt_tokens": 5, "completion_tokens": written, "total_tokens": 5 + written}
+        head = {"id": "", "created": 1, "model": "own/name", "system_fingerprint": "2"}
+        return {**head, "choices": [choice], "usage": usage}
+
     async def _stream(self, http: web.Request, asked: dict[str, object]) -> web.StreamResponse:
         faults = self.faults
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -197,6 +213,12 @@ class TgiWorker:
         for index, text in enumerate(texts):
             last = index == len(texts) - 1
             special = text == "</s>"
+            if path == "/v1/completions":
+                ended = reason if last else ""
+                choice = {"index": 0, "text": "" if special else text, "finish_reason": ended}
+                head = {"id": "", "created": 1, "model": "own/name", "system_fingerprint": "2"}
+                said.append({**head, "choices": [choice]})
+                continue
             if chat:
                 delta = {"role": "assistant"} | ({} if special else {"content": text})
                 choice = {"index": 0, "delta": delta, "finish_reason": reason if last else None}
@@ -237,7 +259,8 @@ def _objection(path: str, asked: dict[str, object]) -> str:
     chat = path.startswith("/v1")
     said = asked if chat else asked.get("parameters", {})
     assert isinstance(said, dict)
-    unknown = set(said) - (CHAT if chat else PARAMETERS)
+    known = COMPLETION if path == "/v1/completions" else CHAT if chat else PARAMETERS
+    unknown = set(said) - known
     if unknown or (not chat and set(asked) - {"inputs", "parameters"}):
         return f"unknown field {', '.join(sorted(unknown))}"
     if path == "/tokenize":
@@ -312,7 +335,13 @@ async def running() -> AsyncIterator[TgiWorker]:
     app.router.add_get("/health", worker.health)
     app.router.add_get("/info", worker.info)
     app.router.add_get("/metrics", worker.metrics)
-    for path in ("/generate", "/generate_stream", "/tokenize", "/v1/chat/completions"):
+    for path in (
+        "/generate",
+        "/generate_stream",
+        "/tokenize",
+        "/v1/completions",
+        "/v1/chat/completions",
+    ):
         app.router.add_post(path, worker.handle)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()

@@ -125,8 +125,10 @@ class _Asking:
 
         async def ask() -> Spoken:
             given = await self.fields()
+            chats.check(given, kind)
             said = chats.fields_of(given, self.model)
-            request = request_of(self.context, self.http, kind, written(said))
+            own = chats.own_words(given) if kind is Kind.CHAT else None
+            request = request_of(self.context, self.http, kind, written(said), verbatim=own)
             limit, created = self.context.settings.router.max_event_bytes, int(time())
             forms = Forms(kind, said, self.http.id, created, chats.spelt(given))
             voice = chats.Completed(forms, max_event_bytes=limit)

@@ -13,13 +13,26 @@ from node.faces.tgi import refusing
 from node.faces.tgi.asked import grammar
 from node.faces.tgi.forms import Forms
 from node.faces.voice import JSON
+from router.bodies import written
+from router.canonical.values import flag, number, text, whole
 from router.errors import WorkerFailed
 from router.hearing import Failure
+from router.requests import Kind
 from router.sse import Event, EventTooLarge, Splitter, with_data
+from router.verbatim import TGI, Verbatim
 
 _NAMING = frozenset({"model", "models", "project"})
 _CHOICES = frozenset({"auto", "none", "required"})
 _DONE = b"[DONE]"
+
+_PENALTIES = ("frequency_penalty", "presence_penalty")
+_NUMBERS = ("repetition_penalty", "temperature", "top_p")
+_COUNTS: Mapping[str, int] = {"max_tokens": 2**31, "n": 2**31, "seed": 2**64, "top_logprobs": 2**31}
+_MOST = 2.0**31
+_LONGEST_TEXT = 1024 * 1024
+
+OWN = ("logit_bias", "presence_penalty", "tool_prompt")
+"""Fields of TGI's chats for which OpenAI's form has no word, or one in another sense."""
 
 
 def fields_of(given: Mapping[str, object], model: str) -> dict[str, object]:
@@ -41,11 +54,34 @@ def fields_of(given: Mapping[str, object], model: str) -> dict[str, object]:
     return {"model": model, **{k: v for k, v in said.items() if k not in dropped(given)}}
 
 
+def check(given: Mapping[str, object], kind: Kind) -> None:
+    """Raise `BadRequest` where a field of TGI's has a value of another type than its specification says."""
+    for name in _PENALTIES:
+        number(given, name, -2, 2)
+    for name in _NUMBERS:
+        number(given, name, 0, _MOST)
+    for name, most in _COUNTS.items():
+        whole(given, name, 0, most - 1)
+    flag(given, "stream")
+    text(given, "suffix", _LONGEST_TEXT)
+    text(given, "tool_prompt", _LONGEST_TEXT)
+    if kind is Kind.CHAT:
+        flag(given, "logprobs")
+
+
 def dropped(given: Mapping[str, object]) -> tuple[str, ...]:
     """Name what OpenAI's form has no word for: the text between a chat and its tools, and biases that name no tokens."""
     bias = isinstance(given.get("logit_bias"), list)
     unheard = {"tool_prompt": given.get("tool_prompt") is not None, "logit_bias": bias}
     return tuple(name for name, there in unheard.items() if there)
+
+
+def own_words(given: Mapping[str, object]) -> Verbatim | None:
+    """Return what only a worker of TGI's own understands as its caller means it, nothing where nothing is."""
+    heard = {name: given[name] for name in OWN if given.get(name) is not None}
+    if not isinstance(heard.get("logit_bias"), list):
+        heard.pop("logit_bias", None)
+    return Verbatim(TGI, "chat", written(heard)) if heard else None
 
 
 def spelt(given: Mapping[str, object]) -> bool:

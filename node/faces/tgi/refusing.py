@@ -29,6 +29,8 @@ _OF_TYPE = {"invalid_request_error": VALIDATION, "rate_limit_error": OVERLOADED}
 
 def refuse(refused: Refusal) -> Refusal:
     """Say an error before the first byte."""
+    if refused.body["error"]["code"] == INCOMPLETE.type:
+        return said(refused, INCOMPLETE)
     return said(refused, _of_status(refused.status))
 
 
@@ -40,7 +42,7 @@ def said(refused: Refusal, form: Form) -> Refusal:
 def event(failure: Failure) -> bytes:
     """Say as the last event of a stream why it broke off."""
     form = _OF_TYPE.get(failure.type, GENERATION)
-    if failure.code == "answer_broken":
+    if failure.code in ("answer_broken", INCOMPLETE.type):
         form = INCOMPLETE
     return b"data:" + orjson.dumps(_body(form, failure.message)) + b"\n\n"
 

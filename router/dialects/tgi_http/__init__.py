@@ -46,7 +46,7 @@ ENDPOINTS: Mapping[str, str] = {
     "POST /generate": "completions, one request for each choice",
     "POST /generate_stream": "completions in a stream",
     "POST /v1/chat/completions": "chats; in a stream too, but with tools in one piece that is then streamed",
-    "POST /v1/completions": "not used: it tells no special tokens",
+    "POST /v1/completions": "completions with a `suffix`; others not: it tells no special tokens",
     "POST /tokenize": "tokens; not asked for what TGI does not tell of its own: that is estimated",
     "GET /health": "asked when the worker is silent; 503 means that its model is down",
     "GET /info": "`max_concurrent_requests` bounds what it is given at one time, `max_total_tokens` is its context",
@@ -60,12 +60,13 @@ WORDS = Words(
     orders=words.orders,
     tools=True,
     schemas=True,
-    shaping=frozenset({words.REGEX}),
-    paths=(words.CHAT, "v1/completions", words.STREAM, words.WHOLE, tokens.PATH, "v1"),
+    shaping=frozenset({words.REGEX, words.SUFFIX}),
+    paths=(words.CHAT, words.INFILL, words.STREAM, words.WHOLE, tokens.PATH, "v1"),
     part=telling.part,
     whole=telling.whole,
     others={Kind.TOKENIZE: Once(tokens.asked, tokens.told)},
     passing=verbatim.PASSING,
+    beside=words.beside,
 )
 
 

@@ -9,7 +9,13 @@ import orjson
 
 from router import logprobs
 from router.canonical import Asked
-from router.errors import WorkerBusy, WorkerError, WorkerFailed, WorkerRejected
+from router.errors import (
+    WorkerBusy,
+    WorkerError,
+    WorkerFailed,
+    WorkerIncomplete,
+    WorkerRejected,
+)
 from router.logprobs import MAX_LIKELIEST, Token
 from router.rendering import Event, Reason, ToolCall
 from router.requests import Kind
@@ -27,10 +33,12 @@ def part(asked: Asked, data: bytes) -> Said:
     said = object_of(data)
     if "error" in said:
         raise failure(said)
-    if asked.kind is Kind.CHAT:
+    if "choices" in said:
         text, reason, likely = _of_chunk(said)
         # It may still tell its usage.
         return Said(text, reason, told(said), tokens=_likely(asked, likely))
+    if asked.kind is Kind.CHAT:
+        raise WorkerFailed("an event of the worker's stream has no choice")
     text, reason = of_token(said)
     spent = of_details(said.get("details"), "", lambda: read_by(asked, 0)) or told(said)
     tokens = _tokens(asked, [said.get("token")], [said.get("top_tokens")])
@@ -45,6 +53,9 @@ def whole(asked: Asked, choice: int, body: bytes, header: Callable[[str], str]) 
     if asked.kind is Kind.CHAT:
         return in_one_piece(asked, choice, _chat(asked, choice, said))
     match said:
+        case {"choices": [{"text": str(text), **ending}, *_]}:
+            ended = _reason(ending.get("finish_reason"))
+            return in_one_piece(asked, choice, Said(text, ended, told(said)))
         case {"generated_text": str(text)}:
             details = said.get("details")
             rest = details if isinstance(details, dict) else {}
@@ -63,11 +74,13 @@ def failure(said: Mapping[str, object]) -> WorkerError:
             return WorkerBusy("the worker is full")
         case "validation" | "tool_error" | "template_error":
             return WorkerRejected(400, orjson.dumps({"error": str(said.get("error"))}))
+        case "incomplete_generation":
+            return WorkerIncomplete()
         case kind:
             return WorkerFailed(f"the worker failed: {kind if kind in _KNOWN else 'no reason'}")
 
 
-_KNOWN = ("generation", "incomplete_generation", "healthcheck", "unhealthy")
+_KNOWN = ("generation", "healthcheck", "unhealthy")
 
 
 def _reason(said: object) -> Reason:
@@ -118,6 +131,10 @@ def _of_chunk(said: Mapping[str, object]) -> tuple[str, Reason | None, object]:
             text, reason = delta.get("content"), rest.get("finish_reason")
             ended = _reason(reason) if reason else None
             return (text if isinstance(text, str) else ""), ended, rest.get("logprobs")
+        case [{"text": str(text), **rest}, *_]:
+            # Until its end the reason is an empty text.
+            reason = rest.get("finish_reason")
+            return text, _reason(reason) if reason else None, None
         case []:
             return "", None, None
     raise WorkerFailed("an event of the worker's stream has no choice")

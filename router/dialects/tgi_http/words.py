@@ -1,6 +1,7 @@
 """How is a request said in TGI's words? What it has no word for is dropped and named, or refused where that would be a lie."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from router import canonical
 from router.canonical import Asked, Sampling
@@ -20,7 +21,14 @@ MAX_TGI_STOPS = 4
 """Stop strings that TGI takes; the others are found here."""
 
 CHAT, WHOLE, STREAM = "v1/chat/completions", "generate", "generate_stream"
+INFILL = "v1/completions"
 """The paths that are asked."""
+
+SUFFIX = "suffix"
+"""What comes after a completion: only TGI's `/v1/completions` knows it."""
+
+OWN = ("logit_bias", "presence_penalty", "tool_prompt")
+"""What TGI's chats know in another sense than OpenAI's, or alone: heard from callers of TGI's own."""
 
 MAX_LIKELIEST = 5
 """Tokens that TGI tells for one place in a text, as it is set up by default."""
@@ -45,6 +53,8 @@ def orders(asked: Asked, _: Worker) -> Orders:
         raise WorkerUnable("TGI streams one choice for each request", param=many)
     chat = asked.kind is Kind.CHAT
     sampling, unheard = _sampling(asked.sampling, chat=chat)
+    if asked.others.get(SUFFIX) is not None:
+        return _infills(asked, sampling, unheard)
     bodies = _chats(asked, sampling) if chat else _natives(asked, sampling)
     tools = bool(asked.tools) and asked.tool_choice != "none"
     streamed = asked.stream and not tools
@@ -52,6 +62,39 @@ def orders(asked: Asked, _: Worker) -> Orders:
     heard = _heard(asked)
     lost = [name for name in canonical.dropped(asked) if name not in heard]
     return Orders(path, bodies, (*unheard, *lost), streamed)
+
+
+def beside(orders: Orders, own: Mapping[str, object]) -> Orders:
+    """Say a chat with what its caller says in TGI's own words."""
+    if orders.path != CHAT:
+        return orders
+    heard = {name: own[name] for name in OWN if name in own}
+    bodies = tuple({**body, **heard} for body in orders.bodies)
+    lost = tuple(name for name in orders.dropped if name not in heard)
+    return replace(orders, bodies=bodies, dropped=lost, heard=tuple(heard))
+
+
+def _infills(asked: Asked, sampling: Mapping[str, object], unheard: tuple[str, ...]) -> Orders:
+    """Say a completion between a prompt and what comes after it."""
+    suffix = asked.others[SUFFIX]
+    if not isinstance(suffix, str):
+        raise refused(f"`{SUFFIX}` must be a text", SUFFIX)
+    if _grammar(asked) is not None:
+        raise WorkerUnable("TGI holds to no form before a suffix", param=SUFFIX)
+    renamed = {"max_new_tokens": "max_tokens"}
+    said = {renamed.get(name, name): value for name, value in sampling.items()}
+    lost = [name for name in ("top_k", "typical_p") if said.pop(name, None) is not None]
+    said |= {"model": "tgi", "stream": asked.stream, SUFFIX: suffix}
+    if not said.pop("do_sample"):
+        said["temperature"] = 0.0
+    if asked.stop:
+        said["stop"] = list(asked.stop[:MAX_TGI_STOPS])
+    bodies = tuple(
+        {**said, "prompt": [asked.prompts[choice // asked.n]], **_seeded(asked, choice)}
+        for choice in range(asked.choices)
+    )
+    lost += [name for name in canonical.dropped(asked) if name != SUFFIX]
+    return Orders(INFILL, bodies, (*unheard, *lost), asked.stream)
 
 
 def _heard(asked: Asked) -> set[str]:

@@ -376,7 +376,11 @@ async def test_nothing_is_told_of_tokens_that_nobody_asked_for(
 @pytest.mark.parametrize(
     ("kind", "fields", "param"),
     [
-        (Kind.COMPLETION, {"suffix": "the end"}, "suffix"),
+        (
+            Kind.COMPLETION,
+            {"suffix": "the end", "response_format": {"type": "json_object"}},
+            "suffix",
+        ),
         (Kind.COMPLETION, {"stream": True, "n": 2}, "n"),
         (Kind.COMPLETION, {"stream": True, "prompt": ["a", "b"]}, "prompt"),
         (Kind.CHAT, {"stream": True, "n": 2}, "n"),

@@ -19,6 +19,8 @@ STREAMED = "".join(WORDS[1:])  # what the stub of OpenAI's leaves to its role ch
 ASKED = {"inputs": "Once upon", "parameters": {"max_new_tokens": 20, "details": True}}
 CHAT = {"model": "tgi", "messages": [{"role": "user", "content": "hi"}], "logit_bias": None}
 BASE = "/tgi/p/tiny"
+FAILED = b'{"error":"Request failed during generation: oh","error_type":"generation"}'
+HALF = b'{"error":"Incomplete generation","error_type":"incomplete_generation"}'
 VALIDATION = "Input validation error"
 
 
@@ -236,12 +238,22 @@ class TestFailures:
             ({"die_before_headers": True}, 424, "generation"),
             ({"status": 422}, 422, "validation"),
             ({"status": 429}, 429, "overloaded"),
+            ({"status": 424, "refusal": FAILED}, 424, "generation"),
+            ({"status": 500, "refusal": HALF}, 500, "incomplete_generation"),
+            (
+                {"error_after": 0, "error_type": "incomplete_generation"},
+                500,
+                "incomplete_generation",
+            ),
+            ({"status": 500}, 424, "generation"),
         ],
     )
-    @pytest.mark.parametrize("path", ["/generate", "/generate_stream"])
+    @pytest.mark.parametrize("path", ["/generate", "/generate_stream", "/v1/chat/completions"])
     async def test_failures_of_a_worker_of_tgis_own(self, over_tgi, tgi, fault, status, kind, path):
         tgi.fail(**fault)
-        found, said = await told(over_tgi.post(BASE + path, json=ASKED))
+        chat = CHAT | {"stream": "error_after" in fault}
+        asked = chat if path.startswith("/v1") else ASKED
+        found, said = await told(over_tgi.post(BASE + path, json=asked))
         assert (found, said["error_type"]) == (status, kind)
 
     async def test_who_leaves_is_left_by_the_worker(self, over_tgi, tgi):
@@ -353,6 +365,59 @@ class TestV1:
         asked = CHAT | {"tool_prompt": "Use:"}
         async with http.post(f"{BASE}/v1/chat/completions", json=asked) as response:
             assert response.headers["x-modelvine-dropped-params"] == "tool_prompt"
+
+    @pytest.mark.parametrize("streams", [False, True])
+    async def test_a_worker_of_tgis_own_hears_what_openai_has_no_word_for(
+        self, over_tgi, tgi, streams
+    ):
+        own = {"tool_prompt": "Use:", "presence_penalty": 0.5, "logit_bias": [0.5]}
+        asked = CHAT | own | {"stream": streams}
+        async with over_tgi.post(f"{BASE}/v1/chat/completions", json=asked) as response:
+            assert (response.status, SAID in await response.text()) == (200, not streams)
+            assert "x-modelvine-dropped-params" not in response.headers
+            assert "x-modelvine-heard-params" not in response.headers
+        assert {name: tgi.asked[name] for name in own} == own
+
+    async def test_clients_of_openai_mean_something_else_by_it(self, over_tgi, tgi):
+        asked = CHAT | {"model": "tiny", "presence_penalty": 0.5}
+        async with over_tgi.post("/v1/chat/completions", json=asked) as response:
+            assert response.headers["x-modelvine-dropped-params"] == "presence_penalty"
+        assert "presence_penalty" not in tgi.asked
+
+    @pytest.mark.parametrize("base", [f"{BASE}/v1", "/v1"])
+    async def test_a_text_before_a_suffix(self, over_tgi, tgi, base):
+        asked = {"model": "tiny", "prompt": "Once", "suffix": "end.", "max_tokens": 5}
+        status, said = await told(over_tgi.post(f"{base}/completions", json=asked))
+        choice = said["choices"][0]
+        assert (status, choice["text"], choice["finish_reason"]) == (200, SAID, "stop")
+        assert tgi.received[-1].path == "/v1/completions"
+        assert tgi.asked == asked | {"model": "tgi", "prompt": ["Once"], "stream": False}
+        call = over_tgi.post(f"{base}/completions", json=asked | {"stream": True})
+        async with call as response:
+            text = await response.text()
+        assert text.endswith("data: [DONE]\n\n")
+        pieces = events(text.removesuffix("data: [DONE]\n\n"))
+        assert "".join(c["text"] for piece in pieces for c in piece["choices"]) == SAID
+
+    @pytest.mark.parametrize(
+        ("path", "wrong"),
+        [
+            ("chat/completions", {"temperature": "hot"}),
+            ("chat/completions", {"tool_prompt": 5}),
+            ("chat/completions", {"presence_penalty": 3}),
+            ("chat/completions", {"logprobs": 1}),
+            ("chat/completions", {"stream": "yes"}),
+            ("completions", {"suffix": ["a"]}),
+            ("completions", {"seed": -1}),
+            ("completions", {"repetition_penalty": True}),
+        ],
+    )
+    async def test_a_value_of_another_type_is_refused(self, http, worker, path, wrong):
+        asked = CHAT | {"prompt": "a"} | wrong
+        status, said = await told(http.post(f"{BASE}/v1/{path}", json=asked))
+        assert (status, said["error_type"]) == (422, "validation")
+        assert f"`{next(iter(wrong))}`" in said["error"]
+        assert worker.received == []
 
     async def test_a_completion(self, over_tgi):
         asked = {"prompt": "Once", "model": "tgi"}
