@@ -12,7 +12,7 @@ LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashe
 
 TORCH := 2.13.0
 
-.PHONY: help demo test swarm clients images check fmt docs bench soak install lock clean
+.PHONY: help demo test swarm clients images pythons check fmt docs bench soak install lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/clients-new ## clients as
 
 images: $(MADE)/dev $(MADE)/images ## pictures are made and edited through the mesh, by diffusers with tiny random weights
 	@$(BIN)/python -m pytest -m images tests/swarm/test_images.py $(ARGS)
+
+pythons: $(MADE)/venv ## the built wheel on every Python that is promised and is here: two nodes, a worker, a streamed chat
+	@$(BIN)/python scripts/pythons.py $(VENV)/pythons
 
 check: $(MADE)/dev ## format, lint, types, walls between packages, dependencies, spelling, compose file
 	@sh scripts/check.sh $(BIN)

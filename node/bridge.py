@@ -149,7 +149,7 @@ class Bridge:
             return await rpc.open_face(plan.dialect, context, plan.place, closing)
         face = import_module(f"node.faces.{HTTP[plan.dialect]}")
         routes = face.bridging_routes if plan.dialect == "tgi" else face.asking_routes
-        [listener] = map(closing.enter_context, bind(plan.place))
+        [listener] = map(closing.enter_context, bind(plan.place, "--listen"))
         listed = self._listed() if plan.dialect in _LISTING else []
         app = application([*routes(context), *listed], Access(token="").admit)
         limits, crowd = self._settings.web, context.metrics.crowd

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from node import secret_files
 from node.errors import CommandFailed
 
 LOCK_FILE = "node.lock"
@@ -21,7 +22,9 @@ def only_node_in(data_dir: Path) -> Iterator[None]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
-        raise CommandFailed(f"{path} cannot be written: {error.strerror}") from error
+        raise CommandFailed(
+            f"{secret_files.unwritable(path, error)}; another is named with --data-dir DIR"
+        ) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

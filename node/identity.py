@@ -29,7 +29,7 @@ def load_or_create(data_dir: Path) -> Identity:
 def load(data_dir: Path) -> Identity:
     """Return the identity kept in `data_dir`; raise `FileNotFoundError` or `SecretRefused`."""
     path = data_dir / IDENTITY_KEY
-    text = secret_files.read(path).strip()
+    text = secret_files.read(path, lenient=True).strip()
     try:
         seed = bytes.fromhex(text)
     except ValueError:

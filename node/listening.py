@@ -9,7 +9,7 @@ from ssl import SSLContext
 from node import web
 from node.addresses import HostPort
 from node.faces.peers import Known
-from registry.errors import InvalidSignature
+from registry.errors import InvalidSignature, cannot_listen
 from registry.records import PeerId
 from router.certificate import peer_of_certificate, trust
 
@@ -23,8 +23,8 @@ _CLOSE_WITHIN = 1.0
 _BACKLOG = 1024
 
 
-def bind(address: HostPort, *, count: int = 1) -> list[socket.socket]:
-    """Return sockets that listen at one address, each for one process; raise `OSError` with a sentence.
+def bind(address: HostPort, setting: str, *, count: int = 1) -> list[socket.socket]:
+    """Return sockets that listen at one address, each for one process; raise `OSError` with a sentence about `setting`.
 
     The kernel spreads connections over them. Nobody else may listen there, though the sockets let each other do so.
     """
@@ -36,7 +36,7 @@ def bind(address: HostPort, *, count: int = 1) -> list[socket.socket]:
         first.close()
         return [_bound(place, shared=True) for _ in range(count)]
     except OSError as error:
-        raise OSError(f"cannot listen on {address}: {error.strerror}") from error
+        raise OSError(cannot_listen(str(address), setting, error)) from error
 
 
 def _bound(address: HostPort, *, shared: bool) -> socket.socket:

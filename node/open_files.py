@@ -37,7 +37,7 @@ def fitted(settings: Settings, limit: int) -> Settings:
         return settings
     wanted = "connections" in settings.web.model_fields_set
     log.log(
-        logging.WARNING if wanted or most < _PLENTY else logging.INFO,
+        logging.WARNING if wanted or most < _PLENTY else logging.DEBUG,
         "%d open files are allowed, which is enough for %d connections to each listener, not %d (web.connections); "
         "raise the limit (LimitNOFILE, ulimit -n)",
         limit,

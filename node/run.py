@@ -37,7 +37,7 @@ from node.signals import Signals
 from node.surfaces import surfaces, told, warned
 from node.tasks import supervise
 from node.whole import Whole
-from registry.errors import RegistryError
+from registry.errors import RegistryError, StoreUnavailable
 from registry.records import Reach, Standing
 from registry.service import Registry
 from registry.signing import Identity
@@ -65,7 +65,10 @@ def run(
     try:
         uvloop.run(_live(Given(settings, identity, swarm_key, data_dir), ready))
     except (RegistryError, OSError, ValueError) as error:
-        log.error("cannot start: %s", error)  # noqa: TRY400  (a sentence for the operator, not a traceback)
+        advice = ""
+        if isinstance(error, StoreUnavailable):
+            advice = "; see that the store works, or name another with node.store (--store)"
+        log.error("cannot start: %s%s", error, advice)  # noqa: TRY400  (a sentence for the operator, not a traceback)
         return 1
     log.info("stopped")
     return 0
@@ -76,13 +79,16 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
     settings = given.settings
     async with AsyncExitStack() as closing:
         count = settings.node.workers
-        https = [*map(closing.enter_context, bind(host_port(settings.node.http), count=count))]
-        links = [*map(closing.enter_context, bind(_link_address(settings), count=count))]
+        http = bind(host_port(settings.node.http), "node.http (--http)", count=count)
+        https = [*map(closing.enter_context, http)]
+        named = "node.link (--link)" if settings.node.link else "mesh.listen (--listen)"
+        link = bind(_link_address(settings), named, count=count)
+        links = [*map(closing.enter_context, link)]
         listening = Listening(http=str(place_of(https[0])), link=str(place_of(links[0])))
         parts = await assemble(given, listening, closing)
         registry = parts.registry
         context = _context(given, parts, listening)
-        link = await _open_link(context, given.identity, links[0], closing)
+        others = await _open_link(context, given.identity, links[0], closing)
         # Before anything is dialled: a configured address may have been removed.
         await parts.bootstrap.restore()
         own = within_reach(place_of(links[0]))
@@ -100,7 +106,7 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         public = await serve(public_app(context), https[0], closing, settings.web, crowd)
         posts = [*map(Post, https[1:], links[1:])]
         rpcs = await rpc.open_faces(context, closing)
-        helpers = _helpers(given, parts, context, posts, (public, link))
+        helpers = _helpers(given, parts, context, posts, (public, others))
         async with asyncio.TaskGroup() as group:
             work = [
                 group.create_task(supervise(name, run))

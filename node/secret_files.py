@@ -24,7 +24,15 @@ def make_private_directory(path: Path) -> None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise SecretRefused(f"the directory {path} cannot be made: {error.strerror}") from error
+        why = "a file is in its place" if isinstance(error, FileExistsError) else error.strerror
+        raise SecretRefused(
+            f"the directory {path} cannot be made: {why}. Name another with --data-dir DIR"
+        ) from error
+
+
+def unwritable(path: Path, error: OSError) -> str:
+    """Say that a file cannot be written, and what it would take."""
+    return f"{path} cannot be written: {error.strerror}; {path.parent} must be a directory in which this user may write"
 
 
 def write_new(path: Path, text: str) -> None:
@@ -43,13 +51,16 @@ def write_new(path: Path, text: str) -> None:
     except FileExistsError:
         raise
     except OSError as error:
-        raise SecretRefused(f"{path} cannot be written: {error.strerror}") from error
+        raise SecretRefused(unwritable(path, error)) from error
     finally:
         draft.unlink(missing_ok=True)
 
 
-def read(path: Path) -> str:
-    """Read a secret; raise `FileNotFoundError`, or `SecretRefused` when others could have read or replaced it."""
+def read(path: Path, *, lenient: bool = False) -> str:
+    """Read a secret; raise `FileNotFoundError`, or `SecretRefused` when others could have read or replaced it.
+
+    What is no text is refused as well, or left to a `lenient` caller, who can say what it should be.
+    """
     try:
         # Without O_NONBLOCK a pipe put in the file's place would hold us up for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -71,15 +82,15 @@ def read(path: Path) -> str:
             f"{path} is larger than {MAX_SECRET_BYTES} bytes: it is no secret of ours"
         )
     try:
-        return content.decode("ascii")
+        return content.decode("ascii", errors="replace" if lenient else "strict")
     except UnicodeDecodeError as error:
         raise SecretRefused(f"{path} holds something else than text") from error
 
 
 def read_control_token(path: Path) -> str:
     """Return the control token; raise `FileNotFoundError` or `SecretRefused`."""
-    token = read(path).strip()
-    if len(token) < TOKEN_BYTES or not token.isprintable() or " " in token:
+    token = read(path, lenient=True).strip()
+    if len(token) < TOKEN_BYTES or not (token.isascii() and token.isprintable()) or " " in token:
         raise SecretRefused(f"{path} holds no whole token: remove it to get a new one")
     return token
 
@@ -90,7 +101,7 @@ def read_swarm_key(path: Path) -> str:
     The file holds just those, or the three lines `/key/swarm/psk/1.0.0/`, `/base16/` and the key.
     """
     try:
-        lines = tuple(read(path).split())
+        lines = tuple(read(path, lenient=True).split())
     except FileNotFoundError:
         raise SecretRefused(
             f"there is no swarm key {path}: make one with `modelvine key swarm`"
@@ -103,7 +114,8 @@ def read_swarm_key(path: Path) -> str:
         or not set(key) <= set("0123456789abcdef")
     ):
         raise SecretRefused(
-            f"{path} is no swarm key: it should hold {SWARM_KEY_CHARACTERS} hexadecimal characters"
+            f"{path} is no swarm key: it should hold {SWARM_KEY_CHARACTERS} hexadecimal characters. "
+            "Copy it from another node of the swarm, or make a new one with `modelvine key swarm FILE`"
         )
     return key
 

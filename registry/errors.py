@@ -11,6 +11,9 @@ RegistryError
     └── PeerUnreachable   one peer could not be asked
 """
 
+import errno
+import os
+
 
 class RegistryError(Exception):
     """The root of this package's errors."""
@@ -46,3 +49,18 @@ class MeshDown(MeshError):
 
 class PeerUnreachable(MeshError):
     """A peer could not be reached, or did not answer in time."""
+
+
+def cannot_listen(place: str, setting: str, error: OSError) -> str:
+    """Say why nobody can listen at a place, and what to do; `setting` is what names it, as operators write it."""
+    match error.errno:
+        case errno.EADDRINUSE:
+            advice = f"another program does, perhaps another node: stop it, or name a free port with {setting}"
+        case errno.EADDRNOTAVAIL:
+            advice = f"this machine has no such address: name one of its own with {setting}"
+        case errno.EACCES:
+            advice = f"this user may not: name a port from 1024 with {setting}"
+        case _:
+            advice = f"see {setting}"
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return f"cannot listen on {place}: {why}; {advice}"

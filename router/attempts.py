@@ -52,5 +52,5 @@ def attempts(
         if not again or not afford(candidate, last):
             break
     if telling is not None:
-        telling.attempts = last.attempts
+        telling.attempts, telling.deaths = last.attempts, last.deaths
         raise telling

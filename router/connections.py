@@ -1,9 +1,9 @@
 """How are HTTP connections to workers and peers opened, kept and cut?
 
-A connection that closes under a request that had waited in the pool is opened anew once: the worker had let go of it
-while it lay idle, and has seen nothing of the request. A request that is given up cuts its connection at once, so that
-whoever works on it notices. Each address is looked at when it is connected to, whatever its name led to before; no redirect
-is followed.
+A connection that was closed while it lay in the pool is passed over before anything is written to it. What was written is never
+written again, since whoever read it may have died of it, but for what merely asks (RFC 9110 9.2.2). A request that is given up
+cuts its connection at once, so that whoever works on it notices. Each address is looked at when it is connected to, whatever its
+name led to before; no redirect is followed.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from router.settings import RouterSettings
 
 _IDLE_SECONDS = 15.0
 _PLACES = 4096
+_REPEATABLE = b"GET "
 
 Dial = Callable[[Callable[[], Connection]], Awaitable[Connection]]
 """Opens a connection whose protocol the given function makes; raises `OSError`."""
@@ -60,7 +61,7 @@ class Place:
             try:
                 return await connection.ask(head, body)
             except HungUp as error:
-                if not error.untouched:
+                if not (error.untouched and head.startswith(_REPEATABLE)):
                     raise
         return await (await self._opened()).ask(head, body)
 

@@ -14,7 +14,15 @@ from router.candidates import Candidate, Reason
 from router.choosing import Choosing, Explained
 from router.described import Described
 from router.dialects import Answer, Dialect
-from router.errors import NobodyServes, RouterError, WorkerBusy, WorkerError, WorkerFailed
+from router.errors import (
+    NobodyServes,
+    PoisonousRequest,
+    RouterError,
+    WorkerBusy,
+    WorkerDied,
+    WorkerError,
+    WorkerFailed,
+)
 from router.health import Condition
 from router.hedging import Hedging
 from router.holding import Holding
@@ -35,6 +43,9 @@ from router.workers import Worker, Workers
 log = logging.getLogger("modelvine.router")
 
 _GONE = frozenset({Presence.LOST, Presence.LEFT})
+
+MOST_DEATHS = 2
+"""Workers that may die of one request: of one, the request need not be the reason."""
 
 
 class Router:
@@ -193,7 +204,7 @@ class Router:
         return self._in_turn(request) if request.fallbacks else self._by_name(request, 0)
 
     async def _in_turn(self, request: Request) -> tuple[Attempt, Routed]:
-        names, tried = in_turn(request), 0
+        names, tried, deaths = in_turn(request), 0, request.deaths
         asked = next(names)
         while True:
             try:
@@ -202,27 +213,36 @@ class Router:
                 failed = error
             # Of an error that left without an attempt nothing was tried.
             tried = failed.attempts = failed.attempts or tried
-            asked = names.send(failed)
+            deaths = failed.deaths = failed.deaths or deaths
+            asked = replace(names.send(failed), deaths=deaths)
             if not self._afford(None, failed):
                 raise failed
 
     async def _by_name(self, request: Request, before: int) -> tuple[Attempt, Routed]:
         """Ask by one name, after so many attempts by others; where all fail, wait for a slot of who is only full."""
+        died: set[tuple[PeerId, Service]] = set()
         try:
-            return await self._try(request, await self._choosing.ordered(request), before)
+            return await self._try(request, await self._choosing.ordered(request), before, died)
         except WorkerError as error:
             field = self._choosing.field(request)
-            full = self._choosing.only_full(field)
+            full = [c for c in self._choosing.only_full(field) if c.key not in died]
             if full and error.elsewhere:
-                return await self._try(request, await self._choosing.slot(request, full), before)
+                asked = replace(request, deaths=error.deaths)
+                slot = await self._choosing.slot(asked, full)
+                return await self._try(asked, slot, error.attempts, died)
             if isinstance(error, WorkerBusy):
                 told = (e.seconds for e in field.excluded if e.reason is Reason.TOLD)
                 error.retry_after = min((error.retry_after, *told))
             raise
 
     async def _try(
-        self, request: Request, ordered: tuple[list[Candidate], bool], before: int
+        self,
+        request: Request,
+        ordered: tuple[list[Candidate], bool],
+        before: int,
+        died: set[tuple[PeerId, Service]],
     ) -> tuple[Attempt, Routed]:
+        """Try one after the other; add to `died` who did before it answered."""
         began = self._now()
         (candidate, *left), holds_slot = ordered
         most, tried = self._settings.attempts, 1
@@ -245,6 +265,9 @@ class Router:
                     attempt, routed = await self._hedging.enter(attempt)
             except WorkerError as error:
                 failure = Failure(error, self._now() - began)
+                request = _mourned(request, error)
+                if isinstance(error, WorkerDied):
+                    died.add(candidate.key)
             else:
                 self._policy.answered(request, attempt.candidate)
                 return attempt, routed
@@ -303,3 +326,16 @@ class Router:
     async def _alive(self, worker: Worker) -> bool:
         dialect = self.dialects.get(worker.dialect)
         return dialect is not None and await dialect.alive(worker)
+
+
+def _mourned(request: Request, error: WorkerError) -> Request:
+    """Return the request with those counted that died of it; raise `PoisonousRequest` where those are enough."""
+    if error.deaths == request.deaths:
+        return request
+    if error.deaths < MOST_DEATHS:
+        return replace(request, deaths=error.deaths)
+    poisonous = PoisonousRequest(
+        "two workers died of this request before they answered, so no third is given it"
+    )
+    poisonous.attempts, poisonous.deaths = error.attempts, error.deaths
+    raise poisonous from error

@@ -12,11 +12,13 @@ RouterError
     ├── WorkerLoading       it said that it is still loading the model
     ├── WorkerAway          its node is well, but nobody who serves this model answers there
     ├── WorkerFailed        it answered with a failure of its own, or with nonsense
-    │   └── WorkerIncomplete it said that its text is not complete
+    │   ├── WorkerIncomplete it said that its text is not complete
+    │   └── WorkerDied      it took the request, and hung up before it answered
     ├── WorkerStale         it no longer serves this model: our catalog is behind
     ├── Looped              the request came round to a node that it had passed
     ├── WorkerUnable        its protocol or model cannot take what is asked; another worker's may
     ├── WorkerRejected      it refused the request itself; every worker would
+    ├── PoisonousRequest    two workers died of the request; it is given to no third
     └── AnswerBroken        it broke off after the first byte had gone to the caller
 """
 
@@ -29,6 +31,8 @@ class RouterError(Exception):
     """The root of this package's errors. `attempts` is how many workers had been tried when it left the router."""
 
     attempts: int = 0
+    deaths: int = 0
+    """How many of them died of the request."""
 
 
 class BadRequest(RouterError):
@@ -41,11 +45,14 @@ class BadRequest(RouterError):
 
 
 class UnknownModel(RouterError):
-    """Nobody offers this name; `nearest` are names that are offered and look like it."""
+    """Nobody offers this name; `nearest` are names that are offered and look like it.
 
-    def __init__(self, model: str, nearest: Sequence[str] = ()) -> None:
+    Where the caller ruled out all that do offer it, `asked` says how, and `nearest` what they are.
+    """
+
+    def __init__(self, model: str, nearest: Sequence[str] = (), *, asked: str = "") -> None:
         hint = f"; did you mean {', '.join(nearest)}?" if nearest else ""
-        super().__init__(f"no node serves the model {model!r}{hint}")
+        super().__init__(f"no node serves the model {model!r}{asked}{hint}")
         self.nearest = tuple(nearest)
 
 
@@ -148,6 +155,12 @@ class WorkerIncomplete(WorkerFailed):
         super().__init__("the worker's text is not complete")
 
 
+class WorkerDied(WorkerFailed):
+    """The worker took the request, and its connection ended before an answer: it may have died of it."""
+
+    deaths = 1
+
+
 class WorkerStale(WorkerError):
     """The peer does not serve this model any more: our catalog is behind."""
 
@@ -185,6 +198,13 @@ class WorkerRejected(WorkerError):
         super().__init__(f"the worker refused the request with status {status}")
         self.status = status
         self.body = body
+
+
+class PoisonousRequest(WorkerError):
+    """Two workers died of this request before they answered, so it is given to no third."""
+
+    elsewhere = False
+    blames_worker = False
 
 
 class AnswerBroken(WorkerError):

@@ -20,6 +20,7 @@ from router.errors import (
     AnswerBroken,
     Looped,
     WorkerBusy,
+    WorkerDied,
     WorkerError,
     WorkerFailed,
     WorkerRejected,
@@ -293,7 +294,7 @@ def _failure(error: OSError, settings: RouterSettings) -> WorkerError:
             no = "whoever serves this model cannot be reached"
             return WorkerUnreachable(f"{no}: {error}" if isinstance(error, NotAdmitted) else no)
         case HungUp():
-            return WorkerFailed("the worker hung up before it answered")
+            return WorkerDied("the worker hung up before it answered")
         case _:
             return WorkerFailed("what came back is no HTTP answer")
 

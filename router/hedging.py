@@ -97,7 +97,11 @@ async def race(
     await _leave([*entered][1:])
     for attempt, routed in entered.items():
         return attempt, routed
-    raise failed[first]
+    error = failed[first]
+    before = first.request.deaths
+    error.deaths = before + sum(other.deaths - before for other in failed.values())
+    error.attempts = max(other.attempts for other in failed.values())
+    raise error
 
 
 async def _leave(attempts: Iterable[Attempt]) -> None:

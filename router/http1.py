@@ -205,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def quiet(self) -> bool:
-        """Whether it stands and nothing has come, an end neither: else what comes next would be taken for the next answer."""
+        """Whether it stands and nothing has come, an end neither: nobody would read what is written, or answer that alone."""
         return self.open and (self._unread is None or not self._unread.poll(0))
 
     async def ask(self, head: bytes, body: bytes) -> Reply:
@@ -260,10 +260,11 @@ class Connection(asyncio.BufferedProtocol):
         """Begin."""
         self._transport = cast("asyncio.Transport", transport)
         wire = transport.get_extra_info("socket")
-        # TLS says things of its own, tickets for example.
-        if wire is not None and transport.get_extra_info("sslcontext") is None:
+        if wire is not None:
+            # TLS says things of its own, tickets for example: there only the end counts.
+            secured = transport.get_extra_info("sslcontext") is not None
             self._unread = select.poll()
-            self._unread.register(wire.fileno(), select.POLLIN)
+            self._unread.register(wire.fileno(), select.POLLRDHUP | (not secured and select.POLLIN))
 
     def pause_writing(self) -> None:
         """The transport holds enough."""

@@ -21,6 +21,7 @@ NAMES_COMPARED = 500
 """Names that are compared with one that nobody serves; comparing takes some 10 µs each, and anybody may ask."""
 
 _CHARACTERS_COMPARED = 64
+_NAMED = 3
 
 _NOT_MEANT = frozenset({Reason.PINNED, Reason.HOP})
 
@@ -33,9 +34,7 @@ def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str])
     # Whom the caller ruled out, and whom a second hop would reach, do not make a name known.
     reasons = Counter(e.reason for e in excluded if e.reason not in _NOT_MEANT)
     if not reasons:
-        return UnknownModel(
-            request.model, () if request.own_only else _nearest(request.model, names)
-        )
+        return _unknown(request, excluded, names)
     if set(reasons) == {Reason.OTHER_TYPE}:
         return _misdirected(request, excluded)
     if set(reasons) <= {Reason.OTHER_TYPE, Reason.UNSEEING}:
@@ -46,6 +45,20 @@ def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str])
         return WorkerUnable(f"no worker of {request.model!r} has a word for `{needs}`", param=needs)
     why = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
     return NobodyServes(f"{request.model!r} is known, but nobody serves it now: {why}")
+
+
+def _unknown(request: Request, excluded: Sequence[Excluded], names: Iterable[str]) -> UnknownModel:
+    """Say which names are alike, or that there is such a model, though not where the caller wants it."""
+    if request.own_only:
+        return UnknownModel(request.model)
+    others = [e.candidate.service for e in excluded if e.reason is Reason.PINNED]
+    if not others:
+        return UnknownModel(request.model, _nearest(request.model, names))
+    projects, wanted = {service.project for service in others}, request.pin.project
+    if wanted and wanted not in projects:
+        named = sorted(f"{project}/{request.model}" for project in projects)[:_NAMED]
+        return UnknownModel(request.model, named, asked=f" in the project {wanted!r}")
+    return UnknownModel(request.model, asked=" at the node or replica asked for, though others do")
 
 
 def _misdirected(request: Request, excluded: Sequence[Excluded]) -> BadRequest:

@@ -65,7 +65,7 @@ class Request:
     turn, and `waits` says that it may queue: not when it has others to go to. `holds` says that it may wait for somebody to
     be ready, and `continues` that another worker shall take up a text stream whose worker dies. `fallbacks` are the names to
     be asked for in turn when nobody answers by the first; the body holds the first alone. `verbatim` is the same request in
-    its caller's own words, where those are not OpenAI's.
+    its caller's own words, where those are not OpenAI's. `deaths` is how many workers have died of it.
     """
 
     id: str
@@ -84,3 +84,4 @@ class Request:
     fallbacks: tuple[str, ...] = ()
     verbatim: Verbatim | None = None
     passed: Mapping[str, str] = field(default_factory=lambda: NOTHING_PASSED)
+    deaths: int = 0

@@ -130,6 +130,7 @@ class Attempt:
         error = left if isinstance(left, WorkerError) else None
         if error is not None:
             error.attempts = self.number
+            error.deaths += self.request.deaths
         desk, answer = self._desk, self._answer
         seconds = desk.now() - self._began
         desk.ledger.ended(self.request, self.candidate, answer, error, seconds)

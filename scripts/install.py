@@ -72,7 +72,9 @@ def follow(line: str, progress: Progress) -> None:
 def main() -> int:
     """Install; return pip's exit status."""
     lock = Path(sys.argv[1])
-    total = sum("==" in line and not line.startswith(("#", " ")) for line in lock.open())
+    total = sum(
+        "==" in line and not line.startswith(("#", " ")) for line in lock.read_text().splitlines()
+    )
     progress = Progress(lock.name, total)
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
     command += ["--progress-bar=off", "--require-hashes", "-r", str(lock), *sys.argv[2:]]

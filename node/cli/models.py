@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.locate import client  # noqa: PLC0415
     from node.cli.console.text import say_json, say_table  # noqa: PLC0415
 
-    found = _grouped(client(arguments).get("/api/v1/catalog").get("nodes", []))
+    found = _grouped(client(arguments).get("/api/v1/catalog", holds="nodes")["nodes"])
     if arguments.json:
         say_json(found)
         return 0

@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.locate import client  # noqa: PLC0415
     from node.cli.console.text import load_of, note, say_json, say_table, seconds  # noqa: PLC0415
 
-    answer = client(arguments).get("/api/v1/nodes")
+    answer = client(arguments).get("/api/v1/nodes", holds="nodes")
     if arguments.json:
         say_json(answer)
         return 0

@@ -57,7 +57,7 @@ def _explained(arguments: argparse.Namespace) -> dict[str, Any]:
     headers = {"x-modelvine-session": arguments.session} if arguments.session else {}
     body = _request(arguments)
     if body is None and not headers:
-        return node.get(path, model=arguments.model, project=arguments.project)
+        return node.get(path, holds="candidates", model=arguments.model, project=arguments.project)
     if arguments.project:
         headers["x-modelvine-project"] = arguments.project
     return node.post(path, {**(body or {}), "model": arguments.model}, headers=headers)

@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.locate import client  # noqa: PLC0415
     from node.cli.console.text import load_of, say_fields, say_json, seconds  # noqa: PLC0415
 
-    found = client(arguments).get("/api/v1/status")
+    found = client(arguments).get("/api/v1/status", holds="ready")
     if arguments.json:
         say_json(found)
         return 0

@@ -10,10 +10,14 @@ Examples:
 """
 
 import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 from node.cli.console.options import add_json, add_node_options
 
 _NOT_THERE = "not existed"
+_MOST_SHOWN = 10
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Unregister, and say what became of it."""
     from node.cli.console.locate import client  # noqa: PLC0415
     from node.cli.console.text import plain, say_json  # noqa: PLC0415
-    from node.errors import WrongUsage  # noqa: PLC0415
+    from node.errors import CommandFailed, WrongUsage  # noqa: PLC0415
 
     if arguments.cid and not arguments.model:
         raise WrongUsage("--cid names a replica of one model: name the model as well")
@@ -54,5 +58,36 @@ def run(arguments: argparse.Namespace) -> int:
     elif removed:
         print(plain(f"unregistered {name} at the node {node.target.url}"))
     else:
-        print(plain(f"{name} was not registered at the node {node.target.url}"))
+        hint = ""
+        with suppress(CommandFailed):  # what was asked for is done
+            hint = _instead(node.get("/api/v1/catalog", holds="nodes")["nodes"], arguments)
+        print(plain(f"{name} was not registered at the node {node.target.url}{hint}"))
     return 0
+
+
+def _instead(nodes: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> str:
+    """Say what could have been meant: another replica, another project that has the model, another node."""
+    here = [service for node in nodes if node["self"] for service in node["services"]]
+    if not arguments.model:
+        return _listed("; its projects are: ", (service["project"] for service in here))
+    called = [service for service in here if service["model"] == arguments.model]
+    cids = [s["cid"] for s in called if s["project"] == arguments.project and s["cid"]]
+    return (
+        _listed("; its replicas are, by --cid: ", cids)
+        or _listed("; there the model is in the project: ", (s["project"] for s in called))
+        or _listed(
+            "; registered at other nodes (--node): ",
+            (
+                node["name"] or node["node"]
+                for node in nodes
+                for service in node["services"]
+                if (service["project"], service["model"]) == (arguments.project, arguments.model)
+            ),
+        )
+    )
+
+
+def _listed(words: str, names: Iterable[str]) -> str:
+    them = sorted(set(names))
+    more = ", …" if len(them) > _MOST_SHOWN else ""
+    return words + ", ".join(them[:_MOST_SHOWN]) + more if them else ""

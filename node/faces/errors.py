@@ -169,6 +169,8 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         router_errors.WorkerAway: Row(503, 1017, _BROKEN, "worker_away"),
         router_errors.WorkerFailed: Row(502, 1007, _BROKEN, "worker_failed"),
         router_errors.WorkerIncomplete: Row(502, 1007, _BROKEN, "incomplete_generation"),
+        router_errors.WorkerDied: Row(502, 1007, _BROKEN, "worker_died"),
+        router_errors.PoisonousRequest: Row(502, 1007, _BROKEN, "poisonous_request"),
         router_errors.WorkerStale: Row(503, 1017, _BROKEN, "worker_stale"),
         # RFC 5842 7.2 has the status for it; no client of OpenAI's reads the code.
         router_errors.Looped: Row(508, 1017, _BROKEN, "loop"),
@@ -301,6 +303,16 @@ def _body(row: Row, message: str, *, param: str | None = None) -> dict[str, Any]
     return {"code": row.code, "message": message, "error": error}
 
 
+_HEADERS: Mapping[type[Exception], Mapping[str, str]] = MappingProxyType(
+    {
+        TooManyConnections: {"retry-after": "1"},
+        NoRoomForBody: {"retry-after": "1"},
+        # What OpenAI's and Anthropic's clients obey before they look at the status.
+        router_errors.PoisonousRequest: {"x-should-retry": "false"},
+    }
+)
+
+
 def _headers(error: Exception) -> Mapping[str, str]:
     match error:
         case WrongMethod():
@@ -317,10 +329,8 @@ def _headers(error: Exception) -> Mapping[str, str]:
             | router_errors.WorkerAway()
         ):
             return {"retry-after": _seconds(_UNREACHABLE_RETRY)}
-        case TooManyConnections() | NoRoomForBody():
-            return {"retry-after": "1"}
         case _:
-            return {}
+            return _HEADERS.get(type(error), {})
 
 
 def _seconds(wait: float) -> str:

@@ -18,7 +18,7 @@ from libp2p.tools.anyio_service import background_trio_service
 from libp2p.utils.address_validation import expand_wildcard_address
 from multiaddr import Multiaddr
 
-from registry.errors import LimitReached
+from registry.errors import LimitReached, cannot_listen
 from registry.mesh import MAX_FRAME_BYTES, Arrived, Connection, Judge, Offended, Origin
 from registry.mesh.byte_queue import ByteQueue
 from registry.mesh.dialing import peer_in
@@ -94,7 +94,10 @@ def require_free(address: Multiaddr) -> None:
     family = socket.AF_INET6 if ":" in str(host) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, int(port or 0)))
+        try:
+            probe.bind((host, int(port or 0)))
+        except OSError as error:
+            raise OSError(cannot_listen(str(address), "mesh.listen (--listen)", error)) from error
 
 
 class Place:

@@ -182,7 +182,7 @@ class TrioThread(Generic[_Place]):
             self._report(error)
 
     def _report(self, error: BaseException) -> None:
-        if not self._stopping.is_set():
+        if self._begun.done() and not self._stopping.is_set():
             _log.warning("the mesh died and is started again: %r", first_of(error))
             _log.debug("the mesh died", exc_info=error)
         self.tell(self._refuse_start, error)

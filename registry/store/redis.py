@@ -6,7 +6,10 @@ its owner writes again. The site's Redis sees what a node keeps of its own worke
 """
 
 import asyncio
+import errno
+import os
 import re
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -148,8 +151,18 @@ class RedisStore:
 
 
 def _kind(error: Exception) -> str:
+    """Say what went wrong without the words of library and server: the system's own, an error code, or the error's name."""
     code = _CODE.match(str(error)) if isinstance(error, ResponseError) else None
-    return f"{type(error).__name__} {code[0]}" if code else type(error).__name__
+    if code:
+        return f"{type(error).__name__} {code[0]}"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno and cause.errno in errno.errorcode:
+            return os.strerror(cause.errno)
+        if isinstance(cause, socket.gaierror):
+            return "no such host"
+        cause = cause.__cause__ or cause.__context__
+    return type(error).__name__
 
 
 def _connect(url: str, timeout: float) -> Redis:

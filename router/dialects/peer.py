@@ -20,6 +20,7 @@ from router.errors import (
     PeerError,
     WorkerAway,
     WorkerBusy,
+    WorkerDied,
     WorkerError,
     WorkerFailed,
     WorkerLoading,
@@ -189,6 +190,8 @@ def _meaning(exchange: Exchange, body: bytes, told: PeerError | None) -> WorkerE
         # Its worker may ask to be left alone; that its queue is full just now is no such word.
         said = busy(exchange)
         return WorkerBusy(words, retry_after=said.retry_after, named=b'"worker_busy"' in body)
+    if status == 502 and b'"worker_died"' in body:
+        return WorkerDied(words)
     if status == LOOP_DETECTED:
         return Looped(words)
     return WorkerFailed(words)

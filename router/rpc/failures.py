@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from router.errors import (
     WorkerBusy,
+    WorkerDied,
     WorkerError,
     WorkerFailed,
     WorkerRejected,
@@ -38,6 +39,7 @@ class RpcFailed(Exception):
     """An RPC ended with a status other than OK; `code` is its name, `words` what the server says of it, on one line.
 
     `deadline` are the seconds that it was told to take at most, and `trailing` the metadata that came with the status.
+    `hung_up` says that no server gave it, but that the connection ended.
     """
 
     def __init__(
@@ -52,10 +54,13 @@ class RpcFailed(Exception):
         self.code = code
         self.words = cleaned(words)
         self.deadline = deadline
+        self.hung_up = False
         self._trailing = trailing
 
     def as_error(self, method: str) -> WorkerError:
         """Say what it means for an attempt at an RPC of that name."""
+        if self.hung_up:
+            return WorkerDied("the worker hung up before it answered")
         if self.code == "UNIMPLEMENTED":
             return WorkerUnable(f"the worker does not serve {method}", param="model")
         if self.code == "OK":

@@ -139,10 +139,11 @@ class Line:
             yield
         except grpc.aio.AioRpcError as error:
             code, words = error.code(), error.details() or ""
-            if code is grpc.StatusCode.UNAVAILABLE:
-                await self._retire_if_broken()
             trailing = {k: v for k, v in error.trailing_metadata() or () if isinstance(v, str)}
-            raise RpcFailed(code.name, words, trailing=trailing, deadline=deadline) from error
+            failed = RpcFailed(code.name, words, trailing=trailing, deadline=deadline)
+            if code is grpc.StatusCode.UNAVAILABLE:
+                failed.hung_up = await self._hung_up()
+            raise failed from error
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -150,12 +151,16 @@ class Line:
             # Nobody cancelled us: the channel was closed under the call.
             raise WorkerUnreachable("the channel to the worker was closed", sent=True) from error
 
-    async def _retire_if_broken(self) -> None:
-        """Retire where the connection is gone, which the channel may notice only now; else it was the worker who said so."""
+    async def _hung_up(self) -> bool:
+        """Say whether the connection ended under a call, which grpc tells by the same status as a server's own word.
+
+        The channel may notice only now that it is gone; then it is retired.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(_NOTICE):
                 await self.channel.wait_for_state_change(_READY)
             self.retired = True
+        return self.channel.get_state() is grpc.ChannelConnectivity.IDLE
 
     async def close_if_unused(self) -> None:
         """Cut what is retired once its last call is over."""

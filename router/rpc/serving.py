@@ -71,7 +71,9 @@ async def serving(
     try:
         port = server.add_insecure_port(place)
     except RuntimeError as error:
-        raise CannotListen(f"cannot listen on {place}") from error
+        raise CannotListen(
+            f"cannot listen on {place}: another program does, or this user may not"
+        ) from error
     await server.start()
     try:
         yield port

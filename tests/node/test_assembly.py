@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -77,6 +78,34 @@ async def test_a_slow_worker_is_overtaken_by_one_of_another_node() -> None:
                 assert response.headers["x-modelvine-node"] == two.context.peer
                 assert (await response.json())["choices"]
         await until(lambda: slow.hung_up == 5)
+
+
+async def test_a_request_that_two_workers_died_of_goes_to_no_third_node() -> None:
+    world, settings = World(MemoryNet()), settings_of()
+    async with AsyncExitStack() as stack:
+        asked = await stack.enter_async_context(node(world, settings))
+        workers = [await stack.enter_async_context(running()) for _ in range(3)]
+        for worker in workers:
+            await (await stack.enter_async_context(node(world, settings))).register(worker)
+        catalog = asked.context.registry
+        await until(lambda: len(catalog.catalog.offers.get("tiny", ())) == 3)
+        # So that all have connections to all, which are kept.
+        for _ in range(20):
+            assert (await told(asked.http.post("/v1/chat/completions", json=ASKED)))[0] == 200
+        for worker in workers:
+            worker.received.clear()
+            worker.fail(die_before_headers=True)
+        async with asked.http.post("/v1/chat/completions", json=ASKED) as response:
+            assert response.status == 502
+            assert (await response.json())["error"]["code"] == "poisonous_request"
+            assert response.headers["x-modelvine-attempts"] == "2"
+            assert response.headers["x-should-retry"] == "false"
+        assert sum(len(worker.received) for worker in workers) == 2
+        # Of one, it need not have died.
+        workers[0].fail()
+        workers[1].fail()
+        await asyncio.sleep(0)
+        assert (await told(asked.http.post("/v1/chat/completions", json=ASKED)))[0] == 200
 
 
 async def test_nobody_notices_that_the_only_worker_is_restarted() -> None:

@@ -42,19 +42,21 @@ def certificates(context: ssl.SSLContext) -> int:
 
 def test_a_place_that_is_taken_is_named():
     with ExitStack() as closing:
-        (listener,) = bind(HostPort("127.0.0.1", 0))
+        (listener,) = bind(HostPort("127.0.0.1", 0), "node.http")
         taken = place_of(closing.enter_context(listener))
         with pytest.raises(OSError, match=f"cannot listen on {taken}"):
-            bind(taken)
+            bind(taken, "node.http")
 
 
 def test_several_listeners_share_one_place_that_nobody_else_gets():
     with ExitStack() as closing:
-        listeners = [*map(closing.enter_context, bind(HostPort("127.0.0.1", 0), count=3))]
+        listeners = [
+            *map(closing.enter_context, bind(HostPort("127.0.0.1", 0), "node.http", count=3))
+        ]
         (taken,) = set(map(place_of, listeners))
         for count in (1, 2):
             with pytest.raises(OSError, match="cannot listen"):
-                bind(taken, count=count)
+                bind(taken, "node.http", count=count)
 
 
 def test_nodes_that_are_known_are_trusted_and_those_that_change_as_well():

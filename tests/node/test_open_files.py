@@ -45,10 +45,10 @@ def test_connections_that_do_not_fit_are_fewer_and_the_operator_is_told(caplog):
 
 @pytest.mark.parametrize(
     ("settings", "level"),
-    [(Settings(), "INFO"), (Settings(web=WebSettings(connections=16_384)), "WARNING")],
+    [(Settings(), "DEBUG"), (Settings(web=WebSettings(connections=16_384)), "WARNING")],
 )
 def test_a_number_that_nobody_set_may_be_lowered_without_a_warning(caplog, settings, level):
-    with caplog.at_level("INFO"):
+    with caplog.at_level("DEBUG"):
         assert fitted(settings, 20_000).web.connections == 4_936
     assert [record.levelname for record in caplog.records] == [level]
 

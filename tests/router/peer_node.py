@@ -27,6 +27,7 @@ from router.errors import (
     RouterError,
     UnknownModel,
     WorkerBusy,
+    WorkerDied,
     WorkerFailed,
     WorkerRejected,
     WorkerStale,
@@ -40,11 +41,16 @@ from tests.router.world import OWN, QUICK, no_pipe, no_relay, own
 
 THERE = Identity(bytes([7]) * 32)
 STATUSES: Mapping[type[RouterError], int] = {
+    WorkerDied: 502,
     WorkerFailed: 502,
     WorkerStale: 503,
     NobodyServes: 503,
     WorkerBusy: 429,
     UnknownModel: 404,
+}
+CODES: Mapping[type[RouterError], str] = {
+    UnknownModel: "model_not_found",
+    WorkerDied: "worker_died",
 }
 
 
@@ -95,7 +101,7 @@ class PeerNode:
         except RouterError as error:
             status = STATUSES.get(type(error), 504)
             retry = {"Retry-After": str(error.retry_after)} if isinstance(error, WorkerBusy) else {}
-            code = "model_not_found" if status == 404 else "x"
+            code = CODES.get(type(error), "x")
             return web.json_response({"error": {"code": code}}, status=status, headers=retry)
 
     async def _murmured(self, http: web.Request, request: Request) -> web.StreamResponse:

@@ -1,8 +1,10 @@
 """Laws of connections: kept while they serve, opened anew when they died idle, cut when a request is given up."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -46,24 +48,36 @@ async def test_a_connection_is_used_again(worker: OpenAIWorker, dialect: Dialect
     assert len(worker.connections) == 1
 
 
-async def test_a_connection_that_died_while_idle_is_opened_anew(dialect: Dialect) -> None:
-    answered: list[int] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await take(reader)
-        answered.append(1)
-        writer.write(OK)
-        # The first connection is kept until the next request begins on it, and closed unread.
-        if len(answered) == 1:
-            await reader.read(1)
-            writer.transport.abort()
-        writer.close()
-
-    async with raw(serve) as url:
-        for _ in range(2):
+async def test_a_connection_that_was_closed_before_a_request_is_written_is_not_used(
+    dialect: Dialect,
+) -> None:
+    with closing_worker() as (url, closed):
+        for _ in range(3):
             _, body = await ask(dialect, chat(), own(url))
             assert body == b'{"model":"llama"}'
-    assert answered == [1, 1]
+            # No turn of the event loop passes between its end and the next request.
+            assert closed.wait(5)
+            closed.clear()
+
+
+@contextmanager
+def closing_worker() -> Iterator[tuple[str, threading.Event]]:
+    """Run a worker, in a thread, that answers three requests, each on a connection that it closes then, and says so."""
+    closed = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        for _ in range(3):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(OK)
+            closed.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", closed
+        thread.join(5)
 
 
 async def test_a_fresh_connection_that_dies_is_a_failure_and_nothing_is_sent_twice(

@@ -27,7 +27,7 @@ def test_only_what_nobody_could_mend_is_not_tried_elsewhere() -> None:
     final = {
         error.__name__ for error in ALL if issubclass(error, WorkerError) and not error.elsewhere
     }
-    assert final == {"WorkerRejected", "AnswerBroken"}
+    assert final == {"WorkerRejected", "PoisonousRequest", "AnswerBroken"}
 
 
 def test_a_worker_is_not_blamed_for_being_full_or_for_what_it_was_asked() -> None:
@@ -44,4 +44,5 @@ def test_a_worker_is_not_blamed_for_being_full_or_for_what_it_was_asked() -> Non
         "WorkerUnable",
         "Looped",
         "WorkerRejected",
+        "PoisonousRequest",
     }

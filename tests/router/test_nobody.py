@@ -7,6 +7,7 @@ from registry.records import ModelType, Service
 from router.candidates import Excluded, Reason
 from router.errors import BadRequest, NobodyServes, UnknownModel, WorkerBusy, WorkerUnable
 from router.nobody import nobody
+from router.requests import Pin
 from router.verbatim import TGI, Verbatim
 from tests.router.world import chat, own
 
@@ -31,6 +32,20 @@ def test_whoever_was_ruled_out_by_the_caller_does_not_make_a_name_known() -> Non
     error = nobody(chat(), [*ruled_out, Excluded(THEIRS, Reason.LOST)], ())
     assert isinstance(error, NobodyServes)
     assert "its node is lost (1)" in str(error)
+
+
+def test_a_model_of_another_project_or_node_is_said_to_be_there() -> None:
+    ruled_out = [Excluded(THEIRS, Reason.PINNED)]
+    project, model = THEIRS.service.project, chat().model
+    error = nobody(replace(chat(), pin=Pin(project="other")), ruled_out, ())
+    assert isinstance(error, UnknownModel)
+    assert f"in the project 'other'; did you mean {project}/{model}?" in str(error)
+    error = nobody(replace(chat(), pin=Pin(project=project, cid="third")), ruled_out, ())
+    assert isinstance(error, UnknownModel)
+    assert "though others do" in str(error)
+    # What another node sent on is answered by its sender, which knows more.
+    sent = replace(chat(), pin=Pin(project="other"), own_only=True)
+    assert str(nobody(sent, ruled_out, ())) == f"no node serves the model {model!r}"
 
 
 def test_when_all_asked_to_be_left_alone_the_caller_hears_who_is_back_first() -> None:

@@ -32,11 +32,14 @@ class Client:
     def __init__(self, target: Target) -> None:
         self.target = target
 
-    def get(self, path: str, **query: str) -> dict[str, Any]:
-        """Return what a path shows."""
+    def get(self, path: str, *, holds: str, **query: str) -> dict[str, Any]:
+        """Return what a path shows, which `holds` one field at least where a node answers."""
         given = {name: value for name, value in query.items() if value}
         with self.request("GET", f"{path}?{urlencode(given)}" if given else path) as answer:
-            return self._object(answer)
+            found = self._object(answer)
+        if holds not in found:
+            raise self._stranger("does not speak like a node")
+        return found
 
     def post(
         self,

@@ -53,10 +53,13 @@ def places(settings: FacesSettings) -> Mapping[str, HostPort]:
 
 async def open_faces(context: Serving, closing: AsyncExitStack) -> Mapping[str, HostPort]:
     """Open what the settings name until `closing` closes it, and say where each listens; raise `OSError` with a sentence."""
-    return {
-        name: await open_face(name, context, place, closing)
-        for name, place in places(context.settings.faces).items()
-    }
+    opened: dict[str, HostPort] = {}
+    for name, place in places(context.settings.faces).items():
+        try:
+            opened[name] = await open_face(name, context, place, closing)
+        except OSError as error:
+            raise OSError(f"{error} (faces.{name})") from error
+    return opened
 
 
 async def open_face(

@@ -414,11 +414,66 @@ def test_what_is_no_url_is_refused_before_anything_is_sent(modelvine: Modelvine,
     assert "it must look like http://127.0.0.1:6100" in ended.err
 
 
-def test_something_else_than_a_node_is_recognised(modelvine: Modelvine, node: Start) -> None:
-    node(**{CATALOG: Said(b"<html>welcome</html>")})
-    ended = modelvine("models")
+@pytest.mark.parametrize(
+    "said",
+    [
+        Said(b"<html>welcome</html>"),
+        Said({}),
+        Said([]),
+        Said(b"<html>404</html>", status=404),
+        Said({"detail": "Not Found"}, status=404),
+        Said(b"", status=301, headers={"Location": "https://elsewhere"}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (CATALOG, ("models",)),
+        ("GET_/api/v1/nodes", ("peers",)),
+        ("GET_/api/v1/status", ("status",)),
+        (ROUTE, ("route", "tiny")),
+    ],
+)
+def test_something_else_than_a_node_is_recognised(
+    modelvine: Modelvine, node: Start, said: Said, path: str, words: tuple[str, ...]
+) -> None:
+    server = node(**{path: said})
+    ended = modelvine(*words)
     assert ended.code == 1
-    assert "does not speak like a node" in ended.err
+    assert f"what answers at {server.url} (MODELVINE_NODE) " in ended.err
+    assert said.headers.get("Location", "--node URL") in ended.err
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("other", "tiny"), "; there the model is in the project: demo"),
+        (("demo", "tiny", "--cid", "c"), "; its replicas are, by --cid: a, b"),
+        (("demo", "big"), "; registered at other nodes (--node): attic"),
+        (("other",), "; its projects are: demo"),
+        (("demo", "none"), ""),
+    ],
+)
+def test_unregistering_what_is_elsewhere_says_where(
+    modelvine: Modelvine, node: Start, words: tuple[str, ...], hint: str
+) -> None:
+    def service(model: str, cid: str) -> dict[str, str]:
+        return {"project": "demo", "model": model, "cid": cid}
+
+    nodes = [
+        {"node": PEER, "name": "cellar", "self": True, "services": [service("tiny", "a"), service("tiny", "b")]},
+        {"node": OTHER, "name": "attic", "self": False, "services": [service("big", "")]},
+    ]  # fmt: skip
+    missing = Said({"code": 0, "message": "not existed"})
+    server = node(
+        **{UNREGISTER: missing, UNREGISTER.replace("model", "project"): missing},
+        **{CATALOG: Said({"nodes": nodes})},
+    )
+    name = "/".join(words[:2])
+    ended = modelvine("unregister", *words)
+    assert ended.out == f"{name} was not registered at the node {server.url}{hint}\n"
+    assert ended.code == 0
 
 
 def test_the_node_that_runs_with_the_data_directory_is_found(

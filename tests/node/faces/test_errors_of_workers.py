@@ -33,11 +33,7 @@ BEFORE: dict[str, tuple[dict[str, object], type[Exception] | tuple[type[Exceptio
     "is full": ({"status": 429, "retry_after": "7"}, errors.WorkerBusy),
     "fails": ({"status": 500}, errors.WorkerFailed),
     "talks nonsense": ({"garbage": True}, errors.WorkerFailed),
-    # gRPC says the same of a server that cannot serve now; a hop away its node is well, and it is away.
-    "dies": (
-        {"die_before_headers": True},
-        (errors.WorkerFailed, errors.WorkerUnreachable, errors.WorkerAway),
-    ),
+    "dies": ({"die_before_headers": True}, errors.WorkerDied),
     "is silent": ({"hang": True}, errors.WorkerTimeout),
 }
 """What goes wrong before the first byte, and the error that it is."""

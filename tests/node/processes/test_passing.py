@@ -78,7 +78,7 @@ async def asked() -> AsyncIterator[aiohttp.ClientSession]:
         access = Access(token="")
         helper = Served(application(passing.routes(place, access, settings), access.admit))
         closing.push_async_callback(helper.close)
-        (listener,) = bind(HostPort("127.0.0.1", 0))
+        (listener,) = bind(HostPort("127.0.0.1", 0), "node.http")
         await helper.on(listener)
         session = aiohttp.ClientSession(f"http://{place_of(listener)}")
         yield await closing.enter_async_context(session)

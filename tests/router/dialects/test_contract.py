@@ -20,6 +20,7 @@ from router.dialects.openai_http.endpoints import endpoint
 from router.errors import (
     AnswerBroken,
     WorkerBusy,
+    WorkerDied,
     WorkerFailed,
     WorkerRejected,
     WorkerTimeout,
@@ -269,8 +270,7 @@ async def test_many_requests_at_once_do_not_mix(passing: Subject) -> None:
         ({"status": 429, "retry_after": "7"}, WorkerBusy),
         ({"status": 500}, WorkerFailed),
         ({"garbage": True}, WorkerFailed),
-        # Of a connection that broke gRPC says the same as of a server that cannot serve now.
-        ({"die_before_headers": True}, (WorkerFailed, WorkerUnreachable)),
+        ({"die_before_headers": True}, WorkerDied),
     ],
 )
 async def test_a_failure_before_the_first_byte_is_an_error_of_the_attempt(

@@ -16,6 +16,7 @@ from router.dialects.llama_stack_http import whole as all_of_it
 from router.errors import (
     AnswerBroken,
     WorkerBusy,
+    WorkerDied,
     WorkerError,
     WorkerFailed,
     WorkerRejected,
@@ -298,7 +299,7 @@ async def test_a_tool_that_its_model_has_by_itself_is_a_call(
         ({"garbage": True}, WorkerFailed),
         ({"empty": True}, WorkerFailed),
         ({"error_after": 0}, WorkerFailed),
-        ({"die_before_headers": True}, WorkerFailed),
+        ({"die_before_headers": True}, WorkerDied),
         ({"roles": frozenset({"tool"})}, WorkerRejected),
     ],
     ids=str,

@@ -17,6 +17,7 @@ from router.dialects.openai_http.endpoints import beside, elsewhere, endpoint, m
 from router.errors import (
     AnswerBroken,
     WorkerBusy,
+    WorkerDied,
     WorkerError,
     WorkerFailed,
     WorkerRejected,
@@ -238,8 +239,8 @@ FAILURES: list[tuple[dict[str, object], type[WorkerError]]] = [
     ({"code": 1007}, WorkerFailed),
     ({"error_first": True}, WorkerFailed),
     ({"garbage": True}, WorkerFailed),
-    ({"die_before_headers": True}, WorkerFailed),
-    ({"die_after": 0}, WorkerFailed),
+    ({"die_before_headers": True}, WorkerDied),
+    ({"die_after": 0}, WorkerDied),
 ]
 
 

@@ -14,6 +14,7 @@ from router.canonical import read
 from router.dialects.remotellm_grpc import telling
 from router.errors import (
     WorkerBusy,
+    WorkerDied,
     WorkerError,
     WorkerFailed,
     WorkerRejected,
@@ -196,7 +197,7 @@ async def test_a_wrong_value_is_refused_before_the_worker_is_asked(dialect, work
         ({"status": 503}, WorkerUnreachable),
         ({"garbage": True}, WorkerFailed),
         ({"empty": True}, WorkerFailed),
-        ({"die_before_headers": True}, WorkerUnreachable),
+        ({"die_before_headers": True}, WorkerDied),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

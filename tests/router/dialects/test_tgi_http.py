@@ -19,6 +19,7 @@ from router.dialects.tgi_http.words import CHAT_TOKENS, COMPLETION_TOKENS
 from router.errors import (
     AnswerBroken,
     WorkerBusy,
+    WorkerDied,
     WorkerError,
     WorkerFailed,
     WorkerRejected,
@@ -488,7 +489,7 @@ async def test_images_go_along_as_it_reads_them(worker: TgiWorker, dialect: Dial
         ({"status": 401}, WorkerFailed),
         ({"garbage": True}, WorkerFailed),
         ({"empty": True}, WorkerFailed),
-        ({"die_before_headers": True}, WorkerFailed),
+        ({"die_before_headers": True}, WorkerDied),
     ],
     ids=str,
 )

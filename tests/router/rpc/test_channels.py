@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.errors import (
+    WorkerDied,
     WorkerError,
     WorkerFailed,
     WorkerRejected,
@@ -141,6 +142,13 @@ async def test_a_status_comes_with_the_servers_words_and_its_wish_to_be_left_alo
     assert failed.value.pushback == 7
 
 
+async def test_a_server_that_says_it_is_unavailable_has_not_hung_up() -> None:
+    async with parrot() as (_, api), channels() as ours:
+        with pytest.raises(RpcFailed) as failed:
+            await ours.ask(api, PREDICT, prompt("fail UNAVAILABLE"))
+    assert isinstance(failed.value.as_error("Predict"), WorkerUnreachable)
+
+
 async def test_a_method_that_a_server_lacks_is_unimplemented() -> None:
     async with parrot() as (_, api), channels() as ours:
         with pytest.raises(RpcFailed) as failed:
@@ -212,7 +220,7 @@ async def test_a_worker_that_dies_is_unreachable_and_its_successor_is_asked() ->
         line.cut()
         with pytest.raises(RpcFailed) as failed:
             await asking
-        assert failed.value.code == "UNAVAILABLE"
+        assert isinstance(failed.value.as_error("Predict"), WorkerDied)
         assert (await ours.ask(laid, PREDICT, prompt("next"))).message == b"next"
         assert line.opened == 2
 

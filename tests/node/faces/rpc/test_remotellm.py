@@ -198,7 +198,7 @@ class TestSameProtocol:
             ({"missing": 1}, "INTERNAL"),
             ({"garbage": True}, "INTERNAL"),
             ({"status": 429}, "RESOURCE_EXHAUSTED"),
-            ({"die_before_headers": True}, "UNAVAILABLE"),
+            ({"die_before_headers": True}, "INTERNAL"),
         ],
     )
     async def test_what_is_no_answer_is_a_failure(self, client, worker, fault, code):

@@ -11,6 +11,7 @@ from router.dialects.localai_grpc.backend import METHODS
 from router.dialects.localai_grpc.others import SERVED
 from router.errors import (
     WorkerBusy,
+    WorkerDied,
     WorkerError,
     WorkerFailed,
     WorkerRejected,
@@ -40,7 +41,7 @@ class TestAFailure:
             ({"status": 503}, WorkerUnreachable),
             ({"status": 429}, WorkerBusy),
             ({"code": "INVALID_ARGUMENT"}, WorkerRejected),
-            ({"die_before_headers": True}, WorkerUnreachable),
+            ({"die_before_headers": True}, WorkerDied),
         ],
         ids=str,
     )

@@ -1,0 +1,372 @@
+"""The built wheel on every Python that is promised: installed into an environment of its own, and used there as a user would.
+
+usage: .venv/bin/python scripts/pythons.py FOLDER
+
+In each: two nodes, a worker registered at one of them, a chat streamed through the other, the worker unregistered, both
+nodes ended by SIGTERM. Environments are kept in FOLDER while the locks stay as they are. A promised Python that this machine
+lacks is named and fails nothing; one that fails, or none at all, is an error.
+"""
+
+import hashlib
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCKS = ("requirements-build.lock", "requirements.lock")
+PACKAGES = ("node", "registry", "router")
+WORDS = ("heard ", "it ", "through ", "the ", "grapevine")
+
+READY_WITHIN = 60.0
+KNOWN_WITHIN = 30.0
+SEEN_WITHIN = 10.0
+ENDED_WITHIN = 30.0
+_TAIL = 4000
+
+
+class Failed(Exception):
+    """What was promised does not hold; the text says what was seen instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """An interpreter that can make environments and compile for them."""
+
+    minor: str
+    version: str
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How it went on one of them."""
+
+    python: Python
+    installed: float
+    ran: float
+    result: str
+
+
+def promised() -> list[str]:
+    """Return the versions that the package says it is for, as `3.N`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = (re.fullmatch(r".* :: (3\.\d+)", line) for line in project["classifiers"])
+    return [match[1] for match in found if match]
+
+
+def look_for(minor: str) -> Python | None:
+    """Find an interpreter of a version on PATH, in the system's folders or among pyenv's."""
+    name = f"python{minor}"
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    folders = [*os.get_exec_path(), "/usr/local/bin", "/usr/bin"]
+    folders += [str(each / "bin") for each in sorted(pyenv.glob(f"{minor}.*"), reverse=True)]
+    for program in dict.fromkeys(str(Path(folder) / name) for folder in folders):
+        if os.access(program, os.X_OK) and (version := _version(program, minor)):
+            return Python(minor, version, program)
+    return None
+
+
+def _version(program: str, minor: str) -> str:
+    """Return the version of an interpreter that will do, nothing of one that will not (pyenv's shims refuse when asked)."""
+    asked = (
+        "import ensurepip, os, platform, sysconfig, venv\n"
+        "found = os.path.exists(os.path.join(sysconfig.get_path('include'), 'Python.h'))\n"
+        "print(platform.python_version() if found else '')"
+    )
+    done = subprocess.run(
+        [program, "-I", "-c", asked], capture_output=True, text=True, check=False, timeout=60
+    )
+    said = done.stdout.strip()
+    return said if done.returncode == 0 and said.startswith(f"{minor}.") else ""
+
+
+def build(folder: Path) -> Path:
+    """Build the wheel, check what is in it, and return where it is."""
+    shutil.rmtree(folder, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel"]
+    _run(*pip, "--no-index", "--no-build-isolation", "--no-deps", "-w", str(folder), str(ROOT))
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    if missing := [p for p in PACKAGES if f"{p}/py.typed" not in names]:
+        raise Failed(f"no py.typed in the wheel for {', '.join(missing)}")
+    return wheel
+
+
+def environment(python: Python, folder: Path) -> Path:
+    """Return an environment with what the wheel needs, hash-checked, as `make install` has it; a kept one if there is one."""
+    place, stamp = folder / python.minor, folder / f"{python.minor}.made"
+    made = hashlib.sha256(f"{python}".encode())
+    for lock in LOCKS:
+        made.update((ROOT / lock).read_bytes())
+    if stamp.exists() and stamp.read_text() == made.hexdigest():
+        return place
+    stamp.unlink(missing_ok=True)
+    shutil.rmtree(place, ignore_errors=True)
+    _run(python.program, "-m", "venv", str(place))
+    install = [str(place / "bin/python"), str(ROOT / "scripts/install.py")]
+    _run(*install, str(ROOT / LOCKS[0]), shown=True)
+    _run(*install, str(ROOT / LOCKS[1]), "--no-build-isolation", shown=True)
+    stamp.write_text(made.hexdigest())
+    return place
+
+
+def install(wheel: Path, place: Path) -> None:
+    """Put the wheel into an environment, in place of an older one."""
+    pip = [str(place / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    _run(*pip, "install", "--no-index", "--no-deps", "--force-reinstall", str(wheel))
+
+
+def _run(*command: str, shown: bool = False, folder: Path | None = None) -> str:
+    """Run a command outside the source tree; raise `Failed` with the end of what it said."""
+    done = subprocess.run(
+        command,
+        cwd=folder or tempfile.gettempdir(),
+        env=_clean(),
+        stdin=subprocess.DEVNULL,
+        stdout=None if shown else subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        said = (done.stdout or "")[-_TAIL:]
+        raise Failed(f"`{' '.join(command)}` ended with {done.returncode}\n{said}")
+    return done.stdout or ""
+
+
+def _clean() -> dict[str, str]:
+    """Return the environment without what would lead an interpreter, or a node, back to this source tree."""
+    kept = (
+        n for n in os.environ if not n.startswith(("PYTHON", "MODELVINE_", "PIP_REQUIRE", "MAKE"))
+    )
+    return {name: os.environ[name] for name in kept}
+
+
+class Worker(BaseHTTPRequestHandler):
+    """Answers every POST with a streamed chat, and everything else with a list of its one model.
+
+    After its first word it waits until that has been `seen`: what is held back on the way is not streamed.
+    """
+
+    seen = threading.Event()
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """List the model."""
+        self._say("application/json", [json.dumps({"data": [{"id": "tiny"}]})])
+
+    def do_POST(self) -> None:
+        """Stream the words."""
+        self.rfile.read(int(self.headers["content-length"]))
+        deltas = [{"index": 0, "delta": {"content": word}} for word in WORDS]
+        ends = {"index": 0, "delta": {}, "finish_reason": "stop"}
+        shared = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "tiny"}
+        events = [json.dumps({**shared, "choices": [choice]}) for choice in (*deltas, ends)]
+        self._say("text/event-stream", [f"data: {event}\n\n" for event in (*events, "[DONE]")])
+
+    def _say(self, kind: str, pieces: Sequence[str]) -> None:
+        self.send_response(200)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(sum(map(len, pieces))))
+        self.end_headers()
+        for number, piece in enumerate(pieces):
+            if number == 1 and not self.seen.wait(SEEN_WITHIN):
+                return
+            self.wfile.write(piece.encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def worker() -> Iterator[str]:
+    """Run the worker, and give its URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Worker) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class Node:
+    """One node, run by the command that the wheel installed."""
+
+    def __init__(self, command: str, folder: Path, *options: str) -> None:
+        self.log = folder / "log"
+        folder.mkdir()
+        place = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
+        with self.log.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [command, "up", *place, "--data-dir", str(folder / "data"), *options],
+                cwd=folder,
+                # Every warning is written, so that those of our own modules are found in the log.
+                env={**_clean(), "PYTHONWARNINGS": "always"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
+
+    def ready(self) -> dict[str, str]:
+        """Wait for its ready line, and return what that says."""
+        out = self.process.stdout
+        line = ""
+        if out and select.select([out], [], [], READY_WITHIN)[0]:
+            line = out.readline().decode().strip()
+        if not line.startswith("ready "):
+            raise Failed(f"a node did not get ready: {line}\n{self.said()}")
+        return dict(word.split("=", 1) for word in line.split()[1:])
+
+    def stop(self) -> None:
+        """End it as a service manager does; raise `Failed` unless it goes well and nothing went wrong before."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(ENDED_WITHIN)
+        said = self.said()
+        wrong = re.search(
+            r"Traceback|internal error|/(?:node|registry|router)/\S+: \w+Warning", said
+        )
+        if code or wrong:
+            raise Failed(f"a node ended with {code}; its log:\n{said[-_TAIL:]}")
+
+    def end(self) -> None:
+        """End it whatever happened."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stdout:
+            self.process.stdout.close()
+
+    def said(self) -> str:
+        """Return its log."""
+        return self.log.read_text(errors="replace")
+
+
+def use(place: Path, folder: Path) -> None:
+    """Use what is installed as a user would; raise `Failed` where something is not as it should be."""
+    command, nodes = str(place / "bin/modelvine"), list[Node]()
+    code = "import node, registry, router; print(*(m.__file__ for m in (node, registry, router)))"
+    files = _run(str(place / "bin/python"), "-c", code, folder=folder).split()
+    if not all(Path(file).is_relative_to(place) for file in files):
+        raise Failed(f"what runs is not what was installed: {files}")
+    try:
+        nodes.append(Node(command, folder / "one"))
+        one = nodes[0].ready()
+        nodes.append(Node(command, folder / "two", "--bootstrap", one["p2p"]))
+        two = nodes[1].ready()
+        Worker.seen.clear()
+        with worker() as url:
+            at_one = ("--node", one["http"], "--data-dir", str(folder / "one/data"))
+            _run(command, "register", "demo", "tiny", url, *at_one, folder=folder)
+            _until(
+                lambda: "tiny" in _models(two["http"]), "the other node did not hear of the model"
+            )
+            _chat(two["http"], answered_by=one["p2p"].rpartition("/")[2])
+            _run(command, "unregister", "demo", "tiny", *at_one, folder=folder)
+            _until(lambda: not _models(two["http"]), "the model was not taken back")
+        for node in reversed(nodes):
+            node.stop()
+    finally:
+        for node in nodes:
+            node.end()
+
+
+def _connect(url: str) -> HTTPConnection:
+    return HTTPConnection(url.removeprefix("http://"), timeout=30)
+
+
+def _models(url: str) -> list[str]:
+    connection = _connect(url)
+    connection.request("GET", "/v1/models")
+    models = json.loads(connection.getresponse().read())["data"]
+    connection.close()
+    return [model["id"] for model in models]
+
+
+def _chat(url: str, *, answered_by: str) -> None:
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": "?"}], "stream": True}
+    connection = _connect(url)
+    connection.request(
+        "POST", "/v1/chat/completions", json.dumps(asked), {"content-type": "application/json"}
+    )
+    answer = connection.getresponse()
+    first = answer.readline()
+    Worker.seen.set()
+    text = (first + answer.read()).decode()
+    connection.close()
+    events = re.findall(r"^data: (\{.*\})$", text, re.MULTILINE)
+    choices = [json.loads(event)["choices"] for event in events]
+    said = "".join(c[0]["delta"].get("content", "") for c in choices if c)
+    by = (answer.getheader("x-modelvine-node"), answer.getheader("x-modelvine-route"))
+    whole = text.rstrip().endswith("data: [DONE]") and said == "".join(WORDS)
+    if answer.status != 200 or by != (answered_by, "direct") or not whole:
+        raise Failed(f"a chat over a hop: status {answer.status}, by {by}\n{text[-_TAIL:]}")
+
+
+def _until(holds: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + KNOWN_WITHIN
+    while not holds():
+        if time.monotonic() > deadline:
+            raise Failed(otherwise)
+        time.sleep(0.1)
+
+
+def prove(python: Python, wheel: Path, folder: Path) -> Row:
+    """Install the wheel for one interpreter and use it."""
+    began = ready = time.monotonic()
+    result = "ok"
+    try:
+        place = environment(python, folder)
+        install(wheel, place)
+        ready = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="modelvine-") as used:
+            use(place, Path(used))
+    except (Failed, OSError, subprocess.TimeoutExpired, KeyError, ValueError) as error:
+        print(f"Python {python.version}: {error}", flush=True)
+        result = "FAILED"
+    return Row(python, ready - began, time.monotonic() - ready, result)
+
+
+def main() -> int:
+    """Try all that are promised; return 1 unless each that is here does."""
+    folder = Path(sys.argv[1]).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {minor: look_for(minor) for minor in promised()}
+    try:
+        wheel = build(folder / "dist")
+    except Failed as error:
+        print(error)
+        return 1
+    rows = [prove(python, wheel, folder) for python in found.values() if python]
+    size = f"{wheel.stat().st_size / 1024:,.0f} KiB"
+    print(f"\n{'Python':<10}{'wheel':<12}{'installed':<12}{'ran':<10}result")
+    for row in rows:
+        times = f"{row.installed:.1f} s".ljust(12) + f"{row.ran:.1f} s".ljust(10)
+        print(f"{row.python.version:<10}{size:<12}{times}{row.result}")
+    for minor, python in found.items():
+        if python is None:
+            print(f"!!! Python {minor} IS PROMISED, AND THIS MACHINE HAS NONE THAT COULD BE TRIED")
+    failed = sum(row.result != "ok" for row in rows)
+    print(f"== {len(rows) - failed} passed, {failed} failed")
+    return 0 if rows and not failed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
