@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from registry.parted import Parted
-from registry.records import PeerId, Record, Service, Standing
+from registry.records import PeerId, Record, Service
 from registry.signing import ID_HEAD
 
 _DIGEST_MODULUS = 1 << 256
@@ -169,6 +169,5 @@ def _weight(signed: Signed) -> int:
 
 
 def _offered(signed: Signed | None) -> frozenset[Service]:
-    if signed is None or signed.record.standing is Standing.LEFT:
-        return frozenset()
-    return frozenset(signed.record.services)
+    # Of who has left too: it may be back in a moment, and what it served is known until it says otherwise.
+    return frozenset(signed.record.services) if signed else frozenset()

@@ -166,6 +166,9 @@ async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
     if exchange.status not in _TOLD:
         if exchange.status == 404:
             return _not_there(await exchange.at_most(MAX_REFUSAL_BYTES), kind)
+        if exchange.status == 403:
+            # We may have been lost or away until a moment ago, or are kept out. Whichever it is, its worker has seen nothing.
+            return WorkerAway("the node does not let this one in now")
         return await refusal(exchange)
     body = await exchange.at_most(MAX_TOLD_BYTES)
     told = _told(body, exchange) if exchange.ended else None

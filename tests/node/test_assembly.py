@@ -7,7 +7,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from node.settings import Settings
+from registry.liveness import Presence
 from registry.mesh.memory_net import Faults, MemoryNet
+from registry.records import Standing
 from registry.settings import RegistrySettings
 from router.settings import RouterSettings
 from tests.node.faces.assembly import Running, World, node, settings_of, told, until
@@ -106,6 +108,48 @@ async def test_a_request_that_two_workers_died_of_goes_to_no_third_node() -> Non
         workers[1].fail()
         await asyncio.sleep(0)
         assert (await told(asked.http.post("/v1/chat/completions", json=ASKED)))[0] == 200
+
+
+@pytest.mark.parametrize("unregistered", [True, False])
+@pytest.mark.parametrize("standing", [Standing.DRAINING, Standing.LEFT])
+async def test_a_model_of_who_has_left_is_known_but_nobody_serves_it(
+    standing: Standing, unregistered: bool
+) -> None:
+    world = World(MemoryNet())
+    async with running() as worker, node(world) as one, node(world) as two:
+        await one.register(worker)
+        known = two.context.registry
+        await until(lambda: "tiny" in known.catalog.offers)
+        if unregistered:
+            row = {"project": "p", "model": "tiny"}
+            await told(one.http.post("/api/v0/ai/model/unregister", json=row))
+            await until(lambda: "tiny" not in known.catalog.offers)
+        await one.context.registry.stand(standing)
+        await until(lambda: known.presence(one.context.peer) == standing.value)
+        async with two.http.post("/v1/chat/completions", json=ASKED) as response:
+            assert response.status == (404 if unregistered else 503)
+            assert ("retry-after" in response.headers) is not unregistered
+        async with two.http.get("/v1/models/tiny") as response:
+            assert response.status == 404
+        await one.context.registry.stand(Standing.SERVING)
+        await until(lambda: known.presence(one.context.peer) == "alive")
+        status, _ = await told(two.http.post("/v1/chat/completions", json=ASKED))
+        assert status == (404 if unregistered else 200)
+
+
+async def test_who_is_not_known_yet_where_it_asks_waits_for_that() -> None:
+    world, patient = World(MemoryNet()), settings_of(ready_timeout=10.0)
+    async with running() as worker, node(world, patient) as one, node(world, patient) as two:
+        await one.register(worker)
+        known = two.context.registry
+        await until(lambda: "tiny" in known.catalog.offers)
+        # The first has not heard yet that the second is back.
+        await two.context.registry.stand(Standing.LEFT)
+        await until(lambda: one.context.registry.presence(two.context.peer) is Presence.LEFT)
+        world.net.faults = Faults(lost=1.0)
+        await two.context.registry.stand(Standing.SERVING)
+        status, _ = await told(two.http.post("/v1/chat/completions", json=ASKED))
+        assert status == 200
 
 
 async def test_nobody_notices_that_the_only_worker_is_restarted() -> None:

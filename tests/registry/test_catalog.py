@@ -4,6 +4,7 @@ import hashlib
 from itertools import permutations
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,10 +48,9 @@ def index_of(catalog: Catalog) -> dict[str, set[Offer]]:
     """The offers, worked out anew from what is held."""
     offers: dict[str, set[Offer]] = {}
     for node, signed in catalog.held.items():
-        if signed.record.standing is not Standing.LEFT:
-            for service in signed.record.services:
-                for name in names_of(service):
-                    offers.setdefault(name, set()).add(Offer(node, service))
+        for service in signed.record.services:
+            for name in names_of(service):
+                offers.setdefault(name, set()).add(Offer(node, service))
     return offers
 
 
@@ -161,20 +161,18 @@ def test_a_model_is_found_by_its_name_with_and_without_its_project() -> None:
     assert catalog.offers == {"llama": offer, "p/llama": offer}
 
 
-def test_who_left_offers_nothing_but_is_remembered() -> None:
-    serving, left = (
-        say(LLAMA, at=Version(1, 1)),
-        say(LLAMA, at=Version(1, 2), standing=Standing.LEFT),
-    )
-    catalog = Catalog().merge([serving, left])
-    assert not catalog.offers
-    assert catalog.held[ME.peer] is left
-    assert catalog.merge([serving]) is catalog
-
-
-def test_who_drains_still_offers_what_it_has() -> None:
-    catalog = Catalog().merge([say(LLAMA, at=Version(1, 2), standing=Standing.DRAINING)])
+@pytest.mark.parametrize("standing", [Standing.DRAINING, Standing.LEFT])
+def test_what_is_served_by_who_drains_or_has_left_is_known_until_it_says_otherwise(
+    standing: Standing,
+) -> None:
+    serving = say(LLAMA, at=Version(1, 1))
+    going = say(LLAMA, at=Version(1, 2), standing=standing)
+    catalog = Catalog().merge([serving, going])
     assert set(catalog.offers) == {"llama", "p/llama"}
+    assert catalog.held[ME.peer] is going
+    assert catalog.merge([serving]) is catalog
+    assert not catalog.merge([say(at=Version(2, 1))]).offers
+    assert not catalog.merge([say(at=Version(1, 3), standing=standing)]).offers
 
 
 def test_a_snapshot_in_the_hands_of_a_reader_never_changes() -> None:

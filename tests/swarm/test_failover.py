@@ -186,6 +186,23 @@ async def test_nobody_notices_that_a_serving_node_is_told_to_stop(scene: Scene) 
     show("node told to stop", still_in_the_live_view_when_the_load_ended_for=waited)
 
 
+@pytest.mark.parametrize("rate", [1.0, 20.0])
+async def test_nobody_notices_that_the_only_serving_node_is_restarted(
+    scene: Scene, rate: float
+) -> None:
+    await scene.serve(nodes=1)
+
+    async def restart() -> None:
+        assert await asyncio.to_thread(scene.swarm.stop, scene.serving[0]) == 0
+        again = asyncio.to_thread(scene.swarm.again, scene.serving[0], known=[scene.entry])
+        scene.serving[0] = await again
+
+    shots, told = await _harm(scene, "only node restarted", restart, after=6, rate=rate)
+    show(
+        "only node restarted", longest=max(s.seen.seconds for s in shots if s.seen and s.at > told)
+    )
+
+
 async def test_a_node_killed_in_mid_stream_leaves_an_error_event_and_no_done(scene: Scene) -> None:
     await scene.serve(nodes=1)
     slow = await asyncio.to_thread(scene.swarm.start_worker, "slow", "--delay-between", "0.3")
