@@ -119,7 +119,7 @@ NESTED = b'{"code":1007,"message":"m","error":{"message":"m","x":%b1%b}}' % (b"[
         (answer(503, b"[" * 100_000), 503, "the node that was asked answered with status 503"),
         (answer(400, NESTED), 400, "the worker refused the request with status 400"),
         (answer(502, NESTED), 502, "the node that was asked answered with status 502"),
-        (answer(403, failure(code="not_allowed")), 502, "the worker does not let this node in"),
+        (answer(403, failure(code="not_allowed")), 503, "the node does not let this one in now"),
         (answer(599, failure(code="x")), 502, "the worker answered with status 599"),
         (STREAM + b': \n\ndata: {"error":{"message":"m","code":"worker_timeout"}}\n\n', 504, "m"),
         (STREAM + b': \n\ndata: {"error":{"message":"m","code":"not_allowed"}}\n\n', 502, "m"),
