@@ -35,6 +35,9 @@ from router import errors as router_errors
 MAX_REJECTION_BYTES = 64 * 1024
 """The longest refusal of a worker that is passed on; a longer one is replaced by a sentence of ours."""
 
+MAX_FAULTS = 16
+"""Faults of one refusal that are told, and steps of the way to the place of each."""
+
 # A worker that cannot be reached may be back after its supervisor restarted it.
 _UNREACHABLE_RETRY = 2.0
 
@@ -366,9 +369,29 @@ def _rejected(error: router_errors.WorkerRejected) -> Refusal:
         case {"error": {"message": str(message), **rest}}:
             own = {"type": row.type, "param": None, "code": row.reason, **rest, "message": message}
             return Refusal(status, {"code": row.code, "message": message, "error": own})
-        case {"error": str(message)} | {"message": str(message)} | {"detail": str(message)}:
-            return Refusal(status, _body(row, message))
-        case str(message) if message:
-            return Refusal(status, _body(row, message))
+        case {"detail": [{"loc": place}]}:
+            return Refusal(status, _body(row, _words(said), param=_place(place) or None))
         case _:
-            return Refusal(status, _body(row, str(error)))
+            return Refusal(status, _body(row, _words(said) or str(error)))
+
+
+def _words(said: object, depth: int = 4) -> str:
+    """Return what a worker's refusal says to people, whichever of the usual shapes it has; nothing where it has none."""
+    match said:
+        case str(text):
+            return text.strip()
+        case list(several) if depth:
+            found = (_words(one, depth - 1) for one in several[:MAX_FAULTS])
+            return "; ".join(text for text in found if text)
+        # FastAPI's, of which each names the place in the request.
+        case {"msg": str(text), "loc": place}:
+            return ": ".join(filter(None, (_place(place), text)))
+        case dict(fields) if depth:
+            named = (fields.get(name) for name in ("error", "message", "detail", "errors", "msg"))
+            return next(filter(None, (_words(one, depth - 1) for one in named)), "")
+    return ""
+
+
+def _place(given: object) -> str:
+    steps = [str(step) for step in given[:MAX_FAULTS]] if isinstance(given, list) else []
+    return ".".join(steps[1:] if steps[:1] == ["body"] else steps)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from router.canonical.values import flag
+from router.canonical.values import flag, number, whole
 from router.errors import BadRequest
 
 FIELDS = frozenset({"model", "messages", "options", "n_completions", "stream"})
@@ -13,7 +13,11 @@ FIELDS = frozenset({"model", "messages", "options", "n_completions", "stream"})
 OPTIONS = ("max_tokens", "temperature", "top_p")
 """Options that are said with OpenAI's names, and mean the same."""
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Who may have said a message."""
+
 MAX_MESSAGES = 10_000
+_MOST = 2**31 - 1
 _MAX_NAMED = 32
 _LONGEST_NAME = 64
 # A message of a model has no role: it is told by what it has instead.
@@ -25,12 +29,18 @@ def body_of(given: Mapping[str, object], *, streams: bool) -> dict[str, object]:
     """Return a chat in OpenAI's form; raise `BadRequest`, which names the field."""
     body: dict[str, object] = {"model": given.get("model"), "messages": _messages(given)}
     options = _options(given)
+    for name in ("temperature", "top_p"):
+        number(options, name, 0, _MOST)
+    whole(options, "max_tokens", 0, _MOST)
     body |= {name: options[name] for name in OPTIONS if options.get(name) is not None}
+    if body.get("max_tokens") == 0:
+        # Later versions of the protocol say so where there is no limit.
+        del body["max_tokens"]
     if flag(options, "logprobs"):
         # Some servers take no number of others for none at all.
         body |= {"logprobs": True, "top_logprobs": 1}
-    if given.get("n_completions") is not None:
-        body["n"] = given["n_completions"]
+    if (count := whole(given, "n_completions", 1, _MOST)) is not None:
+        body["n"] = count
     if not isinstance(given.get("stream"), bool | None):
         raise BadRequest("`stream` must be true or false", param="stream")
     if streams:
@@ -99,8 +109,9 @@ def _role(message: Mapping[str, object], where: str) -> str:
     role = message.get("role")
     if role is None and _OF_A_MODEL & set(message):
         return "assistant"
-    if not isinstance(role, str) or not role:
-        raise BadRequest("a message must have a role", param=f"{where}.role")
+    if not isinstance(role, str) or role not in ROLES:
+        known = ", ".join(ROLES)
+        raise BadRequest(f"the role of a message must be one of: {known}", param=f"{where}.role")
     return role
 
 

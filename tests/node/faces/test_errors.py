@@ -147,6 +147,49 @@ class TestAWorkersRefusal:
         assert refused.body["code"] == 1007
         assert len(refused.response().body) < 1000
 
+    @pytest.mark.parametrize(
+        ("said", "message", "param"),
+        [
+            (
+                {
+                    "detail": [
+                        {
+                            "loc": ["body", "messages", 0, "role"],
+                            "msg": "Field required",
+                            "type": "missing",
+                        }
+                    ]
+                },
+                "messages.0.role: Field required",
+                "messages.0.role",
+            ),
+            (
+                {
+                    "detail": [
+                        {"loc": ["body", "n"], "msg": "no"},
+                        {"loc": ["query", "q"], "msg": "oh"},
+                    ]
+                },
+                "n: no; query.q: oh",
+                None,
+            ),
+            ({"detail": [{"loc": "body", "msg": "no"}]}, "no", None),
+            ({"detail": [{"msg": "no"}, "oh"]}, "no; oh", None),
+            ({"detail": {"error": {"message": "no"}}}, "no", None),
+            ({"error": ["no", "oh"]}, "no; oh", None),
+            ({"errors": [{"message": "no"}]}, "no", None),
+            ({"object": "error", "message": "no", "code": 400}, "no", None),
+            ({"error": {"code": 5}, "message": "no"}, "no", None),
+        ],
+    )
+    def test_is_read_whatever_its_shape(self, said, message, param):
+        refused = refusal(router_errors.WorkerRejected(422, orjson.dumps(said)))
+        assert (refused.status, refused.body["message"]) == (422, message)
+        assert (refused.body["error"]["message"], refused.body["error"]["param"]) == (
+            message,
+            param,
+        )
+
     def test_is_never_told_with_a_status_of_success(self):
         assert refusal(router_errors.WorkerRejected(200, b"{}")).status == 400
 

@@ -114,6 +114,17 @@ async def test_what_its_protocol_cannot_say_is_named(scene: Scene) -> None:
     assert scene.worker.received == []
 
 
+@pytest.mark.parametrize("protocol", [n for n in STUBS if "http" in STUBS[n]], indirect=True)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_list_of_faults_reaches_the_caller(scene: Scene, stream: bool) -> None:
+    fault = b'{"detail":[{"loc":["body","top_p"],"msg":"too high","type":"less_than_equal"}]}'
+    scene.worker.fail(status=422, refusal=fault)
+    with pytest.raises(openai.APIStatusError) as refused:
+        await scene.chat(stream=stream)
+    assert "top_p: too high" in refused.value.message
+    assert refused.value.status_code in (400, 422)
+
+
 # The fifth has no streams.
 @pytest.mark.parametrize("protocol", [name for name in STUBS if name != "remotellm"], indirect=True)
 async def test_after_it_the_stream_ends_in_an_error(scene: Scene) -> None:

@@ -25,6 +25,33 @@ def test_a_chat_is_one_of_openais():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"options": {"temperature": "hot"}}, "temperature"),
+        ({"options": {"top_p": True}}, "top_p"),
+        ({"options": {"top_p": -1}}, "top_p"),
+        ({"options": {"max_tokens": 1.5}}, "max_tokens"),
+        ({"options": {"max_tokens": -1}}, "max_tokens"),
+        ({"options": {"logprobs": "yes"}}, "logprobs"),
+        ({"n_completions": 0}, "n_completions"),
+        ({"n_completions": "2"}, "n_completions"),
+        ({"stream": "yes"}, "stream"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(wrong, param):
+    with pytest.raises(BadRequest) as refused:
+        said(HI, **wrong)
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize("role", ["king", "", 5, None])
+def test_a_role_that_nobody_has_is_refused(role):
+    with pytest.raises(BadRequest) as refused:
+        said(HI, {"role": role, "text": "hi"})
+    assert refused.value.param == "messages[1].role"
+
+
 def test_how_likely_tokens_were_is_asked_for():
     body = said(HI, options={"logprobs": True})
     assert (body["logprobs"], body["top_logprobs"]) == (True, 1)
