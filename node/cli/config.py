@@ -19,7 +19,7 @@ from node.cli.console.options import add_json, add_settings, settings_given
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     actions = parser.add_subparsers(
-        title="what to do", metavar="ACTION", required=True, dest="action"
+        title="what to do", metavar="{show,policies}", required=True, dest="action"
     )
     for name, what in (
         ("show", "print the settings"),

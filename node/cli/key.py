@@ -18,7 +18,7 @@ from node.cli.console.options import add_data_dir, add_json, settings_given
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     actions = parser.add_subparsers(
-        title="what to do", dest="action", metavar="ACTION", required=True
+        title="what to do", dest="action", metavar="{show,new,swarm}", required=True
     )
     for name, text in (
         ("show", "print the peer id"),

@@ -39,9 +39,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     """Declare every setting that can be given on the command line of `up`."""
     add = parser.add_argument
     add("--config", metavar="FILE", default="", help="settings file (default: ./modelvine.toml)")
-    add(
-        "--profile", dest="node.profile", metavar="NAME", help="local, lan or wan: sets of defaults"
-    )
+    add("--profile", dest="node.profile", metavar="{local,lan,wan}", help="sets of defaults")
     add(
         "--name",
         dest="node.name",
@@ -82,8 +80,18 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds that requests get to finish",
     )
-    add("--log-format", dest="node.log_format", metavar="FORM", help="console or json")
-    add("--log-level", dest="node.log_level", metavar="LEVEL", help="debug, info, warning or error")
+    add(
+        "--log-format",
+        dest="node.log_format",
+        metavar="{console,json}",
+        help="for people or for machines",
+    )
+    add(
+        "--log-level",
+        dest="node.log_level",
+        metavar="{debug,info,warning,error}",
+        help="the least severe line that is written",
+    )
     add_data_dir(parser)
 
 
@@ -114,8 +122,8 @@ def _add_meeting(parser: argparse.ArgumentParser) -> None:
     add(
         "--nat",
         dest="mesh.nat",
-        metavar="ANSWER",
-        help="whether others cannot dial this node: auto, yes or no",
+        metavar="{auto,yes,no}",
+        help="whether others cannot dial this node",
     )
     add(
         "--relay",

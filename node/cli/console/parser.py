@@ -23,10 +23,21 @@ class CommandParser(argparse.ArgumentParser):
     @property
     def commands(self) -> Mapping[str, "CommandParser"]:
         """The commands within this one, by name."""
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - argparse has no other name for it
-                return action.choices
-        return {}
+        return {name: inner for action in self._within for name, inner in action.choices.items()}
+
+    @property
+    def summaries(self) -> Mapping[str, str]:
+        """What each of these commands does, in a line."""
+        return {
+            choice.dest: choice.help or ""
+            for action in self._within
+            for choice in action._choices_actions  # noqa: SLF001 - what --help lists
+        }
+
+    @property
+    def _within(self) -> "list[argparse._SubParsersAction[CommandParser]]":
+        kind = argparse._SubParsersAction  # noqa: SLF001 - argparse has no other name for it
+        return [action for action in self._actions if isinstance(action, kind)]
 
     @property
     def options(self) -> Sequence[argparse.Action]:
@@ -36,7 +47,7 @@ class CommandParser(argparse.ArgumentParser):
     @property
     def positionals(self) -> Sequence[argparse.Action]:
         """What is named by its place; no commands."""
-        return [a for a in self._actions if not a.option_strings and a.choices is not self.commands]
+        return [a for a in self._actions if not a.option_strings and a not in self._within]
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Return what the words say; raise `WrongUsage`, with the usage of the command that is meant."""
