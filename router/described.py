@@ -35,6 +35,7 @@ class Described:
     """A worker in its own words: the program and its version, its models, how many requests it takes at one time.
 
     `output` is the longest answer in tokens. `limits` are other bounds that its protocol tells, under the protocol's names.
+    `fault` says why it would answer nobody, such as a wrong key.
     """
 
     software: str = ""
@@ -42,6 +43,7 @@ class Described:
     slots: int = 0
     output: int = 0
     limits: Mapping[str, int] = field(default_factory=dict)
+    fault: str = ""
 
     def of(self, worker: Worker) -> Offered:
         """Return what it says of one of its models; who runs a single one means that, under whatever name it is registered."""

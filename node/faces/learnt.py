@@ -32,7 +32,12 @@ def _row(worker: Worker, said: Described | None) -> dict[str, Any]:
 
 def of_worker(said: Described) -> dict[str, Any]:
     """Return what holds for all its models."""
-    found = {"software": said.software, "slots": said.slots, "max_output": said.output}
+    found = {
+        "software": said.software,
+        "slots": said.slots,
+        "max_output": said.output,
+        "fault": said.fault,
+    }
     return {name: value for name, value in found.items() if value}
 
 

@@ -34,6 +34,7 @@ class Faults:
     empty: bool = False
     hang: bool = False
     missing: int = 0
+    alternatives: int = 2
     info: bytes = b'{"token_usage":{"prompt_tokens":5,"completion_tokens":6}}'
 
 
@@ -75,7 +76,8 @@ class RemoteLlmWorker:
         if not self._knows(asked) or self.faults.empty:
             return METHODS["Generate"].told()
         info = self.faults.info.decode()
-        texts = [{"text": "".join(self.words), "generation_info": info}, {"text": "or else"}]
+        others = [{"text": "or else"}] * (self.faults.alternatives - 1)
+        texts = [{"text": "".join(self.words), "generation_info": info}, *others]
         wanted = len(asked.prompts) - self.faults.missing
         return METHODS["Generate"].told(generations=[{"generations": texts}] * wanted)
 

@@ -20,6 +20,8 @@ def told(row: Mapping[str, Any]) -> str:
         parts.append("calls tools")
     if slots := row.get("slots"):
         parts.append(f"{slots} at one time")
+    if fault := row.get("fault"):
+        parts.append(str(fault))
     return "; ".join(filter(None, parts)) or "nothing of itself"
 
 

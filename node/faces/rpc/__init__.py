@@ -21,6 +21,7 @@ from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
 from node.settings import FacesSettings
 from router import bodies, trace, via
+from router.errors import WorkerUnable
 from router.requests import Kind, Request
 from router.verbatim import Verbatim
 
@@ -87,7 +88,8 @@ def refuse(error: Exception) -> Exception:
         log.error("an RPC failed with %s:\n%s", type(error).__qualname__, where)
     said = refusal(error)
     again = float(said.headers.get("retry-after", "0"))
-    code = _CODES.get(said.status, "INTERNAL")
+    unserved = isinstance(error, WorkerUnable) and error.param == "model"
+    code = "UNIMPLEMENTED" if unserved else _CODES.get(said.status, "INTERNAL")
     found: Exception = refused(code, said.body["error"]["message"], pushback=again)
     return found
 

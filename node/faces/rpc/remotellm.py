@@ -97,6 +97,12 @@ class _Face:
         request = request_of(self._context, Kind.GUTS, fields, said)
         async with asking(self._context, request) as told:
             found = orjson.loads(await told.body())
+        match found:
+            case {"tokens": list(), "next": list()}:
+                pass
+            case _:
+                # Some servers answer any path as if it were a chat.
+                raise Refused("UNIMPLEMENTED", "the model's worker tells no inner state")
         tokens = [
             {
                 "token": token["token"],

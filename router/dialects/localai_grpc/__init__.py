@@ -97,6 +97,8 @@ class LocalAIGrpc:
 
     async def describe(self, worker: Worker) -> Described | None:
         """Say what it was told to load, once it is ready: no call of a backend tells more that routing needs."""
+        if fault := await self._backend.locked(worker):
+            return Described("LocalAI backend", fault=fault)
         if not await self.alive(worker) or not await self._backend.ready(worker):
             return None
         return Described("LocalAI backend", (Offered(worker.own_model, context_of(worker)),))

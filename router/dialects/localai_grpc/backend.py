@@ -91,6 +91,20 @@ class Backend:
             return failed.code != "UNAVAILABLE"
         return told is not None
 
+    async def locked(self, worker: Worker) -> str:
+        """Say how it refuses to let this node in, nothing where it does not."""
+        health = METHODS["Health"]
+        try:
+            await self.channels.glance(
+                worker.api, health, health.asked(), worker_headers.read(worker)
+            )
+        except WorkerFailed:
+            return ""
+        except RpcFailed as failed:
+            if failed.code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+                return failed.told(f"it does not let this node in: {failed.code}")
+        return ""
+
     async def ready(self, worker: Worker) -> bool:
         """Say whether it has a model, or is told to load one. Many backends say nothing of that, and count as ready."""
         status = METHODS["Status"]

@@ -29,6 +29,7 @@ from router.rpc.channels import Channels
 from router.rpc.failures import RpcFailed, cleaned
 from router.rpc.messages import REMOTELLM, methods_of, parsed_of_caller
 from router.rpc.metadata import metadata_to
+from router.saying import Said
 from router.translating import at_once, form_of
 from router.verbatim import Verbatim
 from router.wording import checked, refuse
@@ -40,7 +41,7 @@ KEY = "x-api-key"
 __all__ = ["ENDPOINTS", "WORDS", "RemoteLlmGrpc", "create"]
 
 ENDPOINTS: Mapping[str, str] = {
-    "Generate": "chats and completions, all choices in one batch; a chat becomes one text",
+    "Generate": "chats and completions, all prompts in one batch; its alternatives serve `n`; a chat becomes one text",
     "GetLlmType": "the model's name, when the worker is registered; any answer means that it lives",
     "GenerationalGuts": "`/v1/tokenize`, and as it is at `/v1/x/guts`",
 }
@@ -49,6 +50,11 @@ ENDPOINTS: Mapping[str, str] = {
 _METHODS = methods_of(REMOTELLM)
 _GUTS = "GenerationalGuts"
 _JSON = "application/json"
+_NO_KEY = f"GetLlmType failed, as it does for a wrong key: its key is the header {KEY}"
+_NOT_THE_KEY = frozenset({"DEADLINE_EXCEEDED", "UNAVAILABLE", "UNIMPLEMENTED"})
+
+MAX_WORKERS = 4_096
+"""Workers of which it is remembered how many alternatives they give; beyond that all are forgotten, which costs a call each."""
 
 
 class RemoteLlmGrpc:
@@ -57,6 +63,7 @@ class RemoteLlmGrpc:
     def __init__(self, links: Links) -> None:
         self._channels = Channels(links.settings, links.premises, links.deadlines)
         links.also_close(self._channels.close)
+        self._alternatives: dict[str, int] = {}
 
     @asynccontextmanager
     async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
@@ -91,12 +98,20 @@ class RemoteLlmGrpc:
         return 0
 
     async def describe(self, worker: Worker) -> Described | None:
-        """Ask for its type, which is its model's name."""
+        """Ask for its type, which is its model's name; it fails for a key that the server does not know."""
         try:
             name = await self._type(worker)
-        except (WorkerFailed, RpcFailed):
+        except WorkerFailed:
             return None
-        return None if name is None else Described("RemoteLLM", models_of([Offered(name)]))
+        except RpcFailed as failed:
+            if failed.code in _NOT_THE_KEY:
+                return None
+            return Described("RemoteLLM", fault=failed.told(f"{_NO_KEY} ({failed.code})"))
+        if name is None:
+            return None
+        return Described(
+            "RemoteLLM", models_of([Offered(name)]), fault="" if name else f"{_NO_KEY} (no type)"
+        )
 
     async def recognise(self, worker: Worker) -> Sighting:
         """Know it by its type."""
@@ -139,14 +154,40 @@ class RemoteLlmGrpc:
 
     async def _text(self, request: Request, worker: Worker, name: str) -> Answer:
         asked, orders = WORDS.read(request, worker)
-        reply = await self._ask(worker, request, GENERATE, orders.bodies[0])
+        found = await self._gathered(worker, request, orders.bodies[0], asked.n)
         # The worker ignores them, and those of a chat's template are not among the caller's.
         asked = replace(asked, stop=stops_of(orders))
-        answer = at_once(asked, form_of(request, name), telling.texts(asked, reply))
+        answer = at_once(asked, form_of(request, name), telling.texts(asked, found))
         if orders.dropped:
             answer.headers = {DROPPED_HEADER: ", ".join(orders.dropped)}
         answer.hides_usage = answer.streamed and not asked.include_usage
         return answer
+
+    async def _gathered(
+        self, worker: Worker, request: Request, body: Mapping[str, object], n: int
+    ) -> list[list[Said]]:
+        """Return at least `n` texts for each prompt: its alternatives, and those to it once more."""
+        prompts = [*_prompts(body)]
+        found: list[list[Said]] = [[] for _ in prompts]
+        least = self._alternatives.get(worker.api, n)
+        while short := [at for at, texts in enumerate(found) if len(texts) < n]:
+            batch = [at for at in short for _ in range(-(-(n - len(found[at])) // least))]
+            fields = {**body, "prompts": [prompts[at] for at in batch]}
+            reply = await self._ask(worker, request, GENERATE, fields)
+            if len(reply.generations) != len(batch):
+                raise telling.no_text()
+            told = [telling.alternatives(one) for one in reply.generations]
+            for at, texts in zip(batch, told, strict=True):
+                found[at] += texts
+            least = min(map(len, told))
+            if n > 1:
+                self._learn(worker, least)
+        return found
+
+    def _learn(self, worker: Worker, alternatives: int) -> None:
+        if len(self._alternatives) >= MAX_WORKERS:
+            self._alternatives.clear()
+        self._alternatives[worker.api] = alternatives
 
     async def _tokens(self, request: Request, worker: Worker) -> Answer:
         asked = checked(tokenize.read, request)
@@ -184,6 +225,11 @@ class RemoteLlmGrpc:
 def create(links: Links) -> RemoteLlmGrpc:
     """Make the dialect."""
     return RemoteLlmGrpc(links)
+
+
+def _prompts(body: Mapping[str, object]) -> tuple[str, ...]:
+    prompts = body["prompts"]
+    return prompts if isinstance(prompts, tuple) else ()
 
 
 def _whole(body: bytes) -> Answer:

@@ -1,35 +1,45 @@
 """What does a RemoteLLM worker tell? Texts, with a JSON object beside each that may say more; messages of gRPC in, events out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from router.canonical import Asked
 from router.errors import WorkerFailed
-from router.fitness import USUAL_BYTES
 from router.rendering import Event, Reason
 from router.rendering.guts import Next, Token
-from router.saying import Said, in_one_piece
+from router.saying import Said, in_one_piece, tokens_of
 from router.usage import Usage, told
 
 _REASONS: Mapping[object, Reason] = {"length": "length", "content_filter": "content_filter"}
 
 
-def texts(asked: Asked, reply: Any) -> list[Event]:
-    """Return the events of all choices: one of each list, for each has the alternatives to one prompt."""
-    if len(reply.generations) != asked.choices:
-        raise no_text()
-    events: list[Event] = []
-    for choice, alternatives in enumerate(reply.generations):
-        if not alternatives.generations:
-            raise WorkerFailed("the worker gave no text for a prompt")
-        first = alternatives.generations[0]
-        info = _info(first.generation_info)
-        reason = _REASONS.get(info.get("finish_reason"))
-        said = Said(text=first.text, reason=reason, usage=_usage(info), over=True)
-        events += in_one_piece(asked, choice, said)
-    return events
+def alternatives(told: Any) -> list[Said]:
+    """Return the texts for a prompt; what they took is told with the first of them, or else estimated."""
+    if not told.generations:
+        raise WorkerFailed("the worker gave no text for a prompt")
+    first, *more = (_said(one.text, _info(one.generation_info)) for one in told.generations)
+    return [first, *(replace(said, usage=_share(first, said)) for said in more)]
+
+
+def texts(asked: Asked, found: Sequence[Sequence[Said]]) -> list[Event]:
+    """Return the events of all choices, of which each prompt has `n`."""
+    chosen = [said for alternatives in found for said in alternatives[: asked.n]]
+    return [event for n, said in enumerate(chosen) for event in in_one_piece(asked, n, said)]
+
+
+def _said(text: str, info: Mapping[str, object]) -> Said:
+    reason = _REASONS.get(info.get("finish_reason"))
+    return Said(text=text, reason=reason, usage=_usage(info), over=True)
+
+
+def _share(first: Said, said: Said) -> Usage:
+    """Return what another text for a prompt took, which was read once."""
+    if first.usage is not None:
+        return Usage(0, 0)
+    return Usage(0, tokens_of(len(said.text.encode())), estimated=True)
 
 
 def no_text() -> WorkerFailed:
@@ -45,7 +55,7 @@ def spent(message: Any, reply: Any) -> Usage:
         return sum(known[1:], start=known[0])
     written = sum(len(text.text.encode()) for one in reply.generations for text in one.generations)
     asked = sum(len(prompt.encode()) for prompt in message.prompts)
-    return Usage(-(-asked // USUAL_BYTES), -(-written // USUAL_BYTES), estimated=True)
+    return Usage(tokens_of(asked), tokens_of(written), estimated=True)
 
 
 def tokens(reply: Any) -> list[Token]:

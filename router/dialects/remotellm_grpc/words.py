@@ -11,14 +11,14 @@ GENERATE = "Generate"
 
 
 def orders(asked: Asked, worker: Worker) -> Orders:
-    """Say a request for text: every choice is a prompt of one batch."""
+    """Say a request for text: all prompts are one batch, in which one is asked as often as `n` needs."""
     prompts, stops = asked.prompts, asked.stop
     if asked.kind is Kind.CHAT:
         # A protocol of texts alone: its models are more often older than templates.
         own = "plain" if worker.template in ("", "worker") else worker.template
         chat = _rendered(own, asked)
         prompts, stops = (chat.prompt,), (*stops, *chat.stops)
-    body = {"prompts": tuple(p for p in prompts for _ in range(asked.n)), "stop": tuple(stops)}
+    body = {"prompts": prompts, "stop": tuple(stops)}
     return Orders(GENERATE, (body,), unheard(asked))
 
 

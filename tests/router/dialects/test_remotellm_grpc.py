@@ -58,12 +58,31 @@ async def ask(
         return answer, await whole(answer)
 
 
-async def test_every_choice_of_every_prompt_is_one_batch(dialect, worker):
+async def test_its_alternatives_are_the_choices_of_every_prompt(dialect, worker):
     _, body = await ask(dialect, worker, prompt=["a", "b"], n=2)
-    assert list(worker.received[0].asked.prompts) == ["a", "a", "b", "b"]
+    assert [list(one.asked.prompts) for one in worker.received] == [["a", "b"]]
     answer = orjson.loads(body)
-    assert [choice["text"] for choice in answer["choices"]] == [SAID] * 4
-    assert answer["usage"] == {"prompt_tokens": 20, "completion_tokens": 24, "total_tokens": 44}
+    assert [choice["text"] for choice in answer["choices"]] == [SAID, "or else"] * 2
+    assert answer["usage"] == {"prompt_tokens": 10, "completion_tokens": 12, "total_tokens": 22}
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "n", "asked"),
+    [
+        (1, 1, [1]), (3, 1, [1]), (2, 2, [1]), (3, 3, [1]), (1, 3, [1, 2]), (2, 5, [1, 2]), (3, 4, [1, 1]),
+    ],
+)  # fmt: skip
+async def test_a_prompt_is_asked_again_for_what_its_alternatives_lack(
+    dialect, worker, alternatives, n, asked
+):
+    worker.fail(alternatives=alternatives)
+    for _ in range(2):
+        worker.received.clear()
+        _, body = await ask(dialect, worker, prompt="a", n=n)
+        assert len(orjson.loads(body)["choices"]) == n
+        assert [len(one.asked.prompts) for one in worker.received] == asked
+        # It is known by then how many there are.
+        asked = [sum(asked)]
 
 
 async def test_a_chat_becomes_one_text_that_ends_before_the_next_turn(dialect, worker):
@@ -212,9 +231,17 @@ async def test_its_failures_are_errors_of_the_attempt(dialect, worker, faults, e
 async def test_it_says_which_model_it_is(dialect, worker):
     said = await dialect.describe(candidate(worker).worker)
     assert [model.name for model in said.models] == ["gpt-neo"]
-    worker.key = "k1"
-    assert await dialect.describe(candidate(worker).worker) is None
+    assert not said.fault
     assert await dialect.describe(candidate(worker, api="grpc://127.0.0.1:1").worker) is None
+
+
+@pytest.mark.parametrize("header", [(), (("x-api-key", "wr0ng-key"),)])
+async def test_a_wrong_key_is_said_when_it_is_described(dialect, worker, header):
+    worker.key = "k1"
+    said = await dialect.describe(candidate(worker, headers=header).worker)
+    assert "x-api-key" in said.fault
+    assert "UNKNOWN): Internal Server Error" in said.fault
+    assert "wr0ng" not in said.fault
 
 
 async def test_nobody_there_is_not_alive(dialect, worker):
@@ -231,4 +258,4 @@ def test_whatever_message_comes_is_an_answer_or_a_failure(junk):
     except DecodeError:
         return
     with suppress(WorkerError):
-        telling.texts(asked, reply)
+        telling.texts(asked, [telling.alternatives(one) for one in reply.generations])

@@ -9,7 +9,7 @@ import pytest
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import REMOTELLM
 from tests.node.faces.assembly import until
-from tests.workers import remotellm_worker, tgi_worker
+from tests.workers import openai_worker, remotellm_worker, tgi_worker
 from tests.workers.openai_worker import WORDS
 
 SAID = "".join(WORDS)
@@ -151,6 +151,36 @@ async def test_the_same_protocol_behind_gives_its_inner_state(mesh, opened):
     assert [token.token for token in state.tokens] == ["'once'", "'upon'"]
     assert list(state.tokens[1].hidden_state) == [0.5, 0.5, 0.5]
     assert state.generations[0].logit == 0.25
+
+
+@pytest.mark.parametrize("node", ["serving", "asked"])
+@pytest.mark.parametrize("protocol", ["openai", "tgi"])
+async def test_the_inner_state_of_another_protocols_model_is_unimplemented(
+    mesh, opened, node, protocol
+):
+    workers = {"openai": (openai_worker, "http:"), "tgi": (tgi_worker, "tgi+http:")}
+    stub, scheme = workers[protocol]
+    async with stub.running() as worker:
+        asked = await mesh.offers(node, worker, api=worker.url.replace("http:", scheme))
+        client = await opened("remotellm", REMOTELLM, asked.context, default_model="tiny")
+        with pytest.raises(RpcFailed) as failed:
+            await client.ask("GenerationalGuts", prompt="a", top_k_logits=1)
+    assert failed.value.code == "UNIMPLEMENTED"
+
+
+async def test_a_wrong_key_is_said_when_its_worker_is_registered(alone):
+    async with remotellm_worker.running() as worker:
+        worker.key = "right"
+        row = {
+            "project": "p",
+            "model": "tiny",
+            "api": worker.url.replace("grpc:", "grpc+remotellm:"),
+            "headers": {"x-api-key": "wr0ng-key"},
+        }
+        async with alone.http.post("/api/v0/ai/model/register", json=row) as response:
+            said = await response.json()
+    assert "x-api-key" in said["learned"][0]["fault"]
+    assert "wr0ng" not in str(said)
 
 
 class TestSameProtocol:
