@@ -11,7 +11,7 @@ from node.access import is_own_address
 from node.agent import Agent
 from node.bootstrap import Bootstrap
 from node.faces import Listening
-from node.following import follow_loads, follow_ways
+from node.following import follow_loads, follow_ways, tell_of
 from node.metrics import Metrics
 from node.reach import own_ports
 from node.settings import Settings
@@ -99,6 +99,7 @@ async def _registry(given: Given, store: Store) -> Registry:
         random=random.random,
     )
     await registry.restore()
+    registry.on_change(tell_of(registry, time.monotonic))
     return registry
 
 

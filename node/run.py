@@ -12,7 +12,7 @@ from pathlib import Path
 
 import uvloop
 
-from node import __version__
+from node import __version__, contacts
 from node.access import Access
 from node.addresses import HostPort, host_port
 from node.assembly import Given, Parts, assemble
@@ -139,6 +139,9 @@ def _background(
         "registry": registry.run,
         "addresses": partial(_follow, registry, reach),
         "learning": context.learning.run,
+        "contacts": partial(
+            contacts.watch, lambda: context.bootstrap.addresses, registry.mesh, time.monotonic
+        ),
         "lateness": partial(context.lateness.watch, time.monotonic),
         "refusals": partial(
             Refusals().watch,

@@ -66,4 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
         note(
             "no other node was met yet; `modelvine status` says at which address this one is joined"
         )
+    # Nodes of older versions do not say it.
+    joined = answer.get("bootstrap", {"addresses": ()})
+    if not all(contact["answers"] for contact in joined["addresses"]):
+        note(joined["summary"])
     return 0

@@ -43,6 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
             *((("processes", found["processes"]),) if found["processes"] > 1 else ()),
             ("models here", found["models"]),
             ("nodes alive", found["nodes_alive"]),
+            *(
+                (("bootstrap", told),)
+                if (told := found.get("bootstrap", {}).get("summary"))
+                else ()
+            ),
             ("in flight", found["in_flight"]),
             *(
                 ("load", f"{row['project']}/{row['model']}: {load_of([row])}")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from node import web
+from node.contacts import contacts, shown
 from node.faces import Context, loads
 from node.faces.learnt import abilities
 from node.faces.reading import done, json_answer
@@ -23,7 +24,8 @@ def routes(context: Context) -> list[web.RouteDef]:
         return json_answer(_catalog(context, digest_only=request.query.get("digest") == "1"))
 
     async def nodes(_: web.Request) -> web.Response:
-        return json_answer({"nodes": _nodes(context)})
+        found = contacts(context.bootstrap.addresses, context.registry.mesh)
+        return json_answer({"nodes": _nodes(context), "bootstrap": shown(found)})
 
     return [
         web.get("/api/v1/catalog", catalog),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from node import __version__, web
+from node.contacts import contacts, shown, summary
 from node.faces import Context, loads
 from node.faces.reading import json_answer
 from node.metrics import CONTENT_TYPE, Sizes
@@ -56,6 +57,9 @@ def _parts(context: Context) -> Mapping[str, str]:
     parts = dict.fromkeys(("http", *_PARTS), "ok") | dict(context.registry.degraded())
     if context.registry.own.standing is Standing.DRAINING:
         parts["http"] = "draining: other nodes send nothing new here"
+    if found := contacts(context.bootstrap.addresses, context.registry.mesh):
+        # Who is connected to others has joined, at whatever address.
+        parts["bootstrap"] = "ok" if context.registry.mesh.connections() else summary(found)
     return parts
 
 
@@ -73,6 +77,7 @@ def _status(context: Context) -> dict[str, Any]:
         "standing": registry.own.standing,
         "ready": _parts(context),
         "models": len(context.agent.workers),
+        "bootstrap": shown(contacts(context.bootstrap.addresses, registry.mesh)),
         "nodes_alive": sum(p is Presence.ALIVE for p in presences),
         "in_flight": context.whole.in_flight(),
         "processes": context.whole.processes,

@@ -185,6 +185,9 @@ class Mesh(Protocol):
     def pin(self, addresses: tuple[str, ...]) -> None:
         """Replace the bootstrap addresses, which are dialled until they answer; may be called before `start`."""
 
+    def failures(self) -> Mapping[str, str]:
+        """Why bootstrap addresses did not answer when they were dialled last; nothing of those whose peer is connected."""
+
     def keep(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are dialled while there are too few connections."""
 

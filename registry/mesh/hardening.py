@@ -93,7 +93,7 @@ def guard(host: IHost, callers: Callers, refused: Callable[[], object]) -> None:
     """Guard one host, between its making and its running; `refused` is called for each caller that is turned away."""
     network: Any = host.get_network()
     _require(network, "common_stream_handler", "_inbound_limiter", "upgrade_inbound_raw_conn")
-    _require(network, "unblock_peer", "close_peer", "auto_connector")
+    _require(network, "unblock_peer", "close_peer", "auto_connector", "upgrade_outbound_raw_conn")
     _require(network.auto_connector, "maybe_connect")
     network.set_stream_handler(_guarded(host, network.common_stream_handler))
     # The library takes a token for every inbound connection and keeps it until the host ends, so a host

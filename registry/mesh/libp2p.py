@@ -28,6 +28,7 @@ from registry.mesh import (
 )
 from registry.mesh.byte_queue import ByteQueue
 from registry.mesh.crew import Crew
+from registry.mesh.dialing import peer_in
 from registry.mesh.inbox import Inbox
 from registry.mesh.libp2p_pipes import WINDOW, PipeEnd, StreamPipe
 from registry.mesh.libp2p_place import (
@@ -67,6 +68,7 @@ class LibP2PMesh:
         self._plan = Plan(identity, settings, settings.listen, swarm_key, topic, settings.bootstrap)
         self._inbox = Inbox(settings.queue)
         self._connections: tuple[Connection, ...] = ()
+        self._failures: dict[str, str] = {}
         self._addresses: tuple[str, ...] = ()
         self._place: Place | None = None
         self._begun = False
@@ -146,8 +148,13 @@ class LibP2PMesh:
     def pin(self, addresses: tuple[str, ...]) -> None:
         """Replace the bootstrap addresses, which are dialled until they answer."""
         self._plan = replace(self._plan, bootstrap=addresses)
+        self._failures = {a: why for a, why in self._failures.items() if a in addresses}
         if self._place is not None:
             self._thread.post(self._place.company.pin, addresses)
+
+    def failures(self) -> Mapping[str, str]:
+        """Why bootstrap addresses did not answer when they were dialled last."""
+        return dict(self._failures)
 
     def keep(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are dialled until `degree` peers are connected."""
@@ -201,6 +208,7 @@ class LibP2PMesh:
             offended=self._arrived,
             refused=self._turn_away,
             connected=self._see,
+            unanswered=self._note_failures,
             addressed=self._addressed,
             answer=lambda asker, question: thread.visit(self._answered, asker, question),
             serve=lambda peer, end, incoming: thread.visit(self._served, peer, end, incoming),
@@ -242,7 +250,12 @@ class LibP2PMesh:
             self._place.abandon()
         self._place = None
         self._addresses = self._interfaces = ()
+        self._failures = {}
         self._see(())
+
+    def _note_failures(self, reasons: Mapping[str, str]) -> None:
+        connected = {connection.peer for connection in self._connections}
+        self._failures |= {a: why for a, why in reasons.items() if peer_in(a) not in connected}
 
     def _addressed(self, addresses: tuple[str, ...]) -> None:
         if self._place is not None:
@@ -254,6 +267,7 @@ class LibP2PMesh:
         # That a way through a relay ended says something about the relay, or that nobody used it.
         relayed = {connection.peer for connection in self._connections if connection.relayed}
         self._connections = connections
+        self._failures = {a: why for a, why in self._failures.items() if peer_in(a) not in now}
         for peer in sorted(before - now - relayed):
             self._inbox.put(Parted(peer))
         for peer in sorted(now - before):

@@ -1,12 +1,12 @@
 """How does a node keep company? It dials whom the dialler chooses, has strangers prove themselves, notes where each is from."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
-from registry.errors import PeerUnreachable
 from registry.mesh import Origin
 from registry.mesh.dialing import Dialer, Target, peer_in
+from registry.mesh.libp2p_dial import NobodyAnswered
 from registry.mesh.libp2p_strangers import STRANGE, Introductions
 from registry.mesh.libp2p_watch import Watch
 from registry.mesh.strangers import Strangers
@@ -20,7 +20,10 @@ Origins = dict[PeerId, Origin]
 
 
 class Company:
-    """Everybody that this node dials of its own accord, in the trio thread. `dial` tries a peer's addresses."""
+    """Everybody that this node dials of its own accord, in the trio thread.
+
+    `dial` tries a peer's addresses and raises `NobodyAnswered`; `unanswered` is told why those of a bootstrap peer failed.
+    """
 
     def __init__(
         self,
@@ -31,11 +34,13 @@ class Company:
         origins: Origins,
         members: Callable[[], set[PeerId]],
         dial: Callable[[tuple[str, ...]], Awaitable[object]],
+        unanswered: Callable[[Mapping[str, str]], object],
         disconnect: Callable[[PeerId], Awaitable[None]],
     ) -> None:
         self._watch = watch
         self._origins = origins
         self._dial = dial
+        self._unanswered = unanswered
         self._dialer = Dialer(strangers.own, settings.degree, settings.redial)
         self._bootstrap: tuple[str, ...] = ()
         self._kept: tuple[str, ...] = ()
@@ -92,7 +97,9 @@ class Company:
             self._dialer.succeeded(target.peer)
             if origin in STRANGE:
                 self._nursery.start_soon(self._strangers.prove, target.peer)
-        except PeerUnreachable:
+        except NobodyAnswered as error:
+            if target.bootstrap:
+                self._unanswered(error.reasons)
             self._dialer.failed(target.peer, trio.current_time())
             if origin in STRANGE:
                 self._strangers.failed(target.peer)

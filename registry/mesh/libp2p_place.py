@@ -66,6 +66,7 @@ class Doors:
     offended: Callable[[Offended], None]
     refused: Callable[[str], None]
     connected: Callable[[tuple[Connection, ...]], None]
+    unanswered: Callable[[Mapping[str, str]], None]
     addressed: Callable[[tuple[str, ...]], None]
     answer: Callable[[PeerId, bytes], Awaitable[bytes]]
     serve: Callable[[PeerId, PipeEnd, ByteQueue], Awaitable[None]]
@@ -137,7 +138,8 @@ class Place:
             changed=self._tell_addresses,
         )
         self._told: tuple[str, ...] = ()
-        self._dials = Dials(self._host, self._watch, self._nat.circuits)
+        private = plan.swarm_key is not None
+        self._dials = Dials(self._host, self._watch, self._nat.circuits, private=private)
         self._pipes: set[PipeEnd] = set()
         self.questions = Questions(
             self._doors.answer, partial(self._doors.refused, STREAMS_REFUSED)
@@ -149,6 +151,7 @@ class Place:
             origins=self._origins,
             members=self._members,
             dial=lambda addresses: self._dials.first_of(addresses, plan.settings.dial_timeout),
+            unanswered=partial(self._doors.tell, self._doors.unanswered),
             disconnect=self.disconnect,
         )
         self.company.pin(plan.bootstrap)

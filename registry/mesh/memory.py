@@ -169,6 +169,11 @@ class MemoryMesh:
         self._bootstrap = addresses
         self._net.settle()
 
+    def failures(self) -> Mapping[str, str]:
+        """Nobody else is a reason here."""
+        there = {self._peer, *(c.peer for c in self.connections())}
+        return {a: "nobody is there" for a in self._bootstrap if peer_in(a) not in there}
+
     def keep(self, addresses: tuple[str, ...]) -> None:
         """Replace the addresses that are kept connected besides the bootstrap peers."""
         self._kept = addresses
