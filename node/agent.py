@@ -14,10 +14,11 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from registry.errors import LimitReached
-from registry.records import Service
+from registry.records import Key, ModelType, Service
 from registry.service import Registry
 from registry.store import Change, Delete, Put, Space, Store
 from router.described import Described, taught
+from router.dialects.openai_http.endpoints import by_path
 from router.workers import Worker, Workers
 
 log = logging.getLogger("modelvine.agent")
@@ -39,7 +40,7 @@ class Agent:
         self._changing = asyncio.Lock()
         self._listeners: list[Callable[[Workers], Awaitable[None]]] = []
         self.registered = self.workers = Workers()
-        self._taught: dict[tuple[str, str, str], tuple[Worker, Worker]] = {}
+        self._taught: dict[Key, tuple[Worker, Worker]] = {}
         """Workers as they were registered, and as they are known by their own words, where that is more."""
         registry.saving.also(lambda: _difference(Workers(), self.registered))
 
@@ -50,8 +51,13 @@ class Agent:
     async def restore(self) -> None:
         """Load the workers of the last run; raise `StoreUnavailable`."""
         rows = await self._store.read(Space.WORKERS)
-        rows_read = (worker for row in rows.values() for worker in _thaw(row))
-        self.registered = self.workers = Workers.of(rows_read)
+        found = [(name, worker) for name, row in rows.items() for worker in _thaw(row)]
+        self.registered = self.workers = Workers.of(worker for _, worker in found)
+        # Versions whose replicas had one type each stored them by other names.
+        old = [name for name, worker in found if name != _row(worker.key)]
+        if old:
+            kept = _difference(Workers(), self.registered)
+            await self._store.write(*kept, *(Delete(Space.WORKERS, name) for name in old))
 
     async def register_project(
         self, project: str, workers: Sequence[Worker], told: Told = _NOTHING
@@ -71,10 +77,13 @@ class Agent:
         log.info("unregistered project %s with %d models", project, removed)
         return removed > 0
 
-    async def unregister_model(self, project: str, model: str, cid: str) -> bool:
-        """Remove one worker; return whether there was one; raise `StoreUnavailable`."""
-        key = project, model, cid
-        removed = await self._change(lambda now: [w for w in now if w.key != key])
+    async def unregister_model(
+        self, project: str, model: str, cid: str, kind: ModelType | None = None
+    ) -> bool:
+        """Remove one replica, of all its types or of one; return whether there was one; raise `StoreUnavailable`."""
+        kinds = ModelType if kind is None else (kind,)
+        keys = {(project, model, cid, one) for one in kinds}
+        removed = await self._change(lambda now: [w for w in now if w.key not in keys])
         log.info("unregistered %s/%s, %d replicas", project, model, removed)
         return removed > 0
 
@@ -106,9 +115,7 @@ class Agent:
                     await listener(workers)
             return len(before.by_key.keys() - after.by_key.keys())
 
-    def _known(
-        self, workers: Workers, told: Told
-    ) -> dict[tuple[str, str, str], tuple[Worker, Worker]]:
+    def _known(self, workers: Workers, told: Told) -> dict[Key, tuple[Worker, Worker]]:
         """Return those who said more of themselves than was registered, now or before."""
         now = {w.key: (w, taught(w, said.of(w))) for w, said in told.items()}
         return {
@@ -130,13 +137,13 @@ def _difference(before: Workers, after: Workers) -> Iterable[Change]:
         yield Delete(Space.WORKERS, _row(key))
 
 
-def _row(key: tuple[str, str, str]) -> str:
+def _row(key: Key) -> str:
     return orjson.dumps(key).decode()
 
 
 def _thaw(row: bytes) -> Iterable[Worker]:
     try:
-        yield _WORKER.validate_json(row)
+        yield by_path(_WORKER.validate_json(row))
     except ValidationError:
         # Left in the store: a newer version may have written it, and may want it back.
         log.warning("ignored a worker in the store that this version cannot read")

@@ -252,11 +252,12 @@ def _known(sizes: Sizes) -> Iterable[Metric]:
         "modelvine_worker_tells",
         "What workers of this machine tell of themselves (vLLM, SGLang, llama.cpp, TGI, LocalAI), by model, by figure:"
         " queued and running requests; speed and tokens of the last answer.",
-        labels=("project", "model", "cid", "figure"),
+        labels=("project", "model", "cid", "type", "figure"),
     )
     for service, figures in sizes.told.items():
+        *names, kind = service.key
         for figure, value in figures.items():
-            told.add_metric((service.project, service.model, service.cid, figure), value)
+            told.add_metric((*names, str(int(kind)), figure), value)
     yield told
     yield GaugeMetricFamily(
         "modelvine_mesh_connections", "Peers connected to the mesh.", sizes.connections

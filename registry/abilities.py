@@ -23,12 +23,13 @@ class Ability(IntFlag):
     LLAMA_STACK = 1024
     LOCALAI = 2048
     REMOTELLM = 4096
+    OWN_PATH = 8192
 
 
 INPUTS = Ability.TEXT_IN | Ability.IMAGE_IN | Ability.AUDIO_IN | Ability.VIDEO_IN
 OUTPUTS = Ability.TEXT_OUT | Ability.IMAGE_OUT | Ability.AUDIO_OUT | Ability.VIDEO_OUT
 PROTOCOLS = Ability.TGI | Ability.LLAMA_STACK | Ability.LOCALAI | Ability.REMOTELLM
-"""What nodes know by themselves; no worker says it."""
+"""What nodes know by themselves; no worker says it. So is `OWN_PATH`: the worker serves the kinds of its type alone."""
 
 
 def taken(abilities: int) -> list[str]:

@@ -41,6 +41,10 @@ class Standing(StrEnum):
     LEFT = "left"
 
 
+Key = tuple[str, str, str, ModelType]
+"""What tells one replica of a node from another: project, model, cid and type."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Service:
     """One replica of one model, as the world sees it. Never names a worker's address.
@@ -55,6 +59,16 @@ class Service:
     type: ModelType = ModelType.TEXT
     context: int = 0
     abilities: int = 0
+
+    @property
+    def key(self) -> Key:
+        """What tells it from the others of its node."""
+        return self.project, self.model, self.cid, self.type
+
+    @property
+    def typed_cid(self) -> str:
+        """The cid by which older nodes know it where another type of the same replica has the plain one."""
+        return f"{self.cid}#{int(self.type)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ order. The bytes received are kept: fields that this version does not know are i
 import struct
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Annotated
 
@@ -67,6 +67,8 @@ MAX_FIGURE = 1e6
 MAX_COUNTER = (1 << 53) - 1
 
 _TYPES = {int(kind): kind for kind in ModelType}
+_CID = 6
+"""The place of the cid in a row whose third element is the typed one, for older nodes."""
 _HEARTBEAT_BODY = struct.Struct(">QQQ")
 _DOUBT_BODY = struct.Struct(f">QQQ{signing.KEY_BYTES}s")
 _LOAD_HEAD = struct.Struct(">QQQH")
@@ -113,7 +115,7 @@ def encode_record(record: Record, identity: signing.Identity) -> Signed:
         {
             "version": list(record.version),
             "standing": record.standing.value,
-            "services": [*map(_row, record.services)],
+            "services": [*_rows(record.services)],
             "mesh": record.reach.mesh,
             "links": record.reach.links,
             "certificate": b64encode(record.reach.certificate).decode(),
@@ -206,9 +208,10 @@ def _require_readable(record: Record, body: bytes) -> None:
     except ValidationError as error:
         fields = ", ".join(str(wrong["loc"][0]) for wrong in error.errors())
         raise LimitReached(f"other nodes would refuse this record's {fields}") from error
-    keys = {(s.project, s.model, s.cid) for s in record.services}
+    keys = {(str(row[0]), str(row[1]), str(row[2])) for row in _rows(record.services)}
     named = all(p and m and is_name(p) and is_name(m) and is_name(c) for p, m, c in keys)
-    if not named or len(keys) != len(record.services):
+    once = len(keys) == len({s.key for s in record.services}) == len(record.services)
+    if not named or not once:
         raise LimitReached(
             f"projects and models are named in 1 to {MAX_NAME_BYTES} printable bytes, and once"
         )
@@ -275,7 +278,9 @@ def _record(public: bytes, body: bytes, frame: bytes) -> Signed:
         raise InvalidFrame(f"not a record: {type(error).__name__}") from error
     read = [_service(row) for row in parsed.services]
     services = tuple(service for service in read if service is not None)
-    if len({(s.project, s.model, s.cid) for s in services}) != len(services):
+    rows = (row for row, service in zip(parsed.services, read, strict=True) if service)
+    # By the cids in the rows as well, which are all that older nodes read.
+    if not len({s.key for s in services}) == len({(*row[:3],) for row in rows}) == len(services):
         raise InvalidFrame("a record names one replica twice")
     record = Record(
         node=signing.peer_of(public),
@@ -305,9 +310,25 @@ def _service(row: list[object]) -> Service | None:
     known = _TYPES.get(kind)
     if known is None:
         return None
-    return Service(
-        project, model, cid, known, _number(row, 4, MAX_CONTEXT), _number(row, 5, MAX_ABILITIES)
-    )
+    numbers = _number(row, 4, MAX_CONTEXT), _number(row, 5, MAX_ABILITIES)
+    if len(row) > _CID and isinstance(plain := row[_CID], str):
+        service = Service(project, model, plain, known, *numbers)
+        if service.typed_cid == cid:
+            return service
+    return Service(project, model, cid, known, *numbers)
+
+
+def _rows(services: Iterable[Service]) -> Iterator[list[object]]:
+    """Write the services; of several types of one replica all but the first have a cid of their own for older nodes."""
+    seen: set[tuple[str, str, str]] = set()
+    for service in services:
+        replica = service.project, service.model, service.cid
+        if replica in seen:
+            numbers = service.context, service.abilities, service.cid
+            yield [*replica[:2], service.typed_cid, int(service.type), *numbers]
+        else:
+            yield _row(service)
+        seen.add(replica)
 
 
 def _row(service: Service) -> list[object]:

@@ -8,7 +8,7 @@ from typing import Protocol
 from registry.catalog import Catalog
 from registry.liveness import Presence
 from registry.records import PeerId, Service
-from router.fitness import Length, Media, serves
+from router.fitness import Length, Media, Types, serves
 from router.reports import Reported
 from router.requests import Request
 from router.verbatim import takes
@@ -71,7 +71,7 @@ class Candidate:
         """What its circuit is kept by: the worker's URL, or the replica at its node."""
         if self.worker is not None:
             return self.worker.api
-        return f"{self.node}/{self.service.project}/{self.service.model}/{self.service.cid}"
+        return f"{self.node}/{self.service.project}/{self.service.model}/{self.service.typed_cid}"
 
     @property
     def place(self) -> str:
@@ -155,10 +155,13 @@ def candidates(
     eligible: list[Candidate] = []
     excluded: list[Excluded] = []
     media = Media(request)
+    here, offers = workers.by_name.get(request.model, ()), catalog.offers.get(request.model, ())
+    everybody = [*((own, w.service) for w in here), *((o.node, o.service) for o in offers)]
+    types = Types(everybody, request.kind)
 
     def sort(candidate: Candidate, reason: Reason | None) -> None:
         if reason is not None and reason is not Reason.FULL:
-            excluded.append(Excluded(candidate, reason))
+            excluded.append(Excluded(candidate, reason, detail=_served(candidate, reason)))
         elif missing := media.missing(candidate.service):
             excluded.append(Excluded(candidate, Reason.UNSEEING, detail=missing))
         elif seconds := known.told(candidate):
@@ -168,14 +171,14 @@ def candidates(
         else:
             eligible.append(candidate)
 
-    for worker in workers.by_name.get(request.model, ()):
+    for worker in here:
         key = own, worker.service
         ours = Candidate(own, worker.service, worker, known.in_flight.get(key, 0))
         full = bool(worker.capacity) and ours.in_flight >= worker.capacity
         # A peer may still have us in its catalog while we drain; what it sends on is told to go elsewhere.
-        reason = _unwanted(request, ours) or (Reason.DRAINING if draining else None)
+        reason = _unwanted(request, ours, types) or (Reason.DRAINING if draining else None)
         sort(ours, reason or (Reason.FULL if full else None))
-    for offer in catalog.offers.get(request.model, ()):
+    for offer in offers:
         if offer.node == own:
             continue
         seen = presence(offer.node)
@@ -187,13 +190,17 @@ def candidates(
             unreachable=seen is Presence.UNREACHABLE,
             report=known.reported(offer.node, offer.service),
         )
-        reason = Reason.HOP if request.own_only else _unwanted(request, theirs)
+        reason = Reason.HOP if request.own_only else _unwanted(request, theirs, types)
         sort(theirs, reason or _ABSENT.get(seen))
     if _unlike(eligible, excluded):
         eligible, short = _long_enough(eligible, excluded, Length(request))
         excluded += short
     judged = [c if known.admits(c) else replace(c, ejected=True) for c in eligible]
     return Field(begin_gently(judged, known.allowance), tuple(excluded))
+
+
+def _served(candidate: Candidate, reason: Reason) -> str:
+    return candidate.service.type.name.lower() if reason is Reason.OTHER_TYPE else ""
 
 
 def _unlike(eligible: Sequence[Candidate], excluded: Sequence[Excluded]) -> bool:
@@ -248,17 +255,18 @@ _ABSENT = {
 }
 
 
-def _unwanted(request: Request, candidate: Candidate) -> Reason | None:
+def _unwanted(request: Request, candidate: Candidate, types: Types) -> Reason | None:
     pin = request.pin
     wanted = (
         pin.node in (None, candidate.node)
         and pin.project in ("", candidate.service.project)
-        and pin.cid in (None, candidate.service.cid)
+        and pin.cid in (None, candidate.service.cid, candidate.service.typed_cid)
     )
     if not wanted:
         return Reason.PINNED
-    if not serves(candidate.service, request.kind):
+    service = candidate.service
+    if not serves(service, request.kind) or types.others(candidate.node, service):
         return Reason.OTHER_TYPE
     said = request.verbatim
-    wordless = said is not None and said.needs and not takes(said, candidate.service)
+    wordless = said is not None and said.needs and not takes(said, service)
     return Reason.WORDLESS if wordless else None

@@ -80,7 +80,7 @@ class Choosing:
     ) -> tuple[list[Candidate], bool]:
         """Wait for a slot of one of these, and return whose it is, and that it is taken."""
         service = await self._ledger.waiting.turn(request, full)
-        worker = self._ledger.workers().by_key.get((service.project, service.model, service.cid))
+        worker = self._ledger.workers().by_key.get(service.key)
         if worker is None or worker.service != service:
             self._ledger.release(service)
             raise NobodyServes(

@@ -172,7 +172,7 @@ class Router:
 
     def bounded(self, service: Service) -> bool:
         """Say whether a worker of this machine has a bound that nobody registered, but that was learnt."""
-        worker = self._workers().by_key.get((service.project, service.model, service.cid))
+        worker = self._workers().by_key.get(service.key)
         return worker is not None and worker.capacity > 0 and self._ledger.learns(worker)
 
     def condition(self, candidate: Candidate) -> Condition:

@@ -11,7 +11,7 @@ from functools import cached_property
 import orjson
 
 from registry.abilities import INPUTS, Ability, taken
-from registry.records import ModelType, Service
+from registry.records import ModelType, PeerId, Service
 from router.requests import STORES, Kind, Request
 
 MOST_BYTES = 8
@@ -42,9 +42,50 @@ MADE_FOR: Mapping[ModelType, frozenset[Kind]] = {
 """What may be asked of a model, by the type that it was registered with."""
 
 
+OWN_KINDS: Mapping[ModelType, frozenset[Kind]] = {
+    ModelType.TEXT: frozenset({Kind.CHAT}),
+    ModelType.IMAGE: frozenset({Kind.IMAGE}),
+    ModelType.IMAGE_EDIT: frozenset({Kind.IMAGE_EDIT}),
+    ModelType.EMBEDDING: frozenset({Kind.EMBEDDING}),
+    ModelType.TRANSCRIPTION: frozenset({Kind.TRANSCRIPTION}),
+    ModelType.SPEECH: frozenset({Kind.SPEECH}),
+    ModelType.RERANK: frozenset({Kind.RERANK}),
+    ModelType.SOUND: frozenset({Kind.SOUND}),
+    ModelType.STORE: STORES,
+}
+"""The same where the worker was registered by an address that is one endpoint, with none beside it."""
+
+_AT_HOME: Mapping[Kind, ModelType] = {
+    **{kind: type_ for type_, kinds in OWN_KINDS.items() for kind in kinds},
+    Kind.COMPLETION: ModelType.TEXT,
+    Kind.TRANSLATION: ModelType.TRANSCRIPTION,
+}
+"""The type that is meant by a kind of request, where one replica was registered with several."""
+
+
+def kinds_of(service: Service) -> frozenset[Kind]:
+    """Return what may be asked of a replica."""
+    return (OWN_KINDS if service.abilities & Ability.OWN_PATH else MADE_FOR)[service.type]
+
+
 def serves(service: Service, kind: Kind) -> bool:
     """Say whether a replica is made for such requests."""
-    return service.type is ModelType.TEXT or kind in MADE_FOR[service.type]
+    return kind in kinds_of(service)
+
+
+class Types:
+    """Of one replica that was registered with several types, the type that a kind of request means is asked, and no other."""
+
+    def __init__(self, offered: Iterable[tuple[PeerId, Service]], kind: Kind) -> None:
+        self._home = _AT_HOME.get(kind)
+        meant = [(n, s) for n, s in offered if s.type is self._home and serves(s, kind)]
+        self._meant = {(n, s.project, s.model, s.cid) for n, s in meant}
+
+    def others(self, node: PeerId, service: Service) -> bool:
+        """Say whether another type of this replica is meant."""
+        if service.type is self._home or not self._meant:
+            return False
+        return (node, service.project, service.model, service.cid) in self._meant
 
 
 # Inside a text its quotes would stand behind backslashes, so what this finds is a part of a message.

@@ -121,7 +121,7 @@ class Ledger:
     def release(self, service: Service) -> None:
         """Hand a slot of our own to whoever is next, or give it back."""
         key = self._own, service
-        worker = self.workers().by_key.get((service.project, service.model, service.cid))
+        worker = self.workers().by_key.get(service.key)
         # Second attempts may have come on top of what it takes at one time; theirs are no slots to hand on.
         beyond = worker is not None and 0 < worker.capacity < self.in_flight[key]
         if not self.waiting.hand_over(service, beyond=beyond):

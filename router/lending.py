@@ -138,7 +138,7 @@ class Lending:
         self._ledger.waiting.took(model, seconds)
 
     def _worker(self, service: Service) -> Worker | None:
-        worker = self._workers().by_key.get((service.project, service.model, service.cid))
+        worker = self._workers().by_key.get(service.key)
         return worker if worker is not None and worker.service == service else None
 
 

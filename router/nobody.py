@@ -14,7 +14,7 @@ from router.errors import (
     WorkerBusy,
     WorkerUnable,
 )
-from router.fitness import MADE_FOR
+from router.fitness import kinds_of
 from router.requests import Request
 
 NAMES_COMPARED = 500
@@ -63,7 +63,7 @@ def _unknown(request: Request, excluded: Sequence[Excluded], names: Iterable[str
 
 def _misdirected(request: Request, excluded: Sequence[Excluded]) -> BadRequest:
     others = [e.candidate.service for e in excluded if e.reason is Reason.OTHER_TYPE]
-    paths = sorted({f"/v1/{kind}" for service in others for kind in MADE_FOR[service.type]})
+    paths = sorted({f"/v1/{kind}" for service in others for kind in kinds_of(service)})
     return BadRequest(
         f"{request.model!r} does not serve /v1/{request.kind}; ask it at {' or '.join(paths)}",
         param="model",

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import orjson
 
 from registry.catalog import names_of
-from registry.records import Service
+from registry.records import Key, Service
 
 Scalar = str | bool | int | float
 Option = Scalar | list[Scalar]
@@ -41,9 +41,9 @@ class Worker:
     template: Template = ""
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        """What tells one worker from another: project, model, cid."""
-        return self.service.project, self.service.model, self.service.cid
+    def key(self) -> Key:
+        """What tells one worker from another: project, model, cid, type."""
+        return self.service.key
 
     @property
     def own_model(self) -> str:
@@ -61,9 +61,7 @@ class Worker:
 class Workers:
     """An immutable table of workers, indexed by the names that clients use."""
 
-    by_key: MappingProxyType[tuple[str, str, str], Worker] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    by_key: MappingProxyType[Key, Worker] = field(default_factory=lambda: MappingProxyType({}))
     by_name: MappingProxyType[str, tuple[Worker, ...]] = field(
         default_factory=lambda: MappingProxyType({})
     )

@@ -38,7 +38,7 @@ few_services = st.builds(
 
 def lists_of(service: st.SearchStrategy[Service]) -> st.SearchStrategy[tuple[Service, ...]]:
     """Services as one node may announce them: no replica twice."""
-    unique = st.lists(service, max_size=6, unique_by=lambda s: (s.project, s.model, s.cid))
+    unique = st.lists(service, max_size=6, unique_by=lambda s: s.key)
     return unique.map(tuple)
 
 

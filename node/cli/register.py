@@ -1,7 +1,8 @@
 """Register one model at the local node.
 
 The whole network can ask for it as soon as this returns. URL is where the model's worker listens on this machine: its
-base, with or without /v1, or a full endpoint. Registering the same project, model and cid again replaces it.
+base, with or without /v1, or a full endpoint. With a path of its own it is one endpoint, which
+serves the requests of its type alone. Registering the same project, model, cid and type again replaces it.
 
 A header's value may end in @/path/to/file: the file's first line is read for each request, so that a key is stored nowhere
 else and stands in no list of processes.
@@ -9,6 +10,7 @@ else and stands in no list of processes.
 Examples:
   modelvine register demo tiny http://127.0.0.1:8080
   modelvine register demo painter http://127.0.0.1:8081/v1 --type image
+  modelvine register demo painter http://127.0.0.1:8081/edit --type image-edit
   modelvine register demo tiny http://127.0.0.1:8082 --cid second --capacity 4 --context 8192
   modelvine register demo big http://127.0.0.1:8000 --header 'authorization: Bearer @/run/secrets/vllm'
   modelvine register demo own grpc+localai://127.0.0.1:9000 --load ContextSize=4096 --load MMap=true

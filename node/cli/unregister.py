@@ -5,6 +5,7 @@ Other nodes stop sending requests for it at once. It is no error when there was 
 Examples:
   modelvine unregister demo tiny
   modelvine unregister demo tiny --cid second
+  modelvine unregister demo painter --type image-edit
   # every model of the project
   modelvine unregister demo
 """
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from node.cli.console.asking import add_type
 from node.cli.console.options import add_json, add_node_options
 
 _NOT_THERE = "not existed"
@@ -33,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cid", metavar="C", default="", help="which replica, where there are several"
     )
+    add_type(parser, default=None, means="all that were registered")
     add_node_options(parser)
     add_json(parser)
 
@@ -43,11 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.text import plain, say_json  # noqa: PLC0415
     from node.errors import CommandFailed, WrongUsage  # noqa: PLC0415
 
-    if arguments.cid and not arguments.model:
-        raise WrongUsage("--cid names a replica of one model: name the model as well")
+    if not arguments.model and (arguments.cid or arguments.type is not None):
+        option = "--cid" if arguments.cid else "--type"
+        raise WrongUsage(f"{option} names a replica of one model: name the model as well")
     node = client(arguments)
     if arguments.model:
         body = {"project": arguments.project, "model": arguments.model, "cid": arguments.cid}
+        body |= {} if arguments.type is None else {"type": arguments.type}
         answer = node.post("/api/v0/ai/model/unregister", body)
     else:
         answer = node.post("/api/v0/ai/project/unregister", {"project": arguments.project})

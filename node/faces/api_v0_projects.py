@@ -18,6 +18,7 @@ from node.faces.registration import (
     read_project,
     read_worker,
     require_may_read,
+    type_of,
 )
 from registry.catalog import Offer
 from registry.liveness import Presence
@@ -64,7 +65,8 @@ def _registering(context: Context) -> list[web.RouteDef]:
     async def unregister_model(request: web.Request) -> web.Response:
         context.access.change(request)
         given = await read_object(request, idle=idle)
-        existed = await agent.unregister_model(project_of(given), model_of(given), cid_of(given))
+        names = project_of(given), model_of(given), cid_of(given)
+        existed = await agent.unregister_model(*names, type_of(given))
         return done("ok" if existed else "not existed")
 
     return [
@@ -146,8 +148,7 @@ def _model(context: Context, node: PeerId, service: Service, *, local: bool) -> 
 
 
 def _own_worker(context: Context, node: PeerId, service: Service) -> Worker | None:
-    key = service.project, service.model, service.cid
-    return context.agent.workers.by_key.get(key) if node == context.peer else None
+    return context.agent.workers.by_key.get(service.key) if node == context.peer else None
 
 
 def _idle(context: Context, node: PeerId, service: Service) -> int:

@@ -131,6 +131,7 @@ def _candidate(context: Context, candidate: Candidate, connections: _Connections
         "project": service.project,
         "model": service.model,
         "cid": service.cid,
+        "type": int(service.type),
         "context": service.context or None,
         "route": route,
         "in_flight": candidate.in_flight,

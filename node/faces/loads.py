@@ -30,7 +30,7 @@ def of_candidate(context: Context, candidate: Candidate) -> dict[str, Any] | Non
 
 def _row(service: Service, load: Load, age: float) -> dict[str, Any]:
     named = {"project": service.project, "model": service.model, "cid": service.cid}
-    return named | _shown(load, age)
+    return named | {"type": int(service.type)} | _shown(load, age)
 
 
 def _learned(context: Context, service: Service) -> dict[str, Any]:

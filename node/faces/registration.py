@@ -12,9 +12,10 @@ from yarl import URL
 from node.faces.errors import NotAllowed, Unparseable, WrongParameter
 from node.faces.reading import lowered, number_of, text_of
 from node.faces.worker_options import abilities_in, capacity_of, headers_of, load_of, template_of
-from registry.records import ModelType, Service
+from registry.records import Key, ModelType, Service
 from registry.wire import MAX_CONTEXT, MAX_NAME_BYTES, is_name
 from router import dialects, verbatim, worker_headers
+from router.dialects.openai_http.endpoints import by_path
 from router.errors import WorkerFailed
 from router.premises import Premises
 from router.workers import Worker
@@ -45,11 +46,11 @@ def read_project(given: Mapping[str, Any], premises: Premises) -> tuple[str, Seq
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise Unparseable("Parsing error")
     workers = [read_worker(project, lowered(row), premises) for row in rows]
-    seen: set[tuple[str, str, str]] = set()
+    seen: set[Key] = set()
     for worker in workers:
         if worker.key in seen:
             raise WrongParameter(
-                f"the model {worker.service.model!r} is listed twice; tell replicas apart by their cid",
+                f"the model {worker.service.model!r} is listed twice; tell replicas apart by their cid or type",
                 param="models",
             )
         seen.add(worker.key)
@@ -59,24 +60,23 @@ def read_project(given: Mapping[str, Any], premises: Premises) -> tuple[str, Seq
 def read_worker(project: str, given: Mapping[str, Any], premises: Premises) -> Worker:
     """Read one model of a project; raise `Unparseable` or `WrongParameter`."""
     model, api, cid = model_of(given), text_of(given, "api"), cid_of(given)
-    kind = number_of(given, "type")
     if not api:
         raise WrongParameter("model api can not be empty", param="api")
-    if kind not in _TYPES:
-        known = ", ".join(f"{int(t)} ({t.name.lower()})" for t in ModelType)
-        raise WrongParameter(f"unknown model type {kind}; there are: {known}", param="type")
+    kind = type_of(given) or ModelType.TEXT
     scheme, checked = _checked_api(api, premises)
     dialect = _dialect(text_of(given, "dialect"), scheme)
     abilities = abilities_in(given) | verbatim.bit(dialect)
-    worker = Worker(
-        service=Service(project, model, cid, _TYPES[kind], _context(given), abilities),
-        api=checked,
-        dialect=dialect,
-        model=_name(text_of(given, "worker_model"), "worker_model"),
-        capacity=capacity_of(given),
-        load=load_of(given),
-        headers=headers_of(given),
-        template=template_of(given),
+    worker = by_path(
+        Worker(
+            service=Service(project, model, cid, kind, _context(given), abilities),
+            api=checked,
+            dialect=dialect,
+            model=_name(text_of(given, "worker_model"), "worker_model"),
+            capacity=capacity_of(given),
+            load=load_of(given),
+            headers=headers_of(given),
+            template=template_of(given),
+        )
     )
     try:
         dialects.check(worker)
@@ -118,6 +118,18 @@ def model_of(given: Mapping[str, Any]) -> str:
 def cid_of(given: Mapping[str, Any]) -> str:
     """Read which replica is meant, `""` where none is named; raise `Unparseable` or `WrongParameter`."""
     return _name(text_of(given, "cid"), "cid")
+
+
+def type_of(given: Mapping[str, Any]) -> ModelType | None:
+    """Read a type, `None` where none is named; raise `Unparseable` or `WrongParameter`."""
+    if given.get("type") is None:
+        return None
+    kind = _TYPES.get(number_of(given, "type"))
+    if kind is None:
+        known = ", ".join(f"{int(t)} ({t.name.lower()})" for t in ModelType)
+        unknown = f"unknown model type {given['type']}; there are: {known}"
+        raise WrongParameter(unknown, param="type")
+    return kind
 
 
 def _name(text: str, param: str) -> str:

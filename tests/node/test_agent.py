@@ -1,12 +1,15 @@
 """Laws of registering and unregistering on one node."""
 
+import orjson
 import pytest
+from pydantic import TypeAdapter
 
 from node.agent import Agent
+from registry.abilities import Ability
 from registry.errors import LimitReached, StoreUnavailable
 from registry.mesh.memory import MemoryMesh
 from registry.mesh.memory_net import MemoryNet
-from registry.records import Service
+from registry.records import ModelType, Service
 from registry.service import Registry
 from registry.settings import RegistrySettings
 from registry.signing import Identity
@@ -40,8 +43,15 @@ def make(store: MemoryStore, *, max_services: int = 100) -> Agent:
     return Agent(registry, store)
 
 
-def worker(model: str, *, project: str = "p", cid: str = "", port: int = 1) -> Worker:
-    return Worker(Service(project, model, cid), f"http://127.0.0.1:{port}/v1")
+def worker(
+    model: str,
+    *,
+    project: str = "p",
+    cid: str = "",
+    port: int = 1,
+    kind: ModelType = ModelType.TEXT,
+) -> Worker:
+    return Worker(Service(project, model, cid, kind), f"http://127.0.0.1:{port}/v1")
 
 
 async def test_a_registered_model_is_served_and_announced() -> None:
@@ -151,3 +161,46 @@ async def test_all_that_was_said_of_a_worker_survives_a_restart() -> None:
     restarted = make(store)
     await restarted.restore()
     assert [*restarted.workers] == [said]
+
+
+async def test_a_replica_may_have_several_types_side_by_side() -> None:
+    agent = make(store := MemoryStore())
+    draw, edit = (worker("m", kind=kind) for kind in (ModelType.IMAGE, ModelType.IMAGE_EDIT))
+    await agent.register_model(draw)
+    await agent.register_model(edit)
+    assert {*agent.workers} == {draw, edit}
+    assert len(await store.read(Space.WORKERS)) == 2
+    again = make(store)
+    await again.restore()
+    assert {*again.workers} == {draw, edit}
+
+
+@pytest.mark.parametrize(
+    ("kind", "left"),
+    [(None, set()), (ModelType.IMAGE, {ModelType.IMAGE_EDIT}), (ModelType.TEXT, None)],
+)
+async def test_unregistering_a_replica_takes_all_its_types_unless_one_is_named(
+    kind: ModelType | None, left: set[ModelType] | None
+) -> None:
+    agent = make(MemoryStore())
+    both = {ModelType.IMAGE, ModelType.IMAGE_EDIT}
+    await agent.register_project("p", [worker("m", kind=one) for one in both])
+    assert await agent.unregister_model("p", "m", "", kind) is (left is not None)
+    assert {w.service.type for w in agent.workers} == (both if left is None else left)
+
+
+async def test_what_older_versions_stored_is_read_marked_and_stored_by_its_new_name() -> None:
+    store = MemoryStore()
+    old = [
+        Worker(Service("p", "chat"), "http://127.0.0.1:1/custom/chat"),
+        Worker(Service("p", "base"), "http://127.0.0.1:1/v1"),
+    ]
+    rows = [(orjson.dumps(w.key[:3]).decode(), TypeAdapter(Worker).dump_json(w)) for w in old]
+    await store.write(*(Put(Space.WORKERS, name, row) for name, row in rows))
+    agent = make(store)
+    await agent.restore()
+    alone = {w.service.model: bool(w.service.abilities & Ability.OWN_PATH) for w in agent.workers}
+    assert alone == {"chat": True, "base": False}
+    assert len(await store.read(Space.WORKERS)) == 2
+    await agent.unregister_project("p")
+    assert not await store.read(Space.WORKERS)

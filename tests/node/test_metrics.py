@@ -99,8 +99,8 @@ def test_what_is_counted_elsewhere_is_shown_as_it_stands():
     assert seen["modelvine_nodes", "alive"] == 3
     assert seen["modelvine_services",] == 7
     assert seen["modelvine_workers",] == 2
-    assert seen["modelvine_worker_tells", "c", "m", "p", "queued"] == 4
-    assert seen["modelvine_worker_tells", "c", "m", "p", "tokens_per_second"] == 12.5
+    assert seen["modelvine_worker_tells", "0", "c", "m", "p", "queued"] == 4
+    assert seen["modelvine_worker_tells", "0", "c", "m", "p", "tokens_per_second"] == 12.5
     assert seen["modelvine_up", "store"] == 1
     assert seen["modelvine_up", "mesh"] == 0
     assert seen["modelvine_registry_events_total", "frames_in"] == 12

@@ -174,6 +174,54 @@ def test_abilities_are_read_and_what_is_none_says_nothing(said: object, abilitie
     assert service == Service("p", "llama", abilities=abilities)
 
 
+TWO_TYPES = (
+    Service("p", "m"),
+    Service("p", "m", type=ModelType.IMAGE, context=7),
+    Service("p", "m", "a"),
+)
+
+
+def test_a_replica_of_several_types_is_several_services_and_has_several_cids_for_older_nodes() -> (
+    None
+):
+    signed = wire.encode_record(replace(RECORD, services=TWO_TYPES), ME)
+    assert orjson.loads(signed.frame[wire.HEADER_BYTES :])["services"] == [
+        ["p", "m", "", 0],
+        ["p", "m", "#1", 1, 7, 0, ""],
+        ["p", "m", "a", 0],
+    ]
+    assert read(signed.frame).services == TWO_TYPES
+
+
+@pytest.mark.parametrize(
+    ("row", "cid"),
+    [
+        (["p", "m", "a#1", 1, 0, 0, "a"], "a"),
+        (["p", "m", "a#1", 1, 0, 0, "b"], "a#1"),
+        (["p", "m", "a#1", 0, 0, 0, "a"], "a#1"),
+        (["p", "m", "a#1", 1, 0, 0, 7], "a#1"),
+        (["p", "m", "a#1", 1], "a#1"),
+    ],
+)
+def test_a_cid_for_older_nodes_stands_for_the_one_that_it_was_made_of(
+    row: list[object], cid: str
+) -> None:
+    assert [s.cid for s in read(with_fields(services=[row])).services] == [cid]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [["p", "m", "", 0], ["p", "m", "", 1]],
+        [["p", "m", "a", 1], ["p", "m", "a#1", 1, 0, 0, "a"]],
+    ],
+    ids=["as older nodes read it", "as we do"],
+)
+def test_a_record_that_names_a_replica_twice_is_none(rows: list[list[object]]) -> None:
+    with pytest.raises(InvalidFrame, match="twice"):
+        read(with_fields(services=rows))
+
+
 def test_what_is_not_known_of_a_service_is_written_as_it_always_was() -> None:
     for service, row in (
         (Service("p", "m", abilities=17), ["p", "m", "", 0, 0, 17]),
@@ -463,7 +511,8 @@ def test_the_largest_record_that_fits_is_one_that_others_read() -> None:
     [
         Record(ME.peer, ONE, services=tuple(Service("p", f"m{n}") for n in range(2_001))),
         Record(ME.peer, ONE, services=tuple(Service("p" * 250, f"m{n}") for n in range(1_999))),
-        Record(ME.peer, ONE, services=(Service("p", "m"), Service("p", "m", "", ModelType.IMAGE))),
+        Record(ME.peer, ONE, services=(Service("p", "m"), Service("p", "m", context=1))),
+        Record(ME.peer, ONE, services=(Service("p", "m", "#1", ModelType.TEXT), *TWO_TYPES)),
         Record(ME.peer, ONE, services=(Service("p", "m\n"),)),
         Record(ME.peer, ONE, services=(Service("", "m"),)),
         Record(ME.peer, ONE, services=(Service("p", "m" * 257),)),
@@ -474,7 +523,7 @@ def test_the_largest_record_that_fits_is_one_that_others_read() -> None:
         Record(ME.peer, Version(1, wire.MAX_COUNTER + 1)),
     ],
     ids=[
-        "services", "bytes", "twice", "unprintable", "unnamed", "long name", "addresses", "address",
+        "services", "bytes", "twice", "twice for older nodes", "unprintable", "unnamed", "long name", "addresses", "address",
         "certificate", "agent", "counter",
     ],
 )  # fmt: skip

@@ -199,7 +199,58 @@ def test_who_failed_time_and_again_is_a_last_resort_but_one() -> None:
 def test_a_circuit_is_that_of_the_workers_url_or_of_the_replica_at_its_node() -> None:
     ours = Worker(SERVICE, "http://127.0.0.1:1")
     addresses = {c.address for c in find((FAR, SERVICE), own=(ours,)).eligible}
-    assert addresses == {"http://127.0.0.1:1", "far/p/m/"}
+    assert addresses == {"http://127.0.0.1:1", "far/p/m/#0"}
+
+
+ONE_KIND = int(Ability.OWN_PATH)
+DRAW = Service("p", "m", type=ModelType.IMAGE, abilities=ONE_KIND)
+EDIT = Service("p", "m", type=ModelType.IMAGE_EDIT, abilities=ONE_KIND)
+
+
+def served(kind: Kind, *services: Service) -> set[Service]:
+    """Who may answer such a request, here and at another node alike."""
+    own = tuple(Worker(service, "http://127.0.0.1:1/own") for service in services)
+    here, there = find(own=own, kind=kind), find(*((FAR, s) for s in services), kind=kind)
+    found = {c.service for c in here.eligible}
+    assert found == {c.service for c in there.eligible}
+    assert {e.reason for e in here.excluded} <= {Reason.OTHER_TYPE}
+    return found
+
+
+def test_of_one_replica_with_several_types_the_kind_of_the_request_chooses() -> None:
+    for abilities in (0, ONE_KIND):
+        draw, edit, text = (
+            replace(service, abilities=abilities) for service in (DRAW, EDIT, SERVICE)
+        )
+        assert served(Kind.IMAGE, draw, edit, text) == {draw}
+        assert served(Kind.IMAGE_EDIT, draw, edit, text) == {edit}
+        assert served(Kind.CHAT, draw, edit, text) == {text}
+        assert served(Kind.COMPLETION, draw, edit, text) == (set() if abilities else {text})
+
+
+def test_a_type_of_another_replica_takes_nothing_away() -> None:
+    draw, edit = (replace(s, abilities=0) for s in (DRAW, replace(EDIT, cid="2")))
+    assert served(Kind.IMAGE, draw, edit) == {draw, edit}
+    found = find((FAR, draw), (OTHER, replace(edit, cid="")), kind=Kind.IMAGE)
+    assert {c.node for c in found.eligible} == {FAR, OTHER}
+
+
+def test_who_was_registered_by_a_path_serves_the_kind_of_its_type_alone() -> None:
+    assert {kind for kind in Kind if served(kind, DRAW)} == {Kind.IMAGE}
+    assert {kind for kind in Kind if served(kind, replace(SERVICE, abilities=ONE_KIND))} == {
+        Kind.CHAT
+    }
+
+
+def test_an_older_node_may_name_a_replica_by_the_cid_that_it_reads() -> None:
+    own = (Worker(DRAW, "http://127.0.0.1:1/own"), Worker(EDIT, "http://127.0.0.1:1/own"))
+    for cid, kind, expected in (
+        ("", Kind.IMAGE_EDIT, {EDIT}),
+        ("#2", Kind.IMAGE_EDIT, {EDIT}),
+        ("#1", Kind.IMAGE_EDIT, set()),
+    ):
+        found = find(own=own, pin=Pin(cid=cid), kind=kind)
+        assert {c.service for c in found.eligible} == expected
 
 
 def held_back(field: Field) -> set[PeerId]:

@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from registry.abilities import Ability
 from registry.records import ModelType, Service
-from router.fitness import MADE_FOR, MAX_BYTES, MOST_BYTES, USUAL_BYTES, Length, Media, serves
+from router.fitness import (
+    MADE_FOR,
+    MAX_BYTES,
+    MOST_BYTES,
+    OWN_KINDS,
+    USUAL_BYTES,
+    Length,
+    Media,
+    serves,
+)
 from router.requests import STORES, Kind
 from tests.router.world import chat
 
@@ -33,6 +42,16 @@ def test_every_type_is_made_for_something_and_text_for_everything() -> None:
     assert {
         kind for kind in Kind if serves(Service("p", "m", type=ModelType.STORE), kind)
     } == STORES
+
+
+def test_who_serves_one_endpoint_serves_its_own_kinds_and_a_part_of_what_its_type_is_made_for() -> (
+    None
+):
+    assert set(OWN_KINDS) == set(ModelType)
+    for type_, kinds in OWN_KINDS.items():
+        alone = Service("p", "m", type=type_, abilities=int(Ability.OWN_PATH | Ability.TOOLS))
+        assert {kind for kind in Kind if serves(alone, kind)} == kinds
+        assert kinds <= MADE_FOR[type_]
 
 
 def test_what_is_only_cut_into_tokens_is_too_long_for_nobody() -> None:

@@ -12,14 +12,16 @@ MODALITIES = ("text", "image", "audio", "video")
 TEMPLATES = ("worker", "chatml", "llama3", "plain")
 
 
-def add_type(parser: argparse.ArgumentParser) -> None:
+def add_type(
+    parser: argparse.ArgumentParser, *, default: int | None = 0, means: str = TYPES[0]
+) -> None:
     """Declare what the model does."""
     parser.add_argument(
         "--type",
         metavar="T",
         type=_type,
-        default=0,
-        help=f"{', '.join(TYPES)}, or 0 to {len(TYPES) - 1} (default: text)",
+        default=default,
+        help=f"{', '.join(TYPES)}, or 0 to {len(TYPES) - 1} (default: {means})",
     )
 
 

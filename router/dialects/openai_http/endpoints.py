@@ -1,14 +1,19 @@
 """At which address does a worker of the OpenAI protocol serve a kind of request, and which words does it know for it?"""
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 
 import orjson
 from yarl import URL
 
+from registry.abilities import Ability
 from router.bodies import object_of
 from router.canonical.tokenize import SPECIALS, TEXTS
 from router.requests import STORES, Kind, Request
+from router.workers import Worker
+
+_DIALECT = "openai_http"
 
 _BESIDE_V1 = STORES | {Kind.TOKENIZE}
 """What servers have beside `/v1`, not in it: llama.cpp and vLLM count tokens there, LocalAI has its stores there."""
@@ -21,22 +26,41 @@ _LONGEST_FIRST = sorted((kind.value for kind in Kind), key=len, reverse=True)
 def endpoint(api: str, kind: Kind) -> URL:
     """Return where a kind of request goes, whether `api` is a base, a base with `/v1`, or one of its endpoints.
 
-    An address with any other path is taken for the endpoint itself.
+    An address with any other path is taken for the endpoint itself, see `is_own_path`.
     """
     url = URL(api)
     path = url.path.rstrip("/")
-    named = next((known for known in _LONGEST_FIRST if path.endswith(f"/{known}")), "")
-    if named == kind.value:
+    named = _named(path)
+    if named == kind.value or is_own_path(api):
         return url
     base = path.removesuffix(f"/{named}") if named else path
     versioned = _VERSION.search(base)
-    if base and not named and not versioned:
-        return url
     if kind in _BESIDE_V1:
         base = base[: versioned.start()] if versioned else base
     elif not versioned and (not named or Kind(named) in _BESIDE_V1):
         base += "/v1"
     return url.with_path(f"{base}/{kind.value}", keep_query=True)
+
+
+@lru_cache(maxsize=4096)
+def is_own_path(api: str) -> bool:
+    """Say whether an address is one endpoint alone: neither a base, nor one of OpenAI's paths with others beside it."""
+    path = URL(api).path.rstrip("/")
+    return bool(path) and not _named(path) and not _VERSION.search(path)
+
+
+def by_path(worker: Worker) -> Worker:
+    """Mark a worker whose address is one endpoint: it serves the kinds of its type alone."""
+    service = worker.service
+    alone = worker.dialect == _DIALECT and is_own_path(worker.api)
+    abilities = service.abilities & ~Ability.OWN_PATH | (Ability.OWN_PATH if alone else 0)
+    if abilities == service.abilities:
+        return worker
+    return replace(worker, service=replace(service, abilities=int(abilities)))
+
+
+def _named(path: str) -> str:
+    return next((known for known in _LONGEST_FIRST if path.endswith(f"/{known}")), "")
 
 
 @lru_cache(maxsize=4096)

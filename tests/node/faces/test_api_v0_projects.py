@@ -7,6 +7,7 @@ import logging
 import orjson
 import pytest
 
+from registry.records import ModelType
 from registry.store import Space
 from tests.node.faces.assembly import TOKEN, told, until
 
@@ -55,7 +56,7 @@ class TestSuccess:
             ("DecentralGPT", "Llama3-70B", ""),
             ("DecentralGPT", "Llama3-70B", "second"),
         }
-        key = "DecentralGPT", "Llama3-70B", ""
+        key = "DecentralGPT", "Llama3-70B", "", ModelType.TEXT
         assert alone.context.agent.workers.by_key[key].api == "http://localhost:1043"
 
     async def test_a_registration_is_durable_when_it_is_answered(self, alone):
@@ -260,6 +261,27 @@ async def test_a_model_listed_twice_is_refused_and_nothing_of_the_list_is_taken(
 async def test_replicas_of_one_model_may_stand_in_one_list(alone):
     await register(alone, project="p", models=[ROW | {"cid": "a"}, ROW | {"cid": "b"}])
     assert len(services(alone)) == 2
+
+
+async def test_each_type_is_registered_and_unregistered_by_itself_or_all_at_once(alone, worker):
+    row = {"project": "p", "model": "SuperImage"}
+
+    async def register():
+        for path, type_ in (("draw", 1), ("edit", 2)):
+            given = row | {"api": f"{worker.url}/{path}", "type": type_}
+            assert (await told(alone.http.post(f"{MODEL}/register", json=given)))[0] == 200
+
+    def types():
+        return sorted(int(w.service.type) for w in alone.context.agent.workers)
+
+    await register()
+    await register()
+    assert types() == [1, 2]
+    _, said = await told(alone.http.post(f"{MODEL}/unregister", json=row | {"type": 1}))
+    assert (said["message"], types()) == ("ok", [2])
+    await register()
+    _, said = await told(alone.http.post(f"{MODEL}/unregister", json=row))
+    assert (said["message"], types()) == ("ok", [])
 
 
 async def test_one_bad_model_of_a_list_keeps_all_of_it_out(alone):

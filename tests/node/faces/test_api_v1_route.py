@@ -28,6 +28,7 @@ class TestARoute:
             "project",
             "model",
             "cid",
+            "type",
             "context",
             "route",
             "in_flight",

@@ -61,5 +61,5 @@ async def test_what_workers_tell_of_themselves_is_shown(alone):
         await alone.register(tgi, api=tgi.url.replace("http:", "tgi+http:"))
         async with alone.http.get("/metrics") as response:
             said = await response.text()
-    labels = 'cid="",figure="queued",model="tiny",project="p"'
+    labels = 'cid="",figure="queued",model="tiny",project="p",type="0"'
     assert f"modelvine_worker_tells{{{labels}}} 3.0" in said

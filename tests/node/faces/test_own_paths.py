@@ -1,0 +1,120 @@
+"""A worker that was registered by a path of its own gets the requests of its type alone, here and a hop away."""
+
+import aiohttp
+import pytest
+
+from router.requests import STORES, Kind
+from tests.node.faces.assembly import told, until
+
+SAYS = {"messages": [{"role": "user", "content": "hi"}], "prompt": "a hat", "input": "hi"}
+PROJECT = "/api/v0/ai/project"
+
+pytestmark = pytest.mark.parametrize("place", ["serving", "asked"])
+
+
+@pytest.fixture
+def asked(mesh, place):
+    return mesh.one if place == "serving" else mesh.two
+
+
+async def registered(mesh, models, names):
+    """Register a project's list at the first node, and wait until the second can offer it."""
+    row = {"project": "p", "models": models}
+    assert (await told(mesh.one.http.post(f"{PROJECT}/register", json=row)))[0] == 200
+    await until(
+        lambda: all(
+            len(mesh.two.context.registry.catalog.offers.get(name, ())) == count
+            for name, count in names.items()
+        )
+    )
+
+
+async def ask(running, kind, model, **fields):
+    body = SAYS | {"model": model, "store": model, "model_id": model} | fields
+    return await told(running.http.post(f"/v1/{kind.value}", json=body))
+
+
+async def test_a_type_0_endpoint_gets_chats_and_nothing_else(mesh, worker, asked):
+    await registered(mesh, [{"model": "own", "api": f"{worker.url}/custom/chat"}], {"own": 1})
+    for kind in Kind:
+        if kind is not Kind.CHAT:
+            status, said = await ask(asked, kind, "own")
+            assert (status, said["error"]["param"]) == (400, "model"), kind
+            assert said["message"].endswith("ask it at /v1/chat/completions")
+    assert not worker.received
+    assert (await ask(asked, Kind.CHAT, "own"))[0] == 200
+    assert [one.path for one in worker.received] == ["/custom/chat"]
+
+
+async def test_chats_in_other_protocols_reach_it_as_chats(mesh, worker, asked):
+    await registered(mesh, [{"model": "own", "api": f"{worker.url}/custom/chat"}], {"own": 1})
+    for path, body in (
+        ("/v1/messages", {"model": "own", "max_tokens": 3, "messages": SAYS["messages"]}),
+        ("/v1/responses", {"model": "own", "input": "hi"}),
+        ("/tgi/p/own/v1/chat/completions", {"messages": SAYS["messages"]}),
+        ("/inference", {"model": "own", "messages": SAYS["messages"]}),
+    ):
+        assert (await told(asked.http.post(path, json=body)))[0] == 200, path
+    assert {one.path for one in worker.received} == {"/custom/chat"}
+    assert (await told(asked.http.post("/tgi/p/own/generate", json={"inputs": "a"})))[0] == 422
+
+
+async def test_one_name_of_two_types_is_served_by_the_replica_of_the_kind(mesh, worker, asked):
+    models = [
+        {"model": "SuperImage", "api": f"{worker.url}/draw", "type": 1},
+        {"model": "SuperImage", "api": f"{worker.url}/edit", "type": 2},
+    ]
+    await registered(mesh, models, {"SuperImage": 2})
+    for kind, path in ((Kind.IMAGE, "/draw"), (Kind.IMAGE_EDIT, "/edit")):
+        for _ in range(4):
+            assert (await ask(asked, kind, "SuperImage"))[0] == 200
+            assert worker.received[-1].path == path
+        form = aiohttp.FormData({"model": "p/SuperImage", "prompt": "a hat"})
+        form.add_field("image", b"\x89PNG", filename="a.png")
+        async with asked.http.post(f"/v1/{kind.value}", data=form) as response:
+            assert response.status == 200
+        assert worker.received[-1].path == path
+    for api, path in (("gen", "/draw"), ("edit", "/edit")):
+        body = {"project": "p", "model": "SuperImage", "prompt": "a hat"}
+        assert (await told(asked.http.post(f"/api/v0/image/{api}/proxy", json=body)))[0] == 200
+        assert worker.received[-1].path == path
+    assert (await ask(asked, Kind.CHAT, "SuperImage"))[0] == 400
+
+
+async def test_where_types_stand_at_openais_paths_the_kind_chooses_too(mesh, worker, asked):
+    """Each on a server of its own, as the seed has them."""
+    models = [
+        {"model": "SuperImage", "api": f"{worker.url}/v1/images/generations", "type": 1},
+        {"model": "SuperImage", "api": f"{worker.url}/other/v1/images/edits", "type": 2},
+    ]
+    await registered(mesh, models, {"SuperImage": 2})
+    for _ in range(4):
+        assert (await ask(asked, Kind.IMAGE, "SuperImage"))[0] == 200
+        assert (await ask(asked, Kind.IMAGE_EDIT, "SuperImage"))[0] == 200
+    assert {one.path for one in worker.received} == {
+        "/v1/images/generations",
+        "/other/v1/images/edits",
+    }
+
+
+@pytest.mark.parametrize("path", ["", "/v1", "/v1/chat/completions", "/some/v2", "/x/completions"])
+async def test_a_base_and_openais_own_paths_keep_what_stands_beside_them(mesh, worker, asked, path):
+    await registered(mesh, [{"model": "base", "api": worker.url + path}], {"base": 1})
+    for kind in (Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING, Kind.RERANK, *STORES):
+        assert (await ask(asked, kind, "base"))[0] == 200
+        assert worker.received[-1].path.endswith(kind.value)
+
+
+async def test_route_says_which_replica_serves_what(mesh, worker, asked):
+    models = [
+        {"model": "SuperImage", "api": f"{worker.url}/draw", "type": 1},
+        {"model": "SuperImage", "api": f"{worker.url}/edit", "type": 2},
+    ]
+    await registered(mesh, models, {"SuperImage": 2})
+    for kind, type_ in ((Kind.IMAGE, 1), (Kind.IMAGE_EDIT, 2)):
+        query = {"model": "SuperImage", "kind": kind.value}
+        _, said = await told(asked.http.get("/api/v1/route", params=query))
+        assert [row["type"] for row in said["candidates"]] == [type_]
+        (left,) = said["excluded"]
+        name = {1: "image_edit", 2: "image"}[type_]
+        assert left["reason"] == f"it serves another type of request: {name}"
