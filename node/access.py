@@ -1,34 +1,45 @@
-"""Who may call what? Callers on this machine or with the control token may change the node; pages of others may not.
+"""Access to a node: its own user and root on this machine, and holders of the control token, may change it.
+
+To come over loopback is no proof: whoever asks a proxy on this machine does. What counts is whose process holds the other
+end of the connection; where the kernel does not tell, the token is needed.
 
 A web page of another origin can make a browser on this machine send requests here: directly (it then carries `Origin`),
 or by pointing a name of its own at this address (it then carries that name as `Host`). Both are refused.
 """
 
 import hmac
+import os
 import re
 import socket
 from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
 from urllib.parse import urlsplit
 
 from node import web
 from node.faces.errors import NotAllowed, UnsupportedMediaType
 from node.faces.reading import JSON, TAKEN_FOR_JSON
+from node.socket_owner import Endpoint, KernelTable, SocketTable
 
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_PAGE = frozenset({"none", "same-origin"})
-# A proxy on this machine speaks for callers who are elsewhere; it says so in one of these.
 _HOST = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?")
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
+# A proxy of the node's own user or of root speaks for callers who are elsewhere; some say so in one of these.
+_FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_ROOT = 0
+_KERNEL = KernelTable()
 
 
 class Access:
     """Decides for one request whether its caller may do what it asks; raises `NotAllowed` when not."""
 
-    def __init__(self, *, token: str, names: Iterable[str] = ()) -> None:
+    def __init__(
+        self, *, token: str, names: Iterable[str] = (), sockets: SocketTable = _KERNEL
+    ) -> None:
         """Take the control token, and the names by which callers may address this node besides its IP addresses."""
         self._token = token.encode()
+        self._sockets = sockets
         own = ("localhost", socket.gethostname(), *names)
         self._names = frozenset(name.lower().rstrip(".") for name in own if name)
 
@@ -46,10 +57,11 @@ class Access:
             raise NotAllowed("requests from pages of another origin are refused")
 
     def change(self, request: web.Request) -> None:
-        """Admit only who may change this node: a caller on this machine, or one with the control token."""
-        if not self.local(request) and not self.holds_token(request):
+        """Admit only who may change this node: its own user or root on this machine, or a caller with the control token."""
+        if not self.holds_token(request) and not self.local(request):
             raise NotAllowed(
-                "only callers on this machine, or with the token in the data directory, may do this"
+                "this takes a process of the node's own user or of root on its machine, or the control token: send "
+                "'Authorization: Bearer TOKEN' with what is in the file control.token of the node's data directory"
             )
         # Without the browser's leave a page may send whatever is not JSON.
         if request.content_type != JSON and _from_another_page(request):
@@ -58,7 +70,7 @@ class Access:
             raise UnsupportedMediaType("send this as application/json")
 
     def local(self, request: web.Request) -> bool:
-        """Whether the caller is a process on this machine."""
+        """Whether the caller is a process of this node's own user, or of root, on this machine."""
         transport = request.transport
         if transport is None or any(name in request.headers for name in _FORWARDED):
             return False
@@ -66,13 +78,21 @@ class Access:
         here = transport.get_extra_info("sockname")
         if not isinstance(caller, tuple) or not isinstance(here, tuple):
             return False
-        return same_machine(caller[0], here[0])
+        if not same_machine(caller[0], here[0]):
+            return False
+        owner = self._sockets.owner(_endpoint(caller), _endpoint(here))
+        return owner is not None and owner in (_ROOT, os.geteuid())
 
     def holds_token(self, request: web.Request) -> bool:
         """Whether the caller shows the control token, and so could read this node's own files."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         matches = hmac.compare_digest(given.encode(), self._token)
         return scheme.lower() == "bearer" and bool(self._token) and matches
+
+
+def _endpoint(name: tuple[Any, ...]) -> Endpoint:
+    """Read a socket's name: address and port, and behind the flow of IPv6 its scope."""
+    return Endpoint(name[0], name[1], name[3] if len(name) > 3 else 0)
 
 
 def _from_another_page(request: web.Request) -> bool:

@@ -63,8 +63,8 @@ def _http(listening: Listening) -> Iterator[Surface]:
     )
     yield Surface("HTTP (/v1, /api)", f"http://{place}", who, "", closing)
     yield Surface("metrics", f"http://{place}/metrics", who, "", closing)
-    token = "" if who == HERE else "the control token, which this machine needs not"
-    yield Surface("changes", f"http://{place}/api", who, token, "")
+    proof = "the control token, which the node's own user and root need not on this machine"
+    yield Surface("changes", f"http://{place}/api", who, proof, "")
 
 
 def _rpc(settings: Settings, listening: Listening) -> Iterator[Surface]:

@@ -32,7 +32,7 @@ _OF_A_CONNECTION = frozenset(
 )
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _NOT_PASSED = _OF_A_CONNECTION | {"content-length", "expect", LOCAL, "x-request-id"}
-_NOT_SHOWN = _OF_A_CONNECTION | {"content-length", "date", "server"}
+_NOT_SHOWN = _OF_A_CONNECTION | {"content-length", "date", "server", "x-accel-buffering"}
 
 
 class PassedOn(Access):

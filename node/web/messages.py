@@ -268,7 +268,9 @@ class StreamResponse:
         self.prepared, self._wire = True, request.wire
         self._chunked = self.length is None and not request.old
         if self.length is None:
-            framing = "Transfer-Encoding: chunked\r\n" if self._chunked else ""
+            # nginx would keep it back until it has some pages of it.
+            framing = "X-Accel-Buffering: no\r\n"
+            framing += "Transfer-Encoding: chunked\r\n" if self._chunked else ""
         else:
             framing = f"Content-Length: {self.length}\r\n"
         framing += request.wire.begin(request, last=self.length is None and request.old)

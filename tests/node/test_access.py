@@ -1,5 +1,6 @@
 """Who may call what: this machine and holders of the token may change the node; pages of other origins may not."""
 
+import os
 import socket
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -80,8 +81,40 @@ async def test_a_page_of_our_own_may_send(node):
     assert await status(node.post("/change", headers=headers, json={})) == 200
 
 
-async def test_a_caller_on_this_machine_may_change_the_node(node):
+async def test_a_process_of_the_nodes_own_user_may_change_the_node(node):
     assert await status(node.post("/change", json={})) == 200
+
+
+class Table:
+    """Whoever calls, it is this user's process."""
+
+    def __init__(self, uid):
+        self.uid = uid
+
+    def owner(self, here, there):
+        assert (here.address, there.address) == ("127.0.0.1", "127.0.0.1")
+        return self.uid
+
+
+@pytest.mark.parametrize(
+    ("uid", "expected"), [(0, 200), (os.geteuid(), 200), (os.geteuid() + 1, 403), (None, 403)]
+)
+async def test_who_comes_over_loopback_is_judged_by_whose_process_it_is(uid, expected):
+    async with guarded(Access(token=TOKEN, sockets=Table(uid))) as node:
+        assert await status(node.post("/change", json={})) == expected
+        assert await status(node.get("/")) == 200
+        shown = {"Authorization": f"Bearer {TOKEN}"}
+        assert await status(node.post("/change", json={}, headers=shown)) == 200
+
+
+async def test_who_is_refused_is_told_what_to_show():
+    async with (
+        guarded(Access(token=TOKEN, sockets=Table(None))) as node,
+        node.post("/change", json={}) as refused,
+    ):
+        said = (await refused.json())["message"]
+    assert "Authorization: Bearer" in said
+    assert "control.token" in said
 
 
 async def test_a_change_without_a_body_needs_no_content_type(node):
@@ -137,8 +170,11 @@ async def test_where_a_browser_leaves_out_the_origin_it_says_whose_page_sends(
     assert await status(node.post("/change", headers={"Sec-Fetch-Site": site})) == given
 
 
-async def test_a_caller_behind_a_proxy_on_this_machine_is_not_on_this_machine(node):
-    headers = {"X-Forwarded-For": "203.0.113.9"}
+@pytest.mark.parametrize(
+    "header", ["Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP"]
+)
+async def test_a_caller_behind_a_proxy_on_this_machine_is_not_on_this_machine(node, header):
+    headers = {header: "203.0.113.9"}
     assert await status(node.post("/change", json={}, headers=headers)) == 403
 
 

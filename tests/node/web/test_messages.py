@@ -113,7 +113,12 @@ def streamed(*chunks, length=None, old=False):
 
 def test_a_stream_goes_out_in_chunks_and_its_head_with_the_first():
     head, body = streamed(b"one", b"", b"two" * 6)
-    assert head == ["HTTP/1.1 201 Created", "x: y", "Transfer-Encoding: chunked"]
+    assert head == [
+        "HTTP/1.1 201 Created",
+        "x: y",
+        "X-Accel-Buffering: no",
+        "Transfer-Encoding: chunked",
+    ]
     assert body == b"3\r\none\r\n12\r\n" + b"two" * 6 + b"\r\n0\r\n\r\n"
 
 

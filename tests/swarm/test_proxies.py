@@ -1,0 +1,216 @@
+"""Behind proxies as their packages run them, under users of their own: models are for everybody, the node is its operator's."""
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.swarm.client import PROMPT, Client, events_of
+from tests.swarm.nodes import Node, Start, Swarm
+from tests.workers.openai_worker import OpenAIWorker, running
+
+pytestmark = pytest.mark.swarm
+
+NOBODY = "nobody"
+PROGRAMS = ("nginx", "haproxy", "socat")
+CONTROL = (
+    "/api/v1/drain",
+    "/api/v1/undrain",
+    "/api/v1/recognise",
+    "/api/v0/ai/project/register",
+    "/api/v0/ai/project/unregister",
+    "/api/v0/ai/model/register",
+    "/api/v0/ai/model/unregister",
+    "/api/v0/swarm/connect",
+    "/api/v0/swarm/disconnect",
+    "/api/v0/bootstrap/add",
+    "/api/v0/bootstrap/rm",
+)
+BETWEEN = 0.2
+"""Seconds between two words of the worker."""
+
+NGINX = """
+user www-data;
+worker_processes 1;
+daemon off;
+pid {folder}/nginx.pid;
+error_log stderr;
+events {{ worker_connections 768; }}
+http {{
+    access_log off;
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://{node};
+            {headers}
+        }}
+    }}
+}}
+"""
+HAPROXY = """
+global
+    user haproxy
+    group haproxy
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 50s
+    timeout server 50s
+frontend here
+    bind 127.0.0.1:{port}
+    default_backend node
+backend node
+    server node {node}
+"""
+
+
+@contextmanager
+def program(
+    command: list[str], port: int, folder: Path, *, user: str | None = None
+) -> Iterator[str]:
+    """Run a proxy until the block is left; yield its URL."""
+    with (folder / f"{Path(command[0]).name}-{port}.log").open("ab") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, user=user)
+        try:
+            until = time.monotonic() + 20
+            while True:
+                assert process.poll() is None, Path(log.name).read_text()
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                assert time.monotonic() < until, Path(log.name).read_text()
+                time.sleep(0.02)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def free_port() -> int:
+    """Return a port that nobody has now."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def nginx(node: Node, folder: Path, headers: str = "") -> Iterator[str]:
+    port, written = free_port(), folder / f"nginx-{len(headers)}.conf"
+    said = NGINX.format(folder=folder, port=port, node=node.http[7:], headers=headers)
+    written.write_text(said)
+    with program(["nginx", "-c", str(written)], port, folder) as url:
+        yield url
+
+
+@contextmanager
+def haproxy(node: Node, folder: Path) -> Iterator[str]:
+    port, written = free_port(), folder / "haproxy.cfg"
+    written.write_text(HAPROXY.format(port=port, node=node.http[7:]))
+    with program(["haproxy", "-db", "-f", str(written)], port, folder) as url:
+        yield url
+
+
+@contextmanager
+def socat(node: Node, folder: Path) -> Iterator[str]:
+    port = free_port()
+    ends = f"TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr,fork", f"TCP:{node.http[7:]}"
+    with program(["socat", *ends], port, folder, user=NOBODY) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def possible() -> None:
+    """Say in one line why nothing of this can run here, where it cannot."""
+    lacking = [name for name in PROGRAMS if shutil.which(name) is None]
+    if os.geteuid() != 0 or lacking:
+        lacking += ["root"] * (os.geteuid() != 0)
+        pytest.skip(f"THE TESTS OF PROXIES DO NOT RUN: they need {', '.join(lacking)}")
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two processes"])
+def node(
+    request: pytest.FixtureRequest, possible: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Node]:
+    """A node as it comes, and one with a helper."""
+    with Swarm(tmp_path_factory.mktemp("nodes")) as swarm:
+        yield swarm.start(Start("node", {"node": {"workers": request.param}}))
+
+
+@pytest.fixture(scope="module", params=[nginx, haproxy, socat], ids=PROGRAMS)
+def proxy(
+    request: pytest.FixtureRequest, node: Node, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Each proxy with as little configuration as it takes."""
+    run: Callable[..., Iterator[str]] = request.param
+    with ExitStack() as closing:
+        yield closing.enter_context(run(node, tmp_path_factory.mktemp("proxy")))
+
+
+@pytest.fixture
+async def worker(node: Node, client: Client) -> OpenAIWorker:
+    """A worker that speaks slowly, registered by the node's own user."""
+    async with running() as worker:
+        worker.fail(delay_between=BETWEEN)
+        await client.register(node, "mine", ["slow"], worker.url)
+        yield worker
+        await client.unregister(node, "mine")
+
+
+async def test_every_control_call_through_a_proxy_is_refused(
+    proxy: str, client: Client, node: Node
+) -> None:
+    for path in CONTROL:
+        async with client.session.post(proxy + path, json={}) as response:
+            assert response.status in (401, 403), (path, await response.text())
+    assert (await client.get(node, "/readyz"))["status"] != "draining"
+
+
+async def test_a_control_call_through_a_proxy_with_the_token_is_served(
+    proxy: str, client: Client, node: Node
+) -> None:
+    token = (node.folder / "control.token").read_text().strip()
+    headers = {"Authorization": f"Bearer {token}"}
+    for path in ("/api/v1/drain", "/api/v1/undrain"):
+        async with client.session.post(proxy + path, headers=headers) as response:
+            assert response.status == 200, await response.text()
+
+
+async def test_a_chat_through_a_proxy_streams(
+    proxy: str, client: Client, worker: OpenAIWorker
+) -> None:
+    body = {"model": "slow", "messages": list(PROMPT), "stream": True}
+    async with client.session.post(f"{proxy}/v1/chat/completions", json=body) as response:
+        assert response.status == 200, await response.text()
+        times = [time.monotonic() async for _ in events_of(response)]
+    assert times[-1] - times[0] > 4 * BETWEEN
+
+
+@pytest.mark.parametrize(("user", "status"), [("root", 200), (NOBODY, 403)])
+def test_over_loopback_the_nodes_own_user_and_root_are_served_alone(
+    node: Node, user: str, status: int
+) -> None:
+    assert as_user(user, ASK, node) == str(status)
+
+
+def as_user(user: str, program: str, node: Node) -> str:
+    """Run a program with the user's rights and return what it says."""
+    command = [sys.executable, "-Ic", program, str(pwd.getpwnam(user).pw_uid), node.http]
+    return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
+
+
+ASK = """
+import socket, sys
+host, _, port = sys.argv[2][7:].rpartition(":")
+import os; os.setuid(int(sys.argv[1]))
+caller = socket.socket()
+caller.connect((host, int(port)))
+caller.sendall(b"POST /api/v1/undrain HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
+print(caller.recv(1000).split()[1].decode())
+"""
