@@ -10,7 +10,7 @@ Examples:
   modelvine chat demo/tiny --system "Answer in one line." < question.txt
   modelvine chat tiny "Summarise this." --temperature 0 < notes.txt
   modelvine chat painter "What is this?" --attach picture.png
-  modelvine chat tiny "Count." --stop 4 --set top_k=1
+  modelvine chat tiny "Count." --stop 4 --set top_k=1 --node gpu7
   modelvine chat tiny
 """
 
@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="an image that goes with the prompt; repeatable",
     )
     _add_parameters(parser)
-    add_node_options(parser)
+    add_node_options(parser, about="the one to answer")
     add_json(parser)
 
 
@@ -75,14 +75,16 @@ def run(arguments: argparse.Namespace) -> int:
         say_answer,
         standard_input,
     )
-    from node.cli.console.locate import client  # noqa: PLC0415
+    from node.cli.console.locate import client_and_node  # noqa: PLC0415
     from node.errors import WrongUsage  # noqa: PLC0415
 
     given = vars(arguments)
+    asked, name = client_and_node(arguments)
     conversation = Conversation(
-        client(arguments),
+        asked,
         model=arguments.model,
         project=arguments.project,
+        node=name,
         system=arguments.system,
         parameters={name: given[name] for name in _PARAMETERS if given[name] is not None}
         | dict(arguments.set),

@@ -13,7 +13,7 @@ Examples:
 import argparse
 from collections.abc import Iterable
 
-from node.cli.console.options import add_json, add_settings, settings_given
+from node.cli.console.options import add_json, add_settings, add_wide, settings_given
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     ):
         action = actions.add_parser(name, help=what)
         add_settings(action)
+        add_wide(action)
         add_json(action)
 
 
@@ -54,6 +55,7 @@ def _say_policies(chosen: object, arguments: argparse.Namespace) -> None:
         ("", "POLICY", "WHAT IT DOES"),
         (("*" if name == chosen else "", name, what) for name, what in found.items()),
         none="",
+        wide=arguments.wide,
     )
 
 
@@ -67,6 +69,7 @@ def _say_settings(rows: Iterable[tuple[str, object, str]], arguments: argparse.N
         ("SETTING", "VALUE", "FROM"),
         ((key, _shown(value), origin) for key, value, origin in rows),
         none="",
+        wide=arguments.wide,
     )
 
 

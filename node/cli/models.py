@@ -7,28 +7,32 @@ Examples:
   modelvine models
   modelvine models --json
   modelvine models --node http://127.0.0.1:6200
+  modelvine models --node gpu7
 """
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from node.cli.console.options import add_json, add_node_options
+from node.cli.console.options import add_json, add_node_options, add_wide
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    add_node_options(parser)
+    add_node_options(parser, about="the models of that node")
+    add_wide(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the models."""
     from node.cli.console.asking import TYPES  # noqa: PLC0415
-    from node.cli.console.locate import client  # noqa: PLC0415
+    from node.cli.console.locate import client_and_node, node_called  # noqa: PLC0415
     from node.cli.console.text import say_json, say_table  # noqa: PLC0415
 
-    found = _grouped(client(arguments).get("/api/v1/catalog", holds="nodes")["nodes"])
+    node, name = client_and_node(arguments)
+    nodes = node.get("/api/v1/catalog", holds="nodes")["nodes"]
+    found = _grouped([node_called(nodes, name)] if name else nodes)
     if arguments.json:
         say_json(found)
         return 0
@@ -46,11 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
             for m in found
         ),
         none="no model is served: register one with `modelvine register PROJECT MODEL URL`",
+        wide=arguments.wide,
     )
     return 0
 
 
-def _grouped(nodes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def _grouped(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Turn each node's services into each model's nodes, in the order of their names."""
     models: dict[tuple[str, str, int], list[tuple[str, dict[str, Any]]]] = {}
     for node in nodes:

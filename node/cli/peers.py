@@ -1,6 +1,7 @@
 """List the nodes that the local node knows.
 
-STATE is what this node believes, SINCE for how long, WHY on which evidence; STANDING is what the other says of itself.
+NODE is what a node calls itself, as others may, too; its ID is proof. STATE is what this node believes, SINCE for how long, WHY
+on which evidence; STANDING is what the other says of itself.
 `unreachable` lives, as others prove, but does not answer this node; `suspect` may be dead; `lost` counts as dead.
 HEARD is the time since its last sign of life. CONNECTION also says how it came about: `bootstrap` and `record` were dialled
 at an address that was configured or that a node said of itself, `mdns` was found on this network, `rendezvous` at a point
@@ -9,32 +10,47 @@ LOAD is what it said of the requests at its models, whoever sent them, and how l
 
 Examples:
   modelvine peers
-  modelvine peers --json
+  modelvine peers --wide
+  modelvine peers --node gpu7 --json
 """
 
 import argparse
 
-from node.cli.console.options import add_json, add_node_options
+from node.cli.console.options import add_json, add_node_options, add_wide
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    add_node_options(parser)
+    add_node_options(parser, about="that node alone")
+    add_wide(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the nodes."""
-    from node.cli.console.locate import client  # noqa: PLC0415
-    from node.cli.console.text import load_of, note, say_json, say_table, seconds  # noqa: PLC0415
+    from node.cli.console.locate import client_and_node, node_called  # noqa: PLC0415
+    from node.cli.console.text import (  # noqa: PLC0415
+        load_of,
+        note,
+        say_json,
+        say_table,
+        seconds,
+        shown_ids,
+    )
 
-    answer = client(arguments).get("/api/v1/nodes", holds="nodes")
+    asked, name = client_and_node(arguments)
+    answer = asked.get("/api/v1/nodes", holds="nodes")
+    # By all of them, so that what is shown of an id means one node.
+    ids = shown_ids((node["node"] for node in answer["nodes"]), wide=arguments.wide)
+    if name:
+        answer["nodes"] = [node_called(answer["nodes"], name)]
     if arguments.json:
         say_json(answer)
         return 0
     say_table(
         (
             "NODE",
+            "ID",
             "STATE",
             "SINCE",
             "STANDING",
@@ -47,7 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
         ),
         (
             (
-                node["node"],
+                node.get("name") or "-",
+                ids[node["node"]],
                 node["state"],
                 seconds(node["since"]),
                 node["standing"],
@@ -61,8 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
             for node in answer["nodes"]
         ),
         none="no node is known, not even this one",
+        wide=arguments.wide,
     )
-    if all(node["connection"] == "self" for node in answer["nodes"]):
+    if not name and all(node["connection"] == "self" for node in answer["nodes"]):
         note(
             "no other node was met yet; `modelvine status` says at which address this one is joined"
         )

@@ -7,15 +7,16 @@ With a message or a whole request, that very request is weighed: policies that l
 Examples:
   modelvine route tiny
   modelvine route demo/tiny --json
+  modelvine route tiny --node gpu7 --wide
   modelvine route tiny --message "Why is the sky blue?"
   modelvine route tiny --chat request.json --session alice
 """
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from node.cli.console.options import add_json, add_node_options
+from node.cli.console.options import add_json, add_node_options, add_wide
 
 _Row = Mapping[str, Any]
 
@@ -34,7 +35,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="weigh this request, or this list of messages, in JSON; - is standard input",
     )
     add("--session", metavar="S", default="", help="the session that the request belongs to")
-    add_node_options(parser)
+    add_node_options(parser, about="who would answer there")
+    add_wide(parser)
     add_json(parser)
 
 
@@ -46,18 +48,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json(found)
     else:
-        _say(found)
+        _say(found, wide=arguments.wide)
     return 0
 
 
 def _explained(arguments: argparse.Namespace) -> dict[str, Any]:
-    from node.cli.console.locate import client  # noqa: PLC0415
+    from node.cli.console.locate import client_and_node  # noqa: PLC0415
 
-    node, path = client(arguments), "/api/v1/route"
+    (node, name), path = client_and_node(arguments), "/api/v1/route"
     headers = {"x-modelvine-session": arguments.session} if arguments.session else {}
     body = _request(arguments)
     if body is None and not headers:
-        return node.get(path, holds="candidates", model=arguments.model, project=arguments.project)
+        asked = {"model": arguments.model, "project": arguments.project, "node": name}
+        return node.get(path, holds="candidates", **asked)
+    if name:
+        headers["x-modelvine-node"] = name
     if arguments.project:
         headers["x-modelvine-project"] = arguments.project
     return node.post(path, {**(body or {}), "model": arguments.model}, headers=headers)
@@ -90,19 +95,21 @@ def _read(file: str) -> dict[str, Any]:
     return said
 
 
-def _say(found: _Row) -> None:
-    from node.cli.console.text import load_of, plain, say_table  # noqa: PLC0415
+def _say(found: _Row, *, wide: bool) -> None:
+    from node.cli.console.text import load_of, plain, say_table, shown_ids  # noqa: PLC0415
 
     print(plain(f"model {found['model']}, policy {found['policy']}"))
     if found["fallbacks"]:
         print(plain(f"if nobody answers: {', '.join(found['fallbacks'])}"))
     candidates = found["candidates"]
+    ids = shown_ids((row["node"] for row in (*candidates, *found["excluded"])), wide=wide)
     say_table(
-        ("", "NODE", "ROUTE", "MODEL", "CID", "HERE", "THERE", "LOAD", "CIRCUIT"),
+        ("", "NODE", "ID", "ROUTE", "MODEL", "CID", "HERE", "THERE", "LOAD", "CIRCUIT"),
         (
             (
                 place,
-                c["node"],
+                c.get("name") or "-",
+                ids[c["node"]],
                 c["route"],
                 *_named(c),
                 c["in_flight"],
@@ -114,14 +121,19 @@ def _say(found: _Row) -> None:
         ),
         none="nobody could answer now",
         beneath=[c["why"] for c in candidates],
+        wide=wide,
     )
     if found["excluded"]:
         print("\nleft out:")
-        say_table(("NODE", "MODEL", "CID", "REASON"), _left_out(found["excluded"]), none="")
-
-
-def _left_out(rows: Iterable[_Row]) -> Iterable[tuple[str, ...]]:
-    return ((x["node"], *_named(x), x["reason"]) for x in rows)
+        say_table(
+            ("NODE", "ID", "MODEL", "CID", "REASON"),
+            (
+                (x.get("name") or "-", ids[x["node"]], *_named(x), x["reason"])
+                for x in found["excluded"]
+            ),
+            none="",
+            wide=wide,
+        )
 
 
 def _named(row: _Row) -> tuple[str, str]:

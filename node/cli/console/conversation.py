@@ -47,6 +47,7 @@ class Conversation:
     client: Client
     model: str
     project: str = ""
+    node: str = ""
     system: str = ""
     parameters: dict[str, object] = field(default_factory=dict)
     attached: list[dict[str, object]] = field(default_factory=list)
@@ -87,7 +88,8 @@ class Conversation:
         return {**self.parameters, "model": self.model, "messages": messages}
 
     def _pin(self) -> dict[str, str]:
-        return {"x-modelvine-project": self.project} if self.project else {}
+        said = {"x-modelvine-project": self.project, "x-modelvine-node": self.node}
+        return {name: value for name, value in said.items() if value}
 
 
 def say_answer(conversation: Conversation, prompt: str, *, as_json: bool = False) -> None:

@@ -6,27 +6,71 @@
 import argparse
 import json
 import os
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from node import config
 from node.addresses import HostPort
 from node.cli.console.client import Client, Target
 from node.cli.console.options import settings_given
-from node.errors import SecretRefused, WrongSetting
+from node.errors import CommandFailed, SecretRefused, WrongSetting, WrongUsage
 from node.paths import CONTROL_TOKEN, NODE_FILE
 from node.secret_files import read_control_token
 
 _MAX_FILE_BYTES = 4096
+_MOST_LISTED = 10
+_ID_HEAD = "12D3KooW"  # of `registry.signing`, whose import would slow every command down; a test compares them
+_GONE = frozenset({"lost", "left"})
 _UNSPECIFIED = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compared with, never bound
 
 
 def client(arguments: argparse.Namespace) -> Client:
-    """Return the way to the node that `--node`, MODELVINE_NODE, `node.json` or nobody names; raise `WrongSetting`."""
+    """Return the way to the node that `--node`, MODELVINE_NODE, `node.json` or nobody names; raise `WrongSetting`.
+
+    A name must be that node's own: only there can be asked what this is for.
+    """
+    found, name = client_and_node(arguments)
+    if name:
+        called = node_called(found.get("/api/v1/nodes", holds="nodes")["nodes"], name)
+        if not called["self"]:
+            raise WrongUsage(
+                f"{name!r} is another node, {called['node']}, which must be asked itself: give its URL to --node"
+            )
+    return found
+
+
+def node_called(nodes: Iterable[Mapping[str, Any]], text: str) -> Mapping[str, Any]:
+    """Return the row of the node with this id, beginning of an id, or name; raise `CommandFailed` unless it is one.
+
+    As nodes do it: who is gone counts only where nobody else is called so.
+    """
+    begins = len(text) > len(_ID_HEAD) and text.startswith(_ID_HEAD)
+    found = [
+        row
+        for row in nodes
+        if (row["node"].startswith(text) if begins else row.get("name") == text)
+    ]
+    found = [row for row in found if row["state"] not in _GONE] or found
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise CommandFailed(
+            f"no node is called {text!r}: `modelvine peers` lists those that are known; "
+            f"a URL looks like {config.DEFAULT_NODE}"
+        )
+    them = ", ".join(row["node"] for row in found[:_MOST_LISTED])
+    raise CommandFailed(f"{text!r} may be any of {them}{', …' if found[_MOST_LISTED:] else ''}")
+
+
+def client_and_node(arguments: argparse.Namespace) -> tuple[Client, str]:
+    """Return the way to the node that is asked, and the name in `--node` where it is no URL."""
     data_dir = Path(config.load(settings_given(arguments)).settings.node.data_dir)
     running = _running(data_dir)
-    if arguments.node:
+    name = "" if set(arguments.node) & set(":/ ") else arguments.node
+    if arguments.node and not name:
         url, origin = arguments.node, "--node"
     elif config.node_address():
         url, origin = config.node_address(), "MODELVINE_NODE"
@@ -36,7 +80,8 @@ def client(arguments: argparse.Namespace) -> Client:
         url, origin = config.DEFAULT_NODE, "the default"
     url = url.rstrip("/")
     _check(url, origin)
-    return Client(Target(url, origin, _token(data_dir) if url == running or _here(url) else ""))
+    token = _token(data_dir) if url == running or _here(url) else ""
+    return Client(Target(url, origin, token)), name
 
 
 def leave_trace(data_dir: Path, *, url: str, peer: str) -> None:

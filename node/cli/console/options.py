@@ -8,16 +8,28 @@ import argparse
 from collections.abc import Mapping
 
 
-def add_node_options(parser: argparse.ArgumentParser) -> None:
-    """Declare how to find the node that the command talks to."""
+def add_node_options(parser: argparse.ArgumentParser, *, about: str = "") -> None:
+    """Declare how to find the node that the command talks to, and `about` whom the name of another one is said."""
+    named = (
+        f"; a name, or the beginning of an id: {about}, asked of the local node" if about else ""
+    )
     parser.add_argument(
         "--node",
-        metavar="URL",
+        metavar="NODE" if about else "URL",
         default="",
-        help="the node to talk to (default: MODELVINE_NODE, then the one that runs with this data directory, "
-        "then http://127.0.0.1:6100)",
+        help="URL of the node to talk to (default: MODELVINE_NODE, then the one that runs with this data directory, "
+        f"then http://127.0.0.1:6100){named}",
     )
     add_data_dir(parser)
+
+
+def add_wide(parser: argparse.ArgumentParser) -> None:
+    """Declare `--wide`."""
+    parser.add_argument(
+        "--wide",
+        action="store_true",
+        help="print all of it, ids too, though the terminal is narrow",
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

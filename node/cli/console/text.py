@@ -4,6 +4,7 @@ Names come from other machines: what could drive a terminal is never printed as 
 """
 
 import json
+import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,9 @@ from itertools import zip_longest
 from typing import Any
 
 _GAP = "  "
+_SHORT_ID = 14
+"""Characters of an id that are shown at least: all ids begin with the same eight."""
+
 # Unicode general categories: control, surrogate; format, line separator, paragraph separator.
 _CONTROLS = frozenset({"Cc", "Cs"})
 _UNSEEN = _CONTROLS | {"Cf", "Zl", "Zp"}
@@ -39,21 +43,69 @@ def say_table(
     *,
     none: str,
     beneath: Sequence[str] = (),
+    wide: bool = True,
 ) -> None:
     """Print aligned columns under their heads, or the sentence `none` when there are no rows.
 
-    What is `beneath` a row follows it on a line of its own.
+    What is `beneath` a row follows it on a line of its own. Unless it may be `wide`, it fits into the terminal, if this is one.
     """
     cells = [[plain(str(cell)) for cell in row] for row in rows]
     if not cells:
         print(none)
         return
     widths = [max(map(_width, column)) for column in zip(heads, *cells, strict=True)]
+    room = 0 if wide else terminal_columns()
+    if room:
+        widths = narrowed(widths, [_width(head) for head in heads], room)
     print(_line(heads, widths))
     for row, more in zip_longest(cells, beneath, fillvalue=""):
         print(_line(row, widths))
         if more:
-            print(f"{_GAP * 2}{plain(more)}")
+            said = f"{_GAP * 2}{plain(more)}"
+            print(cut(said, room) if room else said)
+
+
+def terminal_columns() -> int:
+    """Return how many columns the terminal has; 0 where standard output is none, and nothing need be cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
+
+def narrowed(widths: Sequence[int], heads: Sequence[int], room: int) -> list[int]:
+    """Take columns from the widest until all fit into `room`: none from heads as long as there is another way."""
+    found = list(widths)
+    over = sum(found) + len(_GAP) * (len(found) - 1) - room
+    for floors in ([max(1, head) for head in heads], [3] * len(found), [1] * len(found)):
+        while over > 0:
+            at = max(range(len(found)), key=lambda i: (found[i] > floors[i], found[i]))
+            if found[at] <= floors[at]:
+                break
+            found[at] -= 1
+            over -= 1
+    return found
+
+
+def cut(text: str, width: int) -> str:
+    """Return what fits of a text into so many columns, with … where that is not all."""
+    if _width(text) <= width:
+        return text
+    kept, left = "", width - 1
+    for c in text:
+        left -= _width(c)
+        if left < 0:
+            break
+        kept += c
+    return f"{kept}…"
+
+
+def shown_ids(ids: Iterable[str], *, wide: bool) -> Mapping[str, str]:
+    """Return how each node's id is shown: whole, or at a terminal its beginning, as long as it takes to tell them apart."""
+    known = set(ids)
+    length = max(map(len, known), default=0)
+    if not wide and sys.stdout.isatty():
+        length = next(
+            n for n in range(_SHORT_ID, 1000) if len({i[:n] for i in known}) == len(known)
+        )
+    return {full: full[:length] for full in known}
 
 
 def say_fields(fields: Iterable[tuple[str, object]]) -> None:
@@ -117,8 +169,9 @@ def load_of(replicas: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    fitting = [cut(cell, width) for cell, width in zip(cells, widths, strict=True)]
     padded = (
-        cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)
+        cell + " " * (width - _width(cell)) for cell, width in zip(fitting, widths, strict=True)
     )
     return _GAP.join(padded).rstrip()
 

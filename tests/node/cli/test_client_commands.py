@@ -1,15 +1,27 @@
+import fcntl
 import json
+import os
+import pty
 import socket
+import struct
+import subprocess
+import sys
+import termios
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from node import identity
+from node.cli.console import locate
 from node.cli.console.locate import leave_trace, remove_trace
+from node.cli.console.text import _width
+from registry.signing import ID_HEAD
 from tests.node.cli.conftest import Modelvine
 from tests.node.cli.stand_in import OTHER, PEER, Said, StandIn
 
+ROOT = Path(__file__).parents[3]
 Start = Callable[..., StandIn]
 
 REGISTER = "POST_/api/v0/ai/model/register"
@@ -267,7 +279,7 @@ def a_load(**more: object) -> dict[str, object]:
 def test_peers_shows_what_is_known_of_each_node(modelvine: Modelvine, node: Start) -> None:
     busy = [a_load(), a_load(model="large", in_flight=1, queued=2, slots=None, rate=0.0)]
     others = [
-        a_node(load=busy),
+        a_node(load=busy, name="gpu-7"),
         a_node(node=OTHER, connection="self", origin="", round_trip=0.0),
     ]
     node(**{NODES: Said({"nodes": others})})
@@ -275,9 +287,9 @@ def test_peers_shows_what_is_known_of_each_node(modelvine: Modelvine, node: Star
     heard, why = "420 ms ago 3.1 ms direct, record", "it said so"
     since = "61.0 s"
     assert " ".join(shown[1].split()) == (
-        f"{PEER} alive {since} serving 2 4 in flight, 2 queued, 41/s, 1.2 s ago {heard} {why}"
+        f"gpu-7 {PEER} alive {since} serving 2 4 in flight, 2 queued, 41/s, 1.2 s ago {heard} {why}"
     )
-    assert " ".join(shown[2].split()) == f"{OTHER} alive {since} serving 2 - - - self {why}"
+    assert " ".join(shown[2].split()) == f"- {OTHER} alive {since} serving 2 - - - self {why}"
     assert json.loads(modelvine("peers", "--json").out) == {"nodes": others}
 
 
@@ -337,15 +349,26 @@ def test_route_explains_who_would_answer_and_who_would_not(
         "model": "tiny",
         "policy": "p2c",
         "fallbacks": [],
-        "candidates": [a_candidate()],
+        "candidates": [a_candidate(name="gpu-7")],
         "excluded": [left_out],
     }
     server = node(**{ROUTE: Said(explained)})
     shown = modelvine("route", "tiny", "--project", "my demo").out.splitlines()
     assert server.heard[0].path == "/api/v1/route?model=tiny&project=my+demo"
-    assert shown[2].split() == ["1", PEER, "direct", "demo/tiny", "-", "1", "1", "-", "closed"]
+    assert shown[2].split() == [
+        "1",
+        "gpu-7",
+        PEER,
+        "direct",
+        "demo/tiny",
+        "-",
+        "1",
+        "1",
+        "-",
+        "closed",
+    ]
     assert shown[3] == "    drawn by p2c"
-    assert shown[-1].split() == [OTHER, "demo/tiny", "b", "it", "is", "draining"]
+    assert shown[-1].split() == ["-", OTHER, "demo/tiny", "b", "it", "is", "draining"]
 
 
 def test_route_weighs_a_message_or_a_request_of_a_session(
@@ -412,6 +435,130 @@ def test_what_is_no_url_is_refused_before_anything_is_sent(modelvine: Modelvine,
     ended = modelvine("models", "--node", url)
     assert ended.code == 2
     assert "it must look like http://127.0.0.1:6100" in ended.err
+
+
+NAMED = [
+    a_node(name="gpu-7", self=False),
+    a_node(node=OTHER, name="attic", self=True, connection="self", origin=""),
+    a_node(node="12D3KooWgone", name="attic", self=False, state="left"),
+]
+
+
+@pytest.mark.parametrize("called", ["gpu-7", PEER, PEER[:12]])
+def test_a_node_is_named_by_a_name_or_the_beginning_of_its_id(
+    modelvine: Modelvine, node: Start, called: str
+) -> None:
+    catalog = [{**row, "services": [service("demo", row["name"])]} for row in NAMED]
+    explained = {
+        "model": "tiny",
+        "policy": "p2c",
+        "fallbacks": [],
+        "candidates": [],
+        "excluded": [],
+    }
+    server = node(
+        **{
+            NODES: Said({"nodes": NAMED}),
+            CATALOG: Said({"nodes": catalog}),
+            ROUTE: Said(explained),
+        },
+        **{"POST_/v1/chat/completions": Said({"code": 1001, "message": "no"}, status=404)},
+        **{"POST_/api/v1/route": Said(explained)},
+    )
+    (row,) = json.loads(modelvine("peers", "--node", called, "--json").out)["nodes"]
+    assert row["node"] == PEER
+    (model,) = json.loads(modelvine("models", "--node", called, "--json").out)
+    assert (model["model"], model["nodes"]) == ("gpu-7", [PEER])
+    # What is asked for this one node is left to the node to find.
+    modelvine("route", "tiny", "--node", called)
+    assert server.heard[-1].path == f"/api/v1/route?model=tiny&node={called}"
+    for words in (("chat", "tiny", "Hi"), ("route", "tiny", "--message", "Hi")):
+        modelvine(*words, "--node", called)
+        assert server.heard[-1].headers["x-modelvine-node"] == called
+
+
+def test_who_is_gone_counts_only_where_nobody_else_is_called_so(
+    modelvine: Modelvine, node: Start
+) -> None:
+    node(**{NODES: Said({"nodes": NAMED})})
+    assert modelvine("peers", "--node", "attic").out.splitlines()[1].split()[1] == OTHER
+    node(**{NODES: Said({"nodes": NAMED[2:]})})
+    assert modelvine("peers", "--node", "attic").out.splitlines()[1].split()[1] == "12D3KooWgone"
+
+
+def test_a_name_that_means_none_or_several_is_refused(modelvine: Modelvine, node: Start) -> None:
+    node(**{NODES: Said({"nodes": [*NAMED, a_node(node="12D3KooWtwin", name="gpu-7")]})})
+    ended = modelvine("peers", "--node", "gpu-7")
+    assert (ended.code, f"'gpu-7' may be any of {PEER}, 12D3KooWtwin" in ended.err) == (1, True)
+    ended = modelvine("peers", "--node", "cellar")
+    assert (ended.code, "no node is called 'cellar'" in ended.err) == (1, True)
+
+
+def test_what_only_a_node_itself_can_do_is_not_asked_of_another(
+    modelvine: Modelvine, node: Start
+) -> None:
+    server = node(**{NODES: Said({"nodes": NAMED}), REGISTER: OK, STATUS: Said(a_status())})
+    for words in (("status",), ("register", "p", "m", "http://127.0.0.1:1"), ("unregister", "p")):
+        ended = modelvine(*words, "--node", "gpu-7")
+        assert (ended.code, f"'gpu-7' is another node, {PEER}" in ended.err) == (2, True)
+    assert {heard.path for heard in server.heard} == {"/api/v1/nodes"}
+    assert modelvine("status", "--node", "attic").code == 0
+
+
+def test_ids_begin_as_the_registrys_do() -> None:
+    assert locate._ID_HEAD == ID_HEAD
+
+
+def at_terminal(url: str, columns: int, *words: str) -> list[str]:
+    """Return the lines that a command prints at a terminal of so many columns."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "node", *words, "--node", url],
+        stdin=slave, stdout=slave, stderr=subprocess.PIPE, env={**environment, "PYTHONPATH": str(ROOT)},
+    ) as process:  # fmt: skip
+        os.close(slave)
+        shown = b""
+        with suppress(OSError):  # Linux: the other end of the terminal is closed
+            while chunk := os.read(master, 4096):
+                shown += chunk
+    os.close(master)
+    assert process.returncode == 0
+    return shown.decode().splitlines()
+
+
+def test_tables_fit_the_terminal_unless_they_may_be_wide(node: Start) -> None:
+    busy = [a_load(), a_load(model="large")]
+    nodes = [
+        a_node(name="g" * 64, load=busy, self=False),
+        a_node(node=OTHER, name="attic", self=True),
+    ]
+    explained = {
+        "model": "tiny", "policy": "p2c", "fallbacks": [],
+        "excluded": [{**a_candidate(name="模型" * 20), "reason": "it is draining"}],
+        "candidates": [a_candidate(name="gpu-7", model="m" * 200, why="because " * 20)],
+    }  # fmt: skip
+    url = node(
+        **{NODES: Said({"nodes": nodes}), ROUTE: Said(explained)},
+        **{CATALOG: Said({"nodes": [{**nodes[0], "services": [service("demo", "m" * 200)]}]})},
+    ).url
+    for words in (("peers",), ("models",), ("route", "tiny")):
+        for columns in (40, 80, 132):
+            lines = at_terminal(url, columns, *words)
+            assert max(map(_width, lines)) <= columns, lines
+            assert "…" in "".join(lines)
+        wide = at_terminal(url, 80, *words, "--wide")
+        assert max(map(_width, wide)) > 200 or words == ("peers",)
+        assert "…" not in "".join(wide)
+    assert PEER[:14] in "".join(at_terminal(url, 132, "peers"))
+    assert PEER not in "".join(at_terminal(url, 400, "peers"))
+    assert PEER in "".join(at_terminal(url, 80, "peers", "--wide"))
+
+
+def test_what_is_no_terminal_gets_all_of_a_table(modelvine: Modelvine, node: Start) -> None:
+    node(**{NODES: Said({"nodes": [a_node(name="g" * 64)]})})
+    assert f"{'g' * 64}  {PEER}  alive" in modelvine("peers").out
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_an_error_for_machines_is_one_object_on_standard_error(
 ) -> None:
     refused = {"code": 1001, "message": "no such path"}
     for words, code, more in (
-        (("models", "--json", "--node", "nowhere"), 2, {"type": "WrongSetting"}),
+        (("models", "--json", "--node", "http://"), 2, {"type": "WrongSetting"}),
         (("models", "--json", "--no-such-flag"), 2, {"type": "WrongUsage"}),
         (("models", "--json", "--node", "http://127.0.0.1:1"), 1, {"type": "NoNode"}),
         (("models", "--json"), 1, {"type": "Refused", "status": 404, "code": 1001}),

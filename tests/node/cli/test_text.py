@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.cli.console.text import json_text, plain, prose, say_table, seconds
+from node.cli.console.text import cut, json_text, narrowed, plain, prose, say_table, seconds
 
 # Unicode's explicit formatting characters of the bidirectional algorithm.
 TURNING = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
@@ -59,6 +59,33 @@ def test_invisible_joiners_of_scripts_stay_in_prose() -> None:
 )
 def test_durations_read_as_people_say_them(value: float, shown: str) -> None:
     assert seconds(value) == shown
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.integers(1, 12)), min_size=1, max_size=10),
+    st.integers(1, 200),
+)
+def test_columns_are_narrowed_as_little_as_it_takes(
+    columns: list[tuple[int, int]], room: int
+) -> None:
+    heads = [head for _, head in columns]
+    widths = [max(width, head) for width, head in columns]
+    found = narrowed(widths, heads, room)
+    gaps = 2 * (len(widths) - 1)
+    assert all(new <= old for new, old in zip(found, widths, strict=True))
+    if sum(widths) + gaps <= room:
+        assert found == widths
+    elif sum(heads) + gaps <= room:
+        assert sum(found) + gaps == room
+        assert all(new >= head for new, head in zip(found, heads, strict=True))
+    elif len(widths) + gaps <= room:
+        assert sum(found) + gaps == room
+
+
+@given(st.text(), st.integers(1, 50))
+def test_what_is_cut_fits_and_says_that_it_was(text: str, width: int) -> None:
+    shown = cut(text, width)
+    assert shown == text or (shown.endswith("…") and text.startswith(shown[:-1]))
 
 
 def test_a_table_without_rows_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
