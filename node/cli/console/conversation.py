@@ -161,17 +161,22 @@ def standard_input() -> str:
 def _pieces(stream: http.client.HTTPResponse) -> Iterator[str]:
     """Yield the text in a stream of chat chunks; raise `CommandFailed` unless it ends as it should."""
     splitter = Splitter(max_event_bytes=MAX_EVENT_BYTES)
+    done = False
     while True:
         try:
             chunk = stream.read1(_CHUNK)
             events = splitter.feed(chunk) if chunk else splitter.finish()
         except (OSError, http.client.HTTPException, EventTooLarge) as error:
+            if done:
+                return
             raise CommandFailed(f"the answer broke off: {error}") from error
         for event in events:
-            if event.data == b"[DONE]":
-                return
-            if event.data:
+            # Who hangs up here, before the last chunk, is a caller who left to the node.
+            done = done or event.data == b"[DONE]"
+            if event.data and not done:
                 yield from _text(event.data)
+        if not chunk and done:
+            return
         if not chunk:
             raise CommandFailed("the answer broke off before its end")
 

@@ -200,6 +200,17 @@ def test_who_waits_for_standard_input_says_so(node: Start, tmp_path: Path) -> No
     assert server.heard[0].body["messages"][0]["content"] == "Hi"
 
 
+def test_an_answer_is_read_to_its_very_end(modelvine: Modelvine, node: Start) -> None:
+    # Else the node sees a caller who left, and counts the request as given up.
+    end = threading.Event()
+    node(**{CHAT: Said(events=(delta("Yes"), DONE), headers=WHO, hold=end)})
+    later = threading.Timer(1.0, end.set)
+    later.start()
+    assert modelvine("chat", "tiny", "Hi").out == "Yes\n"
+    assert end.is_set()
+    later.join()
+
+
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(100)
 
 
