@@ -43,7 +43,8 @@ MADE_FOR: Mapping[ModelType, frozenset[Kind]] = {
 
 
 OWN_KINDS: Mapping[ModelType, frozenset[Kind]] = {
-    ModelType.TEXT: frozenset({Kind.CHAT}),
+    # Prompts are put to it as chats.
+    ModelType.TEXT: _TEXT,
     ModelType.IMAGE: frozenset({Kind.IMAGE}),
     ModelType.IMAGE_EDIT: frozenset({Kind.IMAGE_EDIT}),
     ModelType.EMBEDDING: frozenset({Kind.EMBEDDING}),
@@ -57,7 +58,6 @@ OWN_KINDS: Mapping[ModelType, frozenset[Kind]] = {
 
 _AT_HOME: Mapping[Kind, ModelType] = {
     **{kind: type_ for type_, kinds in OWN_KINDS.items() for kind in kinds},
-    Kind.COMPLETION: ModelType.TEXT,
     Kind.TRANSLATION: ModelType.TRANSCRIPTION,
 }
 """The type that is meant by a kind of request, where one replica was registered with several."""

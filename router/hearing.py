@@ -92,7 +92,7 @@ class Stream:
             if data == b"[DONE]":
                 self.ended = True
                 continue
-            for event in _of_chunk(_object(data)):
+            for event in of_chunk(_object(data)):
                 heard.append(event)
                 if not isinstance(event, Delta):
                     self.ended = self.ended or isinstance(event, Failure)
@@ -143,7 +143,8 @@ def usage_of(heard: Iterable[Heard]) -> Usage | None:
     return last
 
 
-def _of_chunk(said: Mapping[str, object]) -> Iterator[Heard]:
+def of_chunk(said: Mapping[str, object]) -> Iterator[Heard]:
+    """Return what one event of a stream says; raise `WorkerFailed` for what is none."""
     error = said.get("error")
     if error:
         yield _failure(error)

@@ -9,11 +9,13 @@ from collections.abc import Iterable
 import orjson
 
 from router.file_types import type_of
+from router.rendering.text import SUCCESS
 
 
 def written(images: Iterable[bytes], *, created: int, base64: bool) -> bytes:
     """Return the answer with these images; `created` is Unix time."""
-    return orjson.dumps({"created": created, "data": [_said(one, base64) for one in images]})
+    data = [_said(one, base64) for one in images]
+    return orjson.dumps({**SUCCESS, "created": created, "data": data})
 
 
 def _said(image: bytes, base64: bool) -> dict[str, str]:  # noqa: FBT001 (as its caller has it)

@@ -1,6 +1,6 @@
 """How does an answer look that a worker gave in another protocol? Small events in, OpenAI's JSON or stream events out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -19,6 +19,9 @@ HEARD_HEADER = "x-modelvine-heard-params"
 """Names parameters that the worker heard, for which OpenAI's form has no word: those of a caller who speaks its protocol."""
 
 DONE = b"data: [DONE]\n\n"
+
+SUCCESS: Mapping[str, object] = {"code": 0, "message": "success"}
+"""What stands in every answer of the interface standard for models besides OpenAI's fields."""
 
 Reason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
 
@@ -125,7 +128,7 @@ class Form:
             }
             for index, choice in sorted(choices.items())
         ]
-        body = {**self._head(chunk=False), "choices": said, "usage": _usage(spent)}
+        body = {**SUCCESS, **self._head(chunk=False), "choices": said, "usage": _usage(spent)}
         return orjson.dumps(body), spent
 
     def _chunk(self, choice: dict[str, object]) -> bytes:

@@ -225,7 +225,8 @@ def test_of_one_replica_with_several_types_the_kind_of_the_request_chooses() -> 
         assert served(Kind.IMAGE, draw, edit, text) == {draw}
         assert served(Kind.IMAGE_EDIT, draw, edit, text) == {edit}
         assert served(Kind.CHAT, draw, edit, text) == {text}
-        assert served(Kind.COMPLETION, draw, edit, text) == (set() if abilities else {text})
+        assert served(Kind.COMPLETION, draw, edit, text) == {text}
+        assert served(Kind.EMBEDDING, draw, edit, text) == (set() if abilities else {text})
 
 
 def test_a_type_of_another_replica_takes_nothing_away() -> None:
@@ -237,9 +238,9 @@ def test_a_type_of_another_replica_takes_nothing_away() -> None:
 
 def test_who_was_registered_by_a_path_serves_the_kind_of_its_type_alone() -> None:
     assert {kind for kind in Kind if served(kind, DRAW)} == {Kind.IMAGE}
-    assert {kind for kind in Kind if served(kind, replace(SERVICE, abilities=ONE_KIND))} == {
-        Kind.CHAT
-    }
+    # A completion is a chat there.
+    text = replace(SERVICE, abilities=ONE_KIND)
+    assert {kind for kind in Kind if served(kind, text)} == {Kind.CHAT, Kind.COMPLETION}
 
 
 def test_an_older_node_may_name_a_replica_by_the_cid_that_it_reads() -> None:

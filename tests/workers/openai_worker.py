@@ -147,7 +147,7 @@ class OpenAIWorker:
         fields = _fields(body)
         if faults.refuses_usage and "stream_options" in fields:
             return web.Response(status=400, body=faults.refusal, content_type="application/json")
-        if kind in ("chat/completions", "completions") and fields.get("stream"):
+        if kind in ("chat/completions", "completions", "custom/chat") and fields.get("stream"):
             return await self._stream(request, fields)
         return await self._whole(request, kind, fields)
 

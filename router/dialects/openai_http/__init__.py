@@ -19,6 +19,7 @@ from router.described import Described
 from router.dialects import Answer, Route
 from router.dialects.openai_http import listing
 from router.dialects.openai_http.answers import json_answer, parsed, stream_answer
+from router.dialects.openai_http.chats import ByChat, NoCompletions
 from router.dialects.openai_http.endpoints import (
     beside,
     elsewhere,
@@ -96,6 +97,7 @@ class OpenAIHttp:
         self._settings = links.settings
         self._deadlines = links.deadlines
         self._takers = Takers()
+        self._by_chat = ByChat(links)
 
     def answer(self, request: Request, candidate: Candidate) -> AbstractAsyncContextManager[Answer]:
         """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
@@ -115,7 +117,12 @@ class OpenAIHttp:
             return Sending(call, self._settings, self._deadlines, read)
 
         if self._settings.stream_usage and request.stream and request.kind in usage.TEXT:
-            return TellingUsage(self._takers, worker.api, body, ask)
+            telling = TellingUsage(self._takers, worker.api, body, ask)
+            if request.kind is Kind.CHAT:
+                return telling
+            return self._by_chat.unless(telling, request, candidate, worker)
+        if request.kind is Kind.COMPLETION:
+            return self._by_chat.unless(ask(body), request, candidate, worker)
         if (other := elsewhere(worker.api, request.kind)) is not None:
             return _served(ask(body), ask(body, other))
         return ask(body)
@@ -198,6 +205,16 @@ async def _served(
         yield answer
 
 
+def _not_there(kind: Kind) -> WorkerError:
+    match kind:
+        case Kind.COMPLETION:
+            return NoCompletions()
+        case Kind.CHAT:
+            return WorkerFailed("the worker has no such path")
+    # It serves its model all the same, in other ways.
+    return WorkerUnable(f"the worker does not serve /v1/{kind}", param="model")
+
+
 async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
     if exchange.status == 404:
         body = await exchange.at_most(MAX_REFUSAL_BYTES)
@@ -205,10 +222,7 @@ async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
         if b"model" in body.lower() and body.lstrip().startswith(b"{"):
             return WorkerStale("the worker does not serve this model")
     if exchange.status in _NOT_THERE:
-        if kind in usage.TEXT:
-            return WorkerFailed("the worker has no such path")
-        # It serves its model all the same, in other ways.
-        return WorkerUnable(f"the worker does not serve /v1/{kind}", param="model")
+        return _not_there(kind)
     if exchange.status == 503:
         body = await exchange.at_most(MAX_REFUSAL_BYTES)
         loading = readiness.said(body)

@@ -44,7 +44,7 @@ async def json_answer(exchange: Exchange, name: str) -> Answer:
     if len(body) > SMALL_BYTES and _plain(body, name):
         spent = usage.told_at_end(body)
     elif body:
-        said = _success(body)
+        said = success(body)
         spent = usage.told(said)
         named = said.get("model")
         if isinstance(named, str) and named != name:
@@ -62,7 +62,7 @@ async def stream_answer(exchange: Exchange, name: str, max_event_bytes: int) -> 
     except EventTooLarge as error:
         raise WorkerFailed(str(error)) from error
     first = begun.first
-    if first == _LAST or _success(first).get("model") == name:
+    if first == _LAST or success(first).get("model") == name:
         raw = (event.raw for event in begun.events)
         whole = b"".join((begun.silent, *raw, splitter.held, begun.left))
         return exchange.answer(whole, Route.LOCAL)
@@ -137,7 +137,7 @@ def _renamed_event(event: Event, name: str) -> bytes:
     return with_data(event, splice_model(event.data, name))
 
 
-def _success(body: bytes) -> Mapping[str, object]:
+def success(body: bytes) -> Mapping[str, object]:
     """Return what an answer says; raise `WorkerFailed` when it is a failure that calls itself success."""
     said = parsed(body)
     if said is None:

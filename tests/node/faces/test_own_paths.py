@@ -1,6 +1,7 @@
 """A worker that was registered by a path of its own gets the requests of its type alone, here and a hop away."""
 
 import aiohttp
+import orjson
 import pytest
 
 from router.requests import STORES, Kind
@@ -37,13 +38,17 @@ async def ask(running, kind, model, **fields):
 async def test_a_type_0_endpoint_gets_chats_and_nothing_else(mesh, worker, asked):
     await registered(mesh, [{"model": "own", "api": f"{worker.url}/custom/chat"}], {"own": 1})
     for kind in Kind:
-        if kind is not Kind.CHAT:
+        if kind not in (Kind.CHAT, Kind.COMPLETION):
             status, said = await ask(asked, kind, "own")
             assert (status, said["error"]["param"]) == (400, "model"), kind
             assert said["message"].endswith("ask it at /v1/chat/completions")
     assert not worker.received
     assert (await ask(asked, Kind.CHAT, "own"))[0] == 200
-    assert [one.path for one in worker.received] == ["/custom/chat"]
+    # A prompt is a message there.
+    status, said = await ask(asked, Kind.COMPLETION, "own")
+    assert (status, said["object"]) == (200, "text_completion")
+    assert [one.path for one in worker.received] == ["/custom/chat"] * 2
+    assert all("messages" in orjson.loads(one.body) for one in worker.received)
 
 
 async def test_chats_in_other_protocols_reach_it_as_chats(mesh, worker, asked):
@@ -55,8 +60,8 @@ async def test_chats_in_other_protocols_reach_it_as_chats(mesh, worker, asked):
         ("/inference", {"model": "own", "messages": SAYS["messages"]}),
     ):
         assert (await told(asked.http.post(path, json=body)))[0] == 200, path
+    assert (await told(asked.http.post("/tgi/p/own/generate", json={"inputs": "a"})))[0] == 200
     assert {one.path for one in worker.received} == {"/custom/chat"}
-    assert (await told(asked.http.post("/tgi/p/own/generate", json={"inputs": "a"})))[0] == 422
 
 
 async def test_one_name_of_two_types_is_served_by_the_replica_of_the_kind(mesh, worker, asked):

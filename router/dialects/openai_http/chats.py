@@ -1,0 +1,155 @@
+"""Completions by workers that only chat, as the interface standard's do: each prompt is a message of a user's.
+
+A worker is known for one by its answer to the first completion, which is that it has no such path, or by its address where
+that is an endpoint with a path of its own.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
+
+from yarl import URL
+
+from router import hearing
+from router.candidates import Candidate
+from router.canonical import SHAPING, Asked, dropped
+from router.dialects import Answer
+from router.dialects.openai_http.answers import success
+from router.dialects.openai_http.endpoints import endpoint
+from router.errors import WorkerFailed, WorkerUnable
+from router.hearing import Failure, Heard
+from router.links import Links
+from router.logprobs import Token
+from router.rendering import Delta, End, Event, Reason
+from router.requests import Kind, Request
+from router.saying import Said, in_one_piece
+from router.translating import Translating, Words
+from router.usage import Takers, Usage
+from router.wording import Orders
+from router.workers import Worker
+
+COMPLETION_TOKENS = 16
+"""What a completion without a limit may take: OpenAI's own default."""
+
+_SUFFIX = "suffix"
+_UNSAID = frozenset({"best_of", "logprobs"})
+
+
+class NoCompletions(WorkerUnable):
+    """The worker has no path for completions."""
+
+    def __init__(self) -> None:
+        super().__init__("the worker does not serve /v1/completions", param="model")
+
+
+class ByChat(Translating):
+    """Asks workers for completions by a chat, where they have nothing else."""
+
+    def __init__(self, links: Links) -> None:
+        super().__init__(links, WORDS)
+        self._complete = Takers()
+
+    def url(self, worker: Worker, path: str) -> URL:  # noqa: ARG002
+        """Return where the worker chats."""
+        return endpoint(worker.api, Kind.CHAT)
+
+    @asynccontextmanager
+    async def unless(
+        self,
+        plain: AbstractAsyncContextManager[Answer],
+        request: Request,
+        candidate: Candidate,
+        worker: Worker,
+    ) -> AsyncIterator[Answer]:
+        """Enter the answer to a completion as it was asked; to a chat, where the worker has no completions."""
+        alone = endpoint(worker.api, Kind.COMPLETION) == endpoint(worker.api, Kind.CHAT)
+        async with AsyncExitStack() as open_:
+            if not alone and self._complete.takes(worker.api, time.monotonic()):
+                try:
+                    answer = await open_.enter_async_context(plain)
+                except NoCompletions:
+                    self._complete.refused(worker.api, time.monotonic())
+                else:
+                    yield answer
+                    return
+            yield await open_.enter_async_context(self.answer(request, candidate))
+
+
+def _orders(asked: Asked, worker: Worker) -> Orders:
+    """Say each prompt as a chat; raise `WorkerUnable` where that would change what is answered."""
+    if asked.stream and asked.choices > 1:
+        many = "n" if asked.n > 1 else "prompt"
+        raise WorkerUnable("a worker that only chats streams one text for each request", param=many)
+    sampling = {name: value for name, value in asdict(asked.sampling).items() if value is not None}
+    said: dict[str, object] = {"model": worker.own_model, "max_tokens": COMPLETION_TOKENS}
+    said |= sampling | {"stream": asked.stream}
+    if asked.stop:
+        said["stop"] = list(asked.stop)
+    if asked.logprobs is not None:
+        said |= {"logprobs": True, "top_logprobs": asked.logprobs}
+    if asked.schema is not None:
+        schema = {"name": "answer", "schema": asked.schema}
+        named: dict[str, object] = {"type": "json_schema", "json_schema": schema}
+        said["response_format"] = named if asked.schema else {"type": "json_object"}
+    # What the worker does not know of the rest it passes over, as it would where it completes.
+    said |= {name: value for name, value in asked.others.items() if name not in _UNSAID}
+    bodies = tuple(
+        said | _turn(asked.prompts[choice // asked.n]) | _seeded(asked, choice)
+        for choice in range(asked.choices)
+    )
+    lost = tuple(name for name in dropped(asked) if name == "best_of")
+    return Orders(Kind.CHAT.value, bodies, lost, asked.stream)
+
+
+def _turn(prompt: str) -> dict[str, object]:
+    return {"messages": [{"role": "user", "content": prompt}]}
+
+
+def _seeded(asked: Asked, choice: int) -> dict[str, object]:
+    """Return the seed of one choice: from the same one each would be the same text."""
+    seed = asked.sampling.seed
+    return {} if seed is None else {"seed": seed + choice}
+
+
+def _part(_: Asked, data: bytes) -> Said:
+    if data == b"[DONE]":
+        return Said(over=True)
+    return _said(hearing.of_chunk(success(data)))
+
+
+def _whole(asked: Asked, choice: int, body: bytes, _: Callable[[str], str]) -> list[Event]:
+    success(body)
+    return in_one_piece(asked, choice, _said(hearing.whole(Kind.CHAT, body)))
+
+
+def _said(heard: Iterable[Heard]) -> Said:
+    """Put together what was heard of one choice; raise `WorkerFailed` for a failure."""
+    text: list[str] = []
+    tokens: list[Token] = []
+    ended: Reason | None = None
+    spent: Usage | None = None
+    for event in heard:
+        match event:
+            case Delta(piece, 0):
+                text.append(piece)
+                tokens += event.tokens
+            case End(reason, 0):
+                ended = reason
+            case Usage():
+                spent = event
+            case Failure(message):
+                raise WorkerFailed(message)
+    return Said("".join(text), ended, spent, tokens=tuple(tokens))
+
+
+WORDS = Words(
+    name="chat",
+    kinds=frozenset({Kind.COMPLETION}),
+    orders=_orders,
+    schemas=True,
+    shaping=SHAPING - {_SUFFIX},
+    paths=(Kind.CHAT.value,),
+    part=_part,
+    whole=_whole,
+)

@@ -1,0 +1,107 @@
+"""Clients of every protocol ask for a completion, and the worker is one of the interface standard's: it only chats."""
+
+import orjson
+import pytest
+
+from router.rpc.messages import LOCALAI, REMOTELLM
+from tests.node.faces.assembly import told
+from tests.workers.openai_worker import WORDS
+
+SAID = "".join(WORDS)
+STREAMED = "".join(WORDS[1:])  # what the stub leaves to its role chunk
+ASKED = {"model": "tiny", "prompt": "Once", "max_tokens": 7, "temperature": 0.5, "stop": ["END"]}
+TURN = [{"role": "user", "content": "Once"}]
+
+
+@pytest.fixture(params=["", "/v1", "/v1/chat/completions", "/custom/chat"])
+async def place(request, worker):
+    """Where it is registered; the last is all that it has."""
+    worker.fail(lacks=("/v1/completions",), finish="stop")
+    worker.url += request.param
+    return worker.url
+
+
+@pytest.fixture(params=["serving", "asked"])
+async def node(request, mesh, worker, place):
+    node = await mesh.offers(request.param, worker)
+    yield node
+    # It was asked for a completion once at most, and nothing is held against it.
+    assert [r.path for r in worker.received].count("/v1/completions") <= 1
+    assert mesh.one.context.router.busy() == {}
+
+
+def bodies(worker):
+    return [orjson.loads(r.body) for r in worker.received if "chat" in r.path]
+
+
+async def test_a_completion_is_a_chat_there(node, worker):
+    for _ in range(3):
+        status, said = await told(node.http.post("/v1/completions", json=ASKED))
+        assert (status, said["object"], said["choices"][0]["text"]) == (
+            200,
+            "text_completion",
+            SAID,
+        )
+        assert (said["code"], said["message"]) == (0, "success")
+        assert said["usage"]["completion_tokens"] == 6
+    fields = {"max_tokens": 7, "temperature": 0.5, "stop": ["END"], "stream": False}
+    assert bodies(worker) == [{"model": "tiny", "messages": TURN, **fields}] * 3
+
+
+async def test_a_completion_in_a_stream(node):
+    async with node.http.post("/v1/completions", json=ASKED | {"stream": True}) as response:
+        assert (response.status, response.content_type) == (200, "text/event-stream")
+        said = await response.text()
+    *chunks, done = [e.removeprefix("data: ") for e in said.split("\n\n") if e and e[0] != ":"]
+    assert done == "[DONE]"
+    choices = [c for chunk in chunks for c in orjson.loads(chunk)["choices"]]
+    assert "".join(choice["text"] for choice in choices) == STREAMED
+    assert choices[-1]["finish_reason"] == "stop"
+
+
+async def test_several_prompts_are_several_chats(node, worker):
+    asked = ASKED | {"prompt": ["a", "b"], "n": 2, "seed": 5, "echo": True, "user": "u"}
+    _, said = await told(node.http.post("/v1/completions", json=asked))
+    assert [c["text"] for c in said["choices"]] == [p + SAID for p in "aabb"]
+    assert [(b["messages"][0]["content"], b["seed"]) for b in bodies(worker)] == [
+        ("a", 5), ("a", 6), ("b", 7), ("b", 8),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [{"suffix": "end"}, {"stream": True, "n": 2}])
+async def test_what_a_chat_cannot_say_is_refused(node, wrong):
+    status, said = await told(node.http.post("/v1/completions", json=ASKED | wrong))
+    assert (status, said["error"]["code"]) == (400, "unsupported_parameter")
+
+
+async def test_a_failure_under_a_status_of_success_is_one(node, worker):
+    worker.fail(lacks=("/v1/completions",), code=1002)
+    status, _ = await told(node.http.post("/v1/completions", json=ASKED))
+    assert status == 502
+
+
+@pytest.mark.parametrize("path", ["/generate", "/generate_stream"])
+async def test_tgis_clients_are_answered(node, path):
+    async with node.http.post(f"/tgi/p/tiny{path}", json={"inputs": "Once"}) as response:
+        assert response.status == 200
+        assert (STREAMED if "stream" in path else SAID) in await response.text()
+
+
+async def test_localais_clients_are_answered(node, opened):
+    client = await opened("localai", LOCALAI, node.context, default_model="tiny")
+    assert (await client.ask("Predict", Prompt="Once")).message == SAID.encode()
+    pieces = [reply.message async for reply in client.stream("PredictStream", Prompt="Once")]
+    assert b"".join(pieces) == STREAMED.encode()
+
+
+async def test_remotellms_clients_are_answered(node, opened):
+    client = await opened("remotellm", REMOTELLM, node.context, default_model="tiny")
+    reply = await client.ask("Generate", prompts=["a"])
+    assert [[g.text for g in texts.generations] for texts in reply.generations] == [[SAID]]
+
+
+async def test_a_worker_that_completes_is_asked_as_it_was(alone, worker):
+    await alone.register(worker)
+    asked = ASKED | {"own": 1}
+    await told(alone.http.post("/v1/completions", json=asked))
+    assert [(r.path, orjson.loads(r.body)) for r in worker.received] == [("/v1/completions", asked)]
