@@ -7,7 +7,9 @@ their operator left out; it is announced with the rest, and asked anew rather th
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import orjson
@@ -34,8 +36,12 @@ _NOTHING: Told = MappingProxyType({})
 class Agent:
     """This node's workers, and what the world is told of them: `registered`, and `workers` with what they say themselves."""
 
-    def __init__(self, registry: Registry, store: Store) -> None:
+    def __init__(
+        self, registry: Registry, store: Store, wall: Callable[[], float] = time.time
+    ) -> None:
+        """`wall` returns Unix time."""
         self._registry = registry
+        self._wall = wall
         self._store = store
         self._changing = asyncio.Lock()
         self._listeners: list[Callable[[Workers], Awaitable[None]]] = []
@@ -52,12 +58,24 @@ class Agent:
         """Load the workers of the last run; raise `StoreUnavailable`."""
         rows = await self._store.read(Space.WORKERS)
         found = [(name, worker) for name, row in rows.items() for worker in _thaw(row)]
-        self.registered = self.workers = Workers.of(worker for _, worker in found)
-        # Versions whose replicas had one type each stored them by other names.
-        old = [name for name, worker in found if name != _row(worker.key)]
-        if old:
-            kept = _difference(Workers(), self.registered)
-            await self._store.write(*kept, *(Delete(Space.WORKERS, name) for name in old))
+        self.registered = self.workers = self._table(worker for _, worker in found)
+        # What older versions stored lacks the time, and their replicas had one type each, so other names.
+        kept = {_row(worker.key): _WORKER.dump_json(worker) for worker in self.registered}
+        old = [Delete(Space.WORKERS, name) for name, _ in found if name not in kept]
+        new = [Put(Space.WORKERS, name, row) for name, row in kept.items() if row != rows.get(name)]
+        if old or new:
+            await self._store.write(*new, *old)
+
+    def _table(self, workers: Iterable[Worker]) -> Workers:
+        """Return a table in which each worker has the time when it was first registered."""
+        return Workers.of(map(self._dated, workers))
+
+    def _dated(self, worker: Worker) -> Worker:
+        if worker.service.created:
+            return worker
+        before = self.registered.by_key.get(worker.key)
+        created = before.service.created if before else int(self._wall())
+        return replace(worker, service=replace(worker.service, created=created))
 
     async def register_project(
         self, project: str, workers: Sequence[Worker], told: Told = _NOTHING
@@ -99,7 +117,7 @@ class Agent:
     ) -> int:
         """Replace the table by what `change` makes of it; return how many workers are gone."""
         async with self._changing:
-            before, after = self.registered, Workers.of(change(self.registered))
+            before, after = self.registered, self._table(change(self.registered))
             known = self._known(after, told)
             workers = Workers.of(known.get(w.key, (w, w))[1] for w in after) if known else after
             changes = [*_difference(before, after)]
@@ -117,7 +135,7 @@ class Agent:
 
     def _known(self, workers: Workers, told: Told) -> dict[Key, tuple[Worker, Worker]]:
         """Return those who said more of themselves than was registered, now or before."""
-        now = {w.key: (w, taught(w, said.of(w))) for w, said in told.items()}
+        now = {w.key: (w, taught(w, told[w].of(w))) for w in workers if w in told}
         return {
             key: (registered, known)
             for key, (registered, known) in {**self._taught, **now}.items()

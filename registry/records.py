@@ -50,7 +50,8 @@ class Service:
     """One replica of one model, as the world sees it. Never names a worker's address.
 
     `context` is how many tokens it can read and write in one request, 0 when that is not known. `abilities` are the bits of
-    `registry.abilities` that its worker said, those of newer versions too.
+    `registry.abilities` that its worker said, those of newer versions too. `created` is when it was registered in Unix time, 0
+    when that is not known; it tells no service from another.
     """
 
     project: str
@@ -59,6 +60,7 @@ class Service:
     type: ModelType = ModelType.TEXT
     context: int = 0
     abilities: int = 0
+    created: int = field(default=0, compare=False)
 
     @property
     def key(self) -> Key:

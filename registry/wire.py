@@ -52,6 +52,8 @@ MAX_NAME_BYTES = 256
 MAX_SERVICES = 2_000
 MAX_CONTEXT = 2**31 - 1
 MAX_ABILITIES = 2**16 - 1
+MAX_CREATED = 2**33
+"""The latest time of a registration, in 2242."""
 MAX_ADDRESSES = 16
 MAX_ADDRESS_CHARACTERS = 256
 MAX_CERTIFICATE_CHARACTERS = 2_048
@@ -67,7 +69,8 @@ MAX_FIGURE = 1e6
 MAX_COUNTER = (1 << 53) - 1
 
 _TYPES = {int(kind): kind for kind in ModelType}
-_CID = 6
+_SHORTEST_ROW = 4
+_CID, _CREATED = 6, 7
 """The place of the cid in a row whose third element is the typed one, for older nodes."""
 _HEARTBEAT_BODY = struct.Struct(">QQQ")
 _DOUBT_BODY = struct.Struct(f">QQQ{signing.KEY_BYTES}s")
@@ -298,7 +301,7 @@ def _record(public: bytes, body: bytes, frame: bytes) -> Signed:
 def _service(row: list[object]) -> Service | None:
     """Read one row; `None` for a type that only newer versions know, which is theirs to use."""
     # Plain checks: the same as a `match` takes three times as long, and this runs for every model of every record.
-    if len(row) < 4:
+    if len(row) < _SHORTEST_ROW:
         raise InvalidFrame("a service is [project, model, cid, type]")
     project, model, cid, kind = row[:4]
     if not (isinstance(project, str) and isinstance(model, str) and isinstance(cid, str)):
@@ -311,11 +314,12 @@ def _service(row: list[object]) -> Service | None:
     if known is None:
         return None
     numbers = _number(row, 4, MAX_CONTEXT), _number(row, 5, MAX_ABILITIES)
+    created = _number(row, _CREATED, MAX_CREATED)
     if len(row) > _CID and isinstance(plain := row[_CID], str):
-        service = Service(project, model, plain, known, *numbers)
+        service = Service(project, model, plain, known, *numbers, created)
         if service.typed_cid == cid:
             return service
-    return Service(project, model, cid, known, *numbers)
+    return Service(project, model, cid, known, *numbers, created)
 
 
 def _rows(services: Iterable[Service]) -> Iterator[list[object]]:
@@ -323,19 +327,18 @@ def _rows(services: Iterable[Service]) -> Iterator[list[object]]:
     seen: set[tuple[str, str, str]] = set()
     for service in services:
         replica = service.project, service.model, service.cid
-        if replica in seen:
-            numbers = service.context, service.abilities, service.cid
-            yield [*replica[:2], service.typed_cid, int(service.type), *numbers]
-        else:
-            yield _row(service)
+        yield _row(service, service.typed_cid if replica in seen else service.cid)
         seen.add(replica)
 
 
-def _row(service: Service) -> list[object]:
-    row: list[object] = [service.project, service.model, service.cid, int(service.type)]
-    if service.abilities:
-        return [*row, service.context, service.abilities]
-    return [*row, service.context] if service.context else row
+def _row(service: Service, cid: str) -> list[object]:
+    """Write a service, without what says nothing at its end."""
+    row: list[object] = [service.project, service.model, cid, int(service.type)]
+    row += [service.context, service.abilities, service.cid if cid != service.cid else 0]
+    row.append(service.created)
+    while row[-1] == 0 and len(row) > _SHORTEST_ROW:
+        row.pop()
+    return row
 
 
 def _node_name(found: object) -> str:

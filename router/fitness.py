@@ -63,6 +63,11 @@ _AT_HOME: Mapping[Kind, ModelType] = {
 """The type that is meant by a kind of request, where one replica was registered with several."""
 
 
+def meant_by(type_: ModelType) -> Kind:
+    """Return the kind of request that a type is for first of all."""
+    return min(OWN_KINDS[type_], key=[*Kind].index)
+
+
 def kinds_of(service: Service) -> frozenset[Kind]:
     """Return what may be asked of a replica."""
     return (OWN_KINDS if service.abilities & Ability.OWN_PATH else MADE_FOR)[service.type]

@@ -2,9 +2,11 @@
 
 One entry per model name, because that is what a client puts into `model`. Where several projects serve one name, the
 entry's `project` and `owned_by` name the one with the most replicas, and `projects` names all of them; asked for as
-`PROJECT/MODEL`, a model is shown as that project's alone. A worker's address is never shown.
+`PROJECT/MODEL`, a model is shown as that project's alone. Its `url` is where this node is asked for it;
+a worker's address is never shown.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
@@ -19,11 +21,9 @@ from node.faces.reading import json_answer
 from registry.catalog import Offer
 from registry.liveness import Presence
 from router.errors import UnknownModel
+from router.fitness import meant_by
 
 LIVE = frozenset({Presence.ALIVE, Presence.UNREACHABLE, Presence.SUSPECT})
-
-# Records carry no time of birth, and one that changed with every restart would be no help to anybody.
-_CREATED = 0
 
 
 def routes(context: Context) -> list[web.RouteDef]:
@@ -40,9 +40,11 @@ def listing_routes(
     offers: Callable[[str], Iterable[Offer]],
 ) -> list[web.RouteDef]:
     """Return the routes that show models: all that are served, by name alone, and one by a name as callers write it."""
+    # Records of older nodes do not say when a model was registered.
+    since = int(time.time())
 
     async def listing(request: web.Request) -> web.Response:
-        found = _listing(everybody())
+        found = _listing(everybody(), _base(request), since)
         return json_answer(anthropic.models(found) if anthropic.wanted(request) else found)
 
     async def one(request: web.Request) -> web.Response:
@@ -50,7 +52,7 @@ def listing_routes(
         found = [*offers(name)]
         if not found:
             raise UnknownModel(name)
-        entry = _entry(name, found)
+        entry = _entry(name, found, _base(request), since)
         shown = anthropic.model(entry) if anthropic.wanted(request) else entry
         return json_answer({"code": 0, "message": "success", **shown})
 
@@ -79,8 +81,14 @@ def _live(context: Context, offers: Iterable[Offer]) -> Iterable[Offer]:
     return (offer for offer in offers if context.registry.presence(offer.node) in LIVE)
 
 
-def _listing(everybody: Mapping[str, Sequence[Offer]]) -> dict[str, Any]:
-    entries = [_entry(name, offers) for name, offers in sorted(everybody.items())]
+def _base(request: web.Request) -> str:
+    """Return where the caller asks this node, in its own words; a proxy before it may say that it asked over TLS."""
+    scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else "http"
+    return f"{scheme}://{request.headers.get('host', 'localhost')}"
+
+
+def _listing(everybody: Mapping[str, Sequence[Offer]], base: str, since: int) -> dict[str, Any]:
+    entries = [_entry(name, offers, base, since) for name, offers in sorted(everybody.items())]
     projects = {project for entry in entries for project in entry["projects"]}
     return {
         "object": "list",
@@ -92,7 +100,7 @@ def _listing(everybody: Mapping[str, Sequence[Offer]]) -> dict[str, Any]:
     }
 
 
-def _entry(name: str, offers: Sequence[Offer]) -> dict[str, Any]:
+def _entry(name: str, offers: Sequence[Offer], base: str, since: int) -> dict[str, Any]:
     projects = Counter(offer.service.project for offer in offers)
     first = min(projects, key=lambda project: (-projects[project], project))
     of_first = min(o.service for o in offers if o.service.project == first)
@@ -102,9 +110,10 @@ def _entry(name: str, offers: Sequence[Offer]) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
-        "created": _CREATED,
+        "created": min(offer.service.created or since for offer in offers),
         "owned_by": first,
         "model": of_first.model,
+        "url": f"{base}/v1/{meant_by(of_first.type)}",
         "type": int(of_first.type),
         "project": first,
         "projects": sorted(projects),

@@ -15,6 +15,7 @@ from registry.settings import RegistrySettings
 from registry.signing import Identity
 from registry.store import Change, Put, Space
 from registry.store.memory import MemoryStore
+from router.described import Described, Offered
 from router.workers import Worker
 
 
@@ -29,7 +30,7 @@ class FullStore(MemoryStore):
         await super().write(*changes)
 
 
-def make(store: MemoryStore, *, max_services: int = 100) -> Agent:
+def make(store: MemoryStore, *, max_services: int = 100, now: float = 1_000.5) -> Agent:
     identity = Identity(bytes(32))
     registry = Registry(
         identity,
@@ -40,7 +41,7 @@ def make(store: MemoryStore, *, max_services: int = 100) -> Agent:
         now=lambda: 0.0,
         random=lambda: 0.5,
     )
-    return Agent(registry, store)
+    return Agent(registry, store, lambda: now)
 
 
 def worker(
@@ -204,3 +205,27 @@ async def test_what_older_versions_stored_is_read_marked_and_stored_by_its_new_n
     assert len(await store.read(Space.WORKERS)) == 2
     await agent.unregister_project("p")
     assert not await store.read(Space.WORKERS)
+
+
+def created(agent: Agent) -> dict[str, int]:
+    return {service.model: service.created for service in agent._registry.own.services}
+
+
+async def test_a_worker_is_as_old_as_its_first_registration_whatever_is_said_of_it_later() -> None:
+    agent = make(store := MemoryStore(), now=1_000.5)
+    await agent.register_model(worker("m"))
+    assert created(agent) == {"m": 1_000}
+    agent._wall = lambda: 2_000.0
+    await agent.register_model(worker("m", port=2))
+    said = Described(models=(Offered("m", context=4096), Offered("n")))
+    await agent.register_project(
+        "p", [worker("m", port=3), worker("n")], {worker("m", port=3): said}
+    )
+    assert created(agent) == {"m": 1_000, "n": 2_000}
+    assert agent._registry.own.services[0].context == 4096
+    again = make(store, now=3_000.0)
+    await again.restore()
+    assert {w.service.model: w.service.created for w in again.workers} == {"m": 1_000, "n": 2_000}
+    await again.unregister_model("p", "m", "")
+    await again.register_model(worker("m"))
+    assert created(again) == {"m": 3_000, "n": 2_000}

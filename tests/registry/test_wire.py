@@ -222,6 +222,30 @@ def test_a_record_that_names_a_replica_twice_is_none(rows: list[list[object]]) -
         read(with_fields(services=rows))
 
 
+@pytest.mark.parametrize(
+    ("said", "created"),
+    [(1_763_800_000, 1_763_800_000), (2**33, 2**33), (2**33 + 1, 0), (-1, 0), (True, 0), ("1", 0), (None, 0), ([], 0)],
+)  # fmt: skip
+def test_when_a_service_was_registered_is_read_and_what_is_no_time_says_nothing(
+    said: object, created: int
+) -> None:
+    [service] = read(with_fields(services=[["p", "llama", "", 0, 0, 0, 0, said]])).services
+    assert (service, service.created) == (Service("p", "llama"), created)
+
+
+def test_when_a_service_was_registered_travels_and_tells_no_service_from_another() -> None:
+    services = [replace(service, created=1_763_800_000) for service in TWO_TYPES]
+    signed = wire.encode_record(replace(RECORD, services=tuple(services)), ME)
+    assert orjson.loads(signed.frame[wire.HEADER_BYTES :])["services"] == [
+        ["p", "m", "", 0, 0, 0, 0, 1_763_800_000],
+        ["p", "m", "#1", 1, 7, 0, "", 1_763_800_000],
+        ["p", "m", "a", 0, 0, 0, 0, 1_763_800_000],
+    ]
+    found = read(signed.frame).services
+    assert found == TWO_TYPES
+    assert {service.created for service in found} == {1_763_800_000}
+
+
 def test_what_is_not_known_of_a_service_is_written_as_it_always_was() -> None:
     for service, row in (
         (Service("p", "m", abilities=17), ["p", "m", "", 0, 0, 17]),

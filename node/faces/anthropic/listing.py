@@ -1,15 +1,13 @@
 """How is a list of models shown to clients of Anthropic's? The common one, with what they need besides."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from node import web
 
 VERSION = "anthropic-version"
 """The header that all of Anthropic's clients send, and nobody else."""
-
-# Nobody says when a model was made; Anthropic's own word for that is the epoch.
-_CREATED = "1970-01-01T00:00:00Z"
 
 
 def wanted(http: web.Request) -> bool:
@@ -23,7 +21,8 @@ def model(entry: Mapping[str, Any]) -> dict[str, Any]:
         **entry,
         "type": "model",
         "display_name": entry["id"],
-        "created_at": _CREATED,
+        # When it was registered: nobody says when it was made.
+        "created_at": f"{datetime.fromtimestamp(entry['created'], UTC):%Y-%m-%dT%H:%M:%SZ}",
         "lifecycle": "active",
         "max_input_tokens": entry.get("context_length"),
     }

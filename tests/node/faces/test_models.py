@@ -1,8 +1,12 @@
 """`/v1/models`: what a client may ask for, in OpenAI's and in seed 002's shape."""
 
+import time
+from dataclasses import replace
+
 import pytest
 
 from registry.records import Standing
+from router.workers import Workers
 from tests.node.faces.assembly import until
 
 
@@ -25,9 +29,10 @@ async def test_a_model_is_shown_in_both_shapes(alone, worker):
         {
             "id": "tiny",
             "object": "model",
-            "created": 0,
+            "created": told["data"][0]["created"],
             "owned_by": "p",
             "model": "tiny",
+            "url": f"http://{alone.context.listening.http}/v1/chat/completions",
             "type": 0,
             "project": "p",
             "projects": ["p"],
@@ -35,6 +40,48 @@ async def test_a_model_is_shown_in_both_shapes(alone, worker):
             "nodes": 1,
         }
     ]
+
+
+@pytest.mark.parametrize(
+    ("number", "path"),
+    [(0, "chat/completions"), (1, "images/generations"), (2, "images/edits"), (3, "embeddings"),
+     (4, "audio/transcriptions"), (5, "audio/speech"), (6, "rerank"), (7, "sound-generation"), (8, "stores/set")],
+)  # fmt: skip
+async def test_a_models_url_is_where_its_caller_asks_this_node_for_its_kind(
+    alone, worker, number, path
+):
+    await alone.register(worker, type=number)
+    headers = {"Host": "localhost:80", "X-Forwarded-Proto": "https"}
+    for where in ("/v1/models", "/v1/models/p/tiny"):
+        async with alone.http.get(where, headers=headers) as response:
+            told = await response.json()
+        (entry,) = told.get("data", [told])
+        assert entry["url"] == f"https://localhost:80/v1/{path}"
+    kept = (await listed(alone))["data"][0]["url"]
+    async with alone.http.post(kept, json={"model": "tiny", "store": "tiny"}) as response:
+        assert response.status == 200
+
+
+async def test_created_is_when_a_model_was_registered_first_and_the_same_at_each_node(mesh, worker):
+    before = int(time.time())
+    await mesh.one.register(worker)
+    async with mesh.one.http.get("/v1/models") as response:
+        created = (await response.json())["data"][0]["created"]
+    assert before <= created <= time.time()
+    # Older than any clock of this test would make it.
+    agent = mesh.one.context.agent
+    agent.registered = Workers.of(
+        replace(w, service=replace(w.service, created=1_700_000_000)) for w in agent.registered
+    )
+    await mesh.one.register(worker, cid="second")
+    await mesh.two.register(worker, cid="third")
+    await until(lambda: len(mesh.two.context.registry.catalog.offers.get("tiny", ())) == 3)
+    for node in (mesh.one, mesh.two):
+        (entry,) = (await listed(node))["data"]
+        assert entry["created"] == 1_700_000_000
+    anthropic = {"anthropic-version": "2023-06-01"}
+    async with mesh.two.http.get("/v1/models", headers=anthropic) as response:
+        assert (await response.json())["data"][0]["created_at"] == "2023-11-14T22:13:20Z"
 
 
 async def test_a_workers_address_is_not_shown(alone, worker):
