@@ -7,6 +7,7 @@ themselves are counted, so nobody can fill a disk.
 import json
 import logging
 import math
+import re
 import sys
 import threading
 import time
@@ -33,6 +34,10 @@ MAX_TEMPLATES = 1024
 MAX_LINE = 8192
 """Characters of one message; the rest is cut."""
 
+MAX_FIELD = 256
+"""Characters of one field's value, as many as a model's name may have."""
+
+_WORD = re.compile(r'[^\s"\\]*')
 _EXPECTED = (NodeError, RegistryError, RouterError, OSError)
 _FRAMES = 8
 _BLANK = vars(logging.makeLogRecord({}))
@@ -112,6 +117,17 @@ def _named(argument: object) -> bool:
     return isinstance(argument, Mapping) and bool(argument)
 
 
+def quoted(value: str) -> str:
+    """Return the value of a field `key=value`: as it is where that is one word, else as a JSON string.
+
+    Else what comes from outside could pretend to be other fields. A long one is cut.
+    """
+    cut = value if len(value) <= MAX_FIELD else f"{value[:MAX_FIELD]}… ({len(value)} characters)"
+    if _WORD.fullmatch(cut) and cut.isprintable():
+        return cut
+    return json.dumps(cut)
+
+
 class ConsoleLine(logging.Formatter):
     """`19:04:11.250 INFO    modelvine.node  message  key=value`, local time."""
 
@@ -125,7 +141,7 @@ class ConsoleLine(logging.Formatter):
         if self._colour:
             level = f"\x1b[{_COLOURS.get(record.levelname, '0')}m{level}\x1b[0m"
         extra = "".join(
-            [f"  {key}={_escaped(str(value))}" for key, value in _extra(record).items()]
+            [f"  {key}={_escaped(quoted(str(value)))}" for key, value in _extra(record).items()]
         )
         error = _error(record)
         cause = f"  [{error}]" if error else ""

@@ -36,7 +36,14 @@ class LimitReached(RegistryError):
 
 
 class StoreUnavailable(RegistryError):
-    """The store could not do what was asked, within its time."""
+    """The store could not do what was asked, within its time.
+
+    `told` is what callers may know of it: why, and not where the store is, which stands in the text for the operator.
+    """
+
+    def __init__(self, message: str, *, told: str = "the store does not work") -> None:
+        super().__init__(message)
+        self.told = told
 
 
 class MeshError(RegistryError):

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from registry.catalog import Catalog
 from registry.effects import Forget, Persist, Remember
-from registry.errors import RegistryError, StoreUnavailable
+from registry.errors import StoreUnavailable
 from registry.liveness import Pulse
 from registry.records import PeerId, Version
 from registry.store import Change, Delete, Put, Space, Store, limits
@@ -153,10 +153,10 @@ class Saving:
             self._failure = ""
             log.info("the store works again")
 
-    def _failed(self, error: RegistryError) -> None:
+    def _failed(self, error: StoreUnavailable) -> None:
         if not self._failure:
             log.error("the store does not work, serving goes on: %s", error)
-        self._failure = str(error)
+        self._failure = error.told
 
 
 def rows_of(catalog: Catalog, pulses: Mapping[PeerId, Pulse]) -> Iterable[Change]:

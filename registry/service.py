@@ -159,7 +159,7 @@ class Registry:
         """Return the parts that do not work now, each with a sentence."""
         parts: dict[str, str] = {}
         if self.saving.failure:
-            parts["store"] = self.saving.failure
+            parts["store"] = f"{self.saving.failure}: nothing new is saved or registered"
         if not self.mesh.running():
             parts["mesh"] = "the mesh is being restarted; other nodes do not hear this one"
         if self._now() - self._contested < _CONTEST_SECONDS or self._replica.quiet:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
+from node.logs import quoted
 from router.errors import RouterError
 from router.requests import Kind
 from router.trying import Routed
@@ -99,7 +100,7 @@ def _conclude(context: Serving, account: Account) -> None:
     log.info(
         "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f tokens=%s",
         account.id,
-        account.model,
+        quoted(account.model),
         account.kind,
         account.node,
         account.route,

@@ -267,7 +267,11 @@ def _as_known(error: Exception) -> Refusal:
             return Refusal(row.status, body, _headers(error))
         case FaceError() | router_errors.RouterError() | registry_errors.RegistryError():
             row = _row(error)
-            return Refusal(row.status, _body(row, str(error) or row.reason), _headers(error))
+            # Where the store is concerns the operator alone.
+            words = (
+                error.told if isinstance(error, registry_errors.StoreUnavailable) else str(error)
+            )
+            return Refusal(row.status, _body(row, words or row.reason), _headers(error))
         case _:
             return Refusal(INTERNAL.status, _body(INTERNAL, "internal error; the log says more"))
 

@@ -147,7 +147,7 @@ class RedisStore:
             reason = f"no answer within {self._timeout:g} s"
         except (RedisError, OSError, ValueError) as error:
             reason = _kind(error)
-        raise StoreUnavailable(f"Redis at {self._place}: {reason}")
+        raise StoreUnavailable(f"Redis at {self._place}: {reason}", told=f"Redis: {reason}")
 
 
 def _kind(error: Exception) -> str:

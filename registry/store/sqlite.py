@@ -29,6 +29,7 @@ _LOG_TRIES = 50
 _LOG_PAUSE = 0.01
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_DAMAGE = "the database is damaged"
 
 
 class SqliteStore:
@@ -77,9 +78,8 @@ class SqliteStore:
             async with asyncio.timeout(2 * self._timeout):
                 return await loop.run_in_executor(self._thread, self._translated, work)
         except TimeoutError as error:
-            raise StoreUnavailable(
-                f"{self._path} did not answer within {2 * self._timeout:g} s"
-            ) from error
+            late = f"did not answer within {2 * self._timeout:g} s"
+            raise StoreUnavailable(f"{self._path} {late}", told=f"the store {late}") from error
 
     # What follows runs in the store's own thread only.
 
@@ -88,10 +88,11 @@ class SqliteStore:
             return work()
         except sqlite3.Error as error:
             self._let_go()
-            raise StoreUnavailable(_explain(self._path, error)) from error
+            raise StoreUnavailable(_explain(self._path, error), told=_told(error)) from error
         except OSError as error:
             self._let_go()
-            raise StoreUnavailable(f"{self._path}: {error.strerror or error}") from error
+            why = error.strerror or type(error).__name__
+            raise StoreUnavailable(f"{self._path}: {why}", told=why.lower()) from error
         except StoreUnavailable:
             self._let_go()
             raise
@@ -168,7 +169,7 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
             f"{path} belongs to another program: choose another file with `store`"
         )
     if database.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
-        raise StoreUnavailable(_damaged(path))
+        raise StoreUnavailable(_damaged(path), told=_DAMAGE)
     if version == 0:
         database.execute("BEGIN IMMEDIATE")
         # Two processes may start at once; the second finds the work done.
@@ -201,9 +202,20 @@ def _only(database: sqlite3.Connection, query: str) -> int:
 
 
 def _explain(path: Path, error: sqlite3.Error) -> str:
+    return _damaged(path) if _code(error) in _DAMAGED else f"{path}: {error}"
+
+
+def _told(error: sqlite3.Error) -> str:
+    """Say what SQLite found, whose sentences name no file."""
+    code = _code(error)
+    if code == sqlite3.SQLITE_FULL:
+        return "the disk is full"
+    return _DAMAGE if code in _DAMAGED else str(error)
+
+
+def _code(error: sqlite3.Error) -> int | None:
     # The low byte is the primary code; some errors of the module itself carry none at all.
-    code = error.sqlite_errorcode & 0xFF if hasattr(error, "sqlite_errorcode") else None
-    return _damaged(path) if code in _DAMAGED else f"{path}: {error}"
+    return error.sqlite_errorcode & 0xFF if hasattr(error, "sqlite_errorcode") else None
 
 
 def _damaged(path: Path) -> str:

@@ -63,7 +63,14 @@ async def test_a_node_serves_on_while_its_disk_and_its_log_are_full(
     assert seen.status == 500
     assert b'"not_saved"' in seen.body
     assert "late" not in await client.models(node)
-    assert await state(client, node) != "ok"
+    told = await state(client, node)
+    assert told.endswith(": nothing new is saved or registered")
+    # Why, and not where: whoever reaches the node reads it.
+    assert told.partition(":")[0].encode() in seen.body
+    views = [await client.get(node, path) for path in ("/readyz", "/api/v1/status")]
+    for said in (seen.body.decode(), *map(str, views)):
+        assert str(node.folder) not in said
+        assert ".db" not in said
     answers = [await client.chat(node, "early") for _ in range(200)]
     assert {answer.status for answer in answers} == {200}
     written = len(node.log)

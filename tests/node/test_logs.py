@@ -106,6 +106,25 @@ def test_nobody_can_forge_a_line_or_drive_the_terminal(
     assert line.isprintable()
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("one", "one"),
+        (7, "7"),
+        ("", ""),
+        ("two words", '"two words"'),
+        ("a  b=c", '"a  b=c"'),
+        ('say "hi"', '"say \\"hi\\""'),
+        ("a\nb", '"a\\nb"'),
+        ("a\\nb", '"a\\\\nb"'),
+        ("a\u202eb", '"a\\u202eb"'),
+    ],
+)
+def test_a_field_ends_where_it_ends_whatever_it_holds(value: object, shown: str) -> None:
+    line = ConsoleLine(colour=False).format(record(seen=value, last=1))
+    assert line.endswith(f"  hello you  seen={shown}  last=1")
+
+
 def test_an_endless_message_is_cut() -> None:
     line = ConsoleLine(colour=False).format(record("%s", "x" * 100_000))
     assert len(line) < MAX_LINE + 200

@@ -24,7 +24,7 @@ class Faulty(MemoryStore):
 
     async def write(self, *changes: Change) -> None:
         if self.away:
-            raise StoreUnavailable("the store is away")
+            raise StoreUnavailable("/the/store is away", told="it is away")
         self.writes += 1
         await super().write(*changes)
         if self.mute:
@@ -33,7 +33,7 @@ class Faulty(MemoryStore):
 
     async def read(self, space: Space):
         if self.away:
-            raise StoreUnavailable("the store is away")
+            raise StoreUnavailable("/the/store is away", told="it is away")
         return await super().read(space)
 
     def forget(self) -> None:
@@ -74,7 +74,7 @@ async def test_a_store_that_is_away_is_noticed_though_nobody_writes(running):
     store, kept = running
 
     async def failing() -> bool:
-        return kept.failure == "the store is away"
+        return kept.failure == "it is away"
 
     async def well() -> bool:
         return kept.failure == ""

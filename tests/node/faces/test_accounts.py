@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 
 import pytest
 
@@ -50,3 +51,26 @@ async def test_requests_in_flight_are_counted(served):
         assert await in_flight()
         account.status = 200
     assert not await in_flight()
+
+
+@pytest.mark.parametrize(
+    ("model", "shown"),
+    [
+        ("tiny", "model=tiny kind="),
+        ("größe/7b:q4", "model=größe/7b:q4 kind="),
+        ("tiny status=200 seconds=0.1", 'model="tiny status=200 seconds=0.1" kind='),
+        ('tiny" status="200', 'model="tiny\\" status=\\"200" kind='),
+        ("tiny\nrequest=forged", 'model="tiny\\nrequest=forged" kind='),
+        ("tiny\u2003status=200", 'model="tiny\\u2003status=200" kind='),
+        ("a\\nb", 'model="a\\\\nb" kind='),
+        ("x" * 10_000, f'model="{"x" * 256}\\u2026 (10000 characters)" kind='),
+    ],
+)
+async def test_a_name_that_callers_make_up_is_one_field_of_the_line(served, lines, model, shown):
+    with accounting(served.context, "r", Kind.CHAT) as account:
+        account.model = model
+        account.status = 404
+    [line] = lines()
+    assert shown in line
+    assert len(re.findall(r" status=404 ", line)) == 1
+    assert line.isprintable()
