@@ -30,6 +30,7 @@ import orjson
 
 from node import web
 from registry import errors as registry_errors
+from registry.errors import StoreUnavailable
 from router import errors as router_errors
 
 MAX_REJECTION_BYTES = 64 * 1024
@@ -186,7 +187,7 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         registry_errors.InvalidSignature: Row(400, 1001, _BAD, "invalid_peer_id"),
         registry_errors.LimitReached: Row(400, 1001, _BAD, "limit_reached"),
         # api-v0 has a code for databases (1016), but its registration table wants 5000 for "cannot be saved".
-        registry_errors.StoreUnavailable: Row(500, 5000, _BROKEN, "not_saved"),
+        StoreUnavailable: Row(500, 5000, _BROKEN, "not_saved"),
         registry_errors.MeshError: Row(502, 1007, _BROKEN, "mesh_error"),
         registry_errors.MeshDown: Row(503, 1007, _BROKEN, "mesh_down"),
         registry_errors.PeerUnreachable: Row(502, 1007, _BROKEN, "peer_unreachable"),
@@ -268,9 +269,7 @@ def _as_known(error: Exception) -> Refusal:
         case FaceError() | router_errors.RouterError() | registry_errors.RegistryError():
             row = _row(error)
             # Where the store is concerns the operator alone.
-            words = (
-                error.told if isinstance(error, registry_errors.StoreUnavailable) else str(error)
-            )
+            words = error.told if isinstance(error, StoreUnavailable) else str(error)
             return Refusal(row.status, _body(row, words or row.reason), _headers(error))
         case _:
             return Refusal(INTERNAL.status, _body(INTERNAL, "internal error; the log says more"))
