@@ -6,8 +6,8 @@ and the whole answer.
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -60,8 +60,10 @@ class Channels:
             call = line.call(method, message, said, budget)
             try:
                 async with self._deadlines.within(budget):
-                    with _guarded(message, said):
-                        return await line.told(call, budget)
+                    return await line.told(call, budget)
+            except RpcFailed as failed:
+                _hide(message, said, failed)
+                raise
             except TimeoutError as error:
                 raise WorkerTimeout("first byte", budget) from error
             finally:
@@ -76,7 +78,7 @@ class Channels:
             call = line.call(method, message, said, self._settings.total_timeout)
             try:
                 yield Replies(
-                    line, call, self._settings, self._deadlines, partial(_guarded, message, said)
+                    line, call, self._settings, self._deadlines, partial(_hide, message, said)
                 )
             finally:
                 call.cancel()
@@ -89,8 +91,10 @@ class Channels:
             async with asyncio.timeout(ALIVE_SECONDS), self._line(api) as line:
                 call = line.call(method, message, said, ALIVE_SECONDS)
                 try:
-                    with _guarded(message, said):
-                        return await line.told(call, ALIVE_SECONDS)
+                    return await line.told(call, ALIVE_SECONDS)
+                except RpcFailed as failed:
+                    _hide(message, said, failed)
+                    raise
                 finally:
                     call.cancel()
         except (TimeoutError, WorkerError):
@@ -147,11 +151,11 @@ class Replies:
         call: Any,
         settings: RouterSettings,
         deadlines: Deadlines,
-        guarded: Callable[[], AbstractContextManager[None]],
+        hide: Callable[[RpcFailed], None],
     ) -> None:
         self._line = line
         self._call = call
-        self._guarded = guarded
+        self._hide = hide
         self._settings = settings
         self._deadlines = deadlines
         self._ends = deadlines.loop.time() + settings.total_timeout
@@ -166,12 +170,12 @@ class Replies:
         silent = settings.idle_timeout if self.began else settings.first_byte_timeout
         try:
             async with self._deadlines.within(max(0.0, min(silent, left))):
-                with self._guarded():
-                    message = await self._line.read(self._call, settings.total_timeout)
+                message = await self._line.read(self._call, settings.total_timeout)
         except TimeoutError as error:
             raise self._late(silent, left) from error
-        except RpcFailed:
+        except RpcFailed as failed:
             self.over = True
+            self._hide(failed)
             raise
         self.began, self.over = True, message is None
         return message
@@ -189,11 +193,6 @@ class Replies:
         return self.broke(str(late)) if self.began else late
 
 
-@contextmanager
-def _guarded(message: Any, said: Mapping[str, str]) -> Iterator[None]:
+def _hide(message: Any, said: Mapping[str, str], failed: RpcFailed) -> None:
     """Keep what was asked, and what was said beside it, out of what is told of a failure."""
-    try:
-        yield
-    except RpcFailed as failed:
-        failed.hide(message.SerializeToString(), said.values())
-        raise
+    failed.hide(message.SerializeToString(), said.values())

@@ -5,8 +5,8 @@ proxy of the environment, retries nothing and reads no configuration from DNS.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
@@ -124,32 +124,30 @@ class Line:
 
     async def told(self, call: Any, deadline: float) -> Any:
         """Return the one answer of a call."""
-        async with self._translated(deadline):
+        try:
             return _checked(await call)
+        except grpc.aio.AioRpcError as error:
+            raise await self._failed(error, deadline) from error
+        except asyncio.CancelledError as error:
+            raise _closed() from error
 
     async def read(self, call: Any, deadline: float) -> Any:
         """Return the next answer of a call, `None` at its end."""
-        async with self._translated(deadline):
-            message = await call.read()
-            return None if message is grpc.aio.EOF else _checked(message)
-
-    @asynccontextmanager
-    async def _translated(self, deadline: float) -> AsyncIterator[None]:
         try:
-            yield
+            message = await call.read()
         except grpc.aio.AioRpcError as error:
-            code, words = error.code(), error.details() or ""
-            trailing = {k: v for k, v in error.trailing_metadata() or () if isinstance(v, str)}
-            failed = RpcFailed(code.name, words, trailing=trailing, deadline=deadline)
-            if code is grpc.StatusCode.UNAVAILABLE:
-                failed.hung_up = await self._hung_up()
-            raise failed from error
+            raise await self._failed(error, deadline) from error
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # Nobody cancelled us: the channel was closed under the call.
-            raise WorkerUnreachable("the channel to the worker was closed", sent=True) from error
+            raise _closed() from error
+        return None if message is grpc.aio.EOF else _checked(message)
+
+    async def _failed(self, error: grpc.aio.AioRpcError, deadline: float) -> RpcFailed:
+        code, words = error.code(), error.details() or ""
+        trailing = {k: v for k, v in error.trailing_metadata() or () if isinstance(v, str)}
+        failed = RpcFailed(code.name, words, trailing=trailing, deadline=deadline)
+        if code is grpc.StatusCode.UNAVAILABLE:
+            failed.hung_up = await self._hung_up()
+        return failed
 
     async def _hung_up(self) -> bool:
         """Say whether the connection ended under a call, which grpc tells by the same status as a server's own word.
@@ -170,6 +168,14 @@ class Line:
     async def close(self) -> None:
         """Cut it, with all of its calls."""
         await self.channel.close()
+
+
+def _closed() -> BaseException:
+    """Return what a cancelled call means: its caller left, or the channel was closed under it."""
+    task = asyncio.current_task()
+    if task is None or task.cancelling():
+        return asyncio.CancelledError()
+    return WorkerUnreachable("the channel to the worker was closed", sent=True)
 
 
 async def _connected(address: str, port: int, timeout: float) -> Line | None:
@@ -195,9 +201,9 @@ def _options(timeout: float) -> list[tuple[str, int]]:
         ("grpc.service_config_disable_resolution", 1),
         ("grpc.enable_retries", 0),
         ("grpc.use_local_subchannel_pool", 1),
-        # The time for one attempt to connect, whatever its name; ours passes first.
         # One that idles is kept: whoever connects anew may meet another process.
         ("grpc.client_idle_timeout_ms", 2**31 - 1),
+        # The time for one attempt to connect, whatever its name; ours passes first.
         ("grpc.min_reconnect_backoff_ms", int(timeout * 1000) + 1000),
     ]
 

@@ -90,6 +90,8 @@ class LocalAIWorker:
     model: str = ""
     state: int = 0
     """What it says of itself, where that is not what it is."""
+    more: dict[str, Any] = field(default_factory=dict)
+    """What replies hold besides, as those of newer backends do."""
     loads: list[Any] = field(default_factory=list)
     received: list[Received] = field(default_factory=list)
     probed: list[Received] = field(default_factory=list)
@@ -133,7 +135,7 @@ class LocalAIWorker:
             return b"\xff" * 40
         said = [word async for word in self._said(asked)]
         told = self._usage(asked, len(said))
-        return METHODS["Predict"].told(message="".join(said).encode(), **told)
+        return METHODS["Predict"].told(message="".join(said).encode(), **told, **self.more)
 
     async def predict_stream(self, asked: Any, context: Any) -> AsyncIterator[Any]:
         """Say word by word."""
@@ -156,7 +158,7 @@ class LocalAIWorker:
             pieces = [said[at : at + 1] for at in range(len(said))] if self.faults.split else [said]
             for piece in pieces[:-1]:
                 yield reply(message=piece)
-            yield reply(message=pieces[-1], **self._usage(asked, sent))
+            yield reply(message=pieces[-1], **self._usage(asked, sent), **self.more)
 
     async def tokenize_string(self, asked: Any, context: Any) -> Any:
         """Count four bytes as a token."""

@@ -8,7 +8,7 @@ before a face is opened.
 import logging
 import pkgutil
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from importlib import import_module
 from typing import Any
@@ -18,10 +18,12 @@ import orjson
 
 from node.addresses import HostPort, host_port
 from node.faces import Serving
+from node.faces.asking import Told
 from node.faces.errors import KNOWN, refusal
 from node.settings import FacesSettings
 from router import bodies, trace, via
 from router.errors import WorkerUnable
+from router.rendering import DROPPED_HEADER
 from router.requests import Kind, Request
 from router.verbatim import Verbatim
 
@@ -92,6 +94,21 @@ def refuse(error: Exception) -> Exception:
     code = "UNIMPLEMENTED" if unserved else _CODES.get(said.status, "INTERNAL")
     found: Exception = refused(code, said.body["error"]["message"], pushback=again)
     return found
+
+
+def name_dropped(
+    call: Any, told: Told, names: Mapping[str, str], unheard: Iterable[str] = ()
+) -> None:
+    """Name in the trailing metadata what of a request has no effect, as its caller calls it.
+
+    `names` are the caller's for OpenAI's: what is not among them was not the caller's to say. `unheard` are those that OpenAI's
+    form has no word for, which only a worker of the caller's protocol hears.
+    """
+    said = told.routed.answer.headers.get(DROPPED_HEADER, "").split(", ")
+    lost = [names[name] for name in said if name in names]
+    lost += [] if told.verbatim else unheard
+    if lost:
+        call.set_trailing_metadata(((DROPPED_HEADER, ", ".join(dict.fromkeys(lost))),))
 
 
 def request_of(

@@ -82,7 +82,7 @@ class _Face:
         request = request_of(self._context, Kind.COMPLETION, fields, said)
         explained = self._context.router.explain(request)
         if not explained.ordered and not explained.excluded:
-            raise UnknownModel(f"nobody serves a model called {model[:100]!r}")
+            raise UnknownModel(model[:100])
         return _TYPE.told(llm_type=model)
 
     async def guts(self, asked: Any, call: Any) -> Any:

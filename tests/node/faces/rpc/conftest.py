@@ -35,6 +35,19 @@ class Client:
             while (reply := await replies.next()) is not None:
                 yield reply
 
+    async def named(self, name, **fields):
+        """Ask, and return the parameters that are said to have had no effect."""
+        method = self._methods[name]
+        async with self._channels._line(self._api) as line:
+            call = line.call(method, method.asked(**fields), self.said, 10)
+            if method.streams:
+                async for _ in call:
+                    pass
+            else:
+                await call
+            trailing = dict(await call.trailing_metadata() or ())
+        return trailing.get("x-modelvine-dropped-params", "")
+
     async def close(self):
         await self._channels.close()
 

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import wave
+from typing import ClassVar
 
 import orjson
 import pytest
@@ -11,6 +12,7 @@ from aiohttp import web
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import LOCALAI, message_class
 from tests.node.faces.assembly import until
+from tests.workers import remotellm_worker, tgi_worker
 from tests.workers.openai_worker import WORDS
 
 SAID = "".join(WORDS)
@@ -350,3 +352,72 @@ async def test_metrics_are_of_the_last_text_that_was_asked_for_here(client, work
     worker.fail(usage={"prompt_tokens": 5, "completion_tokens": 9})
     assert [reply async for reply in client.stream("PredictStream", Prompt="a")]
     assert (await client.ask("GetMetrics")).tokens_generated == 9
+
+
+class TestWhatHasNoEffect:
+    """It is named in the trailing metadata, as the caller calls it."""
+
+    FIELDS: ClassVar = {
+        "Prompt": "a", "NegativePrompt": "rain", "TailFreeSamplingZ": 0.5, "Repeat": 7, "TopK": 3, "PenalizeNL": True,
+        "Logprobs": 1, "TypicalP": 0.5, "Tokens": 9, "Temperature": 0.5, "TopP": 0.5,
+    }  # fmt: skip
+
+    @pytest.fixture(params=["serving", "asked"])
+    async def client_of(self, request, mesh, opened):
+        async def client_of(worker, scheme):
+            api = worker.url.replace("http:", f"{scheme}:").replace("grpc:", f"{scheme}:")
+            node = await mesh.offers(request.param, worker, api=api)
+            return await opened("localai", LOCALAI, node.context, default_model="tiny")
+
+        return client_of
+
+    @pytest.mark.parametrize("rpc", ["Predict", "PredictStream"])
+    async def test_at_a_worker_of_another_protocol(self, client_of, rpc):
+        async with remotellm_worker.running() as worker:
+            client = await client_of(worker, "grpc+remotellm")
+            named = set((await client.named(rpc, **self.FIELDS)).split(", "))
+            assert named == set(self.FIELDS) - {"Prompt"}
+            talk = {"UseTokenizerTemplate": True, "Messages": [{"role": "user", "content": "a"}]}
+            assert await client.named(rpc, **talk, Temperature=0.5) == "Temperature"
+
+    async def test_at_tgi(self, client_of):
+        async with tgi_worker.running() as worker:
+            client = await client_of(worker, "tgi+http")
+            talk = {"UseTokenizerTemplate": True, "Messages": [{"role": "user", "content": "a"}]}
+            named = await client.named("Predict", **talk, TopK=3, Repeat=7, Temperature=0.5)
+            assert set(named.split(", ")) == {"TopK", "Repeat"}
+
+    @pytest.mark.parametrize("seed", [-5, -(2**31), 7])
+    async def test_is_no_seed_without_a_sign(self, client, worker, seed):
+        await client.ask("Predict", Prompt="a", Seed=seed)
+        assert orjson.loads(worker.received[-1].body)["seed"] == seed & 0xFFFFFFFF
+
+    async def test_is_no_sound_nor_film(self, client, worker):
+        talk = {"UseTokenizerTemplate": True, "Messages": [{"role": "user", "content": "a"}]}
+        sound = base64.b64encode(b"ID3" + bytes(40)).decode()
+        await client.ask("Predict", **talk, Audios=[sound], Videos=["AAAA"])
+        [message] = orjson.loads(worker.received[-1].body)["messages"]
+        assert message["content"][1:] == [
+            {"type": "input_audio", "input_audio": {"data": sound, "format": "mp3"}},
+            {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}},
+        ]
+        for name in ("Audios", "Videos"):
+            with pytest.raises(RpcFailed) as failed:
+                await client.ask("Predict", Prompt="a", **{name: [sound]})
+            assert failed.value.code == "INVALID_ARGUMENT"
+
+    async def test_is_no_tool(self, client, worker):
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+        messages = [
+            {
+                "role": "assistant",
+                "tool_calls": '[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]',
+            },
+            {"role": "tool", "content": "7", "tool_call_id": "c", "name": "f"},
+        ]
+        asked = {"UseTokenizerTemplate": True, "Messages": messages, "MinP": 0.25}
+        await client.ask("Predict", **asked, Tools=orjson.dumps([tool]).decode(), ToolChoice="auto")
+        body = orjson.loads(worker.received[-1].body)
+        assert (body["tools"], body["tool_choice"], body["min_p"]) == ([tool], "auto", 0.25)
+        assert body["messages"][0]["tool_calls"][0]["id"] == "c"
+        assert body["messages"][1]["tool_call_id"] == "c"

@@ -46,6 +46,36 @@ async def test_what_is_asked_and_what_is_said_arrive_as_they_are(client, worker,
     assert [one.asked for one in worker.received] == [expected, expected]
 
 
+@pytest.mark.parametrize("stops", [["are"], ["x", "are"], ["nowhere", "ard no"]])
+async def test_a_stop_string_changes_nothing_but_where_the_text_ends(client, worker, stops):
+    own = {
+        "Prompt": "a", "TailFreeSamplingZ": 0.5, "NegativePrompt": "rain", "Repeat": 7, "TopK": 0, "Penalty": 0.0, "Seed": 0,
+        "Tokens": 40, "StopPrompts": stops,
+    }  # fmt: skip
+    said = SAID[: SAID.index(b"are")] if "are" in stops else SAID
+    assert (await client.ask("Predict", **own)).message == said
+    assert b"".join(reply.message for reply in await streamed(client, **own)) == said
+    expected = type(worker.received[0].asked)(**own)
+    assert [one.asked for one in worker.received] == [expected, expected]
+
+
+async def test_what_newer_backends_have_beside_arrives(client, worker):
+    own = {
+        "UseTokenizerTemplate": True, "Tools": "[]", "ToolChoice": "auto", "Logprobs": 1, "TopLogprobs": 2, "MinP": 0.25,
+        "Metadata": {"enable_thinking": "false"}, "Audios": ["UklGRg=="], "Videos": ["AAAA"],
+        "Messages": [MESSAGE(role="user", content="a"), MESSAGE(role="tool", content="7", name="f", tool_call_id="c1"),
+                     MESSAGE(role="assistant", tool_calls="[]", reasoning_content="so")],
+    }  # fmt: skip
+    calls = [{"index": 1, "id": "c", "name": "f", "arguments": "{}"}]
+    worker.more = {"logprobs": b"{}", "chat_deltas": [{"content": "x", "tool_calls": calls}]}
+    reply = await client.ask("Predict", **own)
+    assert (reply.logprobs, reply.chat_deltas[0].tool_calls[0].index) == (b"{}", 1)
+    assert (await streamed(client, **own))[0].chat_deltas == reply.chat_deltas
+    expected = type(worker.received[0].asked)(**own)
+    assert [one.asked for one in worker.received] == [expected, expected]
+    assert await client.named("Predict", **own) == ""
+
+
 async def test_characters_may_be_cut_anywhere(client, worker):
     worker.words = ("Grüße", " 😀")
     worker.fail(split=True)
