@@ -1,8 +1,9 @@
 """Find out what a running worker serves, register it, watch it, and withdraw it at the end.
 
 The node looks which protocol is spoken at URL, and this says how it knew. All models that the worker names are registered, or
-those named with --model. Until Ctrl-C or SIGTERM the worker is looked at every few seconds: one that is gone is withdrawn, one
-that is back or has other models registered anew. Ended otherwise (kill -9), the models stay registered.
+those named with --model. Until Ctrl-C, SIGTERM, or until nobody reads its output, the worker is looked at every few seconds:
+one that is gone is withdrawn, one that is back or has other models registered anew. Ended otherwise (kill -9), the models stay
+registered.
 
 Examples:
   # llama.cpp, vLLM, Ollama, LM Studio, TGI …
@@ -13,9 +14,12 @@ Examples:
 """
 
 import argparse
+import io
 import math
+import select
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from node.cli.console.asking import add_asking, add_type, asked
 from node.cli.console.options import add_node_options
+from node.cli.unregister import NOT_THERE
 
 if TYPE_CHECKING:
     from node.cli.console.attaching import Found, Step
@@ -84,6 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
             attaching.watch()
         finally:
             attaching.end()
+    if attaching.unread:
+        raise BrokenPipeError
     return 0
 
 
@@ -106,19 +113,20 @@ class _Attaching:
         self._dialect = "" if arguments.dialect == _AUTO else str(arguments.dialect)
         self._attached = Attached(only=arguments.model)
         self._found: Found | None = None
+        self.unread = False
 
     def begin(self) -> None:
         """Find out what is there, and register it; raise `CommandFailed`."""
         from node.errors import CommandFailed  # noqa: PLC0415
 
         tries, found = self._look(self._url)
-        _say(f"looking at {self._url}")
+        self._say(f"looking at {self._url}")
         for one in tries:
-            _say(f"  {_told(one)}")
+            self._say(f"  {_told(one)}")
         while found is None:
             if not any(one.get("waits") for one in tries):
                 raise CommandFailed(_unknown(self._url, tries))
-            _say("waiting until it has loaded its model")
+            self._say("waiting until it has loaded its model")
             if self._over.wait(self._every):
                 return
             tries, found = self._look(self._url)
@@ -131,7 +139,7 @@ class _Attaching:
                 "name one with --model NAME"
             )
         self._take(step)
-        _say("watching it; Ctrl-C withdraws what is registered")
+        self._say("watching it; Ctrl-C withdraws what is registered")
 
     def watch(self) -> None:
         """Look again and again, until it is over."""
@@ -139,20 +147,23 @@ class _Attaching:
 
         complaint = ""
         while not self._over.wait(self._every):
+            if _hung_up():
+                self.unread = True
+                return
             try:
                 tries, found = self._look(self._url)
                 step = self._attached.seen(found)
                 if step.gone:
-                    _say(
+                    self._say(
                         f"{_now()} {', '.join(str(one['came']) for one in tries)}: the worker is gone"
                     )
                 elif step.back:
-                    _say(f"{_now()} the worker is back")
+                    self._say(f"{_now()} the worker is back")
                 self._take(step)
             except CommandFailed as error:
                 # The node may be back in a moment, and the worker is still there.
                 if str(error) != complaint:
-                    _say(f"{_now()} {error}")
+                    self._say(f"{_now()} {error}")
                 complaint = str(error)
             else:
                 complaint = ""
@@ -170,6 +181,18 @@ class _Attaching:
                     f"{error}\nstill registered there; withdraw it by: {left}"
                 ) from error
 
+    def _say(self, text: str) -> None:
+        """Print a line, parts of which may come from the worker; it is over when nobody reads what is said."""
+        from node.cli.console.text import plain  # noqa: PLC0415
+
+        if self.unread:
+            return
+        try:
+            print(plain(text), flush=True)
+        except BrokenPipeError:
+            self.unread = True
+            self._over.set()
+
     def _look(self, url: str) -> tuple[list[Mapping[str, Any]], "Found | None"]:
         """Return what was tried, and what was found; one that is at work for the node is as it was."""
         body = {"api": url, "dialect": self._dialect, "headers": self._said.get("headers", {})}
@@ -184,7 +207,8 @@ class _Attaching:
         for name in step.withdraw:
             self._withdraw(name)
         for row in step.register:
-            self._register(row)
+            if not self._over.is_set():
+                self._register(row)
 
     def _register(self, row: Mapping[str, Any]) -> None:
         from node.cli.console.learnt import told  # noqa: PLC0415
@@ -196,22 +220,25 @@ class _Attaching:
         self._attached.registered(row)
         said = [told(one) for one in answer.get("learned") or ()]
         replica = f", replica {self._cid}" if self._cid else ""
-        _say(
+        self._say(
             f"registered {self._project}/{row['model']}{replica}: {'; '.join(said) or 'it says nothing of itself'}"
         )
 
     def _withdraw(self, name: str) -> None:
         body = {"project": self._project, "model": name, "cid": self._cid}
-        self._node.post("/api/v0/ai/model/unregister", body)
+        answer = self._node.post("/api/v0/ai/model/unregister", body)
         self._attached.withdrawn(name)
-        _say(f"withdrew {self._project}/{name}")
+        gone = answer.get("message") == NOT_THERE
+        self._say(f"{'was withdrawn before:' if gone else 'withdrew'} {self._project}/{name}")
 
 
 @contextmanager
 def _until_signal() -> Iterator[threading.Event]:
-    """Give what is set by Ctrl-C or SIGTERM; a second one ends this process at once."""
+    """Give what is set by Ctrl-C, SIGTERM or the terminal's end; a second one ends this process at once."""
     over = threading.Event()
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        numbers.append(signal.SIGHUP)
 
     def came(number: int, _: FrameType | None) -> None:
         over.set()
@@ -223,6 +250,17 @@ def _until_signal() -> Iterator[threading.Event]:
     finally:
         for number in numbers:
             signal.signal(number, before[number])
+
+
+def _hung_up() -> bool:
+    """Say whether whoever read our output is gone, such as a terminal or `head`."""
+    try:
+        output = sys.stdout.fileno()
+    except io.UnsupportedOperation:
+        return False
+    asked = select.poll()
+    asked.register(output, 0)
+    return bool(asked.poll(0))
 
 
 def _seconds(text: str) -> float:
@@ -257,10 +295,3 @@ def _host() -> str:
 
 def _now() -> str:
     return time.strftime("%H:%M:%S")
-
-
-def _say(text: str) -> None:
-    """Print a line; parts of it may come from the worker."""
-    from node.cli.console.text import plain  # noqa: PLC0415
-
-    print(plain(text), flush=True)

@@ -18,7 +18,9 @@ from typing import Any
 from node.cli.console.asking import add_type
 from node.cli.console.options import add_json, add_node_options
 
-_NOT_THERE = "not existed"
+NOT_THERE = "not existed"
+"""What a node says that had nothing to take away."""
+
 _MOST_SHOWN = 10
 
 
@@ -56,17 +58,18 @@ def run(arguments: argparse.Namespace) -> int:
         answer = node.post("/api/v0/ai/model/unregister", body)
     else:
         answer = node.post("/api/v0/ai/project/unregister", {"project": arguments.project})
-    removed = answer.get("message") != _NOT_THERE
+    removed = answer.get("message") != NOT_THERE
     name = arguments.project + (f"/{arguments.model}" if arguments.model else "")
+    replica = f", replica {arguments.cid}," if arguments.cid else ""
     if arguments.json:
         say_json({"name": name, "cid": arguments.cid, "removed": removed})
     elif removed:
-        print(plain(f"unregistered {name} at the node {node.target.url}"))
+        print(plain(f"unregistered {name}{replica} at the node {node.target.url}"))
     else:
         hint = ""
         with suppress(CommandFailed):  # what was asked for is done
             hint = _instead(node.get("/api/v1/catalog", holds="nodes")["nodes"], arguments)
-        print(plain(f"{name} was not registered at the node {node.target.url}{hint}"))
+        print(plain(f"{name}{replica} was not registered at the node {node.target.url}{hint}"))
     return 0
 
 

@@ -2,11 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from node.cli import NOBODY_READS
 from tests.node.cli.conftest import Ended, Modelvine
 from tests.node.cli.stand_in import Said, StandIn
 
@@ -106,6 +110,34 @@ def watched(
     ended = modelvine("attach", "127.0.0.1:11434", "--project", "p", "--every", "0.05")
     thread.join()
     return ended
+
+
+@pytest.mark.parametrize("lines", [1, 6])
+def test_what_is_registered_is_withdrawn_when_nobody_reads_what_it_says(
+    node: Start, data_dir: Path, lines: int
+) -> None:
+    server = node(**{RECOGNISE: SEEN, REGISTER: LEARNED, UNREGISTER: OK})
+    words = ("127.0.0.1:11434", "--every", "0.05", "--data-dir", str(data_dir))
+    command = [sys.executable, "-m", "node", "attach", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(lines):
+            assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr is not None
+        complaints = process.stderr.read()
+        assert process.wait(30) == NOBODY_READS
+    assert complaints == b""
+    assert len(asked(server, "/register")) == len(asked(server, "/unregister"))
+
+
+def test_it_says_of_what_is_gone_already_that_it_is(modelvine: Modelvine, node: Start) -> None:
+    gone = Said({"code": 0, "message": "not existed"})
+    server = node(**{RECOGNISE: SEEN, REGISTER: LEARNED, UNREGISTER: gone})
+    thread = ended_by(signal.SIGINT, server, after=3)
+    ended = modelvine("attach", "127.0.0.1:11434", "--project", "p")
+    thread.join()
+    assert "was withdrawn before: p/Tiny" in ended.out
 
 
 def asked(server: StandIn, path: str) -> list[str]:

@@ -197,7 +197,8 @@ def test_when_to_try_again_is_told(modelvine: Modelvine, node: Start) -> None:
 
 def test_unregister_takes_one_model_or_the_whole_project(modelvine: Modelvine, node: Start) -> None:
     server = node(**{UNREGISTER: OK, UNREGISTER_PROJECT: OK})
-    assert "unregistered demo/tiny" in modelvine("unregister", "demo", "tiny", "--cid", "b").out
+    ended = modelvine("unregister", "demo", "tiny", "--cid", "b")
+    assert "unregistered demo/tiny, replica b, at the node" in ended.out
     assert "unregistered demo " in modelvine("unregister", "demo").out
     assert [heard.body for heard in server.heard] == [
         {"project": "demo", "model": "tiny", "cid": "b"},
@@ -617,7 +618,7 @@ def test_unregistering_what_is_elsewhere_says_where(
         **{UNREGISTER: missing, UNREGISTER.replace("model", "project"): missing},
         **{CATALOG: Said({"nodes": nodes})},
     )
-    name = "/".join(words[:2])
+    name = "/".join(words[:2]) + (f", replica {words[3]}," if "--cid" in words else "")
     ended = modelvine("unregister", *words)
     assert ended.out == f"{name} was not registered at the node {server.url}{hint}\n"
     assert ended.code == 0
