@@ -15,6 +15,8 @@ Examples:
 """
 
 import argparse
+from collections.abc import Mapping
+from typing import Any
 
 from node.cli.console.options import add_json, add_node_options, add_wide
 
@@ -31,7 +33,6 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.locate import client_and_node, node_called  # noqa: PLC0415
     from node.cli.console.text import (  # noqa: PLC0415
         load_of,
-        note,
         say_json,
         say_table,
         seconds,
@@ -80,7 +81,16 @@ def run(arguments: argparse.Namespace) -> int:
         none="no node is known, not even this one",
         wide=arguments.wide,
     )
-    if not name and all(node["connection"] == "self" for node in answer["nodes"]):
+    if not name:
+        _comment(answer)
+    return 0
+
+
+def _comment(answer: Mapping[str, Any]) -> None:
+    """Say who is missing."""
+    from node.cli.console.text import note  # noqa: PLC0415
+
+    if all(node["connection"] == "self" for node in answer["nodes"]):
         note(
             "no other node was met yet; `modelvine status` says at which address this one is joined"
         )
@@ -88,4 +98,3 @@ def run(arguments: argparse.Namespace) -> int:
     joined = answer.get("bootstrap", {"addresses": ()})
     if not all(contact["answers"] for contact in joined["addresses"]):
         note(joined["summary"])
-    return 0
