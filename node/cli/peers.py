@@ -32,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the nodes."""
     from node.cli.console.locate import client_and_node, node_called  # noqa: PLC0415
     from node.cli.console.text import (  # noqa: PLC0415
+        ID,
         load_of,
         say_json,
         say_table,
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     say_table(
         (
             "NODE",
-            "ID",
+            ID,
             "STATE",
             "SINCE",
             "STANDING",

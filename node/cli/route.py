@@ -96,7 +96,7 @@ def _read(file: str) -> dict[str, Any]:
 
 
 def _say(found: _Row, *, wide: bool) -> None:
-    from node.cli.console.text import load_of, plain, say_table, shown_ids  # noqa: PLC0415
+    from node.cli.console.text import ID, load_of, plain, say_table, shown_ids  # noqa: PLC0415
 
     print(plain(f"model {found['model']}, policy {found['policy']}"))
     if found["fallbacks"]:
@@ -104,7 +104,7 @@ def _say(found: _Row, *, wide: bool) -> None:
     candidates = found["candidates"]
     ids = shown_ids((row["node"] for row in (*candidates, *found["excluded"])), wide=wide)
     say_table(
-        ("", "NODE", "ID", "ROUTE", "MODEL", "CID", "HERE", "THERE", "LOAD", "CIRCUIT"),
+        ("", "NODE", ID, "ROUTE", "MODEL", "CID", "HERE", "THERE", "LOAD", "CIRCUIT"),
         (
             (
                 place,
@@ -126,7 +126,7 @@ def _say(found: _Row, *, wide: bool) -> None:
     if found["excluded"]:
         print("\nleft out:")
         say_table(
-            ("NODE", "ID", "MODEL", "CID", "REASON"),
+            ("NODE", ID, "MODEL", "CID", "REASON"),
             (
                 (x.get("name") or "-", ids[x["node"]], *_named(x), x["reason"])
                 for x in found["excluded"]

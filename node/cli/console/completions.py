@@ -97,7 +97,7 @@ def _values(action: argparse.Action, name: str, *, first: bool) -> Sequence[str]
 
 
 def bash(parser: CommandParser) -> str:
-    """Return the script for bash 3.2 and later."""
+    """Return the script for bash."""
     found = list(commands_of(parser))
     paths = "|".join(_quoted(_path(command)) for command in found if command.path)
     # What completes a value, with every option that it completes.

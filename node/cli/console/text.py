@@ -12,6 +12,10 @@ from itertools import zip_longest
 from typing import Any
 
 _GAP = "  "
+ID = "ID"
+"""What is above a column of nodes' ids."""
+
+_LEAST = 6
 _SHORT_ID = 14
 """Characters of an id that are shown at least: all ids begin with the same eight."""
 
@@ -56,8 +60,9 @@ def say_table(
     widths = [max(map(_width, column)) for column in zip(heads, *cells, strict=True)]
     room = 0 if wide else terminal_columns()
     if room:
-        widths = narrowed(widths, [_width(head) for head in heads], room)
-    print(_line(heads, widths))
+        widths = narrowed(widths, heads, room)
+    left_out = f"{_GAP}…" if len(widths) < len(heads) else ""
+    print(_line(heads, widths) + left_out)
     for row, more in zip_longest(cells, beneath, fillvalue=""):
         print(_line(row, widths))
         if more:
@@ -70,18 +75,30 @@ def terminal_columns() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
-def narrowed(widths: Sequence[int], heads: Sequence[int], room: int) -> list[int]:
-    """Take columns from the widest until all fit into `room`: none from heads as long as there is another way."""
+def narrowed(widths: Sequence[int], heads: Sequence[str], room: int) -> list[int]:
+    """Take from the widest columns until all fit into `room`, then the last columns altogether, with room for an … instead.
+
+    Columns keep what it takes to read them; ids stay whole, for half of one names no node.
+    """
     found = list(widths)
-    over = sum(found) + len(_GAP) * (len(found) - 1) - room
-    for floors in ([max(1, head) for head in heads], [3] * len(found), [1] * len(found)):
-        while over > 0:
-            at = max(range(len(found)), key=lambda i: (found[i] > floors[i], found[i]))
-            if found[at] <= floors[at]:
-                break
-            found[at] -= 1
+    least = [
+        width if head == ID else min(width, max(_LEAST, _width(head)))
+        for width, head in zip(widths, heads, strict=True)
+    ]
+    while len(found) > 1 and _total(least[: len(found)]) > room:
+        if len(found) == len(widths):
+            room -= len(_GAP) + 1
+        found.pop()
+    over = _total(found) - room
+    for floors in (least, [1] * len(least)):
+        while over > 0 and (spare := [i for i, width in enumerate(found) if width > floors[i]]):
+            found[max(spare, key=found.__getitem__)] -= 1
             over -= 1
     return found
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(_GAP) * (len(widths) - 1)
 
 
 def cut(text: str, width: int) -> str:
@@ -169,7 +186,8 @@ def load_of(replicas: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    fitting = [cut(cell, width) for cell, width in zip(cells, widths, strict=True)]
+    # Columns beyond these are left out.
+    fitting = [cut(cell, width) for cell, width in zip(cells, widths, strict=False)]
     padded = (
         cell + " " * (width - _width(cell)) for cell, width in zip(fitting, widths, strict=True)
     )
