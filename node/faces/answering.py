@@ -73,7 +73,7 @@ async def _pass_on(
                 begin(context, routed, account)
                 if request.fallbacks:
                     account.model = routed.candidate.service.model
-                headers = _headers(context, routed, account, spoken.dropped)
+                headers = _headers(context, routed, account, spoken)
                 whole = await _passed_on(routed, out, headers, account, spoken)
             if whole is not None:
                 return await _at_once(out, whole, headers, account)
@@ -229,9 +229,7 @@ async def read_whole(answer: Answer, at_most: int) -> bytes | None:
     return b"".join(pieces)
 
 
-def _headers(
-    context: Serving, routed: Routed, account: Account, dropped: tuple[str, ...]
-) -> dict[str, str]:
+def _headers(context: Serving, routed: Routed, account: Account, spoken: Spoken) -> dict[str, str]:
     answer, worker = routed.answer, routed.candidate.worker
     headers = {
         **answer.headers,
@@ -242,17 +240,23 @@ def _headers(
         "x-modelvine-attempts": str(account.attempts),
     }
     heard = headers.get(HEARD_HEADER, "") if account.to_peer else headers.pop(HEARD_HEADER, "")
-    dropped = tuple(name for name in dropped if name not in heard.split(", "))
-    if dropped and not answer.verbatim:
-        # What the worker has no word for comes after what the face has none for.
-        headers[DROPPED_HEADER] = ", ".join(
-            filter(None, (*dropped, answer.headers.get(DROPPED_HEADER)))
-        )
+    dropped = [name for name in spoken.dropped if name not in heard.split(", ")]
+    lost = [] if answer.verbatim else dropped
+    # What the worker has no word for comes after what the face has none for.
+    lost += _named(headers.pop(DROPPED_HEADER, ""), spoken.names)
+    if lost:
+        headers[DROPPED_HEADER] = ", ".join(lost)
     if account.to_peer and worker:
         headers[HEADER] = written(context.load_of(worker))
     if account.to_peer and answer.verbatim:
         headers[VERBATIM_HEADER] = answer.verbatim
     return headers
+
+
+def _named(said: str, names: Mapping[str, str] | None) -> list[str]:
+    """Return the parameters that a worker did not hear, as their caller calls them."""
+    lost = [name for name in said.split(", ") if name]
+    return lost if names is None else [names[name] for name in lost if name in names]
 
 
 def _refused(

@@ -52,13 +52,15 @@ class Spoken:
     """A request, and the voice in which its answer is said; OpenAI's own words where there is none.
 
     `dropped` names the caller's parameters that have no effect, for lack of a word in OpenAI's form. `framed` makes the caller's
-    answer of one in one piece from a worker who speaks the caller's protocol, where there is something around it.
+    answer of one in one piece from a worker who speaks the caller's protocol, where there is something around it. `names` are the
+    caller's for parameters of OpenAI's: others were not the caller's to say. `None` where they are the same.
     """
 
     request: Request
     voice: Voice | None = None
     dropped: tuple[str, ...] = ()
     framed: Callable[[bytes], bytes] | None = None
+    names: Mapping[str, str] | None = None
 
 
 class TextVoice(ABC):

@@ -11,7 +11,7 @@ from node import web
 from node.faces import Serving
 from node.faces.answering import answer
 from node.faces.errors import Refusal
-from node.faces.llama_stack.words import body_of, dropped_of, of_the_specification
+from node.faces.llama_stack.words import body_of, dropped_of, names_of, of_the_specification
 from node.faces.openai import request_of
 from node.faces.reading import read_fields
 from node.faces.voice import EVENT_STREAM, Spoken, TextVoice
@@ -85,7 +85,7 @@ def _asking(context: Serving) -> web.Handler:
             request = request_of(context, http, Kind.CHAT, body, verbatim=own)
             limit = context.settings.router.max_event_bytes
             voice = Voice(http.id, request.model, streams=streams, max_event_bytes=limit)
-            return Spoken(request, voice, dropped_of(given))
+            return Spoken(request, voice, dropped_of(given), names=names_of(given))
 
         return await answer(context, http, Kind.CHAT, ask)
 

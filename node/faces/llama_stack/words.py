@@ -71,6 +71,12 @@ def dropped_of(given: Mapping[str, object]) -> tuple[str, ...]:
     ]
 
 
+def names_of(given: Mapping[str, object]) -> Mapping[str, str]:
+    """Return what a caller calls the parameters that are said in OpenAI's form for it."""
+    options = (name for name, value in _options(given).items() if value is not None)
+    return {"n": "n_completions", **{name: f"options.{name}" for name in options}}
+
+
 def _unheard(name: str, value: object) -> bool:
     return name not in (*OPTIONS, "logprobs") and value is not None and value is not False
 

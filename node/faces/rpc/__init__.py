@@ -22,7 +22,8 @@ from node.faces.asking import Told
 from node.faces.errors import KNOWN, refusal
 from node.settings import FacesSettings
 from router import bodies, trace, via
-from router.errors import WorkerUnable
+from router.canonical import MAX_STOP_CHARACTERS, MAX_STOPS
+from router.errors import BadRequest, WorkerUnable
 from router.rendering import DROPPED_HEADER
 from router.requests import Kind, Request
 from router.verbatim import Verbatim
@@ -94,6 +95,15 @@ def refuse(error: Exception) -> Exception:
     code = "UNIMPLEMENTED" if unserved else _CODES.get(said.status, "INTERNAL")
     found: Exception = refused(code, said.body["error"]["message"], pushback=again)
     return found
+
+
+def stops_of(given: Iterable[str], param: str) -> list[str]:
+    """Return the strings at which a text ends; raise `BadRequest` where they are more or longer than what is looked for."""
+    stops = [stop for stop in given if stop]
+    if len(stops) > MAX_STOPS or any(len(stop) > MAX_STOP_CHARACTERS for stop in stops):
+        words = f"at most {MAX_STOPS} stop strings of {MAX_STOP_CHARACTERS:,} characters each"
+        raise BadRequest(words, param=param)
+    return stops
 
 
 def name_dropped(

@@ -13,13 +13,14 @@ import orjson
 from node.faces import Serving, keys
 from node.faces.asking import asking
 from node.faces.keys import Keys
-from node.faces.rpc import Handlers, request_of
+from node.faces.rpc import Handlers, name_dropped, request_of, stops_of
 from router import hearing
 from router.errors import BadRequest, UnknownModel, WorkerFailed, WorkerUnable
 from router.hearing import Failure, Heard
 from router.requests import Kind, Request
 from router.rpc.messages import REMOTELLM, methods_of, parsed
 from router.rpc.serving import Refused, metadata_of
+from router.stops import Stops
 from router.verbatim import REMOTELLM as REMOTELLM_WORDS
 from router.verbatim import Verbatim
 
@@ -62,11 +63,11 @@ class _Face:
         model = self._model(asked.api_key, said)
         if len(asked.prompts) > MAX_PROMPTS:
             raise BadRequest(f"at most {MAX_PROMPTS} prompts in one message", param="prompts")
-        turn, stops = asyncio.Semaphore(AT_ONE_TIME), list(asked.stop)
+        turn, stops = asyncio.Semaphore(AT_ONE_TIME), stops_of(asked.stop, "stop")
 
         async def one(prompt: str) -> Any:
             async with turn:
-                return await self._text(model, prompt, stops, said)
+                return await self._text(call, model, prompt, stops)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -115,35 +116,32 @@ class _Face:
         ]
         return _GUTS.told(tokens=tokens, generations=found["next"])
 
-    async def _text(
-        self, model: str, prompt: str, stops: list[str], said: Mapping[str, str]
-    ) -> Any:
+    async def _text(self, call: Any, model: str, prompt: str, stops: list[str]) -> Any:
         """Return the texts for one prompt: one, but from workers of the protocol, whose own they are."""
+        said = metadata_of(call)
         fields: dict[str, object] = {"model": model, "max_tokens": MAX_TOKENS}
-        own = None
-        if stops:
-            # Servers of the protocol go on beyond them.
-            fields["stop"] = stops
-        else:
-            words = _GENERATE.asked(prompts=[prompt]).SerializeToString()
-            own = Verbatim(REMOTELLM_WORDS, _GENERATE.name, words)
+        fields |= {"stop": stops} if stops else {}
+        words = _GENERATE.asked(prompts=[prompt], stop=stops).SerializeToString()
+        own = Verbatim(REMOTELLM_WORDS, _GENERATE.name, words)
         fields_of_text = {**fields, "prompt": prompt}
         request = request_of(self._context, Kind.COMPLETION, fields_of_text, said, own)
         try:
-            return await self._told(model, request)
+            return await self._told(call, model, request, stops)
         except WorkerUnable:
             # Nobody goes on with a text: then it is a message.
             messages = [{"role": "user", "content": prompt}]
             chat = request_of(self._context, Kind.CHAT, {**fields, "messages": messages}, said)
-            return await self._told(model, chat)
+            return await self._told(call, model, chat, stops)
 
-    async def _told(self, model: str, request: Request) -> Any:
+    async def _told(self, call: Any, model: str, request: Request, stops: list[str]) -> Any:
         async with asking(self._context, request) as told:
+            # Of what else is said for the caller, it has no words.
+            name_dropped(call, told, {"stop": "stop"})
             if told.verbatim:
                 reply = parsed(_GENERATE.told, await told.body())
                 if len(reply.generations) != 1:
                     raise WorkerFailed("the answer has no texts")
-                return reply.generations[0]
+                return _cut(reply.generations[0], stops)
             heard = [event async for events in told.events() for event in events]
         return {"generations": [_written(model, heard)]}
 
@@ -159,6 +157,14 @@ class _Face:
                 "name a model: as KEY@MODEL in api_key, in the metadata x-model, or by faces.default_model of the node",
             )
         return model
+
+
+def _cut(texts: Any, stops: list[str]) -> Any:
+    """End texts before the first stop string, beyond which servers of the protocol go on."""
+    for one in texts.generations if stops else ():
+        end = Stops(stops)
+        one.text = end.take(one.text) + end.rest()
+    return texts
 
 
 def _written(model: str, heard: Iterable[Heard]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from node.faces.asking import Told
-from node.faces.rpc import name_dropped
+from node.faces.rpc import name_dropped, stops_of
 from node.faces.rpc.localai.desk import Desk
 from router import hearing
 from router.errors import BadRequest
@@ -107,7 +107,7 @@ class _Cut:
     """
 
     def __init__(self, asked: Any) -> None:
-        self._stops = Stops([stop for stop in asked.StopPrompts if stop])
+        self._stops = Stops(stops_of(asked.StopPrompts, "StopPrompts"))
         self._idle = not any(asked.StopPrompts)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -204,7 +204,7 @@ def _sampling(asked: Any) -> dict[str, object]:
         "presence_penalty": _rounded(asked.PresencePenalty) or None,
         # Seeds of 32 bits without a sign come as what they are with one; -1 is no seed.
         "seed": asked.Seed & 0xFFFFFFFF if asked.Seed not in (0, -1) else None,
-        "stop": list(asked.StopPrompts) or None,
+        "stop": stops_of(asked.StopPrompts, "StopPrompts") or None,
         "logit_bias": _json(asked.LogitBias, "LogitBias"),
         "min_p": _rounded(asked.MinP) or None,
         "repeat_last_n": asked.Repeat if asked.Repeat not in (0, _USUAL_REPEAT) else None,

@@ -183,7 +183,7 @@ async def test_what_has_no_effect_is_named(round_trip):
     asked = ASKED | {"options": {"top_k": 3, "logprobs": True, "max_tokens": 4}, "x": 1}
     async with round_trip.post("/inference", json=asked) as response:
         # What the worker has no word for is named as OpenAI has it.
-        named = "options.top_k, x, logprobs, top_logprobs"
+        named = "options.top_k, x, options.logprobs"
         assert response.headers["x-modelvine-dropped-params"] == named
 
 

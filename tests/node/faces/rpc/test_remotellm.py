@@ -153,6 +153,19 @@ async def test_the_same_protocol_behind_gives_its_inner_state(mesh, opened):
     assert state.generations[0].logit == 0.25
 
 
+async def test_an_unknown_model_is_named_in_one_sentence(client):
+    with pytest.raises(RpcFailed) as failed:
+        await client.ask("GetLlmType", api_key="key@nothing")
+    assert failed.value.words == "no node serves the model 'nothing'"
+
+
+async def test_what_the_face_says_by_itself_is_not_named_as_dropped(alone, opened):
+    async with tgi_worker.running() as worker:
+        await alone.register(worker, api=worker.url.replace("http:", "tgi+http:"))
+        client = await opened("remotellm", REMOTELLM, alone.context, default_model="tiny")
+        assert await client.named("Generate", prompts=["a"], stop=["x"]) == ""
+
+
 @pytest.mark.parametrize("node", ["serving", "asked"])
 @pytest.mark.parametrize("protocol", ["openai", "tgi"])
 async def test_the_inner_state_of_another_protocols_model_is_unimplemented(
@@ -198,6 +211,13 @@ class TestSameProtocol:
         node = await mesh.offers(request.param, worker, api=api, headers=headers)
         return await opened("remotellm", REMOTELLM, node.context, default_model="tiny")
 
+    async def test_a_stop_string_ends_each_alternative_and_loses_none(self, client, worker):
+        reply = await client.ask("Generate", prompts=["a"], stop=[" else", "are"])
+        texts = reply.generations[0].generations
+        assert [text.text for text in texts] == [SAID[: SAID.index("are")], "or"]
+        assert texts[0].generation_info == worker.faults.info.decode()
+        assert list(worker.received[0].asked.stop) == [" else", "are"]
+
     async def test_all_that_a_worker_says_of_a_prompt_arrives(self, client, worker, caplog):
         caplog.set_level("INFO", "modelvine.requests")
         reply = await client.ask("Generate", prompts=["a", "b"], api_key="mine")
@@ -215,11 +235,6 @@ class TestSameProtocol:
         await client.ask("Generate", prompts=["abcde"])
         counted = [r.message.rpartition("tokens=")[2] for r in caplog.records]
         assert [one for one in counted if one != "-"] == ["~2+8"]
-
-    async def test_texts_end_at_stop_strings_that_workers_pass_over(self, client):
-        reply = await client.ask("Generate", prompts=["a"], stop=["are"])
-        (text,) = reply.generations[0].generations
-        assert text.text == SAID[: SAID.index("are")]
 
     @pytest.mark.parametrize(
         ("fault", "code"),
