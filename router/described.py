@@ -22,12 +22,17 @@ MODALITIES = tuple(_IN)
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """One model that a worker says it runs: how many tokens it reads and writes, what it takes and gives, and what it is for."""
+    """One model that a worker says it runs: how many tokens it reads and writes, what it takes and gives, and what it is for.
+
+    `api` is where it is asked for, empty where that is where the others are; `project` is whose it is, if anybody's.
+    """
 
     name: str
     context: int = 0
     abilities: Ability = Ability.NOT_SAID
     type: ModelType | None = None
+    api: str = ""
+    project: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +54,15 @@ class Described:
         """Return what it says of one of its models; who runs a single one means that, under whatever name it is registered."""
         name = worker.own_model
         for wanted in (name, f"{name}:latest"):
-            for model in self.models:
-                if model.name == wanted:
-                    return model
+            if found := [model for model in self.models if model.name == wanted]:
+                return next((one for one in found if one.type is worker.service.type), found[0])
         return self.models[0] if len(self.models) == 1 else Offered(name)
 
 
 def taught(worker: Worker, said: Offered) -> Worker:
     """Return a worker with what it said of itself, where its operator said nothing."""
     service = worker.service
-    told = service.abilities & ~PROTOCOLS
+    told = service.abilities & ~(PROTOCOLS | Ability.OWN_PATH)
     known = replace(
         service,
         context=service.context or said.context,
@@ -68,13 +72,13 @@ def taught(worker: Worker, said: Offered) -> Worker:
 
 
 def models_of(found: Iterable[Offered]) -> tuple[Offered, ...]:
-    """Return models whose names can be, each once."""
-    models: dict[str, Offered] = {}
+    """Return models whose names can be, each once of each type."""
+    models: dict[tuple[str, ModelType | None], Offered] = {}
     for model in found:
         if len(models) >= MAX_MODELS:
             break
         if model.name and is_name(model.name):
-            models.setdefault(model.name, model)
+            models.setdefault((model.name, model.type), model)
     return tuple(models.values())
 
 

@@ -63,6 +63,11 @@ _AT_HOME: Mapping[Kind, ModelType] = {
 """The type that is meant by a kind of request, where one replica was registered with several."""
 
 
+def type_for(kind: Kind) -> ModelType | None:
+    """Return the type that a kind of request means, if any."""
+    return _AT_HOME.get(kind)
+
+
 def meant_by(type_: ModelType) -> Kind:
     """Return the kind of request that a type is for first of all."""
     return min(OWN_KINDS[type_], key=[*Kind].index)

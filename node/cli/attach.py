@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--project",
         metavar="P",
         default="",
-        help="the project that its models belong to (default: this machine's name)",
+        help="the project that its models belong to (default: the one that it names, or this machine's name)",
     )
     add("--dialect", metavar="D", default=_AUTO, help="the worker's protocol (default: found out)")
     add(
@@ -108,7 +108,7 @@ class _Attaching:
         self._every = float(arguments.every)
         self._said = asked(arguments)
         self._type = int(arguments.type)
-        self._project = arguments.project or _host()
+        self._project = str(arguments.project)
         self._cid = port_of(self._url) if arguments.cid is None else str(arguments.cid)
         self._dialect = "" if arguments.dialect == _AUTO else str(arguments.dialect)
         self._attached = Attached(only=arguments.model)
@@ -176,7 +176,7 @@ class _Attaching:
             try:
                 self._withdraw(name)
             except CommandFailed as error:
-                left = f"modelvine unregister {self._project} {name} --cid {self._cid}"
+                left = f"modelvine unregister {self._project_of(name)} {name} --cid {self._cid}"
                 raise CommandFailed(
                     f"{error}\nstill registered there; withdraw it by: {left}"
                 ) from error
@@ -215,21 +215,26 @@ class _Attaching:
 
         given = {name: value for name, value in row.items() if name != "said"}
         kind = row["said"].get("type", self._type)
-        body = {"project": self._project, "cid": self._cid, "type": kind, **self._said, **given}
+        project = given["project"] = self._project or str(row.get("project") or _host())
+        body = {"cid": self._cid, "type": kind, **self._said, **given}
         answer = self._node.post("/api/v0/ai/model/register", body)
         self._attached.registered(row)
         said = [told(one) for one in answer.get("learned") or ()]
         replica = f", replica {self._cid}" if self._cid else ""
         self._say(
-            f"registered {self._project}/{row['model']}{replica}: {'; '.join(said) or 'it says nothing of itself'}"
+            f"registered {project}/{row['model']}{replica}: {'; '.join(said) or 'it says nothing of itself'}"
         )
 
     def _withdraw(self, name: str) -> None:
-        body = {"project": self._project, "model": name, "cid": self._cid}
+        project = self._project_of(name)
+        body = {"project": project, "model": name, "cid": self._cid}
         answer = self._node.post("/api/v0/ai/model/unregister", body)
         self._attached.withdrawn(name)
         gone = answer.get("message") == NOT_THERE
-        self._say(f"{'was withdrawn before:' if gone else 'withdrew'} {self._project}/{name}")
+        self._say(f"{'was withdrawn before:' if gone else 'withdrew'} {project}/{name}")
+
+    def _project_of(self, name: str) -> str:
+        return self._project or self._attached.project(name) or _host()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from node.faces.errors import WrongParameter
 from node.faces.reading import done, read_object, text_of
 from node.faces.registration import SCHEMES, read_worker, require_may_read
 from router import dialects
-from router.described import Described
+from router.described import Described, Offered
 from router.premises import Premises
 from router.recognising import Sighting, in_order, recognise
 from router.workers import Worker
@@ -119,5 +119,11 @@ def _shown(dialect: str, worker: Worker, said: Described) -> dict[str, Any]:
         "dialect": dialect,
         "api": api,
         **learnt.of_worker(said),
-        "models": [learnt.of_model(model) for model in said.models],
+        "models": [{**learnt.of_model(model), **_place(model)} for model in said.models],
     }
+
+
+def _place(model: Offered) -> dict[str, str]:
+    """Return where a model is asked for, and whose it is, as far as its list says so."""
+    said = {"api": model.api, "project": model.project}
+    return {name: value for name, value in said.items() if value}

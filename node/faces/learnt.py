@@ -23,7 +23,7 @@ def _row(worker: Worker, said: Described | None) -> dict[str, Any]:
         return {}
     found = {**of_worker(said), **of_model(said.of(worker))}
     found.pop("name", None)
-    if names := [model.name for model in said.models][:MAX_NAMES]:
+    if names := [*dict.fromkeys(model.name for model in said.models)][:MAX_NAMES]:
         found["models"] = names
     service = worker.service
     name = {"project": service.project, "model": service.model, "cid": service.cid}

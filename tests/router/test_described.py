@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.abilities import Ability
-from registry.records import Service
+from registry.records import ModelType, Service
 from registry.wire import MAX_ABILITIES, MAX_CONTEXT
 from router.described import (
     MAX_MODELS,
@@ -53,6 +53,20 @@ def test_whose_words_are_passed_on_is_nothing_that_an_operator_said_of_a_model()
     assert taught(in_tgis, said).service.abilities == Ability.TGI | Ability.TEXT_IN
     told = replace(worker(), service=Service("p", "m", abilities=Ability.TGI | Ability.IMAGE_IN))
     assert taught(told, said) is told
+
+
+def test_that_a_worker_is_one_endpoint_is_nothing_that_an_operator_said_of_a_model() -> None:
+    alone = replace(worker(), service=Service("p", "m", abilities=Ability.OWN_PATH))
+    said = Offered("m", abilities=Ability.TEXT_IN)
+    assert taught(alone, said).service.abilities == Ability.OWN_PATH | Ability.TEXT_IN
+
+
+def test_of_one_name_with_several_types_each_has_its_own_words() -> None:
+    models = (Offered("m", 1, type=ModelType.IMAGE), Offered("m", 2, type=ModelType.IMAGE_EDIT))
+    assert models_of(models) == models
+    edit = replace(worker(), service=Service("p", "m", type=ModelType.IMAGE_EDIT))
+    assert Described(models=models).of(edit).context == 2
+    assert Described(models=models).of(worker("m")).context == 1
 
 
 def test_names_that_cannot_be_are_left_out_and_a_long_list_is_cut() -> None:

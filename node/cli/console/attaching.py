@@ -28,13 +28,18 @@ class Attached:
     def __init__(self, *, only: Iterable[str] = ()) -> None:
         """Take the names of the models that are wanted, all of them where none is named."""
         self._only = tuple(only)
-        self._rows: dict[str, Mapping[str, Any]] = {}
+        self._rows: dict[_Key, Mapping[str, Any]] = {}
         self._missed = 0
 
     @property
     def names(self) -> tuple[str, ...]:
         """The models that are registered."""
-        return tuple(self._rows)
+        return tuple(dict.fromkeys(name for name, _ in self._rows))
+
+    def project(self, name: str) -> str:
+        """Return whose a registered model is, empty where its list does not say."""
+        found = (row.get("project", "") for (own, _), row in self._rows.items() if own == name)
+        return str(next(found, ""))
 
     def seen(self, found: Found | None) -> Step:
         """Take in what a look found, `None` for nothing; what is not `registered` or `withdrawn` then is asked for again."""
@@ -44,17 +49,27 @@ class Attached:
                 return Step()
             return Step((), self.names, gone=self._missed == GONE_AFTER)
         back, self._missed = self._missed >= GONE_AFTER, 0
-        rows = {str(row["model"]): row for row in rows_of(found, self._only)}
-        changed = tuple(row for name, row in rows.items() if self._rows.get(name) != row)
-        return Step(changed, tuple(name for name in self._rows if name not in rows), back=back)
+        rows = {_key(row): row for row in rows_of(found, self._only)}
+        # All types of a name are withdrawn together, and those that are left registered anew.
+        gone = tuple(dict.fromkeys(name for name, kind in self._rows if (name, kind) not in rows))
+        changed = (row for key, row in rows.items() if self._rows.get(key) != row or key[0] in gone)
+        return Step(tuple(changed), gone, back=back)
 
     def registered(self, row: Mapping[str, Any]) -> None:
         """Note that a model is registered so."""
-        self._rows[str(row["model"])] = row
+        self._rows[_key(row)] = row
 
     def withdrawn(self, name: str) -> None:
         """Note that a model is not registered any more."""
-        self._rows.pop(name, None)
+        self._rows = {key: row for key, row in self._rows.items() if key[0] != name}
+
+
+_Key = tuple[str, object]
+
+
+def _key(row: Mapping[str, Any]) -> _Key:
+    """What tells one registration of a worker from another: the model's name and type."""
+    return str(row["model"]), row["said"].get("type")
 
 
 def rows_of(found: Found, only: Iterable[str]) -> list[Mapping[str, Any]]:
@@ -72,10 +87,12 @@ def rows_of(found: Found, only: Iterable[str]) -> list[Mapping[str, Any]]:
         name = shown_name(own)
         if own and (not wanted or own in wanted or name in wanted):
             more = {} if own == name else {"worker_model": own}
+            if project := model.pop("project", ""):
+                more["project"] = str(project)
             rows.append(
                 {
                     "model": name,
-                    "api": found["api"],
+                    "api": model.pop("api", found["api"]),
                     "dialect": found["dialect"],
                     **more,
                     "said": model,

@@ -8,8 +8,10 @@ import orjson
 from yarl import URL
 
 from registry.abilities import Ability
+from registry.records import ModelType
 from router.bodies import object_of
 from router.canonical.tokenize import SPECIALS, TEXTS
+from router.fitness import type_for
 from router.requests import STORES, Kind, Request
 from router.workers import Worker
 
@@ -47,6 +49,15 @@ def is_own_path(api: str) -> bool:
     """Say whether an address is one endpoint alone: neither a base, nor one of OpenAI's paths with others beside it."""
     path = URL(api).path.rstrip("/")
     return bool(path) and not _named(path) and not _VERSION.search(path)
+
+
+def type_at(api: str) -> ModelType | None:
+    """Return the type of a model that is asked for at an address, `None` where it does not tell, or is none."""
+    try:
+        named = _named(URL(api).path.rstrip("/"))
+    except ValueError:
+        return None
+    return type_for(Kind(named)) if named else None
 
 
 def by_path(worker: Worker) -> Worker:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from registry.abilities import Ability
+from registry.records import ModelType
+from registry.wire import MAX_NAME_BYTES
 from router.described import (
     MOST_SLOTS,
     Described,
@@ -14,6 +16,7 @@ from router.described import (
     models_of,
     text_of,
 )
+from router.dialects.openai_http.endpoints import type_at
 
 # Who owns a model of theirs, in the words of each server.
 _OWNERS: Mapping[str, str] = {
@@ -23,20 +26,23 @@ _OWNERS: Mapping[str, str] = {
     "sglang": "SGLang",
     "vllm": "vLLM",
 }
+_TYPES = {int(kind): kind for kind in ModelType}
+_MOST_CHARACTERS = 2_048
 _CONTEXTS = ("max_model_len", "context_length", "context_window", "max_context_length")
 
 
 def is_list(said: object) -> bool:
     """Whether this is a list of models at all."""
     rows = _object(said).get("data")
-    return isinstance(rows, list) and all(isinstance(_object(row).get("id"), str) for row in rows)
+    return isinstance(rows, list) and all(_name(_object(row)) is not None for row in rows)
 
 
 def listed(said: object) -> Described:
     """Read what `/v1/models` says; nothing of what has another shape."""
-    rows = _object(said).get("data")
+    rows, project = _object(said).get("data"), _object(said).get("project")
     found = [_object(row) for row in rows] if isinstance(rows, list) else []
-    return Described(software=_software(found), models=models_of(map(_offered, found)))
+    models = models_of(_offered(row, project) for row in found)
+    return Described(software=_software(found), models=models)
 
 
 def with_properties(described: Described, said: object) -> Described:
@@ -56,17 +62,42 @@ def with_properties(described: Described, said: object) -> Described:
     return replace(described, software=f"llama.cpp {build}".strip(), models=(model,), slots=slots)
 
 
-def _offered(row: Mapping[str, object]) -> Offered:
-    name = row.get("id")
+def _name(row: Mapping[str, object]) -> str | None:
+    """Return what a model is called: by OpenAI's word, or by the interface standard's, which says where as well."""
+    match row:
+        case {"id": str(name)} | {"model": str(name), "url": str()}:
+            return name
+    return None
+
+
+def _offered(row: Mapping[str, object], project: object) -> Offered:
     shape = _object(row.get("architecture"))
     context = first_count(row, *_CONTEXTS) or count_of(_object(row.get("meta")).get("n_ctx"))
     abilities = abilities_of(shape.get("input_modalities"), shape.get("output_modalities"))
-    return Offered(name if isinstance(name, str) else "", context, abilities)
+    offered = Offered(_name(row) or "", context, abilities)
+    standard, ours = "id" not in row, _is_ours(row)
+    if not standard and not ours:
+        # Others may mean something else by the same words.
+        return offered
+    # A node of ours is asked for all its models at one place.
+    api = text_of(row.get("url"), _MOST_CHARACTERS) if standard else ""
+    number, whose = row.get("type"), text_of(row.get("project", project), MAX_NAME_BYTES)
+    return replace(offered, type=_type(number, api), api=api, project=whose)
+
+
+def _type(said: object, api: str) -> ModelType | None:
+    if isinstance(said, int) and not isinstance(said, bool):
+        return _TYPES.get(said)
+    return type_at(api)
+
+
+def _is_ours(row: Mapping[str, object]) -> bool:
+    return "replicas" in row and "projects" in row
 
 
 def _software(rows: list[Mapping[str, object]]) -> str:
     for row in rows:
-        if "replicas" in row and "projects" in row:
+        if _is_ours(row):
             return "modelvine"
         if (owner := text_of(row.get("owned_by"))) in _OWNERS:
             return _OWNERS[owner]

@@ -258,3 +258,29 @@ def test_a_node_that_keeps_the_models_is_told_of_with_the_command_that_withdraws
     thread.join()
     assert ended.code == 1
     assert "modelvine unregister p llama3:latest --cid 1" in ended.err
+
+
+@pytest.mark.parametrize("project", ["", "mine"])
+def test_a_list_that_names_project_url_and_type_is_registered_as_it_says(
+    modelvine: Modelvine, node: Start, project: str
+) -> None:
+    models = [
+        {"name": "Llama3-8B", "type": 0, "api": "http://127.0.0.1:9/v1/chat/completions", "project": "DecentralGPT"},
+        {"name": "own", "api": "http://127.0.0.1:9/custom/chat", "project": "DecentralGPT"},
+    ]  # fmt: skip
+    seen = Said({"code": 0, "tries": [YES], "found": FOUND | {"models": models}})
+    server = node(**{RECOGNISE: seen, REGISTER: LEARNED, UNREGISTER: OK})
+    thread = ended_by(signal.SIGINT, server, after=3)
+    ended = modelvine(
+        "attach", "127.0.0.1:9", *(("--project", project) if project else ()), "--cid", "", "--type", "image"
+    )  # fmt: skip
+    thread.join()
+    assert ended.code == 0
+    expected = project or "DecentralGPT"
+    _, one, two, *left = [heard.body for heard in server.heard]
+    common = {"project": expected, "cid": "", "dialect": "openai_http"}
+    assert one == {**common, "model": "Llama3-8B", "type": 0, "api": models[0]["api"]}
+    assert two == {**common, "model": "own", "type": 1, "api": models[1]["api"]}
+    withdrawn = [body for body in left if "model" in body]
+    assert [body["project"] for body in withdrawn] == [expected] * 2
+    assert f"withdrew {expected}/own" in ended.out

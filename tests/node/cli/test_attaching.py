@@ -59,6 +59,28 @@ def test_a_worker_that_is_gone_is_withdrawn_and_one_that_is_back_registered() ->
     assert (back.back, take(attached, back)) == (True, (["a"], []))
 
 
+def test_a_name_has_one_registration_for_each_type() -> None:
+    attached = Attached()
+    draw, edit = {"name": "a", "type": 1}, {"name": "a", "type": 2, "api": "http://w/edit"}
+    assert take(attached, attached.seen(found(draw, edit))) == (["a", "a"], [])
+    assert attached.names == ("a",)
+    assert attached.seen(found(edit, draw)) == Step()
+    step = attached.seen(found(edit))
+    # All that has the name is withdrawn, and what is left registered again.
+    assert step.withdraw == ("a",)
+    assert [row["api"] for row in step.register] == ["http://w/edit"]
+
+
+def test_a_list_may_say_where_each_model_is_and_whose() -> None:
+    told = {"name": "a", "api": "http://w/draw", "project": "team"}
+    (one, two) = rows_of(found(told, "b"), [])
+    assert (one["api"], one["project"], one["said"]) == ("http://w/draw", "team", {})
+    assert (two["api"], "project" in two) == ("http://w", False)
+    attached = Attached()
+    take(attached, attached.seen(found(told, "b")))
+    assert [attached.project(name) for name in ("a", "b", "c")] == ["team", "", ""]
+
+
 def test_what_could_not_be_done_is_asked_for_again() -> None:
     attached = Attached()
     assert attached.seen(found("a")).register == attached.seen(found("a")).register != ()

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import orjson
 import pytest
 
 from node.access import is_own_address
@@ -48,6 +49,35 @@ async def test_a_server_of_openais_protocol_is_known_by_its_list_of_models(alone
         }
         assert await look(alone, worker.url.removeprefix("http://")) == (tries, found)
         assert worker.received == []
+
+
+async def test_the_standards_own_list_of_models_is_known_with_what_it_names(alone):
+    async with openai_worker.running() as worker:
+        rows = [
+            {"model": "Llama3-8B", "url": f"{worker.url}/v1/chat/completions"},
+            {"model": "SuperImage", "url": f"{worker.url}/draw"},
+        ]
+        worker.fail(listing=orjson.dumps({"project": "DecentralGPT", "data": rows}))
+        tries, found = await look(alone, worker.url)
+        assert tries[-1] == ("openai_http", "GET /v1/models", "200, 2 models")
+        named = {"project": "DecentralGPT"}
+        assert found["models"] == [
+            {"name": "Llama3-8B", "type": 0, "api": rows[0]["url"], **named},
+            {"name": "SuperImage", "api": rows[1]["url"], **named},
+        ]
+
+
+async def test_a_list_may_name_places_on_this_machine_only(alone, worker):
+    given = {"project": "p", "model": "m", "api": "http://192.0.2.1:80/v1/chat/completions"}
+    status, said = await told(alone.http.post("/api/v0/ai/model/register", json=given))
+    assert (status, said["error"]["param"]) == (400, "api")
+
+
+async def test_a_nodes_own_list_is_known_with_types_and_projects(alone, mesh, worker):
+    await alone.register(worker, project="team", model="painter", type=1)
+    _, found = await look(mesh.one, f"http://{alone.context.listening.http}", dialect="openai")
+    assert found["software"] == "modelvine"
+    assert found["models"] == [{"name": "painter", "type": 1, "project": "team"}]
 
 
 async def test_a_tgi_server_is_known_by_its_info_before_its_list_of_models(alone):

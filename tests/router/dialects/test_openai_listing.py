@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 
 from registry.abilities import Ability
+from registry.records import ModelType
 from router.described import Described, Offered
 from router.dialects.openai_http.listing import is_list, listed, with_properties
 from tests.router.test_described import JSON
@@ -91,3 +92,68 @@ def test_a_list_is_known_by_its_shape() -> None:
     assert is_list({"data": []})
     for other in (None, [], {}, {"data": {}}, {"data": ["x"]}, {"data": [{"id": 5}]}):
         assert not is_list(other)
+
+
+SEED = {
+    "project": "DecentralGPT",
+    "data": [
+        {"model": "Llama3-8B", "url": "http://127.0.0.1:1088/v1/chat/completions"},
+        {"model": "SuperImage", "url": "http://127.0.0.1:1088/v1/images/generations"},
+        {"model": "SuperImage", "url": "http://127.0.0.1:1089/v1/images/edits"},
+        {"model": "own", "url": "http://127.0.0.1:1088/custom/chat"},
+        {"model": "typed", "url": "http://127.0.0.1:1088/draw", "type": 1, "project": "p"},
+    ],
+}
+
+
+def test_the_standards_list_names_project_and_place_of_each_model_and_by_that_its_type() -> None:
+    assert is_list(SEED)
+    assert [
+        (m.name, m.type, m.api.removeprefix("http://127.0.0.1:"), m.project)
+        for m in listed(SEED).models
+    ] == [
+        ("Llama3-8B", ModelType.TEXT, "1088/v1/chat/completions", "DecentralGPT"),
+        ("SuperImage", ModelType.IMAGE, "1088/v1/images/generations", "DecentralGPT"),
+        ("SuperImage", ModelType.IMAGE_EDIT, "1089/v1/images/edits", "DecentralGPT"),
+        ("own", None, "1088/custom/chat", "DecentralGPT"),
+        ("typed", ModelType.IMAGE, "1088/draw", "p"),
+    ]
+
+
+def test_what_others_mean_by_the_same_words_is_not_taken_for_the_standards() -> None:
+    row = {"id": "m", "url": "https://models.example/m", "type": 1, "project": "proj_1"}
+    assert listed({"project": "x", "data": [row]}).models == (Offered("m"),)
+
+
+def test_a_node_of_ours_tells_types_and_projects_and_is_asked_at_one_place() -> None:
+    row = {"id": "m", "model": "m", "url": "http://127.0.0.1:1/v1/images/edits", "type": 2}
+    row |= {"project": "p", "replicas": 1, "projects": ["p"]}
+    assert listed({"data": [row]}).models == (Offered("m", type=ModelType.IMAGE_EDIT, project="p"),)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"model": "m"},
+        {"model": 5, "url": "http://127.0.0.1:1"},
+        {"model": "m", "url": 5},
+        {"url": "http://127.0.0.1:1"},
+    ],
+)
+def test_a_row_that_names_no_model_or_no_place_makes_no_list(row: dict[str, object]) -> None:
+    assert not is_list({"project": "p", "data": [row]})
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"url": "http://[", "type": 99},
+        {"url": "", "project": 5},
+        {"url": "http://127.0.0.1/v1/" + "x" * 5000, "project": "p\n"},
+        {"url": "x", "type": True, "project": None},
+    ],
+)
+def test_odd_words_of_such_a_list_say_nothing(row: dict[str, object]) -> None:
+    (model,) = listed({"data": [{"model": "m", **row}]}).models
+    assert model.type is None
+    assert model.project == ""
