@@ -48,6 +48,8 @@ class Faults:
     slots: int = 0
     properties: bytes = b""
     metrics: bytes = b""
+    description: bytes = b""
+    list_status: int = 200
     listing: bytes = b'{"object":"list","data":[]}'
     refuses_usage: bool = False
     lacks: tuple[str, ...] = ()
@@ -114,6 +116,8 @@ class OpenAIWorker:
         self.probed.append(Received(request.path_qs, request.headers, b""))
         if self.faults.status != 200:
             return web.Response(status=self.faults.status, body=self.faults.refusal)
+        if self.faults.list_status != 200:
+            return web.Response(status=self.faults.list_status)
         return web.Response(body=self.faults.listing, content_type="application/json")
 
     async def properties(self, request: web.Request) -> web.Response:
@@ -122,6 +126,13 @@ class OpenAIWorker:
         if not self.faults.properties:
             raise web.HTTPNotFound
         return web.Response(body=self.faults.properties, content_type="application/json")
+
+    async def described(self, request: web.Request) -> web.Response:
+        """Tell as FastAPI's servers do which paths there are, where `faults` hold that."""
+        self.probed.append(Received(request.path_qs, request.headers, b""))
+        if not self.faults.description:
+            raise web.HTTPNotFound
+        return web.Response(body=self.faults.description, content_type="application/json")
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Tell what Prometheus is told, where `faults` hold that."""
@@ -311,6 +322,7 @@ async def running(host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[OpenA
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_get("/v1/models", worker.models)
     app.router.add_get("/props", worker.properties)
+    app.router.add_get("/openapi.json", worker.described)
     app.router.add_get("/metrics", worker.metrics)
     app.router.add_post("/{path:.*}", worker.handle)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)

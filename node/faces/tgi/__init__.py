@@ -41,14 +41,15 @@ ENDPOINTS: Mapping[str, str] = {
     "POST /v1/chat/completions": "a chat as at the node's own `/v1`, with the fields that TGI's clients insist on",
     "POST /v1/completions": "a completion as at the node's own `/v1`, with the same fields",
     "POST /tokenize": "the worker's tokens with text and place of each; 404 where it does not tell the pieces",
-    "GET /health": "200 while somebody serves the model, else 503; also at `/ping`",
+    "GET /health": "200 while somebody serves the model, else 503; `/ping` too; at the root without a default model the node's",
     "GET /info": "the limits that a worker of this machine tells of itself; of another node's, those of its record, 0 for none",
     "GET /metrics": "`tgi_queue_size` and `tgi_batch_current_size` of all replicas of the model",
 }
 """What becomes of each endpoint of TGI."""
 
 _V1: Mapping[str, Kind] = {f"v1/{kind.value}": kind for kind in (Kind.CHAT, Kind.COMPLETION)}
-_GET = ("health", "ping", "info", "metrics")
+_HEALTH = ("health", "ping")
+_GET = (*_HEALTH, "info", "metrics")
 _POST = ("generate", "generate_stream", "tokenize", *_V1)
 
 
@@ -158,7 +159,9 @@ class _Asking:
             return await told.body()
 
     async def tell(self, path: str) -> web.Response:
-        """Answer what is asked of the model itself."""
+        """Answer what is asked of the model itself; where none is meant, the health is that of this node."""
+        if not self.model and path in _HEALTH:
+            return web.Response()
         found = served.served(self.context, self.http.id, self.model)
         match path:
             case "health" | "ping":
@@ -219,5 +222,5 @@ def _streams(given: Mapping[str, object]) -> bool:
 
 
 def _unhealthy(model: str) -> web.Response:
-    said = f"nobody serves {model!r} now" if model else "this node has no default model"
+    said = f"nobody serves {model!r} now"
     return refusing.said(Refusal(503, {"error": {"message": said}}), refusing.UNHEALTHY).response()

@@ -69,6 +69,8 @@ _FIGURES: Mapping[str, Figure] = {
 """By the names that servers have for them."""
 
 _NOT_THERE = (404, 405, 501)
+_SHUT = frozenset({401, 403, 503})
+_LACKING = frozenset({400, 422})
 _SILENT = frozenset({Kind.STORE_SET, Kind.STORE_DELETE})
 """What LocalAI answers with nothing."""
 
@@ -170,17 +172,30 @@ class OpenAIHttp:
         return None if found.answered and found.status != 503 else {}
 
     async def recognise(self, worker: Worker) -> Sighting:
-        """Know it by its list of models."""
+        """Know it by its list of models, or where that fails by its having chats."""
         models, _ = beside(worker.api)
         asked, heard = f"GET {models.path}", await glance(self._places, worker, models)
-        if heard.status != 200:
-            return Sighting(asked, heard.came, waits=heard.status == 503)
-        if not listing.is_list(parsed(heard.body)):
-            return Sighting(asked, "200, but no list of models")
+        if heard.status != 200 or not listing.is_list(parsed(heard.body)):
+            came = "200, but no list of models" if heard.status == 200 else heard.came
+            if heard.answered and heard.status not in _SHUT and (why := await self._chats(worker)):
+                return Sighting(asked, f"{came}; {why}", Described())
+            return Sighting(asked, came, waits=heard.status == 503)
         said = await self.describe(worker) or Described()
         count = len(said.models)
         who = f", {said.software}" if said.software else ""
         return Sighting(asked, f"200, {count} model{'s'[: count != 1]}{who}", said)
+
+    async def _chats(self, worker: Worker) -> str:
+        """Say how it is known that a server has chats: it describes them, or lacks something of an empty one."""
+        chats = endpoint(worker.api, Kind.CHAT)
+        described = chats.with_path("/openapi.json")
+        found = await glance(self._places, worker, described)
+        if found.status == 200 and listing.describes(found.json, chats.path):
+            return f"{described.path} has {chats.path}"
+        found = await glance(self._places, worker, chats, method="POST", body=b"{}")
+        if found.status in _LACKING and isinstance(found.json, dict):
+            return f"POST {chats.path} with nothing in it: {found.status}"
+        return ""
 
 
 def _said_by(found: Heard) -> object:

@@ -37,6 +37,11 @@ def is_list(said: object) -> bool:
     return isinstance(rows, list) and all(_name(_object(row)) is not None for row in rows)
 
 
+def describes(said: object, path: str) -> bool:
+    """Whether a server's own description (OpenAPI) has a path, to which something is posted."""
+    return "post" in _object(_object(_object(said).get("paths")).get(path))
+
+
 def listed(said: object) -> Described:
     """Read what `/v1/models` says; nothing of what has another shape."""
     rows, project = _object(said).get("data"), _object(said).get("project")

@@ -4,6 +4,7 @@ import asyncio
 
 import orjson
 import pytest
+from aiohttp import web
 
 from node.access import is_own_address
 from node.faces.api_v1_recognise import candidates
@@ -78,6 +79,44 @@ async def test_a_nodes_own_list_is_known_with_types_and_projects(alone, mesh, wo
     _, found = await look(mesh.one, f"http://{alone.context.listening.http}", dialect="openai")
     assert found["software"] == "modelvine"
     assert found["models"] == [{"name": "painter", "type": 1, "project": "team"}]
+
+
+@pytest.mark.parametrize("list_status", [200, 404, 500])
+async def test_a_server_whose_list_of_models_fails_is_known_by_its_chats(alone, list_status):
+    async with openai_worker.running() as worker:
+        nothing = {"listing": b"{}", "list_status": list_status}
+        paths = b'{"info":{"title":"own"},"paths":{"/v1/chat/completions":{"post":{}}}}'
+        worker.fail(description=paths, **nothing)
+        tries, found = await look(alone, worker.url)
+        assert tries[-1][0] == "openai_http"
+        assert tries[-1][2].endswith("; /openapi.json has /v1/chat/completions")
+        assert (found["dialect"], found["models"]) == ("openai_http", [])
+        assert worker.received == []
+
+
+@pytest.mark.parametrize(("status", "known"), [(422, True), (400, True), (404, False)])
+async def test_or_by_what_it_misses_in_a_chat_with_nothing_in_it(alone, status, known):
+    async def list_(_):
+        return web.Response(status=500)
+
+    async def chat(http):
+        assert await http.read() == b"{}"
+        return web.json_response({"detail": "messages"}, status=status)
+
+    app = web.Application()
+    app.router.add_get("/v1/models", list_)
+    app.router.add_post("/v1/chat/completions", chat)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        tries, found = await look(alone, url, dialect="openai")
+        why = f"; POST /v1/chat/completions with nothing in it: {status}" if known else ""
+        assert tries == [("openai_http", "GET /v1/models", f"500{why}")]
+        assert (found is not None) is known
+    finally:
+        await runner.cleanup()
 
 
 async def test_a_tgi_server_is_known_by_its_info_before_its_list_of_models(alone):
