@@ -20,7 +20,7 @@ SHELLS = ("bash", "fish", "zsh")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+    parser.add_argument("shell", metavar="{bash,fish,zsh}", choices=SHELLS, help="whose script")
 
 
 def run(arguments: argparse.Namespace) -> int:

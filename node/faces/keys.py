@@ -24,10 +24,12 @@ def read(setting: str, file: str) -> Keys:
     if not file:
         return Keys()
     try:
-        lines = secret_files.read(Path(file)).splitlines()
+        lines = secret_files.read(Path(file), lenient=True).splitlines()
     except FileNotFoundError as error:
         raise OSError(f"{setting} is {file}: there is no such file") from error
     keys = frozenset(line.strip().encode() for line in lines if line.strip())
-    if not keys or any(b"@" in key for key in keys):
-        raise OSError(f"{setting} is {file}: it must hold keys, one on each line, without @")
+    if not keys or any(b"@" in key or not key.isascii() for key in keys):
+        raise OSError(
+            f"{setting} is {file}: it must hold keys in ASCII, one on each line, without @"
+        )
     return Keys(keys)
