@@ -7,7 +7,7 @@ from typing import Protocol
 
 from registry.catalog import Catalog
 from registry.liveness import Presence
-from registry.records import PeerId, Service
+from registry.records import ModelType, PeerId, Service
 from router.fitness import Length, Media, Types, serves
 from router.reports import Reported
 from router.requests import Request
@@ -246,6 +246,7 @@ def begin_gently(
 
 _FOR_NOW = frozenset({Reason.FULL, Reason.TOLD})
 
+_NUMBERS = frozenset(str(int(kind)) for kind in ModelType)
 _DOUBTED = frozenset({Presence.SUSPECT, Presence.UNREACHABLE})
 
 _ABSENT = {
@@ -255,12 +256,18 @@ _ABSENT = {
 }
 
 
+def _by_older(request: Request, service: Service) -> bool:
+    """Say whether an older node means this replica by a cid of one of its types: it may take any of them for the right one."""
+    cid, mark, number = (request.pin.cid or "").rpartition("#")
+    return bool(request.own_only and mark) and cid == service.cid and number in _NUMBERS
+
+
 def _unwanted(request: Request, candidate: Candidate, types: Types) -> Reason | None:
     pin = request.pin
     wanted = (
         pin.node in (None, candidate.node)
         and pin.project in ("", candidate.service.project)
-        and pin.cid in (None, candidate.service.cid, candidate.service.typed_cid)
+        and (pin.cid in (None, candidate.service.cid) or _by_older(request, candidate.service))
     )
     if not wanted:
         return Reason.PINNED

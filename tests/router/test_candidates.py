@@ -248,9 +248,12 @@ def test_an_older_node_may_name_a_replica_by_the_cid_that_it_reads() -> None:
     for cid, kind, expected in (
         ("", Kind.IMAGE_EDIT, {EDIT}),
         ("#2", Kind.IMAGE_EDIT, {EDIT}),
-        ("#1", Kind.IMAGE_EDIT, set()),
+        ("#1", Kind.IMAGE_EDIT, {EDIT}),
+        ("#2", Kind.IMAGE, {DRAW}),
+        ("#9", Kind.IMAGE, set()),
+        ("a#2", Kind.IMAGE, set()),
     ):
-        found = find(own=own, pin=Pin(cid=cid), kind=kind)
+        found = find(own=own, pin=Pin(cid=cid), kind=kind, own_only=True)
         assert {c.service for c in found.eligible} == expected
 
 
