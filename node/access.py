@@ -4,7 +4,8 @@ To come over loopback is no proof: whoever asks a proxy on this machine does. Wh
 end of the connection; where the kernel does not tell, the token is needed.
 
 A web page of another origin can make a browser on this machine send requests here: directly (it then carries `Origin`),
-or by pointing a name of its own at this address (it then carries that name as `Host`). Both are refused.
+or by pointing a name of its own at this address (it then carries that name as `Host`). Both are refused, unless the
+operator allowed that name or origin; such requests change nothing without the token.
 """
 
 import hmac
@@ -19,9 +20,13 @@ from urllib.parse import urlsplit
 
 from node import web
 from node.faces.errors import NotAllowed, UnsupportedMediaType
-from node.faces.reading import JSON, TAKEN_FOR_JSON
+from node.faces.reading import TAKEN_FOR_JSON
 from node.socket_owner import Endpoint, KernelTable, SocketTable
 
+_ANY = "*"
+_SHARED_SECONDS = 600
+_SHARED_METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
+_HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,4000}")
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_PAGE = frozenset({"none", "same-origin"})
 _HOST = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?")
@@ -29,50 +34,72 @@ _HOST = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?"
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _ROOT = 0
 _KERNEL = KernelTable()
+_AS_IT_COMES = web.WebSettings()
 
 
 class Access:
     """Decides for one request whether its caller may do what it asks; raises `NotAllowed` when not."""
 
     def __init__(
-        self, *, token: str, names: Iterable[str] = (), sockets: SocketTable = _KERNEL
+        self,
+        *,
+        token: str,
+        names: Iterable[str] = (),
+        settings: web.WebSettings = _AS_IT_COMES,
+        sockets: SocketTable = _KERNEL,
     ) -> None:
-        """Take the control token, and the names by which callers may address this node besides its IP addresses."""
+        """Take the control token, and this node's own names besides its IP addresses; `settings` may allow others."""
         self._token = token.encode()
         self._sockets = sockets
         own = ("localhost", socket.gethostname(), *names)
-        self._names = frozenset(name.lower().rstrip(".") for name in own if name)
+        self._own = _normal(own)
+        self._names = self._own | _normal(settings.names)
+        self._origins = frozenset(map(str.lower, settings.origins))
 
-    def admit(self, request: web.Request) -> None:
-        """Refuse names that are not this node's, and whatever a page of another origin sends."""
+    def admit(self, request: web.Request) -> web.Response | None:
+        """Refuse names that are not this node's, and what pages of other origins send, unless they are allowed.
+
+        Return the answer where such a page's browser asks first whether it may (a CORS preflight).
+        """
         host = request.headers.get("host")
-        if host is not None and not _is_ours(host, self._names):
+        if host is not None and _ANY not in self._names and not _is_ours(host, self._names):
             raise NotAllowed(
-                f"{host[:100]!r} is no name of this node; use its address or localhost"
+                f"{host[:100]!r} is no name of this node: use its address or localhost, or name it in the setting web.names"
             )
-        if request.method in _READING:
-            return
         origin = request.headers.get("origin")
-        if origin is not None and not _same_origin(origin, host or ""):
-            raise NotAllowed("requests from pages of another origin are refused")
+        if origin is None or _same_origin(origin, host or ""):
+            return None
+        if _ANY in self._origins or origin.lower() in self._origins:
+            request.lines = _sharing_lines(_ANY if _ANY in self._origins else origin.lower())
+            return _preflight(request)
+        if request.method not in _READING:
+            raise NotAllowed(
+                f"requests from pages of another origin are refused: {origin[:100]!r} is not in the setting web.origins"
+            )
+        return None
 
     def change(self, request: web.Request) -> None:
         """Admit only who may change this node: its own user or root on this machine, or a caller with the control token."""
-        if not self.holds_token(request) and not self.local(request):
+        shown = self.holds_token(request)
+        if not shown and _from_another_page(request):
+            raise NotAllowed("without the control token pages of another origin are refused")
+        if not shown and not self.local(request):
             raise NotAllowed(
                 "this takes a process of the node's own user or of root on its machine, or the control token: send "
                 "'Authorization: Bearer TOKEN' with what is in the file control.token of the node's data directory"
             )
-        # Without the browser's leave a page may send whatever is not JSON.
-        if request.content_type != JSON and _from_another_page(request):
-            raise NotAllowed("requests from pages of another origin are refused")
         if request.body_exists and request.content_type not in TAKEN_FOR_JSON:
             raise UnsupportedMediaType("send this as application/json")
 
     def local(self, request: web.Request) -> bool:
-        """Whether the caller is a process of this node's own user, or of root, on this machine."""
+        """Whether the caller is a process of this node's own user, or of root, on this machine, and speaks for itself."""
         transport = request.transport
         if transport is None or any(name in request.headers for name in _FORWARDED):
+            return False
+        # A browser may be led here by a name that is allowed because a proxy uses it.
+        if _from_another_page(request) or not _is_ours(
+            request.headers.get("host", "localhost"), self._own
+        ):
             return False
         caller = transport.get_extra_info("peername")
         here = transport.get_extra_info("sockname")
@@ -88,6 +115,33 @@ class Access:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         matches = hmac.compare_digest(given.encode(), self._token)
         return scheme.lower() == "bearer" and bool(self._token) and matches
+
+
+def _normal(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.lower().rstrip(".") for name in names if name)
+
+
+def _sharing_lines(origin: str) -> str:
+    """Return the header lines by which pages of an origin may read an answer (Fetch standard, 3.3)."""
+    vary = "" if origin == _ANY else "Vary: Origin\r\n"
+    return f"Access-Control-Allow-Origin: {origin}\r\nAccess-Control-Expose-Headers: *\r\n{vary}"
+
+
+def _preflight(request: web.Request) -> web.Response | None:
+    """Return the answer to a browser that asks what a page may send, `None` where it sends already."""
+    if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
+        return None
+    headers = {
+        "access-control-allow-methods": _SHARED_METHODS,
+        "access-control-max-age": str(_SHARED_SECONDS),
+    }
+    # A star would not stand for `Authorization`.
+    names = request.headers.get("access-control-request-headers", "")
+    if _HEADER_NAMES.fullmatch(names):
+        headers["access-control-allow-headers"] = names
+    if request.headers.get("access-control-request-private-network") == "true":
+        headers["access-control-allow-private-network"] = "true"
+    return web.Response(headers=headers)
 
 
 def _endpoint(name: tuple[Any, ...]) -> Endpoint:

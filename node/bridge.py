@@ -151,8 +151,8 @@ class Bridge:
         routes = face.bridging_routes if plan.dialect == "tgi" else face.asking_routes
         [listener] = map(closing.enter_context, bind(plan.place, "--listen"))
         listed = self._listed() if plan.dialect in _LISTING else []
-        app = application([*routes(context), *listed], Access(token="").admit)
         limits, crowd = self._settings.web, context.metrics.crowd
+        app = application([*routes(context), *listed], Access(token="", settings=limits).admit)
         await serve(app, listener, closing, limits, crowd)
         return place_of(listener)
 

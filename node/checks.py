@@ -22,6 +22,10 @@ _STORE_FORMS = (
     "must be memory, sqlite, sqlite:PATH, redis://HOST:PORT/N, rediss://… or unix://SOCKET"
 )
 _QUERY_PASSWORD = re.compile(r"([?&]password=)[^&]*", re.IGNORECASE)
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
+_ORIGIN = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*://[A-Za-z0-9._-]+(?::[0-9]{1,5})?|[a-z]+://\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?"
+)
 _STORE_SPELLINGS = {"rediss", "unix"}
 
 
@@ -181,6 +185,20 @@ def _check_peers(peers: tuple[str, ...]) -> None:
             raise ValueError(f"must list peer ids: {error}") from error
 
 
+def _check_names(settings: Settings) -> None:
+    if not all(name == "*" or _HOST_NAME.fullmatch(name) for name in settings.web.names):
+        raise ValueError(
+            "must list host names, like vine.example, without scheme and port, or * for any"
+        )
+
+
+def _check_origins(settings: Settings) -> None:
+    if not all(origin == "*" or _ORIGIN.fullmatch(origin) for origin in settings.web.origins):
+        raise ValueError(
+            "must list origins, like https://chat.example or http://localhost:3000, without a path, or * for all"
+        )
+
+
 def _check_bodies(settings: Settings) -> None:
     if settings.web.max_bodies_bytes < settings.router.max_body_bytes:
         raise ValueError(
@@ -219,6 +237,8 @@ _CHECKS: Mapping[str, Callable[[Settings], None]] = {
     "node.link": _check_link,
     "node.store": _check_store,
     "node.swarm_key": _check_swarm_key,
+    "web.names": _check_names,
+    "web.origins": _check_origins,
     "web.max_bodies_bytes": _check_bodies,
     "faces.localai": _check_localai,
     "faces.localai_keys": _check_localai_keys,

@@ -194,7 +194,8 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
 def _judge(kind: type[Access], given: Given) -> Access:
     # By the names that a node tells others, they may also ask it.
     names = map(host_of, given.settings.mesh.announce)
-    return kind(token=control_token(given.data_dir), names=names)
+    token = control_token(given.data_dir)
+    return kind(token=token, names=names, settings=given.settings.web)
 
 
 def _helpers(

@@ -60,11 +60,14 @@ def _modules(function: str) -> Iterator[ModuleType]:
 
 def application(
     definitions: Iterable[web.RouteDef],
-    admit: Callable[[web.Request], None],
+    admit: Callable[[web.Request], web.Response | None],
     *,
     leaving: Callable[[], bool] = lambda: False,
 ) -> web.App:
-    """Return an application of these routes, for whom `admit` lets in; while it is `leaving`, each answer ends its connection."""
+    """Return an application of these routes, for whom `admit` lets in; what `admit` returns is an answer of its own.
+
+    While it is `leaving`, each answer ends its connection.
+    """
     return _Application(web.Routes(definitions), admit, leaving)
 
 
@@ -74,7 +77,7 @@ class _Application:
     def __init__(
         self,
         routes: web.Routes,
-        admit: Callable[[web.Request], None],
+        admit: Callable[[web.Request], web.Response | None],
         leaving: Callable[[], bool],
     ) -> None:
         self._routes = routes
@@ -88,10 +91,11 @@ class _Application:
             request.keep_alive = False
         route: web.RouteDef | None = None
         try:
-            self._admit(request)
-            route = self._routes.find(request)
-            _check_expectation(request)
-            response = await route.handler(request)
+            response: web.Answer | None = self._admit(request)
+            if response is None:
+                route = self._routes.find(request)
+                _check_expectation(request)
+                response = await route.handler(request)
         except KNOWN as error:
             response = refusal(error).response()
         except web.Fault as fault:

@@ -112,7 +112,8 @@ class _Helper:
         limits, crowd = settings.web, parts.metrics.crowd
         app = link_app(serving, parts.view)
         await serve(app, self._ends.link, closing, limits, crowd, tls=tls)
-        access = Access(token="", names=map(host_of, settings.mesh.announce))
+        names = map(host_of, settings.mesh.announce)
+        access = Access(token="", names=names, settings=settings.web)
         first = Place(self._doors.dial(), settings.router)
         rest = passing.routes(first, access, settings)
         public = application(

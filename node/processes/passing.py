@@ -32,7 +32,15 @@ _OF_A_CONNECTION = frozenset(
 )
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _NOT_PASSED = _OF_A_CONNECTION | {"content-length", "expect", LOCAL, "x-request-id"}
-_NOT_SHOWN = _OF_A_CONNECTION | {"content-length", "date", "server", "x-accel-buffering"}
+_NOT_SHOWN = _OF_A_CONNECTION | {
+    "access-control-allow-origin",
+    "access-control-expose-headers",
+    "content-length",
+    "date",
+    "server",
+    "vary",
+    "x-accel-buffering",
+}
 
 
 class PassedOn(Access):

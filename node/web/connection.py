@@ -161,11 +161,12 @@ class Connection(asyncio.Protocol):
         self._begun = True
         kept = request.keep_alive and request.complete and not (last or self._server.closing)
         self._last = not kept
+        lines = self._server.lines() + request.lines
         if not kept:
-            return f"{self._server.lines()}Connection: close\r\n"
+            return f"{lines}Connection: close\r\n"
         if request.old:
-            return f"{self._server.lines()}Connection: keep-alive\r\n"
-        return self._server.lines()
+            return f"{lines}Connection: keep-alive\r\n"
+        return lines
 
     async def drained(self) -> None:
         """Wait until the transport takes more."""

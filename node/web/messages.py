@@ -81,6 +81,7 @@ class Request:
         "held",
         "id",
         "keep_alive",
+        "lines",
         "method",
         "old",
         "path",
@@ -97,6 +98,8 @@ class Request:
         self.headers = headers
         self.id = ""
         """Set by whoever answers."""
+        self.lines = ""
+        """Header lines that every answer to it has. Likewise."""
         self.tail = ""
         """What of the path stands in for the `*` of its route."""
         self.keep_alive = True

@@ -8,6 +8,17 @@ class WebSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    names: tuple[str, ...] = Field(
+        (),
+        description="Host names by which callers may address this node, besides its addresses, `localhost`, the host's name and "
+        "those in `mesh.announce`: the name of a proxy that passes it on, `host.docker.internal`; `*`: any. Any also means that "
+        "a page of any site reads what this node shows, where somebody whose browser reaches it opens that page.",
+    )
+    origins: tuple[str, ...] = Field(
+        (),
+        description="Origins, like `https://chat.example`, whose pages may use this node from a browser (CORS); `*`: all; empty: "
+        "none but its own. What changes the node they may do with the control token alone.",
+    )
     connections: int = Field(
         16_384,
         ge=1,

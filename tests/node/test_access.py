@@ -20,18 +20,16 @@ async def guarded(access):
     """A real server with one path to read and one to change."""
 
     async def read(request):
-        access.admit(request)
         return web.Response()
 
     async def change(request):
-        access.admit(request)
         access.change(request)
         return web.Response()
 
     routes = [web.get("/", read), web.post("/", read), web.post("/change", change)]
     listener = socket.create_server(("127.0.0.1", 0))
     async with AsyncExitStack() as closing:
-        await serve(application(routes, lambda _: None), listener, closing)
+        await serve(application(routes, access.admit), listener, closing)
         session = aiohttp.ClientSession(f"http://127.0.0.1:{listener.getsockname()[1]}")
         yield await closing.enter_async_context(session)
 
@@ -229,3 +227,98 @@ def test_loopback_is_this_machine(host):
 )
 def test_what_is_no_address_of_this_machine_is_not_asked_of_dns(host):
     assert not is_own_address(host)
+
+
+def settings(**given):
+    return Access(token=TOKEN, settings=web.WebSettings(**given))
+
+
+@pytest.mark.parametrize(
+    ("names", "host", "expected"),
+    [
+        (("proxy.example",), "proxy.example", 200),
+        (("Proxy.Example.",), "proxy.example:8080", 200),
+        (("proxy.example",), "evil.example", 403),
+        (("proxy.example",), "sub.proxy.example", 403),
+        (("host.docker.internal",), "host.docker.internal:6100", 200),
+        (("*",), "evil.example", 200),
+        ((), "host.docker.internal", 403),
+    ],
+)
+async def test_the_operator_says_by_which_other_names_a_node_may_be_addressed(
+    names, host, expected
+):
+    async with guarded(settings(names=names)) as node, node.get("/", headers={"Host": host}) as got:
+        assert got.status == expected
+        assert expected == 200 or "web.names" in (await got.json())["message"]
+
+
+@pytest.mark.parametrize("names", [("proxy.example",), ("*",)])
+async def test_whoever_uses_a_proxys_name_changes_nothing_without_the_token(names):
+    """A browser of the node's own user may be led here by such a name."""
+    headers = {"Host": "proxy.example", "Origin": "http://proxy.example"}
+    async with guarded(settings(names=names)) as node:
+        assert await status(node.post("/", json={}, headers=headers)) == 200
+        assert await status(node.post("/change", json={}, headers=headers)) == 403
+        headers["Authorization"] = f"Bearer {TOKEN}"
+        assert await status(node.post("/change", json={}, headers=headers)) == 200
+
+
+@pytest.mark.parametrize(
+    ("origins", "origin", "allowed"),
+    [
+        (("https://chat.example",), "https://chat.example", "https://chat.example"),
+        (("https://Chat.Example",), "https://chat.example", "https://chat.example"),
+        (("*",), "https://evil.example", "*"),
+        (("*",), "null", "*"),
+    ],
+)
+async def test_pages_of_origins_that_the_operator_names_may_ask_and_read(origins, origin, allowed):
+    async with guarded(settings(origins=origins)) as node:
+        for method, path in (("GET", "/"), ("POST", "/"), ("GET", "/nothing")):
+            async with node.request(method, path, headers={"Origin": origin}) as answer:
+                assert answer.status == (404 if path == "/nothing" else 200)
+                assert answer.headers.getall("Access-Control-Allow-Origin") == [allowed]
+                assert answer.headers["Access-Control-Expose-Headers"] == "*"
+                assert answer.headers.get("Vary") == (None if allowed == "*" else "Origin")
+
+
+async def test_a_browser_that_asks_first_is_told_what_a_page_may_send():
+    asked = {
+        "Origin": "https://chat.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization, content-type,x-modelvine-project",
+    }
+    async with guarded(settings(origins=("https://chat.example",))) as node:
+        async with node.options("/", headers=asked) as answer:
+            assert answer.status == 200
+            assert "POST" in answer.headers["Access-Control-Allow-Methods"]
+            names = answer.headers["Access-Control-Allow-Headers"]
+            assert names == asked["Access-Control-Request-Headers"]
+            assert "Access-Control-Allow-Credentials" not in answer.headers
+        asked["Origin"] = "https://evil.example"
+        async with node.options("/", headers=asked) as answer:
+            assert answer.status == 405
+            assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+@pytest.mark.parametrize("origins", [(), ("https://chat.example",)])
+async def test_pages_of_other_origins_are_refused_and_cannot_read(origins):
+    headers = {"Origin": "https://evil.example"}
+    async with guarded(settings(origins=origins)) as node:
+        async with node.post("/", json={}, headers=headers) as answer:
+            assert answer.status == 403
+            assert "web.origins" in (await answer.json())["message"]
+        async with node.get("/", headers=headers) as answer:
+            assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+@pytest.mark.parametrize("origins", [("https://chat.example",), ("*",)])
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+async def test_a_page_of_an_allowed_origin_changes_nothing_without_the_token(origins, kind):
+    """Its browser may be the one of the node's own user."""
+    headers = {"Origin": "https://chat.example", "Content-Type": kind}
+    async with guarded(settings(origins=origins)) as node:
+        assert await status(node.post("/change", data=b"{}", headers=headers)) == 403
+        headers |= {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        assert await status(node.post("/change", data=b"{}", headers=headers)) == 200

@@ -148,6 +148,10 @@ def test_variables_that_an_orchestrator_makes_are_not_ours(tmp_path: Path) -> No
         ),
         ({"MODELVINE_REGISTRY_DENY": "somebody"}, "must list peer ids"),
         ({"MODELVINE_REGISTRY_ALLOW": "12D3KooW"}, "must list peer ids"),
+        ({"MODELVINE_WEB_NAMES": "https://vine.example"}, "must list host names"),
+        ({"MODELVINE_WEB_NAMES": "vine.example:80"}, "must list host names"),
+        ({"MODELVINE_WEB_ORIGINS": "vine.example"}, "must list origins"),
+        ({"MODELVINE_WEB_ORIGINS": "https://vine.example/"}, "must list origins"),
         ({"MODELVINE_REGISTRY_FRAMES_PER_SECOND": "inf"}, "must be a finite number"),
         ({"MODELVINE_WEB_MAX_BODIES_BYTES": "1000000"}, "must be at least router.max_body_bytes"),
         ({"MODELVINE_ROUTER_POLICY": "best"}, "must be one of "),
@@ -270,3 +274,12 @@ def test_a_network_of_workers_that_is_none_is_refused_with_an_example(tmp_path: 
     assert "192.0.2.7/32" in said
     listed = configured(tmp_path, '[router]\nworker_networks = ["192.0.2.0/28", "2001:db8::7"]')
     assert listed.settings.router.worker_networks == ("192.0.2.0/28", "2001:db8::7")
+
+
+def test_names_and_origins_are_lists_or_a_star(tmp_path: Path) -> None:
+    given = (
+        'names = ["vine.example", "*"]\norigins = ["https://a.example", "http://[::1]:3000", "*"]'
+    )
+    said = configured(tmp_path, f"[web]\n{given}").settings.web
+    assert said.names == ("vine.example", "*")
+    assert said.origins == ("https://a.example", "http://[::1]:3000", "*")

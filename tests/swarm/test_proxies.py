@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,9 @@ from tests.workers.openai_worker import OpenAIWorker, running
 pytestmark = pytest.mark.swarm
 
 NOBODY = "nobody"
-PROGRAMS = ("nginx", "haproxy", "socat")
+NAME = "models.example"
+DEPLOY = Path(__file__).parents[2] / "deploy"
+PROGRAMS = ("nginx", "haproxy", "socat", "caddy")
 CONTROL = (
     "/api/v1/drain",
     "/api/v1/undrain",
@@ -46,12 +48,15 @@ error_log stderr;
 events {{ worker_connections 768; }}
 http {{
     access_log off;
-    server {{
-        listen 127.0.0.1:{port};
-        location / {{
-            proxy_pass http://{node};
-            {headers}
-        }}
+    {site}
+}}
+"""
+SITE = """
+server {{
+    listen 80;
+    location / {{
+        proxy_pass http://127.0.0.1:6100;
+        {headers}
     }}
 }}
 """
@@ -101,11 +106,22 @@ def free_port() -> int:
 
 
 @contextmanager
-def nginx(node: Node, folder: Path, headers: str = "") -> Iterator[str]:
-    port, written = free_port(), folder / f"nginx-{len(headers)}.conf"
-    said = NGINX.format(folder=folder, port=port, node=node.http[7:], headers=headers)
-    written.write_text(said)
+def nginx(node: Node, folder: Path, site: str = SITE.format(headers="")) -> Iterator[str]:
+    port, written = free_port(), folder / "nginx.conf"
+    site = site.replace("127.0.0.1:6100", node.http[7:]).replace("listen 80", f"listen {port}")
+    written.write_text(NGINX.format(folder=folder, site=site))
     with program(["nginx", "-c", str(written)], port, folder) as url:
+        yield url
+
+
+@contextmanager
+def caddy(node: Node, folder: Path) -> Iterator[str]:
+    port, written = free_port(), folder / "Caddyfile"
+    site = (DEPLOY / "Caddyfile").read_text().replace("127.0.0.1:6100", node.http[7:])
+    site = site.replace(f"\n{NAME} {{", f"\nhttp://{NAME}:{port} {{")
+    written.write_text("{\n\tadmin off\n}\n" + site)
+    command = ["caddy", "run", "--adapter", "caddyfile", "--config", str(written)]
+    with program(command, port, folder) as url:
         yield url
 
 
@@ -140,10 +156,12 @@ def node(
 ) -> Iterator[Node]:
     """A node as it comes, and one with a helper."""
     with Swarm(tmp_path_factory.mktemp("nodes")) as swarm:
-        yield swarm.start(Start("node", {"node": {"workers": request.param}}))
+        yield swarm.start(
+            Start("node", {"node": {"workers": request.param}, "web": {"names": [NAME]}})
+        )
 
 
-@pytest.fixture(scope="module", params=[nginx, haproxy, socat], ids=PROGRAMS)
+@pytest.fixture(scope="module", params=[nginx, haproxy, socat], ids=PROGRAMS[:3])
 def proxy(
     request: pytest.FixtureRequest, node: Node, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
@@ -185,8 +203,51 @@ async def test_a_control_call_through_a_proxy_with_the_token_is_served(
 async def test_a_chat_through_a_proxy_streams(
     proxy: str, client: Client, worker: OpenAIWorker
 ) -> None:
+    await streams(client, proxy)
+
+
+def with_host(node: Node, folder: Path) -> AbstractContextManager[str]:
+    """Run nginx as most write it."""
+    return nginx(node, folder, SITE.format(headers="proxy_set_header Host $host;"))
+
+
+def as_deployed(node: Node, folder: Path) -> AbstractContextManager[str]:
+    """Run nginx with the sample."""
+    return nginx(node, folder, (DEPLOY / "nginx.conf").read_text())
+
+
+@pytest.mark.parametrize("run", [with_host, as_deployed, caddy])
+async def test_a_proxy_may_pass_its_name_on_where_the_node_is_told_it(
+    run: Callable[[Node, Path], AbstractContextManager[str]],
+    node: Node,
+    client: Client,
+    worker: OpenAIWorker,
+    tmp_path: Path,
+) -> None:
+    with run(node, tmp_path) as url:
+        await streams(client, url, NAME)
+        for path in CONTROL:
+            call = client.session.post(url + path, json={}, headers={"Host": NAME})
+            async with call as response:
+                assert response.status in (401, 403), (path, await response.text())
+
+
+async def test_a_name_that_the_node_was_not_told_is_refused_with_the_settings_name(
+    node: Node, client: Client, tmp_path: Path
+) -> None:
+    with with_host(node, tmp_path) as url:
+        named = {"Host": "other.example"}
+        async with client.session.get(f"{url}/v1/models", headers=named) as response:
+            assert response.status == 403
+            assert "web.names" in await response.text()
+
+
+async def streams(client: Client, url: str, name: str = "") -> None:
+    """Ask for a chat by this name, and see its words come one after the other."""
     body = {"model": "slow", "messages": list(PROMPT), "stream": True}
-    async with client.session.post(f"{proxy}/v1/chat/completions", json=body) as response:
+    headers = {"Host": name} if name else {}
+    asked = client.session.post(f"{url}/v1/chat/completions", json=body, headers=headers)
+    async with asked as response:
         assert response.status == 200, await response.text()
         times = [time.monotonic() async for _ in events_of(response)]
     assert times[-1] - times[0] > 4 * BETWEEN

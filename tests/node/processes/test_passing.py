@@ -21,7 +21,8 @@ from registry.mesh.crew import Crew
 from router.connections import Place
 from tests.node.faces.assembly import settings_of
 
-JUDGE = PassedOn(token="the token")
+SHARED = web.WebSettings(origins=("https://chat.example",))
+JUDGE = PassedOn(token="the token", settings=SHARED)
 
 
 async def _told(request: web.Request) -> web.Answer:
@@ -75,7 +76,7 @@ async def asked() -> AsyncIterator[aiohttp.ClientSession]:
         settings = settings_of()
         place = Place(Doors(theirs).dial(), settings.router)
         closing.callback(place.close)
-        access = Access(token="")
+        access = Access(token="", settings=SHARED)
         helper = Served(application(passing.routes(place, access, settings), access.admit))
         closing.push_async_callback(helper.close)
         (listener,) = bind(HostPort("127.0.0.1", 0), "node.http")
@@ -103,6 +104,15 @@ async def test_a_caller_cannot_say_where_it_is(asked: aiohttp.ClientSession) -> 
     headers = {passing.LOCAL: "here", "X-Forwarded-For": "192.0.2.1"}
     async with asked.post("/api", headers=headers) as answer:
         assert (await answer.json())["local"] is False
+
+
+async def test_a_page_that_may_read_is_told_so_once(asked: aiohttp.ClientSession) -> None:
+    headers = {"Origin": "https://chat.example"}
+    for path in ("/api", "/events"):
+        async with asked.get(path, headers=headers) as answer:
+            assert answer.headers.getall("Access-Control-Allow-Origin") == ["https://chat.example"]
+            assert answer.headers.getall("Vary") == ["Origin"]
+            assert len(answer.headers.getall("X-Accel-Buffering", [])) == (path == "/events")
 
 
 async def test_a_head_is_answered_without_a_body(asked: aiohttp.ClientSession) -> None:
