@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from node.errors import CommandFailed, NoNode, Refused
+from node.errors import CommandFailed, NoNode, Refused, WrongUsage
 
 CONNECT_TIMEOUT = 5.0
 ANSWER_TIMEOUT = 30.0
@@ -35,7 +35,8 @@ class Client:
     def get(self, path: str, *, holds: str, **query: str) -> dict[str, Any]:
         """Return what a path shows, which `holds` one field at least where a node answers."""
         given = {name: value for name, value in query.items() if value}
-        with self.request("GET", f"{path}?{urlencode(given)}" if given else path) as answer:
+        asked = urlencode(given, errors="surrogateescape")
+        with self.request("GET", f"{path}?{asked}" if given else path) as answer:
             found = self._object(answer)
         if holds not in found:
             raise self._stranger("does not speak like a node")
@@ -76,7 +77,10 @@ class Client:
                 method,
                 place.path.rstrip("/") + path,
                 payload,
-                {**self._headers(payload), **headers},
+                {
+                    **self._headers(payload),
+                    **{name: _header(text) for name, text in headers.items()},
+                },
             )
             answer = connection.getresponse()
             if answer.status >= 300:
@@ -143,3 +147,10 @@ class Client:
             f"no node answers at {self.target.url} ({self.target.origin}): {why}. "
             "Start one with `modelvine up`, or name another with --node URL"
         )
+
+
+def _header(text: str) -> bytes:
+    """Return what a header may hold, in UTF-8, as nodes read it; raise `WrongUsage` for what is no name of anything."""
+    if not text.isprintable():
+        raise WrongUsage(f"{text!r} cannot be a name: it has characters that are not printable")
+    return text.encode()

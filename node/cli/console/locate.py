@@ -115,7 +115,7 @@ def _check(url: str, origin: str) -> None:
         good = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
     except ValueError:
         good = False
-    if not good or not url.isprintable() or " " in url:
+    if not good or not (url.isascii() and url.isprintable()) or " " in url:
         raise WrongSetting(
             f"the node's URL is {url!r} (from {origin}): it must look like {config.DEFAULT_NODE}"
         )

@@ -655,6 +655,40 @@ def test_the_control_token_goes_to_a_node_on_this_machine(
     assert [heard.authorization for heard in server.heard] == ["", f"Bearer {token}"]
 
 
+ANYTHING = ("模型", "a\nb", "\udcff", "a b", "-", "é")
+
+
+@pytest.mark.parametrize("word", ANYTHING)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("chat", "{}", "{}", "--project", "{}", "--system", "{}"),
+        ("chat", "tiny", "Hi", "--node={}"),
+        ("chat", "tiny", "Hi", "--node", "http://127.0.0.1:1/{}"),
+        ("route", "{}", "--project={}"),
+        ("route", "{}", "--project={}", "--session={}", "--message={}"),
+        ("models", "--node={}"),
+        ("register", "{}", "{}", "{}", "--cid={}"),
+        ("unregister", "{}", "{}"),
+        ("status", "--data-dir={}"),
+    ],
+    ids=" ".join,
+)
+def test_no_word_of_a_command_line_is_a_traceback(
+    modelvine: Modelvine, node: Start, words: tuple[str, ...], word: str
+) -> None:
+    node()
+    ended = modelvine(*(w.format(word) for w in words))
+    assert ended.code in (1, 2)
+    assert ended.err.startswith(("modelvine: ", "usage: "))
+
+
+def test_names_in_headers_are_utf_8(modelvine: Modelvine, node: Start) -> None:
+    server = node()
+    modelvine("chat", "tiny", "Hi", "--project", "模型")
+    assert server.heard[0].headers["x-modelvine-project"].encode("latin-1").decode() == "模型"
+
+
 def test_a_damaged_trace_counts_as_none(modelvine: Modelvine, node: Start, data_dir: Path) -> None:
     node(**{CATALOG: TWO_NODES})
     data_dir.mkdir()
