@@ -1,5 +1,6 @@
 """What is a node made of? Everything is built here, once, and handed over; nothing is started."""
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -79,6 +80,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         silent=registry.silent,
         spawn=links.crew.spawn,
         lingering=links.lingering,
+        absence=absence(registry),
     )
     exchange_load(registry, router)
     bootstrap = Bootstrap(
@@ -145,6 +147,16 @@ def exchange_load(registry: Registry, router: Router) -> None:
     registry.load.measure(router.busy)
     registry.load.on_load(router.hear)
     registry.on_change(follow_loads(router, registry.presence))
+
+
+def absence(registry: Registry) -> Callable[[PeerId], float]:
+    """Return what says for how many seconds a node has not been heard."""
+
+    def of(node: PeerId) -> float:
+        pulse = registry.pulse(node)
+        return math.inf if pulse is None else pulse.silence(time.monotonic())
+
+    return of
 
 
 def observer(registry: Registry, metrics: Metrics) -> Callable[[Outcome], None]:

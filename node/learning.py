@@ -5,11 +5,11 @@ others now and then, since a worker may be started anew with other settings.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from node.agent import Agent
+from node.agent import Agent, Told
 from router.described import Described
 from router.errors import WorkerError
 from router.workers import Worker, Workers
@@ -25,6 +25,14 @@ AGAIN = 600.0
 
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
 """Seconds until one is that did not: doubled each time, within these."""
+
+WATCH = 15.0
+"""Seconds between two looks at whether a worker answers that nobody asks meanwhile."""
+
+_GRACE = 0.5
+"""Seconds by which that takes longer than the time that a worker itself has."""
+
+_NOTHING = Described()
 
 Describe = Callable[[Worker], Awaitable[Described | None]]
 Process = tuple[str, str, tuple[tuple[str, str], ...]]
@@ -74,11 +82,16 @@ class Learning:
         describe: Describe,
         now: Callable[[], float],
         *,
+        greet: Callable[[Worker], Awaitable[bool]] | None = None,
         within: float = ASK_SECONDS,
     ) -> None:
-        """`describe` asks one worker, and raises a `WorkerError` where there is no way to ask; all have so many seconds."""
+        """`describe` asks one worker, and raises a `WorkerError` where there is no way to ask; all have so many seconds.
+
+        `greet` says whether one answers anything.
+        """
         self._agent = agent
         self._describe = describe
+        self._greet = greet
         self._now = now
         self._within = within
         self._turns = Turns()
@@ -122,6 +135,39 @@ class Learning:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._turns.wait(self._now())):
                     await self._changed.wait()
+
+    async def hear(self, workers: Sequence[Worker]) -> tuple[Told, list[Worker]]:
+        """Return what these say of themselves in time, and those that answer nothing."""
+        told = await self.ask(workers)
+        # Who says nothing of itself may have no word for it.
+        return told, await self.silent(w for w in workers if told.get(w, _NOTHING) == _NOTHING)
+
+    async def silent(self, workers: Iterable[Worker]) -> list[Worker]:
+        """Return those of these that answer nothing, as far as that is found in time."""
+        if (greet := self._greet) is None:
+            return []
+        turn = asyncio.Semaphore(AT_ONCE)
+        answers: dict[Process, bool] = {}
+
+        async def one(process: Process, worker: Worker) -> None:
+            async with turn:
+                answers[process] = False
+                with suppress(WorkerError):
+                    answers[process] = await greet(worker)
+
+        workers = [*workers]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._within + _GRACE), asyncio.TaskGroup() as group:
+                for process, worker in {process_of(w): w for w in workers}.items():
+                    group.create_task(one(process, worker))
+        return [w for w in workers if answers.get(process_of(w)) is False]
+
+    async def watch(self) -> None:
+        """Look for ever now and then whether the workers answer."""
+        while True:
+            if self._greet is not None:
+                await self.silent(self._agent.registered)
+            await asyncio.sleep(WATCH)
 
     async def _wake(self, _: Workers) -> None:
         self._changed.set()

@@ -142,6 +142,7 @@ def _background(
         "contacts": partial(
             contacts.watch, lambda: context.bootstrap.addresses, registry.mesh, time.monotonic
         ),
+        "workers": context.learning.watch,
         "lateness": partial(context.lateness.watch, time.monotonic),
         "refusals": partial(
             Refusals().watch,
@@ -177,7 +178,9 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         registry=parts.registry,
         router=parts.router,
         agent=parts.agent,
-        learning=Learning(parts.agent, parts.router.describe, time.monotonic),
+        learning=Learning(
+            parts.agent, parts.router.describe, time.monotonic, greet=parts.router.greet
+        ),
         access=_judge(Access, given),
         metrics=parts.metrics,
         lateness=lateness,

@@ -132,6 +132,10 @@ class Pulse:
     accused: float = _NEVER
     """When another node last said that it does not reach this one."""
 
+    def silence(self, now: float) -> float:
+        """Return the seconds since it was last heard; of one that never was, since it is followed."""
+        return now - (self.heard if self.heard > _NEVER else self.since)
+
     def after(self, evidence: Evidence, now: float) -> "Pulse":
         """Return the pulse once `evidence` has been seen at `now`."""
         moved = self._become(TABLE[self.contact].get(evidence, self.contact), evidence, now)

@@ -1,7 +1,7 @@
 """Whom is a request put to, in which order, and whose slot does it hold already? Reads the ledger, and asks the policy."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from registry.catalog import Catalog
@@ -13,6 +13,7 @@ from router.ledger import Ledger
 from router.nobody import nobody
 from router.policies import Policy, in_order
 from router.requests import Request
+from router.vitals import RESTART
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Choosing:
         draining: Callable[[], bool],
         policy: Policy,
         random: Callable[[], float],
+        absence: Callable[[PeerId], float] = lambda _: 0.0,
     ) -> None:
         self._ledger = ledger
         self._own = own
@@ -44,6 +46,7 @@ class Choosing:
         self._draining = draining
         self._policy = policy
         self._random = random
+        self._absence = absence
 
     def explain(self, request: Request) -> Explained:
         """Say whom a request would be put to now, and why not to others; takes no slot."""
@@ -55,6 +58,8 @@ class Choosing:
         """Return whom to try, and whether a slot of the first is taken already: it had to be waited for."""
         field = self.field(request)
         full = self.only_full(field) if field.excluded else []
+        if not full and field.eligible and all(map(self._is_gone, field.eligible)):
+            raise self._gone(request, field.eligible)
         # Rather a slot of one that is well than one that failed time and again.
         if field.eligible and not (full and all(c.ejected for c in field.eligible)):
             ordered = list(in_order(self._policy, request, field.eligible, self._random))
@@ -69,6 +74,34 @@ class Choosing:
             names = chain(self._ledger.workers().by_name, self._catalog().offers)
             raise nobody(request, field.excluded, names)
         return await self.slot(request, full)
+
+    def may_return(self, request: Request) -> bool:
+        """Say whether anybody who is not there is worth waiting for, by any of the names that are asked for."""
+        for name in (request.model, *request.fallbacks):
+            field = self.field(replace(request, model=name))
+            if any(map(self._ledger.may_return, field.eligible)):
+                return True
+            if any(self._may_be_back(e) for e in field.excluded):
+                return True
+        return False
+
+    def _may_be_back(self, one: Excluded) -> bool:
+        match one.reason:
+            case Reason.LOST | Reason.LEFT:
+                return self._absence(one.candidate.node) < RESTART
+            case Reason.DRAINING:
+                return True
+            case _:
+                return False
+
+    def _is_gone(self, candidate: Candidate) -> bool:
+        """Say whether a candidate has not been there for so long that only one request at a time tries."""
+        return candidate.ejected and not self._ledger.may_return(candidate)
+
+    def _gone(self, request: Request, candidates: Sequence[Candidate]) -> NobodyServes:
+        words = f"{request.model!r} is known, but nobody who serves it has answered for some time"
+        seconds = min(self._ledger.condition(c).retry_in for c in candidates)
+        return NobodyServes(words, retry_after=max(1.0, seconds))
 
     def only_full(self, field: Field) -> list[Candidate]:
         """Return who is left out for want of a slot only, those that are well if there are any."""

@@ -22,6 +22,7 @@ from router.errors import (
     WorkerDied,
     WorkerError,
     WorkerFailed,
+    WorkerLoading,
 )
 from router.health import Condition
 from router.hedging import Hedging
@@ -43,6 +44,9 @@ from router.workers import Worker, Workers
 log = logging.getLogger("modelvine.router")
 
 _GONE = frozenset({Presence.LOST, Presence.LEFT})
+
+GREETED = 5.0
+"""Seconds for which an answer is proof enough that a worker lives."""
 
 MOST_DEATHS = 2
 """Workers that may die of one request: of one, the request need not be the reason."""
@@ -70,8 +74,10 @@ class Router:
         spawn: Callable[[Coroutine[Any, Any, None]], object],
         lender: Lender | None = None,
         lingering: Lingering | None = None,
+        absence: Callable[[PeerId], float] = lambda _: 0.0,
     ) -> None:
-        self._catalog, self._presence = catalog, presence
+        """`absence` returns the seconds for which a node has not been heard that is lost or has left."""
+        self._catalog, self._presence, self._own = catalog, presence, own
         self.dialects = dialects
         self._policy = policy
         self._lingering = lingering
@@ -96,17 +102,23 @@ class Router:
             draining=draining,
             policy=policy,
             random=random,
+            absence=absence,
         )
         self._desk = Desk(self._ledger, self._put, observe, now)
         # Slots that are lent are not taken for what may be thrown away.
         self._hedging = Hedging(self._desk) if settings.hedge and not self._ledger.lent else None
-        self._holding = Holding(settings, self._ledger.events, now, draining)
+        self._holding = Holding(settings, self._ledger.events, now, draining, self._hopeful)
         self.in_flight = self._ledger.in_flight
         self.reports = self._ledger.reports
         self.events = self._ledger.events
-        vigil = Vigil(self._ledger.silence, self._alive, now, spawn)
         self._inquiry = Inquiry(self._slots, self._said, now, spawn)
-        self._waits = Waits(
+        vigil = Vigil(self._ledger.silence, self._alive, now, spawn)
+        self._waits = self._waits_with(vigil, look, silent)
+
+    def _waits_with(
+        self, vigil: Vigil, look: Callable[[PeerId], None], silent: Callable[[PeerId], bool]
+    ) -> Waits:
+        return Waits(
             look=lambda c: vigil.look(c) if c.worker else look(c.node),
             silent=lambda c: self.stopped(c) if c.worker else silent(c.node),
             trusted=self._trusted,
@@ -183,9 +195,27 @@ class Router:
         """Say whether a candidate is a worker of this machine that answers nothing any more."""
         return self._ledger.stopped(candidate)
 
+    def health_of(self, worker: Worker) -> str:
+        """Say how a worker of this machine is: `ok`, or what is the matter."""
+        return self._ledger.health_of(worker)
+
+    async def greet(self, worker: Worker) -> bool:
+        """Say whether a worker of this machine answers: it did a moment ago, is at work for us, or is asked something small."""
+        vitals, by_key = self._ledger.vitals, self._workers().by_key
+        busy = (by_key.get(s.key) for n, s in self.in_flight if n == self._own)
+        at_work = any(w is not None and w.api == worker.api for w in busy)
+        if at_work or vitals.recent(worker.api, self._now(), GREETED):
+            return True
+        answers = await self._alive(worker)
+        vitals.probed(worker.api, self._now(), answers=answers)
+        return answers
+
     async def describe(self, worker: Worker) -> Described | None:
         """Ask a worker of this machine what it is; `None` where it does not say so now; raise `WorkerFailed`."""
-        return await self.dialects[worker.dialect].describe(worker)
+        said = await self.dialects[worker.dialect].describe(worker)
+        if said is not None and said != Described():
+            self._ledger.vitals.probed(worker.api, self._now(), answers=True)
+        return said
 
     async def _begun(self, request: Request) -> tuple[Attempt, Routed]:
         """Return the first attempt that is answered, entered; whoever takes it has to leave it."""
@@ -194,7 +224,10 @@ class Router:
         try:
             begun = await self._by_names(request)
         except (NobodyServes, WorkerError) as error:
-            if not not_ready(error) or not request.holds:
+            if not not_ready(error):
+                raise
+            if not request.holds:
+                error.hopeful = self._hopeful(request, error)
                 raise
             begun = await self._holding.until_ready(request, error, began, self._by_names)
         self._holding.readiness.answered(begun[0].request.model, self._now())
@@ -322,6 +355,9 @@ class Router:
 
     def _said(self, worker: Worker, slots: int) -> None:
         self._ledger.limits.said(worker.service, slots, self._now())
+
+    def _hopeful(self, request: Request, error: RouterError) -> bool:
+        return isinstance(error, WorkerLoading) or self._choosing.may_return(request)
 
     async def _alive(self, worker: Worker) -> bool:
         dialect = self.dialects.get(worker.dialect)

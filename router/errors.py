@@ -33,6 +33,8 @@ class RouterError(Exception):
     attempts: int = 0
     deaths: int = 0
     """How many of them died of the request."""
+    hopeful: bool = False
+    """Whether who was not there may be back in a moment, so that waiting is worth it."""
 
 
 class BadRequest(RouterError):
@@ -142,6 +144,10 @@ class WorkerAway(WorkerError):
 
     blames_worker = False
     sent = False
+
+    def __init__(self, message: str, *, hopeful: bool = False) -> None:
+        super().__init__(message)
+        self.hopeful = hopeful
 
 
 class WorkerFailed(WorkerError):

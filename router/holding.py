@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from router.errors import NobodyServes, WorkerError, WorkerLoading
+from router.errors import NobodyServes, RouterError, WorkerError, WorkerLoading
 from router.readiness import Readiness, not_ready
 from router.requests import Request
 from router.settings import RouterSettings
@@ -39,13 +39,15 @@ class Holding:
         events: Counter[str],
         now: Callable[[], float],
         draining: Callable[[], bool],
+        hopeful: Callable[[Request, RouterError], bool],
     ) -> None:
-        """A node that is `draining` keeps nobody waiting."""
+        """A node that is `draining` keeps nobody waiting; `hopeful` says whether who was not there may be back in a moment."""
         self.readiness = Readiness()
         self._settings = settings
         self._events = events
         self._now = now
         self._draining = draining
+        self._hopeful = hopeful
         self._bytes = 0
         self._rooms: dict[str, _Room] = {}
 
@@ -63,7 +65,8 @@ class Holding:
         self.readiness.missed(request.model, error, self._now())
         patience = self._settings.ready_timeout - (self._now() - began)
         promising = self.readiness.promising(request.model, self._now())
-        if patience <= 0 or not promising or self._draining():
+        error.hopeful = promising and self._hopeful(request, error)
+        if patience <= 0 or not error.hopeful or self._draining():
             raise self._told(request, error)
         room = self._room(request)
         if room is None:
@@ -78,7 +81,8 @@ class Holding:
                 try:
                     return await attempt(request)
                 except (NobodyServes, WorkerError) as again:
-                    if not not_ready(again) or self._draining():
+                    again.hopeful = not_ready(again) and self._hopeful(request, again)
+                    if not again.hopeful or self._draining():
                         raise
                     error = again
                     self.readiness.missed(request.model, error, self._now())

@@ -12,7 +12,7 @@ from router.candidates import Candidate, Known
 from router.dialects import Answer
 from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected, WorkerUnable
 from router.events import EVENTS
-from router.health import Condition, Health, Sign
+from router.health import TRIP, Condition, Health, Sign
 from router.lending import Lender, Lent
 from router.limits import BoundedWorkers, Limits
 from router.lingering import Lingering
@@ -22,6 +22,7 @@ from router.requests import Request
 from router.retry_after import RetryAfter
 from router.settings import RouterSettings
 from router.silence import Silence
+from router.vitals import Vitals
 from router.waiting import Waiting
 from router.warming import Warming
 from router.workers import Worker, Workers
@@ -64,6 +65,7 @@ class Ledger:
         self.health = Health(random)
         self.retry_after = RetryAfter()
         self.warming = Warming()
+        self.vitals = Vitals()
 
     def known(self) -> Known:
         """Return what the choice of candidates needs to know."""
@@ -113,6 +115,22 @@ class Ledger:
     def admits(self, candidate: Candidate) -> bool:
         """Say whether a candidate is worth asking: its circuit lets a request pass, and it has not stopped."""
         return self.known().admits(candidate)
+
+    def health_of(self, worker: Worker) -> str:
+        """Say how a worker of this machine is, for people: `ok`, or what is the matter."""
+        candidate, now = Candidate(self._own, worker.service, worker), self._now()
+        if self.stopped(candidate):
+            return "silent: it has requests and answers nothing"
+        life, failures = self.vitals.life(worker.api, now), self.condition(candidate).failures
+        if not life.known:
+            return "not asked yet"
+        if not life.answers:
+            return f"no answer for {life.silent:.0f} s" if life.ever else "never answered"
+        return "ok" if failures < TRIP else f"{failures} failures in a row"
+
+    def may_return(self, candidate: Candidate) -> bool:
+        """Say whether a candidate that is not there is worth waiting for."""
+        return self.vitals.may_return(candidate.address, self._now())
 
     def stopped(self, candidate: Candidate) -> bool:
         """Say whether a candidate is a worker of this machine that answers nothing any more."""
@@ -168,6 +186,7 @@ class Ledger:
         """The first byte is there, after so many seconds; return what counts the events of a worker of ours."""
         now = self._now()
         self.health.show(candidate.address, Sign.BEGUN, now)
+        self.vitals.answered(candidate.address, now)
         if candidate.worker is None:
             if answer.load is not None:
                 self.hear(candidate.node, {candidate.service: answer.load})
@@ -199,6 +218,8 @@ class Ledger:
                 candidate.service, self.release
             ):
                 self.release(candidate.service)
+        if answer is None and error is not None:
+            self.vitals.take(candidate.address, error, self._now())
         self._judge(candidate, answer, error)
 
     def _under_way(self, candidate: Candidate) -> int:

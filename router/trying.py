@@ -1,10 +1,13 @@
 """How does one attempt go? It is put to its candidate, watched until the first byte, and booked from its start to its end."""
 
+import logging
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
+
+from yarl import URL
 
 from registry.liveness import Evidence
 from router.candidates import Candidate
@@ -13,6 +16,8 @@ from router.errors import WorkerAway, WorkerError, WorkerStale, WorkerTimeout, W
 from router.ledger import Ledger
 from router.meter import Tally
 from router.requests import Request
+
+log = logging.getLogger("modelvine.attempts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +138,32 @@ class Attempt:
             error.deaths += self.request.deaths
         desk, answer = self._desk, self._answer
         seconds = desk.now() - self._began
+        if (failed := error if answer is None else answer.broken) is not None:
+            self._log(failed)
         desk.ledger.ended(self.request, self.candidate, answer, error, seconds)
         # A caller who left before the first byte has shown nothing about the worker.
         if answer is not None or error is not None:
             broken = error if answer is None else answer.broken
             desk.observe(Outcome(self.candidate, broken, seconds))
+
+    def _log(self, error: WorkerError) -> None:
+        """Write down who failed and why, for the operator; what it says to a prompt stands in no error of ours."""
+        worker, request = self.candidate.worker, self.request
+        log.log(
+            logging.WARNING if error.blames_worker else logging.INFO,
+            "request=%s model=%s attempt=%d failed at %s: %s: %s",
+            request.id,
+            request.model,
+            self.number,
+            _origin(worker.api) if worker else self.candidate.node,
+            type(error).__name__,
+            error,
+        )
+
+
+def _origin(api: str) -> str:
+    # What follows may be a key.
+    return str(URL(api).origin())
 
 
 class Answering:

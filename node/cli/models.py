@@ -2,6 +2,7 @@
 
 One line per model, as the node sees the network now. Nodes that are lost or have left do not count. CONTEXT is the most tokens
 that it reads and writes in one request, TAKES what a message may hold, both where its workers or who registered them said so.
+HEALTH is that of the node's own workers.
 
 Examples:
   modelvine models
@@ -37,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         say_json(found)
         return 0
     say_table(
-        ("MODEL", "TYPE", "CONTEXT", "TAKES", "NODES", "REPLICAS"),
+        ("MODEL", "TYPE", "CONTEXT", "TAKES", "NODES", "REPLICAS", "HEALTH"),
         (
             (
                 f"{m['project']}/{m['model']}",
@@ -46,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
                 ", ".join(m["takes"]) or "-",
                 len(m["nodes"]),
                 m["replicas"],
+                "; ".join(m["health"]) or "-",
             )
             for m in found
         ),
@@ -74,6 +76,8 @@ def _grouped(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             ),
             "nodes": sorted({node for node, _ in found}),
             "replicas": len(found),
+            # Of workers of the node that was asked.
+            "health": list(dict.fromkeys(s["health"] for _, s in found if "health" in s)),
         }
         for (project, model, kind), found in sorted(models.items())
     ]

@@ -17,6 +17,7 @@ Examples:
 """
 
 import argparse
+import sys
 
 from node.cli.console.asking import TYPES, add_asking, add_type, asked
 from node.cli.console.learnt import told, unnamed
@@ -67,8 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         # Whoever reads this need not read the keys.
         names = {"headers": sorted(dict(arguments.header))} if arguments.header else {}
-        learned = {"learned": answer["learned"]} if answer.get("learned") else {}
-        say_json(body | names | learned)
+        told_too = {k: answer[k] for k in ("learned", "warnings") if answer.get(k)}
+        say_json(body | names | told_too)
         return 0
     replica = f", replica {arguments.cid}" if arguments.cid else ""
     said = f"registered {arguments.project}/{arguments.model} ({TYPES[arguments.type]}{replica})"
@@ -76,4 +77,6 @@ def run(arguments: argparse.Namespace) -> int:
     for row in answer.get("learned") or ():
         more = unnamed(row, arguments.worker_model or arguments.model)
         print(plain(f"its worker says: {told(row)}{more}"))
+    for warning in answer.get("warnings") or ():
+        print(plain(f"warning: {warning}"), file=sys.stderr)
     return 0

@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
             ("link", found["link"]),
             *((("processes", found["processes"]),) if found["processes"] > 1 else ()),
             ("models here", found["models"]),
+            *(("worker", f"{_name(w)}: {w['health']}") for w in found.get("workers") or ()),
             ("nodes alive", found["nodes_alive"]),
             *(
                 (("bootstrap", told),)
@@ -59,3 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     )
     return 0
+
+
+def _name(worker: dict[str, str]) -> str:
+    replica = f" ({worker['cid']})" if worker["cid"] else ""
+    return f"{worker['project']}/{worker['model']}{replica}"

@@ -19,6 +19,7 @@ from node.faces.passage import Passage
 from node.faces.voice import EVENT_STREAM, MAX_WHOLE_BYTES, Spoken, Voice
 from router import continuing
 from router.dialects import Answer
+from router.dialects.peer import READY, WAIT_HEADER
 from router.errors import AnswerBroken, RouterError, WorkerFailed
 from router.rendering import DROPPED_HEADER, HEARD_HEADER
 from router.reports import HEADER, written
@@ -268,4 +269,6 @@ def _refused(
     account.sent = len(response.body)
     if isinstance(error, RouterError):
         response.headers["x-modelvine-attempts"] = str(error.attempts)
+        if account.to_peer and error.hopeful:
+            response.headers[WAIT_HEADER] = READY
     return response

@@ -7,7 +7,7 @@ from typing import Any
 from node import web
 from node.faces import Context
 from node.faces.errors import UnknownNode, WrongParameter
-from node.faces.learnt import rows_of
+from node.faces.learnt import rows_of, warned
 from node.faces.models import live_offers
 from node.faces.openai import node_called
 from node.faces.reading import count_in_query, done, read_object, text_of
@@ -43,9 +43,9 @@ def _registering(context: Context) -> list[web.RouteDef]:
         context.access.change(request)
         project, workers = read_project(await read_object(request, idle=idle), premises)
         require_may_read(workers, may_read=context.access.holds_token(request))
-        told = await context.learning.ask(workers)
+        told, silent = await context.learning.hear(workers)
         await agent.register_project(project, workers, told)
-        return done(**rows_of(workers, told))
+        return done(**rows_of(workers, told), **warned(silent))
 
     async def unregister_project(request: web.Request) -> web.Response:
         context.access.change(request)
@@ -58,9 +58,9 @@ def _registering(context: Context) -> list[web.RouteDef]:
         given = await read_object(request, idle=idle)
         worker = read_worker(project_of(given), given, premises)
         require_may_read([worker], may_read=context.access.holds_token(request))
-        told = await context.learning.ask([worker])
+        told, silent = await context.learning.hear([worker])
         await agent.register_model(worker, told)
-        return done(**rows_of([worker], told))
+        return done(**rows_of([worker], told), **warned(silent))
 
     async def unregister_model(request: web.Request) -> web.Response:
         context.access.change(request)

@@ -12,7 +12,7 @@ from node.faces.reading import done, json_answer
 from registry.catalog import Signed
 from registry.liveness import REASONS, Presence
 from registry.mesh import Connection
-from registry.records import PeerId, Standing
+from registry.records import PeerId, Service, Standing
 
 _LIVE = frozenset({Presence.ALIVE, Presence.UNREACHABLE, Presence.SUSPECT, Presence.DRAINING})
 
@@ -80,11 +80,18 @@ def _record(context: Context, node: PeerId, signed: Signed) -> dict[str, Any]:
                 "cid": s.cid,
                 "context": s.context or None,
                 **abilities(s.abilities),
+                **_health(context, node, s),
             }
             for s in record.services
         ],
         "self": node == context.peer,
     }
+
+
+def _health(context: Context, node: PeerId, service: Service) -> dict[str, str]:
+    """Say how a worker of this machine is; how others' are, their nodes know."""
+    worker = context.agent.workers.by_key.get(service.key) if node == context.peer else None
+    return {"health": context.router.health_of(worker)} if worker else {}
 
 
 def _silence(context: Context, node: PeerId) -> float:

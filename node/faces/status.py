@@ -82,6 +82,15 @@ def _status(context: Context) -> dict[str, Any]:
         "in_flight": context.whole.in_flight(),
         "processes": context.whole.processes,
         "load": loads.of_node(context, context.peer),
+        "workers": [
+            {
+                "project": worker.service.project,
+                "model": worker.service.model,
+                "cid": worker.service.cid,
+                "health": context.router.health_of(worker),
+            }
+            for worker in context.agent.workers
+        ],
         "digest": registry.catalog.digest,
         # A Redis URL may carry a password.
         "store": settings.store.partition(":")[0],

@@ -168,7 +168,7 @@ async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
             return _not_there(await exchange.at_most(MAX_REFUSAL_BYTES), kind)
         if exchange.status == 403:
             # We may have been lost or away until a moment ago, or are kept out. Whichever it is, its worker has seen nothing.
-            return WorkerAway("the node does not let this one in now")
+            return WorkerAway("the node does not let this one in now", hopeful=True)
         return await refusal(exchange)
     body = await exchange.at_most(MAX_TOLD_BYTES)
     told = _told(body, exchange) if exchange.ended else None
@@ -186,18 +186,23 @@ def _meaning(exchange: Exchange, body: bytes, told: PeerError | None) -> WorkerE
     if status in REFUSALS:
         return _unable(told) or WorkerRejected(status, body)
     if status == 503:
-        loading = readiness.said(body) if b'"model_loading"' in body else None
-        # The node is well, but none of its workers answered or it drains: for a caller that is no bad gateway.
-        return loading or WorkerAway(words)
+        return _unready(exchange, body, words)
     if status == 429:
         # Its worker may ask to be left alone; that its queue is full just now is no such word.
         said = busy(exchange)
         return WorkerBusy(words, retry_after=said.retry_after, named=b'"worker_busy"' in body)
     if status == 502 and b'"worker_died"' in body:
         return WorkerDied(words)
-    if status == LOOP_DETECTED:
-        return Looped(words)
-    return WorkerFailed(words)
+    return Looped(words) if status == LOOP_DETECTED else WorkerFailed(words)
+
+
+def _unready(exchange: Exchange, body: bytes, words: str) -> WorkerError:
+    if b'"worker_stale"' in body:
+        return WorkerStale(words)
+    loading = readiness.said(body) if b'"model_loading"' in body else None
+    # The node is well, but none of its workers answered or it drains: for a caller that is no bad gateway. Whether somebody may
+    # be back in a moment, that node knows best.
+    return loading or WorkerAway(words, hopeful=exchange.header(WAIT_HEADER) == READY)
 
 
 def _told(body: bytes, exchange: Exchange | None = None) -> PeerError | None:

@@ -1,8 +1,10 @@
 """How the parts of a node work on each other, seen with real nodes."""
 
 import asyncio
+import logging
 import socket
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 import pytest
 
@@ -12,7 +14,7 @@ from registry.mesh.memory_net import Faults, MemoryNet
 from registry.records import Standing
 from registry.settings import RegistrySettings
 from router.settings import RouterSettings
-from tests.node.faces.assembly import Running, World, node, settings_of, told, until
+from tests.node.faces.assembly import Pair, Running, World, node, settings_of, told, until
 from tests.workers.openai_worker import running
 
 # Nothing but a request makes these two compare within the time of a test.
@@ -150,6 +152,96 @@ async def test_who_is_not_known_yet_where_it_asks_waits_for_that() -> None:
         await two.context.registry.stand(Standing.SERVING)
         status, _ = await told(two.http.post("/v1/chat/completions", json=ASKED))
         assert status == 200
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_a_node_says_whether_its_worker_may_be_back_in_a_moment(replicas: int) -> None:
+    world, patient = World(MemoryNet()), settings_of(ready_timeout=10.0)
+    async with AsyncExitStack() as stack:
+        asked, *serving = [
+            await stack.enter_async_context(node(world, patient)) for _ in range(1 + replicas)
+        ]
+        ports = []
+        for one in serving:
+            # Nobody asks it, but it answers when it is registered, and is gone after.
+            async with running() as worker:
+                await one.register(worker)
+            ports.append(int(worker.url.rpartition(":")[2]))
+        catalog = asked.context.registry
+        await until(lambda: len(catalog.catalog.offers.get("tiny", ())) == replicas)
+        asking = asyncio.ensure_future(told(asked.http.post("/v1/chat/completions", json=ASKED)))
+        await until(lambda: any(n.context.router.held for n in (asked, *serving)))
+        async with running(port=ports[0]):
+            assert (await asking)[0] == 200
+
+
+@dataclass
+class Absent:
+    """A worker that is not there."""
+
+    url: str
+
+
+async def test_a_worker_that_never_was_there_costs_nobody_any_time_and_is_said_at_once() -> None:
+    world, patient = World(MemoryNet()), settings_of(ready_timeout=10.0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        absent = Absent(f"http://127.0.0.1:{taken.getsockname()[1]}")
+    async with node(world, patient) as one, node(world, patient) as two:
+        row = {"project": "p", "model": "tiny", "api": absent.url}
+        status, body = await told(one.http.post("/api/v0/ai/model/register", json=row))
+        assert (status, body["code"], body["message"]) == (200, 0, "ok")
+        assert absent.url in body["warnings"][0]
+        whole = {"project": "p", "models": [row]}
+        status, body = await told(one.http.post("/api/v0/ai/project/register", json=whole))
+        assert absent.url in body["warnings"][0]
+        await until(lambda: "tiny" in two.context.registry.catalog.offers)
+        clock = asyncio.get_running_loop().time
+        for at in (one, two):
+            for _ in range(5):
+                began = clock()
+                async with at.http.post("/v1/chat/completions", json=ASKED) as response:
+                    assert response.status == 503
+                    assert "retry-after" in response.headers
+                assert clock() - began < 2
+        assert (await told(one.http.get("/api/v1/status")))[1]["workers"][0][
+            "health"
+        ] == "never answered"
+        for at, health in ((one, "never answered"), (two, None)):
+            _, listed = await told(at.http.get("/api/v1/catalog"))
+            services = [s for n in listed["nodes"] for s in n["services"]]
+            assert [s.get("health") for s in services] == [health]
+
+
+@pytest.mark.parametrize("place", ["serving", "asked"])
+async def test_a_worker_without_the_model_costs_nobody_any_time(place: str) -> None:
+    world, patient = World(MemoryNet()), settings_of(ready_timeout=10.0)
+    async with running() as worker, node(world, patient) as one, node(world, patient) as two:
+        running_at = await Pair(one, two).offers(place, worker)
+        worker.fail(status=404, refusal=b'{"error":{"message":"no such model"}}')
+        began = asyncio.get_running_loop().time()
+        status, body = await told(running_at.http.post("/v1/chat/completions", json=ASKED))
+        assert (status, body["error"]["code"]) == (503, "worker_stale")
+        assert asyncio.get_running_loop().time() - began < 2
+
+
+async def test_the_log_names_worker_and_reason_of_a_failed_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running() as worker, node(World(MemoryNet())) as one:
+        await one.register(worker)
+        worker.fail(status=500)
+        caplog.set_level(logging.INFO)
+        async with one.http.post("/v1/chat/completions", json=ASKED) as response:
+            asked = response.headers["x-request-id"]
+        worker.fail(die_after=1)
+        async with one.http.post("/v1/chat/completions", json=ASKED | {"stream": True}) as response:
+            await response.read()
+    told = [r.getMessage() for r in caplog.records if r.name == "modelvine.attempts"]
+    assert len(told) == 2
+    assert all(worker.url in line for line in told)
+    assert asked in told[0]
+    assert "status 500" in told[0]
+    assert "broke off" in told[1]
 
 
 async def test_nobody_notices_that_the_only_worker_is_restarted() -> None:

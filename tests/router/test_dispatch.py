@@ -69,6 +69,7 @@ class World:
     silent: set[PeerId] = field(default_factory=set)
     now: float = 0.0
     lender: Lender | None = None
+    absent: float = 0.0
 
     def __post_init__(self) -> None:
         self.router = Router(
@@ -87,6 +88,7 @@ class World:
             silent=self.silent.__contains__,
             spawn=self.links.crew.spawn,
             lender=self.lender,
+            absence=lambda _: self.absent,
         )
 
     def serve(self, *candidates: Candidate) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -17,8 +17,10 @@ from router.errors import (
     WorkerLoading,
     WorkerUnreachable,
 )
+from router.health import TRIP
 from router.holding import COMES_BACK, LONGEST_PAUSE, MAX_HELD, MAX_HELD_BYTES
 from router.settings import RouterSettings
+from router.vitals import RESTART
 from tests.router.test_dispatch import FAR, World, several
 from tests.router.world import MODEL, QUICK, chat, links, own, until
 from tests.workers.openai_worker import OpenAIWorker, running
@@ -213,8 +215,86 @@ async def test_what_is_away_for_long_is_not_waited_for() -> None:
     settings = PATIENT.model_copy(update={"ready_timeout": 0.2})
     async with router(settings) as world:
         world.serve(own("http://127.0.0.1:1"))
-        for now in (0.0, 60.0, 121.0):
+        for now in (0.0, RESTART / 2, RESTART):
             world.now = now
+            with pytest.raises(WorkerUnreachable) as failed:
+                await world.ask(chat())
+            assert failed.value.hopeful is (now < RESTART)
+    assert world.router.events["held"] == 2
+
+
+async def test_a_worker_that_never_answered_when_it_was_probed_is_not_waited_for() -> None:
+    port = free_port()
+    async with router() as world:
+        world.serve(worker := own(f"http://127.0.0.1:{port}"))
+        assert worker.worker is not None
+        assert not await world.router.greet(worker.worker)
+        assert world.router.health_of(worker.worker) == "never answered"
+        with pytest.raises(WorkerUnreachable):
+            await world.ask(chat())
+        assert world.router.events["held"] == 0
+        async with running(port=port):
+            assert await world.router.greet(worker.worker)
+            assert world.router.health_of(worker.worker) == "ok"
+        # From now on it is one that restarts.
+        asking = asyncio.ensure_future(world.ask(chat()))
+        await until(lambda: world.router.events["held"] == 1)
+        async with running(port=port):
+            assert b'"llama"' in (await asking)[0]
+
+
+async def test_while_one_tries_whether_who_was_long_away_is_back_nobody_else_waits() -> None:
+    opened, closed = asyncio.Event(), asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.set()
+        with suppress(ConnectionError):
+            while await reader.read(1000):
+                pass
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        closed.set()
+
+    port = free_port()
+    async with router() as world:
+        world.serve(worker := own(f"http://127.0.0.1:{port}"))
+        assert worker.worker is not None
+        await world.router.greet(worker.worker)
+        for _ in range(TRIP):
             with pytest.raises(WorkerUnreachable):
                 await world.ask(chat())
-    assert world.router.events["held"] == 2
+        tried = len(world.outcomes)
+        for _ in range(10):
+            with pytest.raises(NobodyServes) as gone:
+                await world.ask(chat())
+            assert gone.value.retry_after >= 1
+        assert len(world.outcomes) == tried
+        world.now += 10
+        server = await asyncio.start_server(silent, "127.0.0.1", port)
+        trial = asyncio.ensure_future(world.ask(chat()))
+        await opened.wait()
+        with pytest.raises(NobodyServes):
+            await world.ask(chat())
+        trial.cancel()
+        await asyncio.wait([trial])
+        await closed.wait()
+        server.close()
+        await server.wait_closed()
+        world.now += 10
+        async with running(port=port):
+            for _ in range(2):
+                assert b'"llama"' in (await world.ask(chat()))[0]
+    assert world.router.events["held"] == 0
+
+
+@pytest.mark.parametrize("presence", [Presence.LOST, Presence.LEFT])
+async def test_a_node_that_has_been_away_for_long_is_not_waited_for(presence: Presence) -> None:
+    settings = PATIENT.model_copy(update={"ready_timeout": 0.2})
+    async with router(settings) as world:
+        world.offer(FAR, Service("p", MODEL))
+        world.presence[FAR] = presence
+        for world.absent in (1.0, RESTART):
+            with pytest.raises(NobodyServes):
+                await world.ask(chat())
+    assert world.router.events["held"] == 1

@@ -186,7 +186,7 @@ async def test_nobody_notices_that_a_serving_node_is_told_to_stop(scene: Scene) 
     show("node told to stop", still_in_the_live_view_when_the_load_ended_for=waited)
 
 
-@pytest.mark.parametrize("rate", [1.0, 20.0])
+@pytest.mark.parametrize("rate", [1.0, 10.0])
 async def test_nobody_notices_that_the_only_serving_node_is_restarted(
     scene: Scene, rate: float
 ) -> None:

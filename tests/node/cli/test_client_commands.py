@@ -43,12 +43,16 @@ def service(
     return {"project": project, "model": model, "type": kind, "cid": cid, "context": None, **known}
 
 
+OWN = [
+    service("demo", "tiny", health="ok"),
+    service("demo", "tiny", cid="b", health="never answered"),
+]
 TWO_NODES = Said(
     {
         "digest": "ab",
         "records": 2,
         "nodes": [
-            {"node": PEER, "services": [service("demo", "tiny"), service("demo", "tiny", cid="b")]},
+            {"node": PEER, "services": OWN},
             {
                 "node": OTHER,
                 "services": [service("demo", "tiny", **KNOWN), service("art", "painter", 1)],
@@ -221,9 +225,9 @@ def test_models_counts_nodes_and_replicas(modelvine: Modelvine, node: Start) -> 
     node(**{CATALOG: TWO_NODES})
     lines = modelvine("models").out.splitlines()
     assert [line.split() for line in lines] == [
-        ["MODEL", "TYPE", "CONTEXT", "TAKES", "NODES", "REPLICAS"],
-        ["art/painter", "image", "-", "-", "1", "1"],
-        ["demo/tiny", "text", "4,096", "text,", "image", "2", "3"],
+        ["MODEL", "TYPE", "CONTEXT", "TAKES", "NODES", "REPLICAS", "HEALTH"],
+        ["art/painter", "image", "-", "-", "1", "1", "-"],
+        ["demo/tiny", "text", "4,096", "text,", "image", "2", "3", "ok;", "never", "answered"],
     ]
 
 
@@ -238,6 +242,7 @@ def test_models_for_machines_names_the_nodes(modelvine: Modelvine, node: Start) 
         "takes": ["text", "image"],
         "nodes": sorted([PEER, OTHER]),
         "replicas": 3,
+        "health": ["ok", "never answered"],
     }
 
 
@@ -312,6 +317,27 @@ def test_status_of_a_well_node(modelvine: Modelvine, node: Start) -> None:
     assert "processes    2\n" in shown
     node(**{STATUS: Said(a_status() | {"processes": 1})})
     assert "processes" not in modelvine("status").out
+
+
+def test_status_names_the_health_of_each_worker(modelvine: Modelvine, node: Start) -> None:
+    workers = [
+        {"project": "p", "model": "tiny", "cid": "", "health": "ok"},
+        {"project": "p", "model": "tiny", "cid": "b", "health": "never answered"},
+    ]
+    node(**{STATUS: Said(a_status() | {"workers": workers})})
+    shown = modelvine("status").out
+    assert "worker       p/tiny: ok\n" in shown
+    assert "worker       p/tiny (b): never answered\n" in shown
+
+
+def test_register_passes_on_what_is_the_matter(modelvine: Modelvine, node: Start) -> None:
+    warning = "nobody answers at http://127.0.0.1:8080 for demo/tiny"
+    node(**{REGISTER: Said({"code": 0, "message": "ok", "warnings": [warning]})})
+    ended = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080")
+    assert ended.code == 0
+    assert f"warning: {warning}" in ended.err
+    ended = modelvine("register", "demo", "tiny", "http://127.0.0.1:8080", "--json")
+    assert json.loads(ended.out)["warnings"] == [warning]
 
 
 def test_status_names_the_load_of_each_busy_model(modelvine: Modelvine, node: Start) -> None:

@@ -16,7 +16,7 @@ import openai
 from node import __version__
 from node.access import Access, is_own_address
 from node.agent import Agent
-from node.assembly import exchange_load, observer
+from node.assembly import absence, exchange_load, observer
 from node.bootstrap import Bootstrap
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
@@ -161,6 +161,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         silent=registry.silent,
         spawn=links.crew.spawn,
         lingering=links.lingering,
+        absence=absence(registry),
     )
     exchange_load(registry, router)
     lateness = Lateness()
@@ -170,7 +171,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         registry=registry,
         router=router,
         agent=agent,
-        learning=Learning(agent, router.describe, time.monotonic),
+        learning=Learning(agent, router.describe, time.monotonic, greet=router.greet),
         access=Access(token=TOKEN),
         metrics=metrics,
         lateness=lateness,
