@@ -76,9 +76,9 @@ class Served:
         """Serve a connection that stands already."""
         await self._server.take(connection)
 
-    async def close(self) -> None:
+    async def close(self, *, within: float = _CLOSE_WITHIN) -> None:
         """Close every listener, and soon after that every connection."""
-        await self._server.close(within=_CLOSE_WITHIN)
+        await self._server.close(within=within)
 
 
 async def serve(

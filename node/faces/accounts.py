@@ -40,6 +40,8 @@ class Account:
     """The name of the model whose tokens are ours to count: the worker is this machine's."""
     usage: Usage | None = None
     tokens: Tokens | None = None
+    ended: bool = False
+    """Whether this process ended before the answer did, and told its caller."""
     verbatim: str = ""
     """The protocol in whose words the answer is, its caller's and its worker's; none for OpenAI's."""
     parts: list[tuple[str, Usage]] = field(default_factory=list)
@@ -79,7 +81,8 @@ def accounting(
         account.refused(error, refusal(error).status)
         raise
     except (asyncio.CancelledError, ConnectionError, GeneratorExit):
-        account.status = CALLER_LEFT
+        if not account.ended:
+            account.status = CALLER_LEFT
         raise
     finally:
         _conclude(context, account)

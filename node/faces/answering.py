@@ -5,6 +5,7 @@ long for a stream hears comments before. After it, an event stream ends with an 
 other body breaks off visibly.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -82,6 +83,13 @@ async def _pass_on(
             if not out.begun:
                 raise
             await _break_off(out, refusal(error), account, voice)
+        except asyncio.CancelledError:
+            # Where the caller is still there, it is this process that ends.
+            if out.begun and http.transport is not None:
+                ending = AnswerBroken("the node that was asked has ended")
+                account.ended = True
+                await _break_off(out, refusal(ending), account, voice)
+            raise
         finally:
             account.sent = out.sent
     return out.response

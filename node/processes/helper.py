@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +18,7 @@ from node import config, logs
 from node.access import Access
 from node.faces.app import application, link_app, model_routes
 from node.garbage import settle
-from node.listening import TRUSTED_PER_NODE, serve, welcome
+from node.listening import TRUSTED_PER_NODE, Served, serve, welcome
 from node.processes import passing
 from node.processes.assembly import Parts, assemble
 from node.processes.channel import Channel
@@ -46,6 +46,9 @@ from router.certificate import server_context
 from router.connections import Place
 
 log = logging.getLogger("modelvine.processes")
+
+_LAST_WORDS = 1.0
+"""Seconds that callers get to take the end of their streams, once the first process is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class _Helper:
         self._doors = Doors(ends.doors)
         self._channel = Channel(told, self._take)
         self._parts: Parts | None = None
+        self._served: tuple[Served, ...] = ()
         self._informed = asyncio.Event()
         self._leaves = asyncio.Event()
 
@@ -100,7 +104,10 @@ class _Helper:
 
     async def _end_with_the_first(self) -> None:
         await self._channel.closed.wait()
-        # Nobody is left to be told anything, and the ports are wanted by whoever comes next.
+        # The ports are wanted by whoever comes next; callers in the middle of a stream are told that it ends.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                await asyncio.gather(*(served.close(within=0) for served in self._served))
         os._exit(1)
 
     async def _serve(self, parts: Parts, closing: AsyncExitStack) -> None:
@@ -111,7 +118,7 @@ class _Helper:
         parts.listeners.append(welcome(tls, parts.view, at_most=most))
         limits, crowd = settings.web, parts.metrics.crowd
         app = link_app(serving, parts.view)
-        await serve(app, self._ends.link, closing, limits, crowd, tls=tls)
+        link = await serve(app, self._ends.link, closing, limits, crowd, tls=tls)
         names = map(host_of, settings.mesh.announce)
         access = Access(token="", names=names, settings=settings.web)
         first = Place(self._doors.dial(), settings.router)
@@ -119,7 +126,7 @@ class _Helper:
         public = application(
             [*model_routes(serving), *rest], access.admit, leaving=parts.view.draining
         )
-        await serve(public, self._ends.http, closing, limits, crowd)
+        self._served = (link, await serve(public, self._ends.http, closing, limits, crowd))
 
     def _take(self, word: Told) -> None:
         if isinstance(word, Welcome):

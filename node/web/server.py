@@ -20,6 +20,9 @@ NAME = "modelvine"
 HANDSHAKE_SECONDS = 10.0
 """Seconds that a TLS handshake may take."""
 
+LAST_WORDS = 0.5
+"""Seconds that handlers which are cancelled at the end may take to tell their callers so."""
+
 _BACKLOG = 1024
 _GRAIN = 0.5  # seconds between two looks at all connections, and by which time limits may be late
 
@@ -87,10 +90,13 @@ class Server:
         if busy := [c.busy for c in self._connections if c.busy is not None]:
             await asyncio.wait(busy, timeout=within)
         left = [c.busy for c in self._connections if c.busy is not None]
-        for connection in tuple(self._connections):
-            connection.abort()
+        # Cancelled before their connections are cut: a handler may tell its caller that this is the end.
         for task in left:
             task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=LAST_WORDS)
+        for connection in tuple(self._connections):
+            connection.abort()
         if left:
             await asyncio.wait(left)
         if self._timer is not None:

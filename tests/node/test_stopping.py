@@ -1,16 +1,18 @@
 """What does a process do when it is told to stop? It ends what it has begun, and exits well; told twice, at once."""
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import aiohttp
+import orjson
 import pytest
 from multidict import CIMultiDict
 
 from tests.swarm.client import Client, connected, events_of
-from tests.swarm.nodes import Node, Swarm
+from tests.swarm.nodes import Node, Start, Swarm
 from tests.swarm.waiting import show, until
 from tests.workers.openai_worker import OpenAIWorker, running
 
@@ -148,3 +150,20 @@ async def test_a_flood_of_failures_fills_no_log(
         "200 failed requests and 300 that are none", lines_beside_those_of_requests=str(len(others))
     )
     assert len(others) < 30
+
+
+async def test_a_stream_that_does_not_end_in_time_ends_in_an_error(
+    swarm: Swarm, worker: OpenAIWorker, client: Client
+) -> None:
+    node = swarm.start(Start("impatient", {"node": {"drain_timeout": 0.2}}))
+    await client.register(node, "p", ["tiny"], worker.url)
+    worker.fail(delay_between=20)
+    async with client.stream(node, "tiny") as stream:
+        events = events_of(stream)
+        first = await anext(events)
+        swarm.ask_to_stop(node)
+        others = [event async for event in events]
+    assert "error" not in first
+    assert orjson.loads(others[-1])["error"]["code"] == "answer_broken"
+    assert await ended(node, within=10) == 0
+    assert re.search(r" model=tiny .* status=502 ", node.log)

@@ -268,6 +268,24 @@ async def test_helpers_end_at_once_with_the_first_process(fresh: Node):
     show("the first process is killed", helper_gone_after=took)
 
 
+async def test_streams_of_a_helper_whose_first_process_is_killed_end_in_an_error(
+    fresh: Node, worker: OpenAIWorker
+):
+    (helper,) = helpers(fresh)
+    async with lines(fresh) as held:
+        (line,) = held[helper]
+        await register(line, worker, "streamed")
+        worker.fail(delay_between=20)
+        asked = {"model": "streamed", "messages": [], "stream": True}
+        await line.send("POST", "/v1/chat/completions", asked)
+        await line.reader.readuntil(b"data: ")
+        kill(fresh.actor.process.pid)
+        rest = await asyncio.wait_for(line.reader.read(), 5)
+        assert b'"code":"answer_broken"' in rest
+        assert b"[DONE]" not in rest
+    await until(lambda: not alive(helper), within=2, otherwise="the helper lives on")
+
+
 async def test_a_helper_that_freezes_is_replaced(fresh: Node):
     (helper,) = helpers(fresh)
     os.kill(helper, signal.SIGSTOP)
