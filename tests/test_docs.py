@@ -47,6 +47,16 @@ def pins(lock: Path) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9.-]+)==([^ ;\\]+)", lock.read_text(), re.MULTILINE))
 
 
+def test_compose_builds_each_image_once():
+    """A build in an anchor would be one for each service that takes it."""
+    parts, services = (ROOT / "compose.yaml").read_text().split("\nservices:\n")
+    built = re.findall(r"image: (\S+:local)\n    build:", services)
+    assert sorted(built) == sorted(set(re.findall(r"image: (\S+:local)\n", parts + services)))
+    assert "build:" not in parts
+    others = (parts + services).count("image: modelvine:local\n") - 1
+    assert (parts + services).count("pull_policy: never") == others
+
+
 def test_no_generated_table_is_stale():
     assert not tables.stale(), "run `make docs`"
 
