@@ -1,11 +1,12 @@
 """Who could answer this request, and who could not, with the reason. Pure: values in, values out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Protocol
 
-from registry.catalog import Catalog
+from registry.catalog import Catalog, Offer
 from registry.liveness import Presence
 from registry.records import ModelType, PeerId, Service
 from router.fitness import Length, Media, Types, serves
@@ -156,8 +157,7 @@ def candidates(
     excluded: list[Excluded] = []
     media = Media(request)
     here, offers = workers.by_name.get(request.model, ()), catalog.offers.get(request.model, ())
-    everybody = [*((own, w.service) for w in here), *((o.node, o.service) for o in offers)]
-    types = Types(everybody, request.kind)
+    types = Types(request.kind, partial(_everybody, own, here, offers))
 
     def sort(candidate: Candidate, reason: Reason | None) -> None:
         if reason is not None and reason is not Reason.FULL:
@@ -197,6 +197,13 @@ def candidates(
         excluded += short
     judged = [c if known.admits(c) else replace(c, ejected=True) for c in eligible]
     return Field(begin_gently(judged, known.allowance), tuple(excluded))
+
+
+def _everybody(
+    own: PeerId, here: Iterable[Worker], offers: Iterable[Offer]
+) -> Iterator[tuple[PeerId, Service]]:
+    yield from ((own, worker.service) for worker in here)
+    yield from ((offer.node, offer.service) for offer in offers)
 
 
 def _served(candidate: Candidate, reason: Reason) -> str:

@@ -5,7 +5,7 @@ and probably more than one for each `USUAL_BYTES`; what images and sounds take i
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
 import orjson
@@ -63,6 +63,9 @@ _AT_HOME: Mapping[Kind, ModelType] = {
 """The type that is meant by a kind of request, where one replica was registered with several."""
 
 
+_OWN_PATH = int(Ability.OWN_PATH)
+
+
 def type_for(kind: Kind) -> ModelType | None:
     """Return the type that a kind of request means, if any."""
     return _AT_HOME.get(kind)
@@ -75,27 +78,38 @@ def meant_by(type_: ModelType) -> Kind:
 
 def kinds_of(service: Service) -> frozenset[Kind]:
     """Return what may be asked of a replica."""
-    return (OWN_KINDS if service.abilities & Ability.OWN_PATH else MADE_FOR)[service.type]
+    return (OWN_KINDS if service.abilities & _OWN_PATH else MADE_FOR)[service.type]
 
 
 def serves(service: Service, kind: Kind) -> bool:
     """Say whether a replica is made for such requests."""
+    if service.type is ModelType.TEXT and not service.abilities & _OWN_PATH:
+        return True
     return kind in kinds_of(service)
 
 
 class Types:
     """Of one replica that was registered with several types, the type that a kind of request means is asked, and no other."""
 
-    def __init__(self, offered: Iterable[tuple[PeerId, Service]], kind: Kind) -> None:
+    def __init__(self, kind: Kind, offered: Callable[[], Iterable[tuple[PeerId, Service]]]) -> None:
+        """`offered` returns everybody who offers the name; most have the type that is meant, and then nobody asks."""
+        self._kind = kind
         self._home = _AT_HOME.get(kind)
-        meant = [(n, s) for n, s in offered if s.type is self._home and serves(s, kind)]
-        self._meant = {(n, s.project, s.model, s.cid) for n, s in meant}
+        self._offered = offered
 
     def others(self, node: PeerId, service: Service) -> bool:
         """Say whether another type of this replica is meant."""
-        if service.type is self._home or not self._meant:
+        if service.type is self._home:
             return False
         return (node, service.project, service.model, service.cid) in self._meant
+
+    @cached_property
+    def _meant(self) -> frozenset[tuple[PeerId, str, str, str]]:
+        return frozenset(
+            (node, s.project, s.model, s.cid)
+            for node, s in self._offered()
+            if s.type is self._home and serves(s, self._kind)
+        )
 
 
 # Inside a text its quotes would stand behind backslashes, so what this finds is a part of a message.
