@@ -43,6 +43,7 @@ async def begin(exchange: Exchange, told: Telling, form: Form, max_event_bytes: 
     """Make an answer of a stream that has said something; raise a `WorkerError` when that is a failure."""
     splitter = Splitter(max_event_bytes=max_event_bytes)
     said, _ = await first_said(exchange, splitter)
+    form = form.told_by(said[0])
     pen = _Pen(told, form)
     first = form.opening() + pen.written(said[:1])
     answer = exchange.answer(first, Route.LOCAL)

@@ -191,7 +191,8 @@ class Translating:
                 told = Told(asking.asked, self._words.part)
                 return await begin(exchange, told, asking.form, self._settings.max_event_bytes)
             # Who does not stream says it all at once.
-            return at_once(asking.asked, asking.form, await self._read_whole(asking, 0, exchange))
+            events = await self._read_whole(asking, 0, exchange)
+            return at_once(asking.asked, asking.form, events)
 
         path, body = asking.orders.path, orjson.dumps(asking.orders.bodies[0])
         call = self._call(asking.worker, asking.request, path, body, accept=_STREAMED)
@@ -229,12 +230,13 @@ class Translating:
 
     async def _read_whole(self, asking: "_Asking", number: int, exchange: Exchange) -> list[Event]:
         body = await _all_of(exchange)
+        asking.form = asking.form.told_by(body)
         return self._words.whole(asking.asked, number, body, exchange.header)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Asking:
-    """One request on its way."""
+    """One request on its way, and the form of its answer as far as it is known."""
 
     worker: Worker
     request: Request

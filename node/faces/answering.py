@@ -16,7 +16,7 @@ from node.faces import Serving
 from node.faces.accounts import Account, accounting
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.outgoing import AT_ONCE_BYTES, KeepAlive, Outgoing
-from node.faces.passage import Passage
+from node.faces.passage import Done, Passage
 from node.faces.voice import EVENT_STREAM, MAX_WHOLE_BYTES, Spoken, Voice
 from router import continuing
 from router.dialects import Answer
@@ -141,20 +141,27 @@ async def _passed_on(
     if not out.begun:
         out.begin(answer.status, headers, length=answer.length)
     if answer.streamed:
-        passage = Passage(routed, account)
-        await out.send(passage.first(answer.first))
-        async for chunk in answer.rest:
-            ready = passage.take(chunk)
-            # While a slow caller reads, nobody holds it twice.
-            del chunk
-            await out.send(ready)
-        await out.end(passage.rest())
+        await _streamed(routed, out, account)
         return None
     await out.send(answer.first)
     async for chunk in answer.rest:
         await out.send(chunk)
     await out.end()
     return None
+
+
+async def _streamed(routed: Routed, out: Outgoing, account: Account) -> None:
+    """Pass on a stream as it comes, and end it as OpenAI's end."""
+    answer, passage, done = routed.answer, Passage(routed, account), Done()
+    await out.send(done.seen(passage.first(answer.first)))
+    async for chunk in answer.rest:
+        ready = done.seen(passage.take(chunk))
+        # While a slow caller reads, nobody holds it twice.
+        del chunk
+        await out.send(ready)
+    rest = done.seen(passage.rest())
+    plain_ = account.kind in TEXT and not answer.verbatim and not account.to_peer
+    await out.end(rest + done.lacking if plain_ else rest)
 
 
 async def _framed(answer: Answer, out: Outgoing, framed: Callable[[bytes], bytes]) -> bytes | None:

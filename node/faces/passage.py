@@ -1,13 +1,22 @@
 """What is seen of a stream as it passes? Its events are made whole, and its tokens counted, once."""
 
+import re
+from collections import deque
+
 from node.faces.accounts import Account
 from node.faces.outgoing import EVENT_ENDS
+from router.rendering import DONE
 from router.trying import Routed
 from router.usage import TEXT, Tokens
 
 # An event up to this size is held until it is whole.
 _LONGEST_EVENT = 1024 * 1024
 _LONGEST_END = 4
+_LAST_BYTES = 16 * 1024
+_LAST_PIECES = 4
+_DONE = re.compile(rb"^data: ?\[DONE\]", re.MULTILINE)
+_FAILURE = re.compile(rb'^data: ?\{"error"', re.MULTILINE)
+_REASON = re.compile(rb'"finish_reason" ?: ?"')
 
 
 class Passage:
@@ -37,6 +46,29 @@ class Passage:
     def rest(self) -> bytes:
         """Return what is left at the end: an event without its blank line, or nothing."""
         return self._tokens.passing(self._held.rest)
+
+
+class Done:
+    """Whether a stream of texts, of which whole events pass, lacks only its `[DONE]`: some workers leave it out."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: deque[bytes] = deque(maxlen=_LAST_PIECES)
+
+    def seen(self, events: bytes) -> bytes:
+        """Take in what goes by, and return it."""
+        if events:
+            self._last.append(events[-_LAST_BYTES:])
+        return events
+
+    @property
+    def lacking(self) -> bytes:
+        """What a stream lacks that ended well: nothing where it said so, failed, or never said why it ends."""
+        last = b"".join(self._last)
+        if _DONE.search(last) or _FAILURE.search(last) or not _REASON.search(last):
+            return b""
+        return DONE if last.endswith(EVENT_ENDS) else b"\n\n" + DONE
 
 
 class WholeEvents:

@@ -1,7 +1,7 @@
 """How does an answer look that a worker gave in another protocol? Small events in, OpenAI's JSON or stream events out."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import orjson
@@ -22,6 +22,8 @@ DONE = b"data: [DONE]\n\n"
 
 SUCCESS: Mapping[str, object] = {"code": 0, "message": "success"}
 """What stands in every answer of the interface standard for models besides OpenAI's fields."""
+
+_FINGERPRINT = b'"system_fingerprint"'
 
 Reason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]
 
@@ -63,12 +65,26 @@ Event: TypeAlias = Delta | ToolCall | End | Usage
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What every part of one answer has in common; `created` is Unix time."""
+    """What every part of one answer has in common; `created` is Unix time, `fingerprint` the worker's where it says one."""
 
     id: str
     created: int
     model: str
     kind: Kind
+    fingerprint: str | None = None
+
+    def told_by(self, said: bytes) -> "Form":
+        """Return the form of an answer whose worker begins with this event, or answers so in one piece."""
+        if _FINGERPRINT not in said:
+            return self
+        try:
+            told = orjson.loads(said)
+        except orjson.JSONDecodeError:
+            return self
+        match told:
+            case {"system_fingerprint": str(fingerprint)} if fingerprint:
+                return replace(self, fingerprint=fingerprint)
+        return self
 
     def opening(self) -> bytes:
         """Return the first event of a stream: it shows that the worker has begun."""
@@ -147,7 +163,7 @@ class Form:
             "object": chat if self.kind is Kind.CHAT else "text_completion",
             "created": self.created,
             "model": self.model,
-            "system_fingerprint": None,
+            "system_fingerprint": self.fingerprint,
         }
 
 

@@ -51,6 +51,23 @@ class TestAnAnswer:
             assert response.status == 200
         assert worker.received[-1].path == endpoint("", kind).path
 
+    @pytest.mark.parametrize("place", ["serving", "asked"])
+    async def test_in_a_stream_ends_as_openais_where_the_worker_forgets(self, mesh, worker, place):
+        node = await mesh.offers(place, worker)
+        ends = []
+        for faults in ({"finish": "stop"}, {"finish": "stop", "no_done": True}, {"no_done": True}):
+            worker.fail(**faults)
+            async with node.http.post(PATH, json=CHAT | {"stream": True}) as response:
+                text = await response.text()
+            assert text.count("[DONE]") <= 1
+            ends.append(text.endswith("\n\ndata: [DONE]\n\n"))
+        # Who says neither why it ends nor that it does may have broken off.
+        assert ends == [True, True, False]
+        worker.fail(finish="stop", no_done=True, die_after=7, delay_between=0.01)
+        async with node.http.post(PATH, json=CHAT | {"stream": True}) as response:
+            text = await response.text()
+        assert "[DONE]" not in text
+
     async def test_in_a_stream_has_no_done_where_llama_stacks_client_asks(self, served, worker):
         asked = CHAT | {"stream": True}
         for crlf in (False, True):

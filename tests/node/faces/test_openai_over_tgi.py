@@ -11,6 +11,7 @@ from tests.workers.openai_worker import WORDS
 
 HELLO = [{"role": "user", "content": "hi"}]
 SAID = "".join(WORDS)
+CHOICE = {"guided_choice": ["a", "b"]}
 
 
 @pytest.fixture
@@ -42,8 +43,8 @@ async def test_what_has_no_effect_is_named_in_a_header(ai):
 
 async def test_what_cannot_be_said_is_refused(ai, tgi):
     with pytest.raises(openai.BadRequestError) as refused:
-        await ai.completions.create(model="tiny", prompt="a", suffix="the end")
-    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "suffix")
+        await ai.completions.create(model="tiny", prompt="a", extra_body=CHOICE)
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", "guided_choice")
     assert tgi.received == []
 
 
@@ -84,7 +85,7 @@ async def test_another_worker_whose_protocol_has_the_word_is_asked_instead(ai, m
     for one, other in ((mesh.one, mesh.two), (mesh.two, mesh.one)):
         await until(lambda one=one, other=other: offered(one, other))
     for _ in range(8):
-        answer = await ai.completions.create(model="tiny", prompt="a", suffix="the end")
+        answer = await ai.completions.create(model="tiny", prompt="a", extra_body=CHOICE)
         assert answer.choices
     assert (len(worker.received), tgi.received) == (8, [])
     assert mesh.one.context.router.in_flight.total() == 0
@@ -94,3 +95,16 @@ def offered(one, other):
     """Whether a node knows of another that it serves the model."""
     held = one.context.registry.catalog.held.get(other.context.peer)
     return held is not None and any(s.model == "tiny" for s in held.record.services)
+
+
+@pytest.mark.parametrize("place", ["serving", "asked"])
+async def test_the_workers_fingerprint_stays(mesh, place):
+    async with tgi_worker.running() as tgi:
+        node = await mesh.offers(place, tgi, api=tgi.url.replace("http:", "tgi+http:"))
+        chat = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+        async with node.http.post("/v1/chat/completions", json=chat) as response:
+            assert (await response.json())["system_fingerprint"] == "2"
+        asked = {"model": "tiny", "prompt": "a", "suffix": "b", "stream": True}
+        async with node.http.post("/v1/completions", json=asked) as response:
+            said = await response.text()
+        assert said.count('"system_fingerprint":"2"') == said.count("data: {") > 3
