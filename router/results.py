@@ -31,10 +31,11 @@ class Vectors:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """How documents were ranked, in the order of the answer; `usage` where it was told."""
+    """How documents were ranked, in the order of the answer; `usage` where it was told, and the `total` beside it."""
 
     ranked: tuple[Ranked, ...]
     usage: Usage | None
+    total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,9 @@ def ranking_of(body: bytes, count: int) -> Ranking:
     ranked = tuple(_ranked(one, count) for one in _list(said, "results"))
     if len({one.index for one in ranked}) != len(ranked):
         raise WorkerFailed("a document is ranked twice")
+    match said.get("usage"):
+        case {"total_tokens": int(total)} if 0 <= total <= _MOST_TOKEN:
+            return Ranking(ranked, _spent(said), int(total))
     return Ranking(ranked, _spent(said))
 
 

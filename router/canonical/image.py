@@ -36,7 +36,7 @@ READ = frozenset({
 """Fields that are read here."""
 
 _USUAL: Mapping[str, object] = {"output_format": "png"}
-_NUMBERS = frozenset({"width", "height", "n", "seed", "step", "stream"})
+_NUMBERS = frozenset({"width", "height", "n", "seed", "step", "stream", "mode", "clip_skip"})
 _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
 _DATA = re.compile(r"data:[\w/+.;=-]{0,100};base64,")
 _LINK = re.compile(r"https?://")

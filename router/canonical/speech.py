@@ -1,11 +1,14 @@
 """What does a request ask that has a text spoken, or a sound made?"""
 
+import re
+from base64 import b64decode
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
 from router.bodies import object_of
-from router.canonical.values import choice, flag, needed, number, others, text
+from router.canonical.values import choice, flag, needed, number, others, text, whole
 from router.errors import BadRequest
 from router.requests import Request
 
@@ -21,6 +24,9 @@ MAX_LANGUAGE_CHARACTERS = 32
 MAX_SOUND_SECONDS = 600.0
 """The longest sound."""
 
+MAX_SOURCE_CHARACTERS = 90_000_000
+"""The longest sound to go on from, in base64."""
+
 SHAPING = frozenset({"stream", "stream_format", "output_format"})
 """Fields that are not read and without which the answer would be of another kind."""
 
@@ -29,9 +35,11 @@ READ = frozenset({"model", "models", "input", "voice", "language", "response_for
 
 READ_OF_SOUND = frozenset({
     "model", "models", "model_id", "text", "duration_seconds", "prompt_influence", "do_sample", "response_format",
+    "src", "src_divisor",
 })  # fmt: skip
 """Fields that are read of a request for a sound."""
 
+_DATA = re.compile(r"data:[\w/+.;=-]{0,100};base64,")
 _USUAL: Mapping[str, object] = {"stream_format": "audio"}
 
 Format: TypeAlias = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
@@ -51,13 +59,18 @@ class Speech:
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """A sound to be made of a description. `influence`, from 0 to 1, is how closely it is kept to."""
+    """A sound to be made of a description. `influence`, from 0 to 1, is how closely it is kept to.
+
+    `source` is a sound that it goes on from, of which only the first part counts where a `divisor` is said.
+    """
 
     text: str
     seconds: float | None
     influence: float | None
     sample: bool | None
     format: Format | None
+    source: bytes
+    divisor: int | None
     others: Mapping[str, object]
 
 
@@ -83,8 +96,20 @@ def read_sound(request: Request) -> Sound:
         influence=number(fields, "prompt_influence", 0, 1),
         sample=flag(fields, "do_sample"),
         format=_format(fields),
+        source=_source(fields),
+        divisor=whole(fields, "src_divisor", 1, 2**31 - 1),
         others=others(fields, READ_OF_SOUND, _USUAL),
     )
+
+
+def _source(fields: Mapping[str, object]) -> bytes:
+    given = text(fields, "src", MAX_SOURCE_CHARACTERS)
+    if not given:
+        return b""
+    if written := _DATA.match(given):
+        with suppress(ValueError):
+            return b64decode(given[written.end() :], validate=True)
+    raise BadRequest("`src` must be a sound, as a data URI in base64", param="src")
 
 
 def _voice(fields: Mapping[str, object]) -> str:

@@ -1,6 +1,8 @@
 """What does a request ask of a store of vectors? Keys and values come in columns, as LocalAI has them."""
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
@@ -26,6 +28,8 @@ USUAL_FOUND = 1
 
 # Stores keep numbers of 32 bits.
 _MOST = 3.4e38
+
+_BYTES = "data:application/octet-stream;base64,"
 
 Key: TypeAlias = tuple[float, ...]
 
@@ -76,6 +80,38 @@ def read(request: Request) -> Operation:
         case Kind.STORE_DELETE:
             return Delete(keys)
     return Get(keys)
+
+
+def text_of(value: bytes) -> str:
+    """Return a value as a text: as it is where it is one, else as a data URI. `bytes_of` has it again."""
+    with suppress(UnicodeDecodeError):
+        text = value.decode()
+        # What looks like such a URI by itself becomes one, lest it be taken for another.
+        if _coded(text) is None:
+            return text
+    return _BYTES + b64encode(value).decode()
+
+
+def bytes_of(text: str) -> bytes:
+    """Return the bytes of a value that came as a text; any text is what `text_of` makes of them again."""
+    coded = _coded(text)
+    return text.encode(errors="replace") if coded is None else coded
+
+
+def _coded(text: str) -> bytes | None:
+    """Return the bytes of which `text_of` made a URI, `None` where it would not have."""
+    if not text.startswith(_BYTES):
+        return None
+    written = text.removeprefix(_BYTES)
+    try:
+        value = b64decode(written, validate=True)
+        if b64encode(value).decode() != written:
+            return None
+        return None if _coded(value.decode()) is None else value
+    except UnicodeDecodeError:
+        return value
+    except ValueError:
+        return None
 
 
 def _keys(fields: Mapping[str, object]) -> tuple[Key, ...]:

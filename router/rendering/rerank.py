@@ -18,15 +18,21 @@ class Ranked:
 
 
 def written(
-    asked: Rerank, ranked: Iterable[Ranked], *, id: str, model: str, usage: Usage  # noqa: A002 (as the form has it)
+    asked: Rerank, ranked: Iterable[Ranked], *, id: str, model: str, usage: Usage, prompt: int = 0  # noqa: A002 (as the form has it)
 ) -> bytes:  # fmt: skip
-    """Return the answer: no more documents than were asked for, with their texts where they are wanted."""
+    """Return the answer: no more documents than were asked for, with their texts where they are wanted.
+
+    `prompt` are the tokens of the question alone, where its worker counts those.
+    """
     best = sorted(ranked, key=lambda one: -one.score)[: asked.top_n]
     results = [
         {"index": one.index, "relevance_score": one.score}
         | ({"document": {"text": asked.documents[one.index]}} if asked.with_documents else {})
         for one in best
     ]
-    spent: dict[str, object] = {"prompt_tokens": usage.prompt, "total_tokens": usage.prompt}
+    spent: dict[str, object] = {
+        "prompt_tokens": prompt or usage.prompt,
+        "total_tokens": usage.prompt,
+    }
     spent |= {"estimated": True} if usage.estimated else {}
     return orjson.dumps({"id": id, "model": model, "results": results, "usage": spent})

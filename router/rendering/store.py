@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import orjson
 
+from router.canonical.store import text_of
+
 DONE = b"{}"
 """The answer to what changes a store. LocalAI's is empty; this one can be read as JSON too."""
 
@@ -13,9 +15,9 @@ def written(
     values: Sequence[bytes],
     similarities: Sequence[float] | None = None,
 ) -> bytes:
-    """Return the answer with what is kept for these keys; what is no text of a value is replaced."""
+    """Return the answer with what is kept for these keys; a value that is no text is a data URI."""
     said: dict[str, object] = {
         "keys": keys,
-        "values": [value.decode(errors="replace") for value in values],
+        "values": [*map(text_of, values)],
     }
     return orjson.dumps(said if similarities is None else said | {"similarities": similarities})

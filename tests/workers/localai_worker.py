@@ -90,6 +90,7 @@ class LocalAIWorker:
     model: str = ""
     state: int = 0
     """What it says of itself, where that is not what it is."""
+    question_tokens: int = 9
     more: dict[str, Any] = field(default_factory=dict)
     """What replies hold besides, as those of newer backends do."""
     loads: list[Any] = field(default_factory=list)
@@ -102,6 +103,8 @@ class LocalAIWorker:
     writing: int = 0
     disturbed: int = 0
     """How many texts were being written as a model was loaded."""
+    listen: Callable[[Any], object] = bool
+    """Sees what is asked that is answered with a file."""
     stored: dict[tuple[float, ...], bytes] = field(default_factory=dict)
     at_work: asyncio.Lock = field(default_factory=asyncio.Lock)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -182,7 +185,7 @@ class LocalAIWorker:
             for at, text in enumerate(asked.documents)
         ]
         results.sort(key=lambda one: -one.relevance_score)
-        usage = message_class("backend.Usage")(total_tokens=9, prompt_tokens=9)
+        usage = message_class("backend.Usage")(total_tokens=9, prompt_tokens=self.question_tokens)
         return METHODS["Rerank"].told(usage=usage, results=results[: asked.top_n or None])
 
     # What it makes and hears, through files that both sides see.
@@ -205,7 +208,8 @@ class LocalAIWorker:
         heard = f" {len(Path(asked.dst).read_bytes())} bytes"  # noqa: ASYNC240
         segment = message_class("backend.TranscriptSegment")
         parts = [
-            segment(id=n, start=n * _SECOND, end=(n + 1) * _SECOND, text=heard) for n in (0, 1)
+            segment(id=n, start=n * _SECOND, end=(n + 1) * _SECOND, text=heard, tokens=[7, n])
+            for n in (0, 1)
         ]
         return METHODS["AudioTranscription"].told(segments=parts, text=heard * 2)
 
@@ -339,6 +343,7 @@ class LocalAIWorker:
         if not self.loaded and self.faults.unloaded_result:
             return result(success=False, message=self.faults.unloaded_result)
         await self._begin(asked, context)
+        self.listen(asked)
         if self.faults.empty:
             return result(success=False, message=NO_RESULT)
         data = self.faults.makes or data

@@ -24,7 +24,7 @@ from node.settings import FacesSettings
 from router import bodies, trace, via
 from router.canonical import MAX_STOP_CHARACTERS, MAX_STOPS
 from router.errors import BadRequest, WorkerUnable
-from router.rendering import DROPPED_HEADER
+from router.rendering import DROPPED_HEADER, HEARD_HEADER
 from router.requests import Kind, Request
 from router.verbatim import Verbatim
 
@@ -115,8 +115,11 @@ def name_dropped(
     form has no word for, which only a worker of the caller's protocol hears.
     """
     said = told.routed.answer.headers.get(DROPPED_HEADER, "").split(", ")
+    heard = told.routed.answer.headers.get(HEARD_HEADER, "").split(", ")
     lost = [names[name] for name in said if name in names]
-    lost += [] if told.verbatim else unheard
+    if not told.verbatim:
+        known = {names.get(name, name) for name in heard}
+        lost += [name for name in unheard if name not in known]
     if lost:
         call.set_trailing_metadata(((DROPPED_HEADER, ", ".join(dict.fromkeys(lost))),))
 

@@ -11,7 +11,7 @@ from router.dialects import Answer, Route
 from router.errors import WorkerFailed
 from router.exchange import NOTHING
 from router.fitness import USUAL_BYTES
-from router.rendering import DROPPED_HEADER
+from router.rendering import DROPPED_HEADER, HEARD_HEADER
 from router.requests import Request
 from router.usage import Usage
 
@@ -43,12 +43,13 @@ def answer_of(
     *,
     usage: Usage | None = None,
     unheard: Sequence[str] = (),
+    heard: Sequence[str] = (),
 ) -> Answer:
-    """Return an answer in one piece; `unheard` names the parameters that had no effect."""
+    """Return an answer in one piece; `unheard` are the parameters that had no effect, `heard` those that few workers hear."""
     answer = Answer(200, content_type, body, NOTHING, Route.LOCAL, len(body))
     answer.usage = usage
-    if unheard:
-        answer.headers = {DROPPED_HEADER: ", ".join(unheard)}
+    named = {DROPPED_HEADER: unheard, HEARD_HEADER: heard}
+    answer.headers = {header: ", ".join(names) for header, names in named.items() if names}
     return answer
 
 

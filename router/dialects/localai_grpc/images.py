@@ -1,14 +1,16 @@
 """How is a LocalAI backend asked for images? One after the other; whatever is an image is a file to it."""
 
 import time
+from collections.abc import Mapping
 from random import randrange
 
 from router.canonical import image
 from router.canonical.image import SHAPING, Edit, Image
+from router.canonical.values import text, whole
 from router.dialects import Answer
 from router.dialects.localai_grpc.asking import NAME, Asking, answer_of, unheard
 from router.dialects.localai_grpc.files import Folder, folder
-from router.errors import WorkerFailed, WorkerUnable
+from router.errors import BadRequest, WorkerFailed, WorkerUnable
 from router.file_types import type_of
 from router.rendering import refused
 from router.rendering.image import written
@@ -21,6 +23,12 @@ USUAL_STEPS = 15
 """Steps in which an image is made whose caller does not say."""
 
 MOST_SEED = 2**31 - 1
+
+MAX_PARAMETERS = 1_024
+"""Characters of the names of a pipeline's parameters."""
+
+OWN = frozenset({"mode", "clip_skip", "enable_parameters"})
+"""Words that only this protocol has."""
 
 
 async def generate(asking: Asking) -> Answer:
@@ -54,7 +62,18 @@ async def _source(asking: Asking, asked: Edit) -> bytes:
     return source
 
 
+def own_words(others: Mapping[str, object]) -> Mapping[str, object]:
+    """Return what is said in words of LocalAI's own, by the names of its fields; raise `BadRequest`."""
+    said = {
+        "mode": whole(others, "mode", 0, 2**31 - 1),
+        "CLIPSkip": whole(others, "clip_skip", 0, 2**31 - 1),
+        "EnableParameters": text(others, "enable_parameters", MAX_PARAMETERS),
+    }
+    return {name: value for name, value in said.items() if value}
+
+
 async def _made(asking: Asking, asked: Image, shared: Folder, *, source: str) -> Answer:
+    own = _checked_words(asked)
     first = randrange(1, MOST_SEED) if asked.seed is None else asked.seed  # noqa: S311 (it guards nothing)
     images: list[bytes] = []
     for number in range(asked.n):
@@ -69,6 +88,7 @@ async def _made(asking: Asking, asked: Image, shared: Folder, *, source: str) ->
             "negative_prompt": asked.negative,
             "dst": shared.place(name),
             "src": source,
+            **own,
         }
         await asking.ask("GenerateImage", said)
         made = await shared.take(name)
@@ -76,4 +96,15 @@ async def _made(asking: Asking, asked: Image, shared: Folder, *, source: str) ->
             raise WorkerFailed("what the worker made is no image")
         images.append(made)
     body = written(images, created=int(time.time()), base64=asked.base64)
-    return answer_of(body, unheard=unheard(asked))
+    heard = sorted(OWN & set(asked.others))
+    # A greater seed is another one there.
+    changed = (asked.seed or 0) > MOST_SEED
+    missing = [name for name in unheard(asked, seed=changed) if name not in heard]
+    return answer_of(body, unheard=missing, heard=heard)
+
+
+def _checked_words(asked: Image) -> Mapping[str, object]:
+    try:
+        return own_words(asked.others)
+    except BadRequest as error:
+        raise refused(str(error), error.param or "") from error

@@ -1,6 +1,6 @@
 """How is a LocalAI backend asked to speak, to make a sound, and to write down what was said? Sounds are files to it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from router.canonical import speech, transcription
@@ -39,10 +39,19 @@ async def make_sound(asking: Asking) -> Answer:
         "duration": asked.seconds,
         "temperature": asked.influence,
         "sample": asked.sample,
+        "src_divisor": asked.divisor,
     }
     given = {name: value for name, value in optional.items() if value is not None}
     said = {"text": asked.text, "model": asking.own_model, **given}
-    return await _made(asking, "SoundGeneration", said, asked.format, unheard(asked))
+    missing = unheard(asked)
+    heard = ["src"] if asked.source else []
+    if not asked.source:
+        return await _made(asking, "SoundGeneration", said, asked.format, missing)
+    async with folder() as shared:
+        path = await shared.put(f"source{type_of(asked.source).ending}", asked.source)
+        return await _made(
+            asking, "SoundGeneration", {**said, "src": path}, asked.format, missing, heard
+        )
 
 
 async def write_down(asking: Asking) -> Answer:
@@ -105,6 +114,7 @@ async def _made(
     said: Mapping[str, object],
     wanted: Format | None,
     missing: list[str],
+    heard: Sequence[str] = (),
 ) -> Answer:
     if wanted not in (None, "wav"):
         raise WorkerUnable(f"{NAME} makes wav, not {wanted}", param="response_format")
@@ -115,4 +125,4 @@ async def _made(
     # Some backends write what they like, which is the caller's who said nothing of it.
     if not found.startswith("audio/") or (wanted and found != "audio/wav"):
         raise WorkerFailed("what the worker made is no sound of the format that was asked for")
-    return answer_of(made, found, unheard=missing)
+    return answer_of(made, found, unheard=missing, heard=heard)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from router.canonical import store
-from router.canonical.store import Delete, Find, Get, Key, Set
+from router.canonical.store import Delete, Find, Get, Key, Set, bytes_of
 from router.dialects import Answer
 from router.dialects.localai_grpc.asking import Asking, answer_of, finite
 from router.errors import WorkerFailed, WorkerRejected
@@ -21,7 +21,7 @@ async def serve(asking: Asking) -> Answer:
     """Have something kept, forgotten, returned or found."""
     match checked(store.read, asking.request):
         case Set(keys, values):
-            said = [{"Bytes": value.encode(errors="replace")} for value in values]
+            said = [{"Bytes": bytes_of(value)} for value in values]
             await asking.ask("StoresSet", {"Keys": _keys(keys), "Values": said})
         case Delete(keys):
             await asking.ask("StoresDelete", {"Keys": _keys(keys)})

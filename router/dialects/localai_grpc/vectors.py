@@ -65,6 +65,7 @@ async def rank(asking: Asking) -> Answer:
         id=f"rerank-{asking.request.id}",
         model=asking.model,
         usage=spent,
+        prompt=max(0, told.usage.prompt_tokens),
     )
     return answer_of(body, usage=spent, unheard=unheard(asked))
 

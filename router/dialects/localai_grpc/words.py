@@ -4,7 +4,7 @@ What is not said there is 0, which to some backends is no default but a value: s
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import orjson
@@ -32,6 +32,8 @@ MAX_BIASES = 1_024
 # LocalAI's own defaults. One as a penalty changes nothing, and the last 64 tokens are those that count as repeated.
 TOP_P, TOP_K, TEMPERATURE, REPEAT = 0.95, 40, 0.9, 64
 
+_BASE64 = re.compile(r"[A-Za-z0-9+/=]+")
+_VIDEO = re.compile(r"data:video/[a-z0-9.+-]{1,32};base64,([A-Za-z0-9+/=]+)")
 _IMAGE = re.compile(r"data:image/[a-z0-9.+-]{1,32};base64,([A-Za-z0-9+/=]+)")
 
 
@@ -48,7 +50,9 @@ def orders(asked: Asked, _: Worker) -> Orders:
             raise WorkerUnable("a schema and a grammar are two forms of one text", param="grammar")
         said["Grammar"] = grammar.written(asked.schema)
     bodies = _chats(asked) if asked.kind is Kind.CHAT else _completions(asked)
-    unheard = ("min_p",) if asked.sampling.min_p is not None else ()
+    unheard: tuple[str, ...] = ("min_p",) if asked.sampling.min_p is not None else ()
+    # A greater seed is cut to 31 bits: it is the same each time, and not the caller's.
+    unheard += ("seed",) if (asked.sampling.seed or 0) > MOST_SEED else ()
     # A text that must be JSON is looked at before it goes on: backends that know no grammar say nothing of it.
     streamed = asked.stream and asked.schema is None
     return Orders(
@@ -108,10 +112,12 @@ def _completions(asked: Asked) -> list[dict[str, object]]:
 
 
 def _chats(asked: Asked) -> list[dict[str, object]]:
-    images = [image for message in asked.messages for image in _images(message)]
-    if len(images) > MAX_IMAGES:
-        raise WorkerUnable(f"at most {MAX_IMAGES} images", param="messages")
-    seen: dict[str, object] = {"Images": images} if images else {}
+    seen: dict[str, object] = {}
+    for kind, (name, read) in _FILES.items():
+        files = [read(part) for message in asked.messages for part in _parts(message, kind)]
+        if len(files) > MAX_IMAGES:
+            raise WorkerUnable(f"at most {MAX_IMAGES} files of a kind", param="messages")
+        seen |= {name: files} if files else {}
     messages = [_message(message) for message in asked.messages]
     said = seen | {"UseTokenizerTemplate": True, "Messages": messages}
     # What is long is shared between the choices, of which there may be many.
@@ -126,22 +132,36 @@ def _message(message: Mapping[str, object]) -> dict[str, object]:
 
 
 def _texts_only(message: Mapping[str, object]) -> Mapping[str, object]:
-    """Return a message without its images, which are said apart."""
+    """Return a message without images, sounds and films, which are said apart."""
     if message.get("tool_calls") or message.get("function_call"):
         raise WorkerUnable("LocalAI has no word for a tool call in a message", param="messages")
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    texts = [part for part in content if part.get("type") != "image_url"]
+    texts = [part for part in content if part.get("type") not in _FILES]
     if any(part.get("type") != "text" or not isinstance(part.get("text"), str) for part in texts):
-        raise WorkerUnable("LocalAI reads texts and images only", param="messages")
+        raise WorkerUnable("LocalAI reads texts, images, sounds and films only", param="messages")
     return {**message, "content": texts}
 
 
-def _images(message: Mapping[str, object]) -> list[str]:
+def _parts(message: Mapping[str, object], kind: str) -> list[Mapping[str, object]]:
     content = message.get("content")
     parts = content if isinstance(content, list) else []
-    return [_image(part) for part in parts if part.get("type") == "image_url"]
+    return [part for part in parts if part.get("type") == kind]
+
+
+def _sound(part: Mapping[str, object]) -> str:
+    match part:
+        case {"input_audio": {"data": str(data)}} if _BASE64.fullmatch(data):
+            return data
+    raise WorkerUnable("a sound must have `data` in base64", param="messages")
+
+
+def _film(part: Mapping[str, object]) -> str:
+    match part:
+        case {"video_url": {"url": str(url)}} if found := _VIDEO.fullmatch(url):
+            return found[1]
+    raise WorkerUnable("LocalAI takes films as `data:` URLs in base64 only", param="messages")
 
 
 def _image(part: Mapping[str, object]) -> str:
@@ -155,6 +175,14 @@ def _image(part: Mapping[str, object]) -> str:
         # To fetch it for a stranger would be to ask for him from inside.
         raise WorkerUnable("LocalAI takes images as `data:` URLs in base64 only", param="messages")
     return found[1]
+
+
+_FILES: Mapping[str, tuple[str, Callable[[Mapping[str, object]], str]]] = {
+    "image_url": ("Images", _image),
+    "input_audio": ("Audios", _sound),
+    "video_url": ("Videos", _film),
+}
+"""Parts of messages that are files, the field in which they are said, and how they are read."""
 
 
 def _bias(given: object) -> str | None:

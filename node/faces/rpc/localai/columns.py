@@ -3,6 +3,8 @@
 from typing import Any
 
 from node.faces.rpc.localai.desk import Desk
+from node.faces.rpc.localai.texts import int32
+from router.canonical.store import bytes_of, text_of
 from router.errors import BadRequest, WorkerFailed
 from router.requests import Kind
 from router.results import Columns, columns_of, ranking_of, tokens_of, vectors_of
@@ -53,11 +55,13 @@ class _Columns:
             for one in said.ranked
         ]
         read = said.usage.prompt if said.usage else 0
-        usage = message_class("backend.Usage")(total_tokens=read, prompt_tokens=read)
+        usage = message_class("backend.Usage")(
+            total_tokens=int32(max(said.total, read)), prompt_tokens=int32(read)
+        )
         return _METHODS["Rerank"].told(usage=usage, results=results)
 
     async def stores_set(self, asked: Any, call: Any) -> Any:
-        values = [_text(value.Bytes) for value in asked.Values]
+        values = [text_of(value.Bytes) for value in asked.Values]
         fields = {"keys": _keys(asked.Keys), "values": values}
         await self._desk.body(call, Kind.STORE_SET, fields)
         return _METHODS["StoresSet"].told(success=True)
@@ -85,16 +89,9 @@ def _keys(keys: Any) -> list[list[float]]:
     return [list(key.Floats) for key in keys]
 
 
-def _text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        raise BadRequest("a store keeps texts only", param="Values") from error
-
-
 def _written(columns: Columns) -> dict[str, Any]:
     key, value = message_class("backend.StoresKey"), message_class("backend.StoresValue")
     return {
         "Keys": [key(Floats=one) for one in columns.keys],
-        "Values": [value(Bytes=one.encode()) for one in columns.values],
+        "Values": [value(Bytes=bytes_of(one)) for one in columns.values],
     }

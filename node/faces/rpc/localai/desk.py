@@ -3,11 +3,12 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from node.faces import Serving
 from node.faces.asking import Told, asking
-from node.faces.rpc import request_of
+from node.faces.rpc import name_dropped, request_of
 from router.requests import Kind, Request
 from router.rpc.serving import Refused, metadata_of
 from router.usage import Usage
@@ -15,6 +16,11 @@ from router.verbatim import Verbatim
 
 MAX_MODELS = 1_000
 """Models of which the last text is remembered."""
+
+_SAME = {
+    name: name for name in ("language", "negative_prompt", "seed", "size", "step", "top_n", "voice")
+}
+"""What a backend's callers and OpenAI's call alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +85,20 @@ class Desk:
         if len(self.last) > MAX_MODELS:
             del self.last[next(iter(self.last))]
 
-    async def body(self, call: Any, kind: Kind, fields: Mapping[str, object]) -> bytes:
-        """Ask for something that comes in one piece."""
-        async with asking(self.context, self.request(call, kind, fields)) as told:
+    async def body(
+        self,
+        call: Any,
+        kind: Kind,
+        fields: Mapping[str, object],
+        own: Mapping[str, str] = MappingProxyType({}),
+    ) -> bytes:
+        """Ask for something that comes in one piece; `own` are the caller's names for the fields that only few workers hear."""
+        return await self.told(call, self.request(call, kind, fields), own)
+
+    async def told(self, call: Any, request: Request, own: Mapping[str, str]) -> bytes:
+        """Put a request whose answer comes in one piece, and name to its caller what had no effect."""
+        async with asking(self.context, request) as told:
+            name_dropped(call, told, {**_SAME, **own}, own.values())
             return await told.body()
 
     def _probe(self, model: str) -> Request:

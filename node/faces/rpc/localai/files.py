@@ -5,14 +5,16 @@ names (`faces.localai_files`), links and `..` followed; without one, these RPCs 
 """
 
 import asyncio
+import base64
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
-from node.faces.asking import asking
 from node.faces.rpc.localai.desk import Desk
 from router.errors import BadRequest, WorkerFailed
 from router.multipart import CONTENT_TYPE
@@ -55,12 +57,16 @@ class _Files:
         if asked.width > 0 and asked.height > 0:
             fields["size"] = f"{asked.width}x{asked.height}"
         fields |= {"step": asked.step} if asked.step > 0 else {}
-        fields |= {"seed": asked.seed} if asked.seed > 0 else {}
+        fields |= {"seed": asked.seed & 0xFFFFFFFF} if asked.seed not in (0, -1) else {}
+        words = {"mode": "mode", "clip_skip": "CLIPSkip", "enable_parameters": "EnableParameters"}
+        own = {name: field for name, field in words.items() if getattr(asked, field)}
+        fields |= {name: getattr(asked, field) for name, field in own.items()}
         if asked.src:
             source = await self._read(asked.src, "src")
-            body = await self._form(call, Kind.IMAGE_EDIT, fields, ("image", asked.src, source))
+            image = ("image", asked.src, source)
+            body = await self._form(call, Kind.IMAGE_EDIT, fields, image, own)
         else:
-            body = await self._desk.body(call, Kind.IMAGE, fields)
+            body = await self._desk.body(call, Kind.IMAGE, fields, own)
         await self._write(to, _image(body))
         return _METHODS["GenerateImage"].told(success=True, message="Image generated")
 
@@ -91,19 +97,28 @@ class _Files:
             fields["prompt_influence"] = round(asked.temperature, 6)
         if asked.HasField("sample"):
             fields["do_sample"] = asked.sample
+        own: dict[str, str] = {}
         if asked.src:
-            raise BadRequest("a sound cannot be made of another one here", param="src")
-        await self._write(to, await self._desk.body(call, Kind.SOUND, fields))
+            source = base64.b64encode(await self._read(asked.src, "src")).decode()
+            fields["src"] = f"data:application/octet-stream;base64,{source}"
+            own["src"] = "src"
+        if asked.HasField("src_divisor"):
+            fields["src_divisor"] = asked.src_divisor
+        await self._write(to, await self._desk.body(call, Kind.SOUND, fields, own))
         return _METHODS["SoundGeneration"].told(success=True)
 
     async def _form(
-        self, call: Any, kind: Kind, fields: dict[str, object], file: tuple[str, str, bytes]
+        self,
+        call: Any,
+        kind: Kind,
+        fields: dict[str, object],
+        file: tuple[str, str, bytes],
+        own: Mapping[str, str] = MappingProxyType({}),
     ) -> bytes:
         asked = self._desk.request(call, kind, fields)
         form, content_type = _form({"model": asked.model, **fields}, file)
         request = replace(asked, body=form, content_type=content_type)
-        async with asking(self._desk.context, request) as told:
-            return await told.body()
+        return await self._desk.told(call, request, own)
 
     def _path(self, given: str, name: str) -> Path:
         """Return a path that the caller may name; raise `Refused` or `BadRequest`."""
@@ -164,7 +179,7 @@ def _image(body: bytes) -> bytes:
 def _segment(at: int, heard: Segment) -> Any:
     made = message_class("backend.TranscriptSegment")
     first, last = (round(max(0.0, min(t, 1e9)) * _SECOND) for t in (heard.start, heard.end))
-    return made(id=at, start=first, end=last, text=heard.text)
+    return made(id=at, start=first, end=last, text=heard.text, tokens=heard.tokens)
 
 
 def _form(fields: dict[str, object], file: tuple[str, str, bytes]) -> tuple[bytes, str]:

@@ -1,5 +1,7 @@
 """LocalAI at a node whose worker is a LocalAI backend, at that node and one hop away: its own words on both sides."""
 
+from pathlib import Path
+
 import pytest
 
 from router.dialects.localai_grpc.verbatim import OPERATORS
@@ -7,6 +9,7 @@ from router.rpc.failures import RpcFailed
 from router.rpc.messages import LOCALAI, message_class
 from tests.node.faces.assembly import until
 from tests.workers import localai_worker
+from tests.workers.localai_worker import PNG, WAV
 from tests.workers.openai_worker import WORDS
 
 SAID = "".join(WORDS).encode()
@@ -176,3 +179,59 @@ async def test_a_caller_who_leaves_is_missed_by_the_worker(client, worker):
         assert reply.message == WORDS[0].encode()
         break
     await until(lambda: worker.hung_up == 1, seconds=5)
+
+
+class TestFiles:
+    @pytest.fixture(params=["serving", "asked"])
+    async def client(self, request, mesh, worker, opened, tmp_path):
+        api = worker.url.replace("grpc:", "grpc+localai:")
+        node = await mesh.offers(request.param, worker, api=api)
+        faces = {"default_model": "tiny", "localai_files": str(tmp_path)}
+        return await opened("localai", LOCALAI, node.context, **faces)
+
+    @pytest.mark.parametrize("edits", [False, True])
+    async def test_all_words_for_images_arrive(self, client, worker, tmp_path, edits):
+        source = tmp_path / "in.png"
+        source.write_bytes(PNG)
+        own = {
+            "mode": 3, "CLIPSkip": 2, "EnableParameters": "negative_prompt,num_inference_steps", "step": 7, "seed": 9,
+            "width": 64, "height": 32, "positive_prompt": "a hat", "negative_prompt": "rain",
+        }  # fmt: skip
+        more = {"src": str(source)} if edits else {}
+        asked = {**own, **more, "dst": str(tmp_path / "made.png")}
+        assert await client.named("GenerateImage", **asked) == ""
+        assert {name: getattr(worker.asked, name) for name in own} == own
+        assert bool(worker.asked.src) is edits
+
+    async def test_a_sound_is_made_of_another(self, client, worker, tmp_path):
+        source = tmp_path / "in.wav"
+        source.write_bytes(WAV)
+        heard = []
+        worker.listen = lambda asked: heard.append(Path(asked.src).read_bytes())
+        asked = {"text": "rain", "src": str(source), "src_divisor": 2}
+        assert await client.named("SoundGeneration", **asked, dst=str(tmp_path / "out.wav")) == ""
+        assert (heard, worker.asked.src_divisor) == ([WAV], 2)
+        assert (tmp_path / "out.wav").read_bytes() == WAV
+
+    async def test_the_tokens_of_a_recording_arrive(self, client, tmp_path):
+        (tmp_path / "in.wav").write_bytes(WAV)
+        told = await client.ask("AudioTranscription", dst=str(tmp_path / "in.wav"))
+        assert [list(one.tokens) for one in told.segments] == [[7, 0], [7, 1]]
+
+
+async def test_what_a_question_took_arrives_beside_the_sum(client, worker):
+    worker.question_tokens = 4
+    told = await client.ask("Rerank", query="q", documents=["a", "b"])
+    assert (told.usage.prompt_tokens, told.usage.total_tokens) == (4, 9)
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"a", b"\xff\x00", b"data:application/octet-stream;base64,/wA="]
+)
+async def test_a_store_keeps_any_bytes(client, worker, value):
+    keys = [{"Floats": [1.0, 0.5]}]
+    await client.ask("StoresSet", Keys=keys, Values=[{"Bytes": value}])
+    got = await client.ask("StoresGet", Keys=keys)
+    assert [one.Bytes for one in got.Values] == [value]
+    found = await client.ask("StoresFind", Key=keys[0], TopK=1)
+    assert [one.Bytes for one in found.Values] == [value]

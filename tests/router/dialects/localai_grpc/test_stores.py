@@ -1,12 +1,16 @@
 """How a LocalAI backend is asked that is a store."""
 
+from base64 import b64encode
 from collections.abc import Mapping
 from math import nan
 from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from router.canonical.store import bytes_of, text_of
 from router.dialects import Dialect
 from router.dialects.localai_grpc import stores
 from router.dialects.localai_grpc.asking import Asking
@@ -15,6 +19,8 @@ from router.errors import WorkerFailed, WorkerRejected
 from router.requests import Kind
 from tests.router.dialects.localai_grpc.asks import ask, no_image, request_of
 from tests.workers.localai_worker import LocalAIWorker
+
+URI = "data:application/octet-stream;base64,"
 
 
 async def test_a_store_keeps_finds_and_forgets(dialect: Dialect, worker: LocalAIWorker) -> None:
@@ -27,6 +33,20 @@ async def test_a_store_keeps_finds_and_forgets(dialect: Dialect, worker: LocalAI
     assert said == {"keys": [[3, 4]], "values": ["hé"], "similarities": [1]}
     _, said = await ask(dialect, worker, Kind.STORE_DELETE, keys=keys[:1])
     assert (said, list(worker.stored)) == ({}, [(3, 4)])
+
+
+@given(
+    st.binary(max_size=40) | st.text(max_size=20).map(lambda text: text.encode(errors="replace"))
+)
+def test_any_bytes_of_a_value_come_back_as_they_were(value: bytes) -> None:
+    assert bytes_of(text_of(value)) == value
+    orjson.dumps(text_of(value))
+
+
+@given(st.text(max_size=30) | st.binary(max_size=9).map(lambda b: URI + b64encode(b).decode()))
+def test_any_text_of_a_value_comes_back_as_it_was(text: str) -> None:
+    text = text.encode(errors="replace").decode()
+    assert text_of(bytes_of(text)) == text
 
 
 @pytest.mark.parametrize(

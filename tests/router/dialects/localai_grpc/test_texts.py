@@ -305,6 +305,32 @@ async def test_images_are_said_apart_and_never_fetched(
             await ask(dialect, worker, messages=seen(url))
 
 
+async def test_sounds_and_films_are_said_apart_too(worker: LocalAIWorker, dialect: Dialect) -> None:
+    def heard(part: dict[str, object]) -> list[dict[str, object]]:
+        return [{"role": "user", "content": [{"type": "text", "text": "what?"}, part]}]
+
+    sound = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+    film = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}
+    await ask(dialect, worker, messages=[*heard(sound), *heard(film)])
+    assert (list(worker.asked.Audios), list(worker.asked.Videos)) == (["UklGRg=="], ["AAAA"])
+    assert [message.content for message in worker.asked.Messages] == ["what?", "what?"]
+    for part in (
+        {"type": "video_url", "video_url": {"url": "http://192.0.2.1/x.mp4"}},
+        {"type": "input_audio", "input_audio": {"data": "/etc/passwd\n"}},
+        {"type": "file", "file": {}},
+    ):
+        with pytest.raises(WorkerUnable):
+            await ask(dialect, worker, messages=heard(part))
+
+
+@pytest.mark.parametrize(("seed", "named"), [(2**31, True), (2**63 - 1, True), (2**31 - 1, False)])
+async def test_a_seed_that_has_no_room_is_named(
+    worker: LocalAIWorker, dialect: Dialect, seed: int, named: bool
+) -> None:
+    answer, _ = await ask(dialect, worker, seed=seed)
+    assert answer.headers.get("x-modelvine-dropped-params", "") == ("seed" if named else "")
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
