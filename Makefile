@@ -12,7 +12,9 @@ LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashe
 
 TORCH := 2.13.0
 
-.PHONY: help demo test swarm clients images pythons check fmt docs bench soak install lock clean
+REAL := gateways texts vectors stack
+
+.PHONY: help demo test swarm clients images real pythons check fmt docs bench soak install lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,7 +23,7 @@ demo: $(MADE)/demo $(MADE)/model ## three nodes and a real model on this machine
 	@$(BIN)/modelvine demo $(ARGS)
 
 test: $(MADE)/dev ## the default test suite, Redis included; ARGS="-k name" chooses
-	@$(BIN)/python -m pytest -m "not swarm and not lab and not clients and not images" $(ARGS)
+	@$(BIN)/python -m pytest -m "not swarm and not lab and not clients and not images and not real" $(ARGS)
 
 swarm: $(MADE)/dev $(MADE)/model ## several nodes as processes, a real mesh, real HTTP, a real worker
 	@$(BIN)/python -m pytest -m "swarm or lab" $(ARGS)
@@ -31,6 +33,9 @@ clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/clients-new ## clients as
 
 images: $(MADE)/dev $(MADE)/images ## pictures are made and edited through the mesh, by diffusers with tiny random weights
 	@$(BIN)/python -m pytest -m images tests/swarm/test_images.py $(ARGS)
+
+real: $(MADE)/dev $(REAL:%=$(MADE)/real-%) ## servers and gateways as they are published, as workers behind a node and before one
+	@$(BIN)/python -m pytest -m real tests/real $(ARGS)
 
 pythons: $(MADE)/venv ## the built wheel on every Python that is promised and is here: two nodes, a worker, a streamed chat
 	@$(BIN)/python scripts/pythons.py $(VENV)/pythons
@@ -62,6 +67,8 @@ lock: $(MADE)/dev ## the lock files again from pyproject.toml; UPGRADE=--upgrade
 	@$(LOCK) requirements-clients.in -o requirements-clients.lock
 	@$(LOCK) requirements-clients-new.in -o requirements-clients-new.lock
 	@$(LOCK) requirements-images.in -o requirements-images.lock
+	@for name in gateways texts vectors; do $(LOCK) requirements-real-$$name.in -o requirements-real-$$name.lock || exit 1; done
+	@$(LOCK:3.11=3.12) requirements-real-stack.in -o requirements-real-stack.lock
 
 clean: ## everything that was made here
 	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .coverage htmlcov \
@@ -115,3 +122,6 @@ $(MADE)/images: requirements-images.lock $(MADE)/venv
 	@$(VENV)/images/bin/python scripts/install.py requirements-images.lock --only-binary=:all:
 	@echo "installing torch $(TORCH)" && $(VENV)/images/bin/python -m pip --quiet --disable-pip-version-check install torch==$(TORCH)
 	@touch $@
+
+$(REAL:%=$(MADE)/real-%): $(MADE)/%: requirements-%.lock $(MADE)/venv scripts/real.sh
+	@TORCH=$(TORCH) sh scripts/real.sh $(VENV) $* && touch $@ || echo "SKIPPED: the programs of requirements-$*.lock could not be had"

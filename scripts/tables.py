@@ -38,6 +38,7 @@ from router.errors import (
 from router.figures import Figure
 from scripts import dialects
 from tests.clients.tried import CLIENTS, KINDS
+from tests.real import tried as programs
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -183,6 +184,16 @@ def clients_table() -> Iterable[str]:
         yield f"| {' | '.join((name, client.version, client.speaks, *tried, *errors))} |"
 
 
+def programs_table() -> Iterable[str]:
+    """List the programs that the tests run behind a node and before one, with what was tried with each."""
+    columns = ("program", "version", "stands", *programs.KINDS)
+    yield f"| {' | '.join(columns)} |"
+    yield "|---" * len(columns) + "|"
+    for program in programs.PROGRAMS:
+        tried = ("yes" if kind in program.tried else "" for kind in programs.KINDS)
+        yield f"| {' | '.join((f'`{program.package}`', program.version, program.stands, *tried))} |"
+
+
 TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
     **{f"settings.{name}": (lambda name=name: settings_table(name)) for name in config.SECTIONS},
     "profiles": profiles_table,
@@ -193,6 +204,7 @@ TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
     "router_events": router_events_table,
     "liveness": liveness_table,
     "clients": clients_table,
+    "programs": programs_table,
     **dialects.TABLES,
 }
 

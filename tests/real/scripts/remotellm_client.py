@@ -1,0 +1,29 @@
+"""RemoteLLM's own client: asks for everything that it has words for, and writes as JSON what came. A program."""
+
+import asyncio
+import json
+import sys
+
+from remote_llm.client import ClientLLM
+
+HOST, PORT, KEY, *PROMPTS = sys.argv[1:]
+
+
+async def main() -> None:
+    """Ask."""
+    client = ClientLLM(HOST, int(PORT), api_key=KEY)
+    told = await client.generate_text(PROMPTS, stop=[])
+    seen = {
+        "name": await client.llm_name(),
+        "texts": [[one.text for one in prompt] for prompt in told.generations],
+    }
+    try:
+        guts = await client.generational_guts(PROMPTS[0], response_type="dict")
+        seen["guts"] = [len(guts["tokens"]), len(guts["generations"])]
+    except Exception as error:  # noqa: BLE001 (which class it is, is what is asked)
+        seen["refused"] = f"{type(error).__name__}: {error}"
+    sys.stdout.write(json.dumps(seen) + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

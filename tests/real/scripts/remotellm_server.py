@@ -1,0 +1,66 @@
+"""RemoteLLM's own server with its own wrapper of GPT-Neo, tiny and with random weights. A program.
+
+It is given a folder for its keys, and says in a line where it listens and which key it wants. The package's wrapper takes the
+first GPU for granted, which is all that is done otherwise here.
+"""
+
+import asyncio
+import os
+import sys
+
+import torch
+from chat_weights import LONGEST, tokenizer
+from grpclib.server import Server
+from remote_llm.gpt_neo_wrap import GPTNeoWrap
+from remote_llm.keystore import ApiKeystore
+from remote_llm.server import LLMService
+from transformers import GPTNeoConfig, GPTNeoForCausalLM, TextGenerationPipeline
+
+NAME = "tiny-neo"
+TOKENS = 20
+ALTERNATIVES = 2
+
+
+class Neo(GPTNeoWrap):
+    """The wrapper, on a processor."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        words = tokenizer()
+        shape = GPTNeoConfig(
+            vocab_size=len(words),
+            hidden_size=32,
+            num_layers=2,
+            attention_types=[[["global"], 2]],
+            num_heads=2,
+            max_position_embeddings=LONGEST,
+            bos_token_id=words.bos_token_id,
+            # A text is as long as it may be.
+            eos_token_id=None,
+            pad_token_id=words.pad_token_id,
+        )
+        shape._name_or_path = NAME
+        self.model = GPTNeoForCausalLM(shape)
+        self.tokenizer = words
+        self.generator = TextGenerationPipeline(self.model, words, device="cpu")
+        self.max_new_tokens = TOKENS
+        self.num_sequences = ALTERNATIVES
+
+
+async def main(folder: str) -> None:
+    """Serve until the process ends."""
+    keys = ApiKeystore(f"sqlite:///{folder}/keys.db")
+    key = keys.add_key(name="modelvine") or keys.get_key(name="modelvine")
+    # Its libraries write empty lines of their own to standard output.
+    out = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    neo = Neo()
+    server = Server([LLMService(llm=neo, keystore=keys)])
+    port = int(sys.argv[2])
+    await server.start("127.0.0.1", port)
+    os.write(out, f"ready url=grpc+remotellm://127.0.0.1:{port} key={key}\n".encode())
+    await server.wait_closed()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,148 @@
+"""Do programs as they are published work as workers? Each stands behind one node; another node is asked."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.real.conftest import Behind, World, who
+from tests.real.programs import KEY
+from tests.swarm.client import Client, Seen, events_of
+from tests.swarm.test_attach import attached
+from tests.swarm.waiting import show
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+MESSAGES = [{"role": "user", "content": "Tell me a story about a vine."}]
+SHORT = 8
+REFUSED = {
+    "infinity-emb": {"input": {"no": "text"}},
+    # What is wrong with the messages it does not say: it fails.
+    "transformers": {"messages": MESSAGES, "no-such-field": 1},
+}
+"""What each refuses, where it is not a chat without messages."""
+FOUND = {"infinity-emb": ("/embeddings", ("--type", "embedding", "--model", "minilm"))}
+"""What must be said to `attach`, where an address alone is too little: a path, and more words."""
+
+
+async def whole(client: Client, world: World, path: str, body: dict[str, object]) -> Any:
+    """Ask the node that has no worker; return the answer, which is no refusal."""
+    seen = await client.post(world.asked, path, body)
+    assert seen.status == 200, seen.body
+    assert seen.node == world.serving.peer
+    return orjson.loads(seen.body)
+
+
+def error(seen: Seen) -> dict[str, Any]:
+    return dict(orjson.loads(seen.body)["error"])
+
+
+@who("found")
+async def test_attach_finds_out_what_it_is_and_serves_its_models(
+    behind: Behind, world: World, client: Client, tmp_path: Path
+) -> None:
+    path, more = FOUND.get(behind.running.program.package, ("", ()))
+    url = behind.running.place.url + path
+    words = ("--project", "found", "--header", f"authorization: Bearer {KEY}", *more)
+    async with attached(world.serving, tmp_path, url, *words) as attach:
+        await attach.says("watching it", within=6)
+        [*served] = re.findall(r"\bfound/([^\s,]+)", attach.said)
+        assert served
+        await client.listed([world.asked], *served)
+        assert await attach.end() == 0
+
+
+@who("chat")
+async def test_a_chat_is_answered(behind: Behind, world: World, client: Client) -> None:
+    # Who is strict about fields is not told what the nodes alone understand.
+    ours = {"project": behind.running.program.package}
+    body = {"model": behind.chats, "messages": MESSAGES, "max_tokens": SHORT, **ours}
+    answer = await whole(client, world, "/v1/chat/completions", body)
+    assert answer["model"] == behind.chats
+    [choice] = answer["choices"]
+    assert choice["message"]["content"]
+    assert choice["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == SHORT
+
+
+@who("stream")
+async def test_a_streamed_chat_is_what_the_whole_one_is_and_ends_as_the_protocol_says(
+    behind: Behind, world: World, client: Client
+) -> None:
+    body = {"model": behind.chats, "messages": MESSAGES, "max_tokens": SHORT, "temperature": 0}
+    answer = await whole(client, world, "/v1/chat/completions", body)
+    url = f"{world.asked.http}/v1/chat/completions"
+    async with client.session.post(url, json=body | {"stream": True}) as response:
+        assert response.status == 200, await response.text()
+        *events, done = [event async for event in events_of(response)]
+    assert done == "[DONE]"
+    chunks = [orjson.loads(event) for event in events]
+    assert {chunk["model"] for chunk in chunks} == {behind.chats}
+    pieces = [choice["delta"].get("content") or "" for c in chunks for choice in c["choices"]]
+    assert "".join(pieces) == answer["choices"][0]["message"]["content"]
+    ends = [choice.get("finish_reason") for c in chunks for choice in c["choices"]]
+    assert [end for end in ends if end] == ["length"]
+
+
+@who("completion")
+async def test_a_completion_goes_on(behind: Behind, world: World, client: Client) -> None:
+    body = {"model": behind.chats, "prompt": "Once upon a time", "max_tokens": SHORT}
+    answer = await whole(client, world, "/v1/completions", body)
+    assert answer["model"] == behind.chats
+    assert answer["choices"][0]["text"]
+
+
+@who("embeddings")
+async def test_texts_become_vectors_of_their_own(
+    behind: Behind, world: World, client: Client
+) -> None:
+    body = {"model": behind.reads, "input": ["a vine", "a car"], "encoding_format": "float"}
+    answer = await whole(client, world, "/v1/embeddings", body)
+    one, other = (row["embedding"] for row in answer["data"])
+    assert answer["model"] == behind.reads
+    assert len(one) == len(other) > 8
+    assert one != other
+
+
+@who("refusal")
+async def test_what_the_program_refuses_is_the_callers_and_does_not_count_against_it(
+    behind: Behind, world: World, client: Client
+) -> None:
+    body = REFUSED.get(behind.running.program.package, {"messages": "no list"})
+    body = {"model": behind.chats or behind.reads, **body}
+    path = "/v1/chat/completions" if behind.chats else "/v1/embeddings"
+    for _ in range(3):
+        refused = await client.post(world.asked, path, body)
+        assert 400 <= refused.status < 500, refused.body
+        assert error(refused)["message"]
+    await answers(behind, world, client)
+
+
+async def answers(behind: Behind, world: World, client: Client) -> Seen:
+    """Ask for the least that it can do; return the answer, which is one."""
+    if behind.chats:
+        body: dict[str, object] = {"model": behind.chats, "messages": MESSAGES, "max_tokens": 2}
+        seen = await client.post(world.asked, "/v1/chat/completions", body)
+    else:
+        body = {"model": behind.reads, "input": "a vine"}
+        seen = await client.post(world.asked, "/v1/embeddings", body)
+    assert seen.status == 200, seen.body
+    return seen
+
+
+@who("restart")
+async def test_who_restarts_under_its_registration_is_asked_again_at_once(
+    behind: Behind, world: World, client: Client
+) -> None:
+    await answers(behind, world, client)
+    await asyncio.to_thread(behind.running.kill)
+    body = {"model": behind.chats or behind.reads, "messages": MESSAGES, "input": "a vine"}
+    path = "/v1/chat/completions" if behind.chats else "/v1/embeddings"
+    gone = await client.post(world.asked, path, body)
+    assert gone.status == 503, gone.body
+    assert "Retry-After" in gone.headers
+    await asyncio.to_thread(behind.running.start)
+    show(behind.running.program.package, back=(await answers(behind, world, client)).seconds)

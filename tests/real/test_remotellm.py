@@ -1,0 +1,127 @@
+"""Do RemoteLLM's own server and client, as their package has them, work with nodes? One behind a node, one before it."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from node.demo.stage import Actor, Stage
+from tests.real.conftest import TALKER, World
+from tests.real.programs import SCRIPTS, free_port, interpreter, run
+from tests.swarm.client import Client
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+PROJECT, MODEL = "remotellm", "neo"
+PROMPT = "my name is"
+
+
+@dataclass(slots=True)
+class Neo:
+    """The server, which can be killed and started again where it was."""
+
+    stage: Stage
+    folder: Path
+    port: int
+    actor: Actor
+
+    @classmethod
+    def start(cls, stage: Stage, folder: Path, port: int) -> "Neo":
+        script = str(SCRIPTS / "remotellm_server.py")
+        python = str(interpreter("real-texts"))
+        alone = ("env", "OMP_NUM_THREADS=1", "HF_HUB_OFFLINE=1")
+        actor = stage.run("remotellm", *alone, python, script, str(folder), str(port))
+        return cls(stage, folder, port, actor)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """How it is registered."""
+        fields = self.actor.fields
+        headers = {"x-api-key": fields["key"]}
+        return {"model": MODEL, "api": fields["url"], "type": 0, "headers": headers}
+
+
+@pytest.fixture(scope="module")
+def neo(world: World) -> Iterator[Neo]:
+    folder = world.folder / "remotellm"
+    folder.mkdir()
+    interpreter("real-texts")
+    with Stage(folder) as stage:
+        yield Neo.start(stage, folder, free_port())
+
+
+@pytest.fixture
+async def served(neo: Neo, world: World, client: Client) -> Neo:
+    """The server under its registration at the first node, known at the second one."""
+    body = {"project": PROJECT, "models": [neo.row]}
+    seen = await client.post(world.serving, "/api/v0/ai/project/register", body)
+    assert seen.status == 200, seen.body
+    await client.listed([world.asked], MODEL)
+    return neo
+
+
+async def test_a_batch_of_prompts_and_its_alternatives_are_completions(
+    served: Neo, world: World, client: Client
+) -> None:
+    body = {"model": MODEL, "prompt": [PROMPT, "once"], "n": 3}
+    seen = await client.post(world.asked, "/v1/completions", body)
+    assert seen.status == 200, seen.body
+    texts = [choice["text"] for choice in orjson.loads(seen.body)["choices"]]
+    assert len(texts) == len(set(texts)) == 6
+    assert all(texts)
+
+
+async def test_a_chat_is_answered_whole_and_as_a_stream(
+    served: Neo, world: World, client: Client
+) -> None:
+    assert (await client.chat(world.asked, MODEL)).status == 200
+    async with client.stream(world.asked, MODEL) as response:
+        assert response.status == 200
+        assert (await response.text()).rstrip().endswith("data: [DONE]")
+
+
+async def test_a_wrong_key_is_said_when_it_is_registered(
+    served: Neo, world: World, client: Client
+) -> None:
+    row = served.row | {"model": "shut", "headers": {"x-api-key": "no key of its"}}
+    body = {"project": "remotellm-shut", "models": [row]}
+    seen = await client.post(world.serving, "/api/v0/ai/project/register", body)
+    assert b"fault" in seen.body, seen.body
+    await client.unregister(world.serving, "remotellm-shut")
+
+
+def ask(world: World, key: str, *prompts: str) -> dict[str, Any]:
+    """Have its own client ask the second node."""
+    host, _, port = world.asked.actor.fields["remotellm"].rpartition(":")
+    told = run("real-texts", "remotellm_client.py", host, port, key, *prompts, home=world.folder)
+    return dict(json.loads(told.splitlines()[-1]))
+
+
+async def test_its_client_sees_at_a_node_what_it_sees_at_its_server(
+    served: Neo, world: World
+) -> None:
+    seen = await asyncio.to_thread(ask, world, f"any@{MODEL}", PROMPT, "once")
+    assert seen["name"] == MODEL
+    assert [len(texts) for texts in seen["texts"]] == [2, 2]
+    # One for each letter, and as many next ones as were asked for.
+    assert seen["guts"] == [len(PROMPT), 5]
+
+
+async def test_its_client_is_answered_by_a_worker_of_another_protocol(world: World) -> None:
+    seen = await asyncio.to_thread(ask, world, f"any@{TALKER}", PROMPT)
+    assert seen["name"] == TALKER
+    assert seen["texts"][0][0]
+    assert "UNIMPLEMENTED" in seen["refused"]
+
+
+async def test_it_is_asked_again_after_a_restart(served: Neo, world: World, client: Client) -> None:
+    await asyncio.to_thread(served.stage.kill, served.actor)
+    assert (await client.chat(world.asked, MODEL)).status == 503
+    again = await asyncio.to_thread(Neo.start, served.stage, served.folder, served.port)
+    assert again.actor.fields["key"] == served.actor.fields["key"]
+    assert (await client.chat(world.asked, MODEL)).status == 200

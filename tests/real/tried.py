@@ -1,0 +1,55 @@
+"""Table of the programs that are tried as workers behind a node and as gateways before one. The documentation's is made of it."""
+
+import re
+from dataclasses import dataclass
+
+from tests.clients.tried import ROOT
+
+BEHIND, BEFORE = "behind a node", "before a node"
+KINDS = (
+    "found",
+    "models",
+    "chat",
+    "stream",
+    "completion",
+    "embeddings",
+    "refusal",
+    "restart",
+)
+"""What is tried: of who stands behind a node it may be that `attach` finds it and that it restarts, of who stands before one that
+it lists the node's models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program as it is published, where it stands and what is `tried` with it."""
+
+    package: str
+    environment: str
+    stands: str
+    tried: tuple[str, ...]
+
+    @property
+    def version(self) -> str:
+        """What the lock of its environment says."""
+        lock = (ROOT / f"requirements-{self.environment}.lock").read_text()
+        [version] = set(re.findall(rf"^{re.escape(self.package)}==([^ ;\\]+)", lock, re.MULTILINE))
+        return version
+
+    def __str__(self) -> str:
+        return f"{self.package}-{self.stands.split()[0]}"
+
+
+_CHATS = ("chat", "completion", "refusal", "restart")
+_ASKED = ("models", "chat", "stream", "completion", "refusal")
+
+PROGRAMS = (
+    Program("transformers", "real-texts", BEHIND, _CHATS),
+    Program("mlx-lm", "real-texts", BEHIND, ("stream", *_CHATS)),
+    Program("infinity-emb", "real-vectors", BEHIND, ("found", "embeddings", "refusal", "restart")),
+    Program("litellm", "real-gateways", BEHIND, ("found", "stream", "embeddings", *_CHATS)),
+    Program("sglang-router", "real-gateways", BEHIND, ("found", "stream", *_CHATS)),
+    Program("llama-stack", "real-stack", BEHIND, ("found", *_CHATS)),
+    Program("litellm", "real-gateways", BEFORE, ("embeddings", *_ASKED)),
+    Program("llama-stack", "real-stack", BEFORE, _ASKED),
+)
