@@ -10,11 +10,13 @@ from node.faces import Context, loads
 from node.faces.learnt import abilities
 from node.faces.reading import done, json_answer
 from registry.catalog import Signed
-from registry.liveness import REASONS, Presence
+from registry.liveness import REASONS, Evidence, Presence
 from registry.mesh import Connection
 from registry.records import PeerId, Service, Standing
 
 _LIVE = frozenset({Presence.ALIVE, Presence.UNREACHABLE, Presence.SUSPECT, Presence.DRAINING})
+
+_LEFT = "it said that it leaves: it was stopped"
 
 
 def routes(context: Context) -> list[web.RouteDef]:
@@ -109,6 +111,9 @@ def _reason(context: Context, node: PeerId) -> dict[str, Any]:
     pulse = context.registry.pulse(node)
     if pulse is None:
         return {"since": round(time.monotonic() - context.started, 3), "why": "this node itself"}
+    if context.registry.presence(node) is Presence.LEFT:
+        # That it answers no more is no news then, and no doubt: its last word was that it goes.
+        return {"since": _silence(context, node), "evidence": Evidence.WORD, "why": _LEFT}
     since = round(max(0.0, time.monotonic() - pulse.since), 3)
     return {"since": since, "evidence": pulse.why, "why": REASONS[pulse.why]}
 

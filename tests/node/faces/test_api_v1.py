@@ -2,8 +2,10 @@
 
 import pytest
 
-from registry.liveness import REASONS, Evidence
-from tests.node.faces.assembly import told, until
+from registry.liveness import REASONS, Contact, Evidence, Presence
+from registry.mesh.memory_net import MemoryNet
+from registry.records import Standing
+from tests.node.faces.assembly import World, node, told, until
 
 
 async def test_equal_digests_mean_equal_registries(mesh, worker):
@@ -76,3 +78,21 @@ class TestDraining:
         for headers in ({"X-Forwarded-For": "203.0.113.9"}, {"Origin": "https://evil.example"}):
             status, body = await told(alone.http.post(path, headers=headers))
             assert (status, body["code"]) == (403, 1010)
+
+
+async def test_a_node_that_was_stopped_is_explained_by_its_farewell_and_not_by_a_doubt():
+    world = World(MemoryNet())
+    async with node(world) as one:
+        async with node(world) as other:
+            gone = other.context.peer
+            await until(lambda: gone in one.context.registry.catalog.held)
+            await other.context.registry.stand(Standing.LEFT)
+            await until(lambda: one.context.registry.presence(gone) is Presence.LEFT)
+        pulse = one.context.registry.pulse
+        # Long after: whoever looks for it has given up.
+        await until(lambda: pulse(gone).contact is Contact.LOST)
+        rows = (await told(one.http.get("/api/v1/nodes")))[1]["nodes"]
+        (row,) = (row for row in rows if row["node"] == gone)
+        assert (row["state"], row["evidence"]) == ("left", "word")
+        assert row["why"] == "it said that it leaves: it was stopped"
+        assert row["since"] == pytest.approx(row["last_heard"], abs=0.1)
