@@ -133,14 +133,25 @@ def test_bash_completes_names_of_models_that_mean_nothing_to_a_shell(
     assert not (tmp_path / "evil").exists()
 
 
-def test_the_tab_key_completes_in_a_real_bash(
-    script: Callable[[str], Path], program: Path, tmp_path: Path
+INTERACTIVE = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], ":"),
+    "zsh": (
+        ["zsh", "-f", "-i"],
+        "unsetopt zle_bracketed_paste; autoload -U compinit; compinit -u -D",
+    ),
+}
+
+
+@pytest.mark.parametrize("shell", [shell for shell in INTERACTIVE if have(shell)])
+def test_the_tab_key_completes_in_a_real_shell(
+    script: Callable[[str], Path], program: Path, tmp_path: Path, shell: str
 ) -> None:
+    command, prepare = INTERACTIVE[shell]
     master, slave = pty.openpty()
     path = f"{program.parent}:{os.environ['PATH']}"
     environment = {"PATH": path, "TERM": "dumb", "PS1": "$ ", "HOME": str(tmp_path)}
-    shell = subprocess.Popen(
-        ["bash", "--norc", "--noprofile", "-i"],
+    process = subprocess.Popen(
+        command,
         stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=tmp_path, start_new_session=True,
     )  # fmt: skip
     os.close(slave)
@@ -153,14 +164,15 @@ def test_the_tab_key_completes_in_a_real_bash(
             assert select.select([master], [], [], max(0.0, end - time.monotonic()))[0], shown
             shown += os.read(master, 4096).decode()
 
-    os.write(master, f"source {script('bash')}; echo so''urced\n".encode())
-    until("sourced\r\n")
-    os.write(master, b"modelvine vers\x15modelvine completi\tba\t > out\n")
-    until("modelvine completion bash  > out")
+    # What is typed is shown as well; only what is run has these words joined.
+    os.write(master, f"{prepare}; source {script(shell)}; echo so''urced\n".encode())
+    until("sourced")
+    os.write(master, f"modelvine completi\t{shell[0]}\t > out; echo do''ne\n".encode())
+    until("done")
     os.write(master, b"exit\n")
-    shell.wait(timeout=20)
+    process.wait(timeout=20)
     os.close(master)
-    assert (tmp_path / "out").read_text() == SCRIPTS["bash"](build_parser())
+    assert (tmp_path / "out").read_text() == SCRIPTS[shell](build_parser())
 
 
 @pytest.mark.parametrize(
