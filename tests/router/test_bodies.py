@@ -85,13 +85,17 @@ def test_only_top_level_models_are_replaced_however_they_are_spelt(
     assert bodies.splice_model(body, "n") == (body if spliced is None else spliced)
 
 
-@given(objects, st.sets(keys), st.booleans(), st.sampled_from([None, 0, 2]))
+@given(
+    objects,
+    st.sets(st.sampled_from(["model", "models", "stream", "a"])),
+    st.booleans(),
+    st.sampled_from([None, 0, 2]),
+)
 def test_leaving_out_fields_equals_deleting_them(
     fields: dict[str, object], names: set[str], ascii_only: bool, indent: int | None
 ) -> None:
     try:
         body = json.dumps(fields, ensure_ascii=ascii_only, indent=indent).encode()
-        json.dumps(sorted(names), ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return
     left = bodies.without(body, names)
