@@ -14,11 +14,12 @@ def test_inputs_and_outputs_have_the_same_words() -> None:
     assert taken(OUTPUTS | Ability.TOOLS) == given(INPUTS | Ability.TOOLS) == []
 
 
-@pytest.mark.parametrize("newer", [1 << 13, 0xE000, PROTOCOLS])
+@pytest.mark.parametrize("newer", [1 << 14, 0xC000, PROTOCOLS, Ability.OWN_PATH])
 def test_bits_of_newer_versions_say_nothing(newer: int) -> None:
     assert taken(newer | Ability.IMAGE_IN) == ["image"]
 
 
 def test_no_bit_means_two_things() -> None:
     values = [one.value for one in Ability]
-    assert sum(values) == (INPUTS | OUTPUTS | Ability.TOOLS | PROTOCOLS).value == 8191
+    known = INPUTS | OUTPUTS | Ability.TOOLS | PROTOCOLS | Ability.OWN_PATH
+    assert sum(values) == known.value == 16383

@@ -109,13 +109,10 @@ async def test_its_usage_is_the_sum_and_says_that_it_is_estimated(scene):
 
 async def test_each_node_counts_the_tokens_of_its_own_workers_parts(scene):
     await read(scene)
-    await until(lambda: scene.asked.context.metrics.counts().in_flight == 0)
-    await until(lambda: scene.first.context.metrics.counts().in_flight == 0)
-    rows = [
-        row
-        for one in {id(n): n for n in (scene.asked, scene.first, scene.second)}.values()
-        for row in one.context.metrics.counts().tokens
-    ]
+    nodes = {id(n): n for n in (scene.asked, scene.first, scene.second)}.values()
+    for one in nodes:
+        await until(lambda one=one: one.context.metrics.counts().in_flight == 0)
+    rows = [row for one in nodes for row in one.context.metrics.counts().tokens]
     assert sum(row.tokens for row in rows if row.part == "completion") == 3 + 6
     assert sum(row.tokens for row in rows if row.estimated == "yes") == 3
 

@@ -115,7 +115,7 @@ async def test_a_failure_after_the_first_comment_is_an_event_without_done(alone)
             said = await response.read()
     event = said.replace(COMMENT, b"")
     assert COMMENT in said
-    assert orjson.loads(event.removeprefix(b"data: "))["error"]["code"] == "worker_failed"
+    assert orjson.loads(event.removeprefix(b"data: "))["error"]["code"] == "worker_died"
 
 
 async def test_who_waited_in_vain_for_a_slot_is_told_in_the_stream_when_to_come_again(worker):
