@@ -373,5 +373,5 @@ def _mourned(request: Request, error: WorkerError) -> Request:
     poisonous = PoisonousRequest(
         "two workers died of this request before they answered, so no third is given it"
     )
-    poisonous.attempts, poisonous.deaths = error.attempts, error.deaths
+    poisonous.attempts, poisonous.deaths, poisonous.at = error.attempts, error.deaths, error.at
     raise poisonous from error

@@ -33,6 +33,8 @@ class RouterError(Exception):
     attempts: int = 0
     deaths: int = 0
     """How many of them died of the request."""
+    at: str = ""
+    """Who failed last, for the operator: a worker's address without its path, or a node's id."""
     hopeful: bool = False
     """Whether who was not there may be back in a moment, so that waiting is worth it."""
 

@@ -134,7 +134,7 @@ class Attempt:
     def _ended(self, left: BaseException | None) -> None:
         error = left if isinstance(left, WorkerError) else None
         if error is not None:
-            error.attempts = self.number
+            error.attempts, error.at = self.number, self._at
             error.deaths += self.request.deaths
         desk, answer = self._desk, self._answer
         seconds = desk.now() - self._began
@@ -147,23 +147,22 @@ class Attempt:
             desk.observe(Outcome(self.candidate, broken, seconds))
 
     def _log(self, error: WorkerError) -> None:
-        """Write down who failed and why, for the operator; what it says to a prompt stands in no error of ours."""
-        worker, request = self.candidate.worker, self.request
+        """Write down who failed and why, for the operator."""
         log.log(
             logging.WARNING if error.blames_worker else logging.INFO,
-            "request=%s model=%s attempt=%d failed at %s: %s: %s",
-            request.id,
-            request.model,
+            "request=%s attempt=%d failed at %s: %s: %s",
+            self.request.id,
             self.number,
-            _origin(worker.api) if worker else self.candidate.node,
+            self._at,
             type(error).__name__,
             error,
         )
 
-
-def _origin(api: str) -> str:
-    # What follows may be a key.
-    return str(URL(api).origin())
+    @property
+    def _at(self) -> str:
+        worker = self.candidate.worker
+        # A worker's path and query may hold a key.
+        return str(URL(worker.api).origin()) if worker else self.candidate.node
 
 
 class Answering:

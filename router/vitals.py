@@ -105,7 +105,7 @@ class Vitals:
         life = self._lives.get(address)
         if life is None or life.since is None or now - life.last >= FORGOTTEN:
             return True
-        if life.hopeful is not None and (life.hopeful or life.seen is None):
+        if life.hopeful is not None:
             return life.hopeful
         if life.seen is None and life.probed:
             return False

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
 from node.logs import quoted
-from router.errors import RouterError
+from router.errors import NobodyServes, NoCapacity, RouterError, WorkerError
 from router.requests import Kind
 from router.trying import Routed
 from router.usage import Tokens, Usage
@@ -42,6 +42,8 @@ class Account:
     tokens: Tokens | None = None
     ended: bool = False
     """Whether this process ended before the answer did, and told its caller."""
+    failure: str = ""
+    """Who failed and why, as fields of the log line."""
     verbatim: str = ""
     """The protocol in whose words the answer is, its caller's and its worker's; none for OpenAI's."""
     parts: list[tuple[str, Usage]] = field(default_factory=list)
@@ -61,6 +63,12 @@ class Account:
         self.status = status
         if isinstance(error, RouterError):
             self.attempts = error.attempts
+        self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """Take in who failed and why; what is wrong with a request itself may quote it, and is not logged."""
+        if isinstance(error, WorkerError | NobodyServes | NoCapacity):
+            self.failure = f" at={error.at or '-'} why={quoted(str(error))}"
 
     def spent(self) -> list[tuple[str, Usage]]:
         """Return the tokens that workers of this machine used, by model, as far as anything tells."""
@@ -101,7 +109,7 @@ def _conclude(context: Serving, account: Account) -> None:
     for model, usage in spent:
         context.metrics.spent(model, usage)
     log.info(
-        "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f tokens=%s",
+        "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f tokens=%s%s",
         account.id,
         quoted(account.model),
         account.kind,
@@ -111,6 +119,7 @@ def _conclude(context: Serving, account: Account) -> None:
         account.status,
         seconds,
         _in_words([usage for _, usage in spent]),
+        account.failure,
     )
 
 

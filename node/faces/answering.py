@@ -82,6 +82,7 @@ async def _pass_on(
         except RouterError as error:
             if not out.begun:
                 raise
+            account.failed(error)
             await _break_off(out, refusal(error), account, voice)
         except asyncio.CancelledError:
             # Where the caller is still there, it is this process that ends.

@@ -242,6 +242,10 @@ async def test_the_log_names_worker_and_reason_of_a_failed_request(
     assert asked in told[0]
     assert "status 500" in told[0]
     assert "broke off" in told[1]
+    lines = [r.getMessage() for r in caplog.records if r.name == "modelvine.requests"]
+    assert f"at={worker.url} why=" in lines[0]
+    assert "status 500" in lines[0]
+    assert "broke off" in lines[1]
 
 
 async def test_nobody_notices_that_the_only_worker_is_restarted() -> None:
