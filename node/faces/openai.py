@@ -58,7 +58,9 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
     """Return what clients may ask."""
     # LocalAI has its stores beside `/v1`.
     asked = [(prefix, kind) for prefix in PREFIXES for kind in Kind] + [
-        ("", kind) for kind in STORES
+        # Cohere's clients of today rank there.
+        ("/v2", Kind.RERANK),
+        *(("", kind) for kind in STORES),
     ]
     return [
         web.post(

@@ -14,10 +14,11 @@ from yarl import URL
 from router import readiness, usage
 from router.bodies import for_worker, with_model
 from router.candidates import Candidate
+from router.canonical.rerank import Rerank
 from router.connections import start_of
 from router.described import Described
 from router.dialects import Answer, Route
-from router.dialects.openai_http import listing
+from router.dialects.openai_http import listing, ranks
 from router.dialects.openai_http.answers import json_answer, parsed, stream_answer
 from router.dialects.openai_http.chats import ByChat, NoCompletions
 from router.dialects.openai_http.endpoints import (
@@ -107,24 +108,29 @@ class OpenAIHttp:
         if worker is None:
             raise WorkerFailed("this dialect speaks to workers of this machine only")
         body = for_worker(understood(request), request.content_type)
+        wanted = ranks.asked(request) if request.kind is Kind.RERANK else None
+        if wanted is not None:
+            body = ranks.body_of(body, wanted)
         if worker.own_model != request.model:
             body = with_model(body, request.content_type, worker.own_model)
         url, headers = endpoint(worker.api, request.kind), headers_to(worker, request)
 
         async def read(exchange: Exchange) -> Answer:
-            return await self._read(exchange, request.kind, name)
+            answer = await self._read(exchange, request.kind, name)
+            if wanted is not None and answer.rest is NOTHING:
+                _rank(answer, wanted, request.id, name)
+            return answer
 
         def ask(body: bytes, url: URL = url) -> AbstractAsyncContextManager[Answer]:
             call = Call(self._places.of(url), start_of(url), headers, body)
             return Sending(call, self._settings, self._deadlines, read)
 
-        if self._settings.stream_usage and request.stream and request.kind in usage.TEXT:
-            telling = TellingUsage(self._takers, worker.api, body, ask)
+        if request.kind in usage.TEXT:
+            telling = self._settings.stream_usage and request.stream
+            text = TellingUsage(self._takers, worker.api, body, ask) if telling else ask(body)
             if request.kind is Kind.CHAT:
-                return telling
-            return self._by_chat.unless(telling, request, candidate, worker)
-        if request.kind is Kind.COMPLETION:
-            return self._by_chat.unless(ask(body), request, candidate, worker)
+                return text
+            return self._by_chat.unless(text, request, candidate, worker)
         if (other := elsewhere(worker.api, request.kind)) is not None:
             return _served(ask(body), ask(body, other))
         return ask(body)
@@ -218,6 +224,13 @@ async def _served(
         except WorkerUnable:
             answer = await open_.enter_async_context(second)
         yield answer
+
+
+def _rank(answer: Answer, wanted: Rerank, id_: str, name: str) -> None:
+    """Say a ranking that is here in one piece in the form that all have."""
+    if answer.status == 200 and "json" in answer.content_type:
+        answer.first = ranks.told(answer.first, wanted, id_=id_, name=name)
+        answer.length = len(answer.first)
 
 
 def _not_there(kind: Kind) -> WorkerError:

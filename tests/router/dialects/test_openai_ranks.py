@@ -1,0 +1,104 @@
+"""Rankings of OpenAI's protocol's servers, each with its own words for them: one form comes out."""
+
+import orjson
+import pytest
+
+from router.dialects.openai_http import ranks
+from router.errors import WorkerFailed
+from router.requests import Kind, Request
+
+ASKED = {"model": "m", "query": "q", "documents": ["a", {"text": "b"}]}
+
+
+def wanted(**fields):
+    body = orjson.dumps(ASKED | fields)
+    return ranks.asked(Request("r", Kind.RERANK, "m", body, "application/json"))
+
+
+def ranked(said, **fields):
+    return orjson.loads(ranks.told(orjson.dumps(said), wanted(**fields), id_="r", name="tiny"))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"results": [{"index": 1, "relevance_score": 0.9}, {"index": 0, "relevance_score": 0.1}]},
+        {
+            "object": "rerank",
+            "model": "own",
+            "results": [
+                {"index": 0, "relevance_score": 0.1, "document": "a"},
+                {"index": 1, "relevance_score": 0.9, "document": "b"},
+            ],
+        },
+        {
+            "results": [
+                {"index": 1, "score": 0.9, "document": {"text": "b"}},
+                {"index": 0, "score": 0.1},
+            ]
+        },
+        {"data": [{"index": 0, "score": 0.1}, {"index": 1, "score": 0.9}]},
+        [{"index": 0, "score": 0.1, "text": "a"}, {"index": 1, "score": 0.9, "text": "b"}],
+    ],
+)
+def test_rankings_look_alike_whatever_the_worker_calls_its_fields(said):
+    found = ranked(said)
+    rows = [
+        {name: row[name] for name in ("index", "relevance_score", "document")}
+        for row in found["results"]
+    ]
+    assert rows == [
+        {"index": 1, "relevance_score": 0.9, "document": {"text": "b"}},
+        {"index": 0, "relevance_score": 0.1, "document": {"text": "a"}},
+    ]
+    assert (found["model"], found["id"], found["usage"]["estimated"]) == ("tiny", "rerank-r", True)
+
+
+def test_what_a_worker_says_besides_stays():
+    usage = {"total_tokens": 7}
+    row = {"index": 0, "relevance_score": 1, "own": 5}
+    found = ranked({"id": "i", "usage": usage, "meta": {"a": 1}, "results": [row]})
+    assert (found["id"], found["usage"], found["meta"]) == ("i", usage, {"a": 1})
+    assert found["results"][0]["own"] == 5
+
+
+def test_documents_are_told_unless_they_are_declined_and_no_more_than_wanted():
+    rows = {"results": [{"index": n, "relevance_score": n, "document": "x"} for n in (0, 1)]}
+    (best,) = ranked(rows, return_documents=False, top_n=1)["results"]
+    assert best == {"index": 1, "relevance_score": 1}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"results": [{"index": 9, "relevance_score": 1}]},
+        {"results": [{"relevance_score": 1}]},
+        {"results": [{"index": 0}]},
+        {"results": []},
+        {"own": 1},
+        5,
+    ],
+)
+def test_what_is_no_ranking_stays_as_it_is(said):
+    assert ranked(said) == said
+
+
+def test_a_failure_under_a_status_of_success_is_one():
+    with pytest.raises(WorkerFailed):
+        ranked({"code": 5, "results": []})
+
+
+def test_documents_become_texts_which_all_workers_know():
+    body = orjson.dumps(ASKED | {"own": 1})
+    assert orjson.loads(ranks.body_of(body, wanted())) == {
+        **ASKED,
+        "own": 1,
+        "documents": ["a", "b"],
+    }
+    plain = orjson.dumps(ASKED | {"documents": ["a"]})
+    assert ranks.body_of(plain, wanted(documents=["a"])) is plain
+
+
+@pytest.mark.parametrize("documents", [[{"image": "data:"}], [], "a", [["a"]]])
+def test_what_is_not_texts_alone_is_the_workers_own_business(documents):
+    assert wanted(documents=documents) is None
