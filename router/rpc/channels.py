@@ -5,6 +5,7 @@ and the whole answer.
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -18,10 +19,12 @@ from router.deadlines import Deadlines
 from router.dialects import ALIVE_SECONDS
 from router.errors import AnswerBroken, WorkerError, WorkerTimeout
 from router.premises import Premises
-from router.rpc.failures import RpcFailed
+from router.rpc.failures import OF_THE_REQUEST, RpcFailed
 from router.rpc.lines import Line, Place
 from router.rpc.messages import Method
 from router.settings import RouterSettings
+
+log = logging.getLogger("modelvine.router")
 
 MAX_PLACES = 4_096
 """Places to which channels are kept; beyond that those go which nobody uses."""
@@ -62,7 +65,7 @@ class Channels:
                 async with self._deadlines.within(budget):
                     return await line.told(call, budget)
             except RpcFailed as failed:
-                _hide(message, said, failed)
+                _note(api, method, message, said, failed)
                 raise
             except TimeoutError as error:
                 raise WorkerTimeout("first byte", budget) from error
@@ -78,7 +81,11 @@ class Channels:
             call = line.call(method, message, said, self._settings.total_timeout)
             try:
                 yield Replies(
-                    line, call, self._settings, self._deadlines, partial(_hide, message, said)
+                    line,
+                    call,
+                    self._settings,
+                    self._deadlines,
+                    partial(_note, api, method, message, said),
                 )
             finally:
                 call.cancel()
@@ -93,7 +100,7 @@ class Channels:
                 try:
                     return await line.told(call, ALIVE_SECONDS)
                 except RpcFailed as failed:
-                    _hide(message, said, failed)
+                    failed.hide(message.SerializeToString(), said.values())
                     raise
                 finally:
                     call.cancel()
@@ -151,11 +158,11 @@ class Replies:
         call: Any,
         settings: RouterSettings,
         deadlines: Deadlines,
-        hide: Callable[[RpcFailed], None],
+        note: Callable[[RpcFailed], None],
     ) -> None:
         self._line = line
         self._call = call
-        self._hide = hide
+        self._note = note
         self._settings = settings
         self._deadlines = deadlines
         self._ends = deadlines.loop.time() + settings.total_timeout
@@ -175,7 +182,7 @@ class Replies:
             raise self._late(silent, left) from error
         except RpcFailed as failed:
             self.over = True
-            self._hide(failed)
+            self._note(failed)
             raise
         self.began, self.over = True, message is None
         return message
@@ -193,6 +200,16 @@ class Replies:
         return self.broke(str(late)) if self.began else late
 
 
-def _hide(message: Any, said: Mapping[str, str], failed: RpcFailed) -> None:
-    """Keep what was asked, and what was said beside it, out of what is told of a failure."""
+def _note(
+    api: str, method: Method, message: Any, said: Mapping[str, str], failed: RpcFailed
+) -> None:
+    """Write down why a worker failed, without what it was asked and what was said beside it."""
     failed.hide(message.SerializeToString(), said.values())
+    write_down(api, method, failed)
+
+
+def write_down(api: str, method: Method, failed: RpcFailed) -> None:
+    """Write the cause of a failure into the log, nothing where it is the request's."""
+    if failed.code not in OF_THE_REQUEST:
+        why = failed.told(failed.code)
+        log.warning("the worker at %s failed at %s: %s", api, method.name, why)

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from router.candidates import Candidate
 from router.described import Described, Offered
 from router.dialects import Answer
+from router.dialects.localai_grpc import words
 from router.dialects.localai_grpc.backend import Backend, Errand
 from router.dialects.localai_grpc.loading import context_of, options
 from router.dialects.localai_grpc.others import SERVED, Others
@@ -64,6 +65,10 @@ class LocalAIGrpc:
         if worker is None:
             raise WorkerFailed("this dialect speaks to workers of this machine only")
         name = candidate.service.model
+        if self._passed(request, worker, words.STATUS):
+            # Neither a model nor a turn is needed for that.
+            yield await self._own.status(worker)
+            return
         async with self._backend.under_way(worker, request) as errand:
             if request.kind in SERVED:
                 yield await self._others.answer(request, name, errand)
@@ -74,15 +79,15 @@ class LocalAIGrpc:
     async def _begun(
         self, request: Request, name: str, errand: Errand, open_: AsyncExitStack
     ) -> Answer:
-        if (said := self._passed(request, errand.worker)) is not None:
+        if (said := self._passed(request, errand.worker, *CALLS)) is not None:
             with suppress(Untold):
                 return await open_.enter_async_context(self._own.answer(said, errand))
         return await open_.enter_async_context(self._texts.answer(request, name, errand))
 
-    def _passed(self, request: Request, worker: Worker) -> Verbatim | None:
+    def _passed(self, request: Request, worker: Worker, *calls: str) -> Verbatim | None:
         """Return the caller's own words where they can be passed on: chats only to a backend whose template works."""
         said = request.verbatim
-        if said is None or said.protocol != worker.dialect or said.call not in CALLS:
+        if said is None or said.protocol != worker.dialect or said.call not in calls:
             return None
         works = request.kind is not Kind.CHAT or self._texts.template_works(worker)
         return said if works else None

@@ -11,12 +11,12 @@ from router import worker_headers
 from router.described import Described
 from router.dialects import ALIVE_SECONDS
 from router.dialects.localai_grpc.loading import Hold, Loading
-from router.errors import WorkerError, WorkerFailed, WorkerTimeout
+from router.errors import WorkerError, WorkerFailed, WorkerTimeout, WorkerUnable
 from router.figures import Figure, Told, known
 from router.links import Links
 from router.recognising import Sighting
 from router.requests import Request
-from router.rpc.channels import Channels, Replies
+from router.rpc.channels import Channels, Replies, write_down
 from router.rpc.failures import RpcFailed, cleaned
 from router.rpc.messages import LOCALAI, Method, methods_of
 from router.rpc.metadata import metadata_to
@@ -90,6 +90,20 @@ class Backend:
         except RpcFailed as failed:
             return failed.code != "UNAVAILABLE"
         return told is not None
+
+    async def status(self, worker: Worker) -> Any:
+        """Return what it says of its state and its memory; raise `WorkerUnable` where it says nothing within a moment."""
+        method = METHODS["Status"]
+        try:
+            said = worker_headers.read(worker)
+            told = await self.channels.glance(worker.api, method, method.asked(), said)
+        except RpcFailed as failed:
+            raise WorkerUnable(
+                failed.told("the worker tells no status"), param="Status"
+            ) from failed
+        if told is None:
+            raise WorkerUnable("the worker tells no status now", param="Status")
+        return told
 
     async def locked(self, worker: Worker) -> str:
         """Say how it refuses to let this node in, nothing where it does not."""
@@ -182,7 +196,10 @@ class Errand:
             self.left = True
             raise
         if isinstance(told, _RESULT) and not told.success:
-            raise RpcFailed("OK", told.message)
+            failed = RpcFailed("OK", told.message)
+            failed.hide(message.SerializeToString(), self.said.values())
+            write_down(self.worker.api, method, failed)
+            raise failed
         self._heard = True
         return told
 

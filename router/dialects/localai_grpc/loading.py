@@ -12,7 +12,7 @@ from typing import Any
 
 from router.described import count_of
 from router.errors import WorkerBusy, WorkerError, WorkerFailed, WorkerLoading
-from router.rpc.channels import Channels
+from router.rpc.channels import Channels, write_down
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import LOCALAI, methods_of
 from router.settings import RouterSettings
@@ -223,7 +223,9 @@ class Loading:
         finally:
             process.loading = False
         if not told.success:
-            return RpcFailed("OK", told.message).as_error("LoadModel")
+            refused = RpcFailed("OK", told.message)
+            write_down(api, _LOAD, refused)
+            return refused.as_error("LoadModel")
         process.loaded = hold.wanted
         process.loads += 1
         return None

@@ -20,7 +20,8 @@ from router.rpc.failures import RpcFailed
 from router.rpc.messages import parsed_of_caller
 from router.sse import SILENT_BYTES
 from router.usage import Usage
-from router.verbatim import Verbatim
+from router.verbatim import LOCALAI, Verbatim
+from router.workers import Worker
 
 CALLS = frozenset({words.PREDICT, words.STREAM})
 
@@ -54,6 +55,13 @@ class Own:
         """Send the request and enter once the first reply is there; raise a `WorkerError` or `Untold` until then."""
         async with AsyncExitStack() as open_:
             yield await self._reliably(said, allowed(said.body), errand, open_)
+
+    async def status(self, worker: Worker) -> Answer:
+        """Return what a backend says of itself; raise `WorkerUnable`."""
+        body = (await self._backend.status(worker)).SerializeToString()
+        answer = Answer(200, carried.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
+        answer.verbatim = LOCALAI
+        return answer
 
     async def _reliably(
         self, said: Verbatim, message: Any, errand: Errand, open_: AsyncExitStack

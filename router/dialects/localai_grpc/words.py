@@ -19,7 +19,7 @@ from router.templates import rendered, text_of
 from router.wording import Orders
 from router.workers import Template, Worker
 
-PREDICT, STREAM = "Predict", "PredictStream"
+PREDICT, STREAM, STATUS = "Predict", "PredictStream", "Status"
 
 COMPLETION_TOKENS = 16
 """What a completion without a limit may take, OpenAI's own default; a chat's limit is then the worker's own."""

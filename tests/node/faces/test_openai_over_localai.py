@@ -32,7 +32,7 @@ async def test_its_own_refusal_is_a_bad_request_in_its_words(ai, localai):
 
 async def test_the_cause_of_its_failure_is_told(ai, localai):
     localai.fail(code="UNKNOWN", refusal=b"Unexpected <class 'KeyError'>: '/srv/models'")
-    with pytest.raises(openai.InternalServerError, match=r"UNKNOWN: Unexpected|status 502"):
+    with pytest.raises(openai.InternalServerError, match="UNKNOWN: Unexpected <class"):
         await ai.completions.create(model="tiny", prompt="a")
 
 

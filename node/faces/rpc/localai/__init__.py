@@ -14,7 +14,7 @@ from node.faces.keys import Keys
 from node.faces.rpc import Handlers
 from node.faces.rpc.localai import columns, files, texts
 from node.faces.rpc.localai.desk import Desk
-from router.rpc.messages import LOCALAI, message_class, methods_of
+from router.rpc.messages import LOCALAI, message_class, methods_of, parsed
 from router.rpc.serving import Refused, metadata_of
 
 SERVICE = LOCALAI
@@ -30,7 +30,7 @@ ENDPOINTS: Mapping[str, str] = {
     "TTS": "speech as WAV, written to `dst` under `faces.localai_files`",
     "SoundGeneration": "a sound, written to `dst` under `faces.localai_files`",
     "TokenizeString": "the tokens of a text",
-    "Status": "READY where somebody serves the model, UNINITIALIZED where none is meant, else ERROR",
+    "Status": "READY, UNINITIALIZED where no model is meant, ERROR where nobody serves it; the memory of a backend",
     "StoresSet": "keeps values in the store that is meant",
     "StoresDelete": "forgets them",
     "StoresGet": "finds them by their keys",
@@ -104,7 +104,10 @@ class _Face:
     async def status(self, asked: Any, call: Any) -> Any:  # noqa: ARG002
         model = self.desk.named(call)
         memory = message_class("backend.MemoryUsageData")()
-        state = _UNINITIALIZED if not model else _READY if self.desk.served(model) else _ERROR
+        served = bool(model) and self.desk.served(model)
+        if served and (said := await self.desk.status(call)):
+            memory = parsed(_METHODS["Status"].told, said).memory
+        state = _UNINITIALIZED if not model else _READY if served else _ERROR
         return _METHODS["Status"].told(state=state, memory=memory)
 
     async def metrics(self, asked: Any, call: Any) -> Any:  # noqa: ARG002

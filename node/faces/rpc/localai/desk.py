@@ -1,5 +1,6 @@
 """Which model does a backend's caller mean, and how is it asked?"""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -9,14 +10,17 @@ from typing import Any
 from node.faces import Serving
 from node.faces.asking import Told, asking
 from node.faces.rpc import name_dropped, request_of
+from router.errors import RouterError
 from router.requests import Kind, Request
 from router.rpc.serving import Refused, metadata_of
 from router.usage import Usage
-from router.verbatim import Verbatim
+from router.verbatim import LOCALAI, Verbatim
 
 MAX_MODELS = 1_000
 """Models of which the last text is remembered."""
 
+_STATUS_SECONDS = 2.0
+_EMPTY = b"\x08\x00"  # a field that no version has, and that says nothing
 _SAME = {
     name: name for name in ("language", "negative_prompt", "seed", "size", "step", "top_n", "voice")
 }
@@ -100,6 +104,17 @@ class Desk:
         async with asking(self.context, request) as told:
             name_dropped(call, told, {**_SAME, **own}, own.values())
             return await told.body()
+
+    async def status(self, call: Any) -> bytes:
+        """Return what a worker says of itself, where it is a backend too and says so within a moment; else nothing."""
+        # Nobody answers this in OpenAI's words; an empty message could not be told from none.
+        own = Verbatim(LOCALAI, "Status", _EMPTY, needs="Status")
+        request = self.request(call, Kind.COMPLETION, {"prompt": "", "max_tokens": 1}, own)
+        try:
+            async with asyncio.timeout(_STATUS_SECONDS), asking(self.context, request) as told:
+                return await told.body() if told.verbatim else b""
+        except (RouterError, TimeoutError):
+            return b""
 
     def _probe(self, model: str) -> Request:
         return request_of(self.context, Kind.CHAT, {"model": model, "messages": []}, {})

@@ -235,3 +235,12 @@ async def test_a_store_keeps_any_bytes(client, worker, value):
     assert [one.Bytes for one in got.Values] == [value]
     found = await client.ask("StoresFind", Key=keys[0], TopK=1)
     assert [one.Bytes for one in found.Values] == [value]
+
+
+async def test_the_memory_of_a_backend_is_told(client, worker):
+    told = await client.ask("Status")
+    assert (told.state, told.memory.total, dict(told.memory.breakdown)) == (2, 5, {"weights": 4})
+    # Nothing was loaded for that, nor written.
+    assert (worker.loads, worker.received) == ([], [])
+    worker.fail(lacks=frozenset({"Status"}))
+    assert (await client.ask("Status")).state == 2

@@ -582,3 +582,19 @@ async def test_a_text_that_the_backend_counts_later_ends_by_that_count(
     for most, reason in ((10, "length"), (11, "stop")):
         _, body = await ask(dialect, worker, Kind.COMPLETION, stream=stream, max_tokens=most)
         assert texts_of(body, stream=stream)[1] == [reason]
+
+
+async def test_why_a_worker_failed_is_in_the_log_without_what_it_was_asked(
+    worker: LocalAIWorker, dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompt = "a secret that nobody may read in a log"
+    for words, told in (
+        ("KeyError: 'x'", "KeyError: 'x'"),
+        (f"bad: {prompt}", "quote the request"),
+    ):
+        worker.fail(code="UNKNOWN", refusal=words.encode())
+        with pytest.raises(WorkerFailed):
+            await ask(dialect, worker, Kind.COMPLETION, prompt=prompt)
+        assert f"the worker at {worker.url} failed at Predict: UNKNOWN: " in caplog.text
+        assert told in caplog.text
+    assert "secret" not in caplog.text
