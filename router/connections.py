@@ -21,6 +21,9 @@ from router.http1 import CannotConnect, Connection, ConnectTimeout, HungUp, NotA
 from router.premises import Premises
 from router.settings import RouterSettings
 
+WORKERS_IDLE_SECONDS = 4.0
+"""Less than the five after which most servers of models hang up: what is written just then is lost, and not written again."""
+
 _IDLE_SECONDS = 15.0
 _PLACES = 4096
 _REPEATABLE = b"GET "
@@ -36,8 +39,12 @@ Objection = Callable[[str, int], str]
 class Place:
     """The connections to one place: kept while they are used, at most `connections_per_worker` of them."""
 
-    def __init__(self, dial: Dial, settings: RouterSettings) -> None:
+    def __init__(
+        self, dial: Dial, settings: RouterSettings, *, idle: float = _IDLE_SECONDS
+    ) -> None:
+        """Connections are kept for so many `idle` seconds."""
         self._dial = dial
+        self._keep = idle
         self._limit = settings.connections_per_worker
         self._connect_timeout = settings.connect_timeout
         self._known: set[Connection] = set()
@@ -99,7 +106,7 @@ class Place:
             return
         self._idle.append((connection, monotonic()))
         if self._sweep is None:
-            self._sweep = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._tidy)
+            self._sweep = asyncio.get_running_loop().call_later(self._keep, self._tidy)
         self._next()
 
     def lost(self, connection: Connection) -> None:
@@ -113,7 +120,7 @@ class Place:
         while self._idle:
             # The one that was used last has the best chance to stand still.
             connection, since = self._idle.pop()
-            if connection.quiet and monotonic() - since < _IDLE_SECONDS:
+            if connection.quiet and monotonic() - since < self._keep:
                 return connection
             connection.abort()
         return None
@@ -162,12 +169,12 @@ class Place:
 
     def _tidy(self) -> None:
         loop, now = asyncio.get_running_loop(), monotonic()
-        fresh = [(c, since) for c, since in self._idle if now - since < _IDLE_SECONDS]
+        fresh = [(c, since) for c, since in self._idle if now - since < self._keep]
         stale = self._idle[: len(self._idle) - len(fresh)]
         self._idle = fresh
         for connection, _ in stale:
             connection.abort()
-        self._sweep = loop.call_later(_IDLE_SECONDS, self._tidy) if fresh else None
+        self._sweep = loop.call_later(self._keep, self._tidy) if fresh else None
 
 
 class Places:
@@ -187,7 +194,7 @@ class Places:
                 self._places = {o: p for o, p in self._places.items() if not p.unused}
             context = public_context() if origin[0] == "https" else None
             dial = tcp(origin[1], origin[2], context, objection=self._premises.objection)
-            place = Place(dial, self._settings)
+            place = Place(dial, self._settings, idle=WORKERS_IDLE_SECONDS)
             self._places[origin] = place
         return place
 

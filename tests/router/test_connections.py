@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
+from yarl import URL
 
 from router.candidates import Candidate
+from router.connections import WORKERS_IDLE_SECONDS, Place, start_of, tcp
 from router.dialects import Answer, Dialect
 from router.dialects.openai_http import create
 from router.errors import WorkerFailed, WorkerTimeout, WorkerUnreachable
+from router.http1 import request_head
 from router.premises import Premises
 from router.requests import Request
 from tests.router.world import QUICK, chat, links, own, until, whole
@@ -78,6 +81,21 @@ def closing_worker() -> Iterator[tuple[str, threading.Event]]:
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", closed
         thread.join(5)
+
+
+@pytest.mark.parametrize(("idle", "opened"), [(60.0, 1), (0.0, 3)])
+async def test_a_connection_is_kept_for_so_many_seconds(
+    worker: OpenAIWorker, idle: float, opened: int
+) -> None:
+    url = URL(worker.url)
+    place = Place(tcp("127.0.0.1", url.port or 0), QUICK, idle=idle)
+    for _ in range(3):
+        reply = await place.ask(request_head(start_of(url), {}, 2), b"{}")
+        await reply.at_most(1_000_000)
+    place.close()
+    assert len(worker.connections) == opened
+    # So long most servers of models keep theirs.
+    assert WORKERS_IDLE_SECONDS < 5
 
 
 async def test_a_fresh_connection_that_dies_is_a_failure_and_nothing_is_sent_twice(
