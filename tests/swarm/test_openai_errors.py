@@ -110,8 +110,13 @@ async def scene(
         await client.unregister(pair[0], PROJECT)
 
 
-ELSEWHERE = {faces.HeadTooSlow, faces.NoRoomForBody, faces.TooManyConnections}
-"""What one client of OpenAI's alone does not lead to: `tests/node/web` does."""
+ELSEWHERE = {
+    faces.HeadTooSlow,
+    faces.NoRoomForBody,
+    faces.TooManyConnections,
+    router.WorkerAway,
+}
+"""What one client of OpenAI's alone does not lead to: `tests/node/web` does, and a node that does not let another one in."""
 
 UNREAD = {faces.UrlTooLong, faces.HeadTooLarge}
 """What is refused before the id of the request was read."""
@@ -254,12 +259,12 @@ async def _crowd(scene: Scene) -> None:
         await scene.chat(narrow)
 
 
-@provokes(router.NoCapacity, hops=(0,))
+@provokes(router.NoCapacity)
 async def a_wait_for_a_slot_that_takes_too_long(scene: Scene) -> None:
     await _crowd(scene)
 
 
-@provokes(router.WorkerUnreachable, hops=(0,))
+@provokes(router.WorkerUnreachable)
 async def a_worker_that_is_gone(scene: Scene) -> None:
     gone = f"{scene.model}-gone"
     await scene.register(gone, NOWHERE)
@@ -279,11 +284,6 @@ async def a_worker_that_has_no_such_model(scene: Scene) -> None:
     await scene.chat()
 
 
-@provokes(router.WorkerAway, hops=(1,))
-async def a_worker_that_is_gone_elsewhere(scene: Scene) -> None:
-    await a_worker_that_is_gone(scene)
-
-
 @provokes(router.WorkerTimeout)
 async def a_worker_that_says_nothing(scene: Scene) -> None:
     scene.worker.fail(hang=True)
@@ -294,11 +294,6 @@ async def a_worker_that_says_nothing(scene: Scene) -> None:
 async def a_worker_that_is_full(scene: Scene) -> None:
     scene.worker.fail(status=429, retry_after="7")
     await scene.chat()
-
-
-@provokes(router.WorkerBusy, hops=(1,))
-async def a_node_without_a_free_slot(scene: Scene) -> None:
-    await _crowd(scene)
 
 
 @provokes(router.WorkerFailed)
@@ -344,15 +339,10 @@ async def a_worker_that_is_a_node_which_had_passed_the_request_on(scene: Scene) 
     await scene.chat(extra_headers={VIA: scene.serving.peer})
 
 
-@provokes(router.AnswerBroken, hops=(0,))
+@provokes(router.AnswerBroken)
 async def a_whole_answer_that_breaks_off(scene: Scene) -> None:
     scene.worker.fail(announce_bytes=900_000, pad_bytes=100_000, die_after=0, delay_between=0.2)
     await scene.ai.audio.speech.create(model=scene.model, voice="alloy", input="Hello!")
-
-
-@provokes(router.WorkerFailed, hops=(1,))
-async def a_whole_answer_that_breaks_off_elsewhere(scene: Scene) -> None:
-    await a_whole_answer_that_breaks_off(scene)
 
 
 @provokes(registry.LimitReached, hops=(0,))
