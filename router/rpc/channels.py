@@ -122,6 +122,14 @@ class Channels:
         except TimeoutError:
             return False
 
+    async def accepts(self, api: str) -> bool:
+        """Say whether a new connection is taken within `ALIVE_SECONDS`: a server of one thread greets nobody while it works."""
+        try:
+            async with asyncio.timeout(ALIVE_SECONDS):
+                return await self._place(api).accepts()
+        except TimeoutError:
+            return False
+
     async def close(self) -> None:
         """Close every channel, and cut what is under way."""
         places, self._places = self._places, {}

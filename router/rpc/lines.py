@@ -54,6 +54,19 @@ class Place:
         await line.close()
         return True
 
+    async def accepts(self) -> bool:
+        """Say whether somebody listens: the kernel answers for a process that is busy, and for none that is gone."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                for address in await addresses_of(self._host, self._port):
+                    if not self._premises.objection(address, self._port):
+                        _, writer = await asyncio.open_connection(address, self._port)
+                        writer.transport.abort()
+                        return True
+        except OSError:
+            return False
+        return False
+
     async def line(self) -> "Line":
         """Return a channel that stands; raise `WorkerUnreachable` or `WorkerTimeout`."""
         if self._line is not None and self._line.stands:

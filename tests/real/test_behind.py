@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from tests.real.conftest import Behind, World, who
-from tests.real.programs import KEY
+from tests.real.programs import KEY, chat_weights
 from tests.swarm.client import Client, Seen, events_of
 from tests.swarm.test_attach import attached
 from tests.swarm.waiting import show
@@ -18,14 +18,13 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 MESSAGES = [{"role": "user", "content": "Tell me a story about a vine."}]
 SHORT = 8
+DOCUMENTS = ["a car on a road", "a vine on a wall", "a house"]
 REFUSED = {
     "infinity-emb": {"input": {"no": "text"}},
     # What is wrong with the messages it does not say: it fails.
     "transformers": {"messages": MESSAGES, "no-such-field": 1},
 }
 """What each refuses, where it is not a chat without messages."""
-FOUND = {"infinity-emb": ("/embeddings", ("--type", "embedding", "--model", "minilm"))}
-"""What must be said to `attach`, where an address alone is too little: a path, and more words."""
 
 
 async def whole(client: Client, world: World, path: str, body: dict[str, object]) -> Any:
@@ -40,12 +39,23 @@ def error(seen: Seen) -> dict[str, Any]:
     return dict(orjson.loads(seen.body)["error"])
 
 
+def attached_with(behind: Behind, world: World) -> tuple[str, tuple[str, ...]]:
+    """Return the address that is given to `attach`, and more words where that is too little."""
+    url = behind.running.place.url
+    match behind.running.program.package:
+        case "infinity-emb":
+            return f"{url}/embeddings", ("--type", "embedding", "--model", "minilm")
+        case "transformers" | "mlx-lm":
+            # Their lists are those of a cache that is not there.
+            return url, ("--model", chat_weights(world.folder))
+    return url, ()
+
+
 @who("found")
 async def test_attach_finds_out_what_it_is_and_serves_its_models(
     behind: Behind, world: World, client: Client, tmp_path: Path
 ) -> None:
-    path, more = FOUND.get(behind.running.program.package, ("", ()))
-    url = behind.running.place.url + path
+    url, more = attached_with(behind, world)
     words = ("--project", "found", "--header", f"authorization: Bearer {KEY}", *more)
     async with attached(world.serving, tmp_path, url, *words) as attach:
         await attach.says("watching it", within=6)
@@ -105,6 +115,21 @@ async def test_texts_become_vectors_of_their_own(
     assert answer["model"] == behind.reads
     assert len(one) == len(other) > 8
     assert one != other
+
+
+@who("rerank")
+async def test_documents_come_in_order_with_their_texts(
+    behind: Behind, world: World, client: Client
+) -> None:
+    body = {"model": behind.ranks, "query": "wine", "documents": DOCUMENTS, "top_n": 2}
+    answer = await whole(client, world, "/v1/rerank", body | {"return_documents": True})
+    scores = [row["relevance_score"] for row in answer["results"]]
+    assert len(scores) == 2
+    assert scores == sorted(scores, reverse=True)
+    assert all(row["document"]["text"] == DOCUMENTS[row["index"]] for row in answer["results"])
+    objects = [{"text": text} for text in DOCUMENTS]
+    again = await whole(client, world, "/v1/rerank", body | {"documents": objects})
+    assert [row["index"] for row in again["results"]] == [row["index"] for row in answer["results"]]
 
 
 @who("refusal")

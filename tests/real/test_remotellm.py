@@ -85,6 +85,14 @@ async def test_a_chat_is_answered_whole_and_as_a_stream(
         assert (await response.text()).rstrip().endswith("data: [DONE]")
 
 
+async def test_who_writes_for_long_and_answers_nothing_else_meanwhile_is_waited_for(
+    served: Neo, world: World, client: Client
+) -> None:
+    seen = await client.post(world.asked, "/v1/completions", {"model": MODEL, "prompt": "slowly"})
+    assert seen.status == 200, seen.body
+    assert seen.seconds > 15
+
+
 async def test_a_wrong_key_is_said_when_it_is_registered(
     served: Neo, world: World, client: Client
 ) -> None:

@@ -13,6 +13,7 @@ KINDS = (
     "stream",
     "completion",
     "embeddings",
+    "rerank",
     "refusal",
     "restart",
 )
@@ -44,12 +45,19 @@ _CHATS = ("chat", "completion", "refusal", "restart")
 _ASKED = ("models", "chat", "stream", "completion", "refusal")
 
 PROGRAMS = (
-    Program("transformers", "real-texts", BEHIND, _CHATS),
-    Program("mlx-lm", "real-texts", BEHIND, ("stream", *_CHATS)),
-    Program("infinity-emb", "real-vectors", BEHIND, ("found", "embeddings", "refusal", "restart")),
+    Program("transformers", "real-texts", BEHIND, ("found", "stream", *_CHATS)),
+    Program("mlx-lm", "real-texts", BEHIND, ("found", "stream", *_CHATS)),
+    Program(
+        "infinity-emb",
+        "real-vectors",
+        BEHIND,
+        ("found", "embeddings", "rerank", "refusal", "restart"),
+    ),
     Program("litellm", "real-gateways", BEHIND, ("found", "stream", "embeddings", *_CHATS)),
     Program("sglang-router", "real-gateways", BEHIND, ("found", "stream", *_CHATS)),
-    Program("llama-stack", "real-stack", BEHIND, ("found", *_CHATS)),
+    Program("llama-stack", "real-stack", BEHIND, ("found", "stream", *_CHATS)),
     Program("litellm", "real-gateways", BEFORE, ("embeddings", *_ASKED)),
+    # It takes a server for one model, whose name it does not know here, and passes on what it is asked for.
+    Program("sglang-router", "real-gateways", BEFORE, ("embeddings", *_ASKED[1:])),
     Program("llama-stack", "real-stack", BEFORE, _ASKED),
 )

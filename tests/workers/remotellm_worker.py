@@ -22,7 +22,10 @@ _CODES = {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What is to go wrong. Delays are seconds, `status` is that of HTTP; `info` stands beside each text."""
+    """What is to go wrong. Delays are seconds, `status` is that of HTTP; `info` stands beside each text.
+
+    One that is `alone` answers nothing else while it writes, as the original does.
+    """
 
     delay_headers: float = 0.0
     delay_first: float = 0.0
@@ -34,6 +37,7 @@ class Faults:
     empty: bool = False
     hang: bool = False
     missing: int = 0
+    alone: bool = False
     alternatives: int = 2
     info: bytes = b'{"token_usage":{"prompt_tokens":5,"completion_tokens":6}}'
 
@@ -83,6 +87,8 @@ class RemoteLlmWorker:
 
     async def get_llm_type(self, asked: Any, context: Any) -> Any:
         """Say its name, or fail as the original does."""
+        if self.faults.alone and self.received:
+            await asyncio.Event().wait()
         if not self._knows(asked):
             await context.abort(grpc.StatusCode.UNKNOWN, "Internal Server Error")
         return METHODS["GetLlmType"].told(llm_type="gpt-neo")

@@ -4,6 +4,7 @@ Its key is the worker's header `x-api-key`, which goes into each message. A key 
 without texts. Streams are one piece of text, told at the end.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -42,7 +43,10 @@ __all__ = ["ENDPOINTS", "WORDS", "RemoteLlmGrpc", "create"]
 
 ENDPOINTS: Mapping[str, str] = {
     "Generate": "chats and completions, all prompts in one batch; its alternatives serve `n`; a chat becomes one text",
-    "GetLlmType": "the model's name, when the worker is registered; any answer means that it lives",
+    "GetLlmType": (
+        "the model's name, when the worker is registered; any answer means that it lives; one that is busy with a request of "
+        "ours need only take a connection"
+    ),
     "GenerationalGuts": "`/v1/tokenize`, and as it is at `/v1/x/guts`",
 }
 """What becomes of each RPC."""
@@ -64,6 +68,7 @@ class RemoteLlmGrpc:
         self._channels = Channels(links.settings, links.premises, links.deadlines)
         links.also_close(self._channels.close)
         self._alternatives: dict[str, int] = {}
+        self._under_way: Counter[str] = Counter()
 
     @asynccontextmanager
     async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
@@ -85,7 +90,12 @@ class RemoteLlmGrpc:
                 yield await self._text(request, worker, candidate.service.model)
 
     async def alive(self, worker: Worker) -> bool:
-        """Ask for its type: whatever it says, it lives; a call that is cut off by the clock finds nobody."""
+        """Ask for its type: whatever it says, it lives; a call that is cut off by the clock finds nobody.
+
+        The original has one thread for everything. While it writes for us it can only be seen to take a connection.
+        """
+        if worker.api in self._under_way:
+            return await self._channels.accepts(worker.api)
         try:
             return await self._type(worker) is not None
         except WorkerFailed:
@@ -215,11 +225,15 @@ class RemoteLlmGrpc:
     async def _send(self, worker: Worker, request: Request, name: str, message: Any) -> Any:
         said = dict(metadata_to(worker, request))
         message.api_key = said.pop(KEY, "")
+        self._under_way[worker.api] += 1
         try:
             return await self._channels.ask(worker.api, _METHODS[name], message, said)
         except RpcFailed as failed:
             failed.hide(b"", [message.api_key])
             raise failed.as_error(name) from failed
+        finally:
+            self._under_way[worker.api] -= 1
+            self._under_way += Counter()  # keeps those that are left
 
 
 def create(links: Links) -> RemoteLlmGrpc:

@@ -7,18 +7,21 @@ first GPU for granted, which is all that is done otherwise here.
 import asyncio
 import os
 import sys
+import time
 
 import torch
 from chat_weights import LONGEST, tokenizer
 from grpclib.server import Server
 from remote_llm.gpt_neo_wrap import GPTNeoWrap
 from remote_llm.keystore import ApiKeystore
+from remote_llm.schema import LLMResult
 from remote_llm.server import LLMService
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, TextGenerationPipeline
 
 NAME = "tiny-neo"
 TOKENS = 20
 ALTERNATIVES = 2
+SLOWLY, SECONDS = "slowly", 15
 
 
 class Neo(GPTNeoWrap):
@@ -45,6 +48,12 @@ class Neo(GPTNeoWrap):
         self.generator = TextGenerationPipeline(self.model, words, device="cpu")
         self.max_new_tokens = TOKENS
         self.num_sequences = ALTERNATIVES
+
+    def generate(self, prompts: list[str], stop: list[str] | None = None) -> LLMResult:
+        """Write; as slowly as a large model does where a prompt says so."""
+        if any(SLOWLY in prompt for prompt in prompts):
+            time.sleep(SECONDS)
+        return super().generate(prompts, stop)
 
 
 async def main(folder: str) -> None:

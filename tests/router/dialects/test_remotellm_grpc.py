@@ -1,5 +1,6 @@
 """What only this dialect does: batches of prompts, keys in messages, texts told at once, a model's inner state."""
 
+import asyncio
 from contextlib import suppress
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ from router.errors import (
 )
 from router.requests import Kind
 from router.rpc.messages import REMOTELLM, methods_of
-from tests.router.world import chat, links, own, whole
+from tests.router.world import chat, links, own, until, whole
 from tests.workers import remotellm_worker
 from tests.workers.openai_worker import WORDS
 
@@ -247,6 +248,18 @@ async def test_a_wrong_key_is_said_when_it_is_described(dialect, worker, header)
 async def test_nobody_there_is_not_alive(dialect, worker):
     nobody = candidate(worker, api="grpc://127.0.0.1:1")
     assert not await dialect.alive(nobody.worker)
+
+
+async def test_one_that_writes_for_us_lives_though_it_answers_nothing_else(dialect, worker):
+    served = candidate(worker).worker
+    worker.fail(hang=True, alone=True)
+    asking = asyncio.ensure_future(ask(dialect, worker, prompt="a"))
+    await until(lambda: worker.received)
+    assert await dialect.alive(served)
+    asking.cancel()
+    await asyncio.wait([asking])
+    # Who owes us nothing has to answer.
+    assert not await dialect.alive(served)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
