@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from node import web
+from registry.signing import Identity
+from router.certificate import certificate_of, client_context, server_context, trust
 from tests.swarm.waiting import SLACK
 
 MIB = 1024 * 1024
@@ -141,3 +143,42 @@ async def test_an_honest_caller_waits_little_while_others_flood(place, first, th
             waits.append(time.process_time() - began)
             await asyncio.sleep(0.02)
     assert max(waits) < 0.25 * SLACK
+
+
+@READS
+async def test_over_tls_what_one_connection_piles_up_is_bounded_as_well(reads):
+    ours, theirs = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
+    tls = server_context(ours)
+    trust(tls, certificate_of(theirs))
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = web.Server(App())
+    await server.listen(listener, tls=tls)
+    context = client_context(theirs, certificate_of(ours))
+    reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=context)
+    again = GET * 1000
+
+    async def send():
+        writer.write(SLOW * 400)
+        while True:
+            writer.write(again)
+            await writer.drain()
+
+    async def read():
+        while await reader.read(64 * 1024):
+            pass
+
+    if not reads:
+        writer.transport.pause_reading()
+    tracemalloc.start()
+    tasks = [asyncio.ensure_future(work) for work in (send(), *([read()] if reads else []))]
+    try:
+        await asyncio.sleep(SECONDS)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    writer.transport.abort()
+    await server.close(within=0)
+    assert most < MOST
