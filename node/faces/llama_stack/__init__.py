@@ -11,6 +11,7 @@ from node import web
 from node.faces import Serving
 from node.faces.answering import answer
 from node.faces.errors import Refusal
+from node.faces.llama_stack import published
 from node.faces.llama_stack.words import body_of, dropped_of, names_of, of_the_specification
 from node.faces.openai import request_of
 from node.faces.reading import read_fields
@@ -63,6 +64,7 @@ _REASONS: Mapping[Reason, str] = {"length": "max-length", "content_filter": "saf
 def asking_routes(context: Serving) -> list[web.RouteDef]:
     """Return the routes of this face."""
     routes = [web.post("/inference", _asking(context))]
+    routes += [web.post(path, _published(context, path)) for path in published.PATHS]
     for endpoint, words in ENDPOINTS.items():
         if words == _NOBODY:
             method, _, path = endpoint.rpartition(" ")
@@ -86,6 +88,23 @@ def _asking(context: Serving) -> web.Handler:
             limit = context.settings.router.max_event_bytes
             voice = Voice(http.id, request.model, streams=streams, max_event_bytes=limit)
             return Spoken(request, voice, dropped_of(given), names=names_of(given))
+
+        return await answer(context, http, Kind.CHAT, ask)
+
+    return handle
+
+
+def _published(context: Serving, path: str) -> web.Handler:
+    async def handle(http: web.Request) -> web.Answer:
+        async def ask() -> Spoken:
+            given = await read_fields(http, context.settings)
+            body = published.body_of(given)
+            request = request_of(context, http, Kind.CHAT, written(body))
+            limit = context.settings.router.max_event_bytes
+            voice = published.Voice(
+                streams=request.stream, plain=path == published.PATHS[0], max_event_bytes=limit
+            )
+            return Spoken(request, voice, published.dropped_of(given))
 
         return await answer(context, http, Kind.CHAT, ask)
 
