@@ -5,12 +5,14 @@ once more for each connection when it fails: what it says then is the text of an
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from router.described import count_of
+from router.dialects.localai_grpc.shared import Shared
 from router.errors import WorkerBusy, WorkerError, WorkerFailed, WorkerLoading
 from router.rpc.channels import Channels, write_down
 from router.rpc.failures import RpcFailed
@@ -37,6 +39,8 @@ _NOT_MENDED = frozenset(
     }
 )
 _BUSY, _READY = 1, 2
+_ROUNDS = 4  # loads of others between ours and our request, beyond which it is not waited for
+_POLL = 0.05
 _FLASH = "FlashAttention"
 _OFF = frozenset({"off", "false", "no", "0", "disabled", "none"})
 
@@ -48,14 +52,19 @@ _Outcome = WorkerError | None
 
 @dataclass(slots=True)
 class _Process:
-    """One backend: what we loaded there last, over which connection, and how many requests of ours are there now.
+    """One backend: what was loaded there last, over which connection, and how many requests of ours are there now.
+
+    `record` is the id of that load in the file that we share with other processes, `since` when the connection was made.
 
     `tried` are the loads that were repeated after a failure and did not help. `loads` counts all of them. `turn` is held by
     whoever waits for the others to leave, and those who come later queue for it.
     """
 
+    shared: Shared
     loaded: _Load | None = None
+    record: str = ""
     connection: object = None
+    since: float = 0.0
     tried: set[_Load] = field(default_factory=set)
     loads: int = 0
     users: int = 0
@@ -93,6 +102,8 @@ class Hold:
         self._inside = False
         if not self._process.users:
             self._process.left.set()
+            if not self._process.loading:
+                self._process.shared.leave()
 
 
 class Loading:
@@ -152,8 +163,10 @@ class Loading:
         hold.mended = True
         async with self._turn(process):
             if process.loads == hold.loads and hold.wanted not in process.tried:
+                if not process.users and not process.shared.enter():
+                    raise WorkerLoading
                 process.tried.add(hold.wanted)
-                process.loaded = None
+                process.loaded, process.record = None, process.shared.write()
             before = hold.loads
             await self._fit(process, hold)
         return process.loads != before
@@ -163,7 +176,7 @@ class Loading:
         if process is None:
             if len(self._processes) >= MAX_BACKENDS:
                 self._processes = {a: p for a, p in self._processes.items() if p.used}
-            process = self._processes[api] = _Process()
+            process = self._processes[api] = _Process(Shared(api))
         return process
 
     @asynccontextmanager
@@ -183,17 +196,52 @@ class Loading:
         """Have the model loaded that a request wants, and let it in."""
         if process.loading:
             raise WorkerLoading
+        try:
+            for _ in range(_ROUNDS):
+                await self._look(process, hold)
+                if _fits(process.loaded, hold):
+                    hold.enter()
+                    return
+                if not hold.worker.load:
+                    raise WorkerFailed("this node had another model loaded at the worker's address")
+                await self._alone(process)
+                if await self._taken_alone(process, hold):
+                    await self._load(process, hold)
+        finally:
+            if not process.users and not process.loading:
+                process.shared.leave()
+        raise _taken()
+
+    async def _look(self, process: _Process, hold: Hold) -> None:
+        """See what is loaded: a new connection may lead to a new process, and other processes of ours may have loads, too."""
         connection = await self._channels.connection(hold.worker.api)
         if connection is not process.connection:
-            # Another process may listen there by now.
-            process.connection, process.loaded = connection, None
+            process.connection, process.loaded, process.since = connection, None, time.time()
             process.tried.clear()
-        if not _fits(process.loaded, hold):
-            if not hold.worker.load:
-                raise WorkerFailed("this node had another model loaded at the worker's address")
-            await self._alone(process)
-            await self._load(process, hold)
-        hold.enter()
+        if process.users:
+            return
+        if not process.shared.enter(makes=bool(hold.worker.load)):
+            raise WorkerLoading
+        told = process.shared.read()
+        if told.id != process.record:
+            known = told.model and told.at > process.since
+            process.loaded = (told.model, told.load) if known else None
+            process.record = told.id
+
+    async def _taken_alone(self, process: _Process, hold: Hold) -> bool:
+        """Say whether no other process of ours is there; where one is at work with the model that is wanted, that is loaded."""
+        until = time.monotonic() + self._settings.queue_timeout
+        while not process.shared.take():
+            if process.shared.enter():
+                told = process.shared.read()
+                if (told.model, told.load) == hold.wanted:
+                    process.loaded, process.record = hold.wanted, told.id
+                    return False
+                process.shared.leave()
+            if time.monotonic() > until:
+                raise _taken()
+            await asyncio.sleep(_POLL)
+        return True
 
     async def _alone(self, process: _Process) -> None:
         """Wait until nobody is there; raise `WorkerBusy`."""
@@ -206,13 +254,25 @@ class Loading:
 
     async def _load(self, process: _Process, hold: Hold) -> None:
         message = options(hold.worker)
-        process.loading, process.loaded = True, None
+        process.loading, process.loaded, process.record = True, None, process.shared.write()
         # Whoever asked first may leave, or be too late: the model goes on being loaded for the others.
         failed = await asyncio.shield(self._spawn(self._loads(process, hold, message)))
         if failed is not None:
             raise failed
 
     async def _loads(self, process: _Process, hold: Hold, message: Any) -> _Outcome:
+        try:
+            failed = await self._told_to(hold, message)
+            if failed is None:
+                process.loaded = hold.wanted
+                process.record = process.shared.write(*hold.wanted, time.time())
+                process.loads += 1
+            return failed
+        finally:
+            process.loading = False
+            process.shared.leave()
+
+    async def _told_to(self, hold: Hold, message: Any) -> _Outcome:
         api, within = hold.worker.api, self._settings.total_timeout
         try:
             told = await self._channels.ask(api, _LOAD, message, hold.said, within=within)
@@ -220,15 +280,11 @@ class Loading:
             return failed.as_error("LoadModel")
         except WorkerError as failed:
             return failed
-        finally:
-            process.loading = False
-        if not told.success:
-            refused = RpcFailed("OK", told.message)
-            write_down(api, _LOAD, refused)
-            return refused.as_error("LoadModel")
-        process.loaded = hold.wanted
-        process.loads += 1
-        return None
+        if told.success:
+            return None
+        refused = RpcFailed("OK", told.message)
+        write_down(api, _LOAD, refused)
+        return refused.as_error("LoadModel")
 
     async def _stands(self, process: _Process, hold: Hold) -> bool:
         """Whether the connection is the one over which a request failed."""

@@ -1,7 +1,9 @@
 """When a backend is told to load its model: one process holds one, and says what it likes when it has none."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,7 @@ from router.dialects import Dialect, load
 from router.errors import WorkerBusy, WorkerFailed, WorkerRejected
 from router.requests import Kind
 from router.verbatim import Verbatim
-from tests.router.dialects.localai_grpc.asks import ASKED, request_of
+from tests.router.dialects.localai_grpc.asks import ASKED, left, request_of
 from tests.router.world import QUICK, chat, links, own, until, whole
 from tests.workers.localai_worker import METHODS, LocalAIWorker
 
@@ -236,3 +238,62 @@ class TestAnotherModelAtTheSameBackend:
             await ask(dialect, unasked)
         await ask(dialect, own(worker.url, model="a"))
         assert models(worker) == ["a", "a"]
+
+
+class TestTheProcessesOfANode:
+    """Each has a dialect of its own."""
+
+    @pytest.fixture
+    async def other(self) -> AsyncIterator[Dialect]:
+        async with links() as ours:
+            yield load("localai_grpc")(ours)
+
+    async def test_agree_on_the_model_that_is_loaded(
+        self, dialect: Dialect, other: Dialect, worker: LocalAIWorker
+    ) -> None:
+        a, b = loads(worker, "a"), loads(worker, "b")
+        for who, candidate in ((dialect, a), (other, b), (dialect, a), (other, a), (dialect, b)):
+            await ask(who, candidate)
+        assert models(worker) == ["a", "b", "a", "a", "b"]
+        assert [one.Model for one in worker.loads] == ["a", "b", "a", "b"]
+
+    async def test_do_not_load_what_another_is_at_work_with(
+        self, dialect: Dialect, other: Dialect, worker: LocalAIWorker
+    ) -> None:
+        worker.fail(delay_first=0.3)
+        first = asyncio.ensure_future(ask(dialect, loads(worker)))
+        await until(lambda: bool(worker.writing))
+        await ask(other, loads(worker))
+        await first
+        assert len(worker.loads) == 1
+
+    async def test_do_not_take_a_model_from_under_each_other(
+        self, dialect: Dialect, other: Dialect, worker: LocalAIWorker
+    ) -> None:
+        worker.fail(delay_first=0.05, delay_between=0.02)
+        first = asyncio.ensure_future(ask(dialect, loads(worker, "a"), stream=True))
+        await until(lambda: bool(worker.writing))
+        await ask(other, loads(worker, "b"), stream=True)
+        await first
+        assert (models(worker), worker.disturbed) == (["a", "b"], 0)
+
+    async def test_load_again_after_a_restart(
+        self, dialect: Dialect, other: Dialect, worker: LocalAIWorker
+    ) -> None:
+        for who in (dialect, other):
+            await ask(who, loads(worker))
+        worker.restart(unseen=True)
+        for who in (dialect, other):
+            await ask(who, loads(worker))
+        assert models(worker)[-1] == "m"
+
+    async def test_do_not_believe_what_cannot_be_read(
+        self, dialect: Dialect, other: Dialect, worker: LocalAIWorker, shared: Path
+    ) -> None:
+        await ask(dialect, loads(worker, "a"))
+        [(_, of_folder), (record, of_record)] = left(shared)
+        assert (of_folder, of_record) == (0o700, 0o600)
+        for junk in (b"", b"{", b"[]", b'{"id":5}', b'{"x":1}', b"\xff" * 100):
+            await asyncio.to_thread(record.write_bytes, junk)
+            await ask(other, loads(worker, "b"))
+            assert models(worker)[-1] == "b"
