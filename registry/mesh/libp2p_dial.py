@@ -41,7 +41,7 @@ class Dials:
         self._circuits = circuits
         self._private = private
         # Peers whose host took our connection, in the dial that runs or ran last.
-        self._accepted: set[ID] = set()
+        self._accepted: set[str] = set()
         network: Any = host.get_network()
         network.upgrade_outbound_raw_conn = self._noting(network.upgrade_outbound_raw_conn)
 
@@ -52,7 +52,7 @@ class Dials:
             target = ID.from_string(last)
             if not where or target == self._host.get_id():
                 raise PeerUnreachable("this address is our own, or nobody's")
-            self._accepted.discard(target)
+            self._accepted.discard(last)
             peer = PeerId(str(target))
             if where.endswith(_CIRCUIT):
                 await self._through(where.removesuffix(_CIRCUIT), peer)
@@ -71,21 +71,21 @@ class Dials:
                 with unreachable(address), trio.fail_after(timeout):
                     await self.dial(address)
             except PeerUnreachable as error:
-                reasons[address] = self._reason(address, error)
+                reasons[address] = self.reason(address, error)
             else:
                 return
         raise NobodyAnswered(reasons)
 
     def _noting(self, upgrade: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def upgrade_and_note(raw: Any, peer: ID, *others: Any) -> Any:
-            self._accepted.add(peer)
+            self._accepted.add(str(peer))
             return await upgrade(raw, peer, *others)
 
         return upgrade_and_note
 
-    def _reason(self, address: str, error: PeerUnreachable) -> str:
+    def reason(self, address: str, error: PeerUnreachable) -> str:
         """Say in a few words why a dial failed, as far as it can be known."""
-        peer = ID.from_string(address.rpartition("/p2p/")[2])
+        peer = address.rpartition("/p2p/")[2]
         accepted = peer in self._accepted
         self._accepted.discard(peer)
         causes = [*_causes(error)]
@@ -107,7 +107,12 @@ class Dials:
             return "timed out"
         if address.startswith("/dns"):
             return "the name leads nowhere"
-        return str(causes[-1]) or type(causes[-1]).__name__
+        # Its words are ours, or the library's for its own people.
+        return (
+            str(causes[-1])
+            if isinstance(causes[-1], PeerUnreachable)
+            else type(causes[-1]).__name__
+        )
 
     def _another(self, said: str) -> str:
         found = _ANSWERER.search(said)

@@ -18,7 +18,7 @@ from libp2p.tools.anyio_service import background_trio_service
 from libp2p.utils.address_validation import expand_wildcard_address
 from multiaddr import Multiaddr
 
-from registry.errors import LimitReached, cannot_listen
+from registry.errors import LimitReached, PeerUnreachable, cannot_listen
 from registry.mesh import MAX_FRAME_BYTES, Arrived, Connection, Judge, Offended, Origin
 from registry.mesh.byte_queue import ByteQueue
 from registry.mesh.dialing import peer_in
@@ -263,8 +263,12 @@ class Place:
     async def connect(self, address: str, timeout: float) -> PeerId:
         """Dial an address and return its peer."""
         self._origins.setdefault(peer_in(address), Origin.ASKED)
-        with unreachable(f"{address!r} cannot be dialled"), trio.fail_after(timeout):
-            return await self._dials.dial(address)
+        try:
+            with unreachable(address), trio.fail_after(timeout):
+                return await self._dials.dial(address)
+        except PeerUnreachable as error:
+            why = self._dials.reason(address, error)
+            raise PeerUnreachable(f"{address!r} cannot be dialled: {why}") from error
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer."""

@@ -3,6 +3,7 @@
 Both sides are ours and speak the library's messages, because its own service keeps no bound on what callers have it remember.
 """
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ from registry.mesh.rendezvous import (
 )
 from registry.mesh.strangers import MAX_CLAIMED
 from registry.records import PeerId
+
+_log = logging.getLogger("modelvine.mesh")
 
 RENDEZVOUS = TProtocol("/rendezvous/1.0.0")
 
@@ -125,6 +128,7 @@ class Visitor:
         self._name = name
         self._calls = calls
         self._rounds = Rounds()
+        self._silent: set[str] = set()
 
     async def visit_forever(self) -> None:
         """Go round whenever it is due."""
@@ -134,12 +138,20 @@ class Visitor:
                 for point in self._points:
                     try:
                         found |= dict.fromkeys(await self._visit(point))
-                    except PeerUnreachable:
-                        continue
+                    except PeerUnreachable as error:
+                        self._miss(point, error)
+                    else:
+                        self._silent.discard(point)
                 if found:
                     self._calls.found(tuple(found))
                 self._rounds.done(trio.current_time())
             await trio.sleep(_LOOK)
+
+    def _miss(self, point: str, error: PeerUnreachable) -> None:
+        # Once until it answers: a round comes soon after the other while nobody is known.
+        if point not in self._silent:
+            self._silent.add(point)
+            _log.warning("a rendezvous point does not answer: %s", error)
 
     async def _visit(self, address: str) -> list[str]:
         point = await self._calls.connect(address)

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from registry.errors import PeerUnreachable
 from registry.mesh.libp2p import LibP2PMesh
 from tests.registry.mesh.worlds import (
     LibP2PWorld,
@@ -147,3 +148,33 @@ async def test_what_failed_is_forgotten_once_it_answers_or_is_not_wanted() -> No
             await until(lambda: not second.mesh.failures())
         finally:
             await again.stop()
+
+
+async def test_who_asks_for_a_connection_is_told_why_there_is_none() -> None:
+    async with world_of(LibP2PWorld) as world:
+        seat = await world.seat("asker")
+        with pytest.raises(PeerUnreachable, match=r"cannot be dialled: connection refused$"):
+            await seat.mesh.connect(at(1), timeout=5)
+        with pytest.raises(PeerUnreachable, match=r"our own, or nobody's$"):
+            await seat.mesh.connect(seat.mesh.addresses()[0], timeout=5)
+        for junk in (
+            "",
+            "/p2p/",
+            "nonsense",
+            f"/ip4/x/tcp/1/p2p/{STRANGER}",
+            "/ip4/127.0.0.1/p2p/x",
+        ):
+            with pytest.raises(PeerUnreachable):
+                await seat.mesh.connect(junk, timeout=5)
+
+
+async def test_a_rendezvous_point_that_does_not_answer_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mesh = LibP2PMesh(identity("visitor"), settings(rendezvous=(at(1), at(2))))
+    await mesh.start(echo, return_everything)
+    try:
+        told = [f"{at(port)!r} cannot be dialled: connection refused" for port in (1, 2)]
+        await until(lambda: all(why in caplog.text for why in told), within=9)
+    finally:
+        await mesh.stop()
