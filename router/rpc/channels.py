@@ -5,7 +5,6 @@ and the whole answer.
 """
 
 import asyncio
-import logging
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -19,12 +18,10 @@ from router.deadlines import Deadlines
 from router.dialects import ALIVE_SECONDS
 from router.errors import AnswerBroken, WorkerError, WorkerTimeout
 from router.premises import Premises
-from router.rpc.failures import OF_THE_REQUEST, RpcFailed
+from router.rpc.failures import RpcFailed
 from router.rpc.lines import Line, Place
 from router.rpc.messages import Method
 from router.settings import RouterSettings
-
-log = logging.getLogger("modelvine.router")
 
 MAX_PLACES = 4_096
 """Places to which channels are kept; beyond that those go which nobody uses."""
@@ -65,7 +62,7 @@ class Channels:
                 async with self._deadlines.within(budget):
                     return await line.told(call, budget)
             except RpcFailed as failed:
-                _note(api, method, message, said, failed)
+                _hide(message, said, failed)
                 raise
             except TimeoutError as error:
                 raise WorkerTimeout("first byte", budget) from error
@@ -85,7 +82,7 @@ class Channels:
                     call,
                     self._settings,
                     self._deadlines,
-                    partial(_note, api, method, message, said),
+                    partial(_hide, message, said),
                 )
             finally:
                 call.cancel()
@@ -100,7 +97,7 @@ class Channels:
                 try:
                     return await line.told(call, ALIVE_SECONDS)
                 except RpcFailed as failed:
-                    failed.hide(message.SerializeToString(), said.values())
+                    _hide(message, said, failed)
                     raise
                 finally:
                     call.cancel()
@@ -166,11 +163,11 @@ class Replies:
         call: Any,
         settings: RouterSettings,
         deadlines: Deadlines,
-        note: Callable[[RpcFailed], None],
+        hide: Callable[[RpcFailed], None],
     ) -> None:
         self._line = line
         self._call = call
-        self._note = note
+        self._hide = hide
         self._settings = settings
         self._deadlines = deadlines
         self._ends = deadlines.loop.time() + settings.total_timeout
@@ -190,7 +187,7 @@ class Replies:
             raise self._late(silent, left) from error
         except RpcFailed as failed:
             self.over = True
-            self._note(failed)
+            self._hide(failed)
             raise
         self.began, self.over = True, message is None
         return message
@@ -208,16 +205,6 @@ class Replies:
         return self.broke(str(late)) if self.began else late
 
 
-def _note(
-    api: str, method: Method, message: Any, said: Mapping[str, str], failed: RpcFailed
-) -> None:
-    """Write down why a worker failed, without what it was asked and what was said beside it."""
+def _hide(message: Any, said: Mapping[str, str], failed: RpcFailed) -> None:
+    """Keep what was asked, and what was said beside it, out of what is told of a failure."""
     failed.hide(message.SerializeToString(), said.values())
-    write_down(api, method, failed)
-
-
-def write_down(api: str, method: Method, failed: RpcFailed) -> None:
-    """Write the cause of a failure into the log, nothing where it is the request's."""
-    if failed.code not in OF_THE_REQUEST:
-        why = failed.told(failed.code)
-        log.warning("the worker at %s failed at %s: %s", api, method.name, why)

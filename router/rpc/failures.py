@@ -25,11 +25,6 @@ MAX_WORDS = 300
 PUSHBACK = "grpc-retry-pushback-ms"
 """Metadata in which a server says for how long it wants to be left alone."""
 
-OF_THE_REQUEST = frozenset(
-    {"INVALID_ARGUMENT", "OUT_OF_RANGE", "RESOURCE_EXHAUSTED", "UNIMPLEMENTED"}
-)
-"""Statuses with which a worker refuses, and does not fail."""
-
 _LONGEST_RETRY = 3600.0
 _QUOTE = 24
 """Characters of a request that may stand in a worker's words: its own names and numbers are shorter."""

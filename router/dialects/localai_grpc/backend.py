@@ -16,7 +16,7 @@ from router.figures import Figure, Told, known
 from router.links import Links
 from router.recognising import Sighting
 from router.requests import Request
-from router.rpc.channels import Channels, Replies, write_down
+from router.rpc.channels import Channels, Replies
 from router.rpc.failures import RpcFailed, cleaned
 from router.rpc.messages import LOCALAI, Method, methods_of
 from router.rpc.metadata import metadata_to
@@ -198,7 +198,6 @@ class Errand:
         if isinstance(told, _RESULT) and not told.success:
             failed = RpcFailed("OK", told.message)
             failed.hide(message.SerializeToString(), self.said.values())
-            write_down(self.worker.api, method, failed)
             raise failed
         self._heard = True
         return told
@@ -215,4 +214,4 @@ class Errand:
 
     async def mended(self, failed: RpcFailed) -> bool:
         """Say whether a failure is worth asking again: the backend, which answered nothing of this yet, loaded its model anew."""
-        return not self._heard and await self._loading.mended(self._hold, failed.code)
+        return not self._heard and await self._loading.mended(self._hold, failed)

@@ -5,6 +5,7 @@ once more for each connection when it fails: what it says then is the text of an
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -14,11 +15,13 @@ from typing import Any
 from router.described import count_of
 from router.dialects.localai_grpc.shared import Shared
 from router.errors import WorkerBusy, WorkerError, WorkerFailed, WorkerLoading
-from router.rpc.channels import Channels, write_down
+from router.rpc.channels import Channels
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import LOCALAI, methods_of
 from router.settings import RouterSettings
 from router.workers import Option, Worker
+
+log = logging.getLogger("modelvine.router")
 
 MAX_BACKENDS = 4_096
 """Backends that are remembered; beyond that those are forgotten which nobody uses, which costs each one more load."""
@@ -146,15 +149,15 @@ class Loading:
             # It helped, so it may be tried again: only loads that do not help are not repeated.
             process.tried.discard(hold.wanted)
 
-    async def mended(self, hold: Hold, code: str) -> bool:
+    async def mended(self, hold: Hold, failed: RpcFailed) -> bool:
         """Say whether a request that failed is worth asking again, for its model was loaded anew; raise a `WorkerError`.
 
         Nobody's text is believed to say that nothing is loaded: each connection has one load more for each model.
         """
         process, worker = self._process(hold.worker.api), hold.worker
-        if not worker.load or code in _NOT_MENDED or hold.mended:
+        if not worker.load or failed.code in _NOT_MENDED or hold.mended:
             return False
-        if code == "UNAVAILABLE" and not await self._stands(process, hold):
+        if failed.code == "UNAVAILABLE" and not await self._stands(process, hold):
             # Who hung up may have died of what it was asked.
             return False
         if not await self._may_help(process, hold):
@@ -165,6 +168,8 @@ class Loading:
             if process.loads == hold.loads and hold.wanted not in process.tried:
                 if not process.users and not process.shared.enter():
                     raise WorkerLoading
+                why = failed.told(failed.code)
+                log.warning("the worker at %s loads its model again: %s", worker.api, why)
                 process.tried.add(hold.wanted)
                 process.loaded, process.record = None, process.shared.write()
             before = hold.loads
@@ -282,9 +287,7 @@ class Loading:
             return failed
         if told.success:
             return None
-        refused = RpcFailed("OK", told.message)
-        write_down(api, _LOAD, refused)
-        return refused.as_error("LoadModel")
+        return RpcFailed("OK", told.message).as_error("LoadModel")
 
     async def _stands(self, process: _Process, hold: Hold) -> bool:
         """Whether the connection is the one over which a request failed."""
