@@ -25,6 +25,7 @@ from router.via import VIA
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Start, Swarm
 from tests.swarm.waiting import until
+from tests.workers import tgi_worker
 from tests.workers.openai_worker import WORDS, OpenAIWorker, running
 
 pytestmark = pytest.mark.swarm
@@ -314,10 +315,30 @@ async def a_stream_that_begins_with_an_error(scene: Scene) -> None:
     await scene.chat(stream=True)
 
 
-@provokes(router.WorkerFailed)
+@provokes(router.WorkerDied)
 async def a_worker_that_dies_before_it_answers(scene: Scene) -> None:
     scene.worker.fail(die_before_headers=True)
     await scene.chat()
+
+
+@provokes(router.PoisonousRequest)
+async def a_request_that_two_workers_die_of(scene: Scene) -> None:
+    async with running() as second:
+        await scene.register(scene.model, second.url, cid="2")
+        await scene.client.agreed([scene.serving, scene.asked])
+        scene.worker.fail(die_before_headers=True)
+        second.fail(die_before_headers=True)
+        await scene.chat()
+
+
+@provokes(router.WorkerIncomplete)
+async def a_tgi_server_that_cannot_end_its_text(scene: Scene) -> None:
+    other = f"{scene.model}-tgi"
+    async with tgi_worker.running() as worker:
+        worker.fail(status=500, refusal=b'{"error":"no end","error_type":"incomplete_generation"}')
+        await scene.register(other, worker.url.replace("http:", "tgi+http:"))
+        await scene.client.listed([scene.asked], other)
+        await scene.chat(other)
 
 
 @provokes(router.WorkerRejected)
