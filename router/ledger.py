@@ -130,7 +130,11 @@ class Ledger:
 
     def may_return(self, candidate: Candidate) -> bool:
         """Say whether a candidate that is not there is worth waiting for."""
-        return self.vitals.may_return(candidate.address, self._now())
+        now = self._now()
+        # A process that borrows slots probes nobody: who never answered it may never have answered anybody.
+        if self.lent and candidate.worker and not self.vitals.life(candidate.address, now).ever:
+            return False
+        return self.vitals.may_return(candidate.address, now)
 
     def stopped(self, candidate: Candidate) -> bool:
         """Say whether a candidate is a worker of this machine that answers nothing any more."""

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 
 import pytest
 
 from registry.records import Service
-from router.errors import NobodyServes, NoCapacity, WorkerBusy
-from router.requests import Request
+from router.errors import NobodyServes, NoCapacity, WorkerBusy, WorkerUnreachable
+from router.requests import Pin, Request
 from router.workers import Workers
 from tests.router.test_dispatch import World
 from tests.router.world import MODEL, QUICK, chat, links, own, until
@@ -62,6 +63,20 @@ async def test_requests_of_both_processes_are_all_answered_and_never_more_at_one
     seen = await asyncio.gather(*(ask_and_look(w, worker, chat()) for w in worlds))
     assert len(seen) == len(worker.received) == 40
     assert max(seen) <= 2
+
+
+async def test_a_process_that_probes_nobody_waits_only_for_who_has_answered_it(
+    pair: Pair,
+) -> None:
+    async with running() as there:
+        pair.serve(own(there.url), own("http://127.0.0.1:1", cid="2"))
+        await pair.borrowing.ask(replace(chat(), pin=Pin(cid="")))
+        with pytest.raises(WorkerUnreachable) as failed:
+            await pair.borrowing.ask(replace(chat(), pin=Pin(cid="2")))
+        assert not failed.value.hopeful
+    with pytest.raises(WorkerUnreachable) as failed:
+        await pair.borrowing.ask(replace(chat(), pin=Pin(cid="")))
+    assert failed.value.hopeful
 
 
 async def test_callers_who_leave_their_queue_or_their_slot_cost_nobody_a_slot(
