@@ -25,6 +25,10 @@ INTERNAL_ERROR = 500
 _INCOMPLETE = b'"incomplete_generation"'
 
 
+class NoSuchPath(WorkerFailed):
+    """The worker serves nothing where it was asked."""
+
+
 class Telling(Protocol):
     """Reads what a worker's stream says, event by event."""
 
@@ -130,7 +134,7 @@ async def check(exchange: Exchange) -> None:
         body = (await exchange.at_most(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
         raise WorkerRejected(400, body)
     if status == 404:
-        raise WorkerFailed("the worker has no such path")
+        raise NoSuchPath("the worker has no such path")
     if status == 503:
         body = await exchange.at_most(MAX_REFUSAL_BYTES)
         if b"overloaded" in body or exchange.header("retry-after"):

@@ -23,6 +23,7 @@ from router.links import Links
 from router.logprobs import Token
 from router.rendering import Delta, End, Event, Reason
 from router.requests import Kind, Request
+from router.retelling import NoSuchPath
 from router.saying import Said, in_one_piece
 from router.translating import Translating, Words
 from router.usage import Takers, Usage
@@ -73,7 +74,12 @@ class ByChat(Translating):
                 else:
                     yield answer
                     return
-            yield await open_.enter_async_context(self.answer(request, candidate))
+            try:
+                answer = await open_.enter_async_context(self.answer(request, candidate))
+            except NoSuchPath as error:
+                # It serves its model in other ways than these two.
+                raise NoCompletions from error
+            yield answer
 
 
 def _orders(asked: Asked, worker: Worker) -> Orders:

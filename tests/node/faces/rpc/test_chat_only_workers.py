@@ -105,3 +105,16 @@ async def test_a_worker_that_completes_is_asked_as_it_was(alone, worker):
     asked = ASKED | {"own": 1}
     await told(alone.http.post("/v1/completions", json=asked))
     assert [(r.path, orjson.loads(r.body)) for r in worker.received] == [("/v1/completions", asked)]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_worker_that_has_neither_is_not_to_blame(alone, worker, stream):
+    worker.fail(lacks=("/v1/completions", "/v1/chat/completions"))
+    await alone.register(worker)
+    for _ in range(6):
+        call = alone.http.post("/v1/completions", json=ASKED | {"stream": stream})
+        status, said = await told(call)
+        assert (status, said["error"]["code"]) == (400, "unsupported_parameter")
+    # Its circuit is closed: it is asked for what it has.
+    vector = {"model": "tiny", "input": "a"}
+    assert (await told(alone.http.post("/v1/embeddings", json=vector)))[0] == 200
