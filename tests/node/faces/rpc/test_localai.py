@@ -390,37 +390,53 @@ class TestWhatHasNoEffect:
             named = await client.named("Predict", **talk, TopK=3, Repeat=7, Temperature=0.5)
             assert set(named.split(", ")) == {"TopK", "Repeat"}
 
-    @pytest.mark.parametrize("seed", [-5, -(2**31), 7])
-    async def test_is_no_seed_without_a_sign(self, client, worker, seed):
-        await client.ask("Predict", Prompt="a", Seed=seed)
-        assert orjson.loads(worker.received[-1].body)["seed"] == seed & 0xFFFFFFFF
 
-    async def test_is_no_sound_nor_film(self, client, worker):
-        talk = {"UseTokenizerTemplate": True, "Messages": [{"role": "user", "content": "a"}]}
-        sound = base64.b64encode(b"ID3" + bytes(40)).decode()
-        await client.ask("Predict", **talk, Audios=[sound], Videos=["AAAA"])
-        [message] = orjson.loads(worker.received[-1].body)["messages"]
-        assert message["content"][1:] == [
-            {"type": "input_audio", "input_audio": {"data": sound, "format": "mp3"}},
-            {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}},
-        ]
-        for name in ("Audios", "Videos"):
-            with pytest.raises(RpcFailed) as failed:
-                await client.ask("Predict", Prompt="a", **{name: [sound]})
-            assert failed.value.code == "INVALID_ARGUMENT"
+@pytest.mark.parametrize("seed", [-5, -(2**31), 7])
+async def test_a_negative_seed_is_one_without_a_sign(client, worker, seed):
+    await client.ask("Predict", Prompt="a", Seed=seed)
+    assert orjson.loads(worker.received[-1].body)["seed"] == seed & 0xFFFFFFFF
 
-    async def test_is_no_tool(self, client, worker):
-        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-        messages = [
-            {
-                "role": "assistant",
-                "tool_calls": '[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]',
-            },
-            {"role": "tool", "content": "7", "tool_call_id": "c", "name": "f"},
-        ]
-        asked = {"UseTokenizerTemplate": True, "Messages": messages, "MinP": 0.25}
-        await client.ask("Predict", **asked, Tools=orjson.dumps([tool]).decode(), ToolChoice="auto")
-        body = orjson.loads(worker.received[-1].body)
-        assert (body["tools"], body["tool_choice"], body["min_p"]) == ([tool], "auto", 0.25)
-        assert body["messages"][0]["tool_calls"][0]["id"] == "c"
-        assert body["messages"][1]["tool_call_id"] == "c"
+
+async def test_sounds_and_films_are_parts_of_the_users_last_message(client, worker):
+    talk = {"UseTokenizerTemplate": True, "Messages": [{"role": "user", "content": "a"}]}
+    sound = base64.b64encode(b"ID3" + bytes(40)).decode()
+    await client.ask("Predict", **talk, Audios=[sound], Videos=["AAAA"])
+    [message] = orjson.loads(worker.received[-1].body)["messages"]
+    assert message["content"][1:] == [
+        {"type": "input_audio", "input_audio": {"data": sound, "format": "mp3"}},
+        {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}},
+    ]
+    for name in ("Audios", "Videos"):
+        with pytest.raises(RpcFailed) as failed:
+            await client.ask("Predict", Prompt="a", **{name: [sound]})
+        assert failed.value.code == "INVALID_ARGUMENT"
+
+
+async def test_tools_are_offered_and_what_came_of_them_is_told(client, worker):
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    messages = [
+        {
+            "role": "assistant",
+            "tool_calls": '[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]',
+        },
+        {"role": "tool", "content": "7", "tool_call_id": "c", "name": "f"},
+    ]
+    asked = {"UseTokenizerTemplate": True, "Messages": messages, "MinP": 0.25}
+    await client.ask("Predict", **asked, Tools=orjson.dumps([tool]).decode(), ToolChoice="auto")
+    body = orjson.loads(worker.received[-1].body)
+    assert (body["tools"], body["tool_choice"], body["min_p"]) == ([tool], "auto", 0.25)
+    assert body["messages"][0]["tool_calls"][0]["id"] == "c"
+    assert body["messages"][1]["tool_call_id"] == "c"
+
+
+async def test_calls_of_tools_come_as_newer_backends_tell_them(speaking):
+    client, answers, _ = speaking
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    answers["chat/completions"] = {
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]
+    }
+    asked = {"UseTokenizerTemplate": True, "Messages": messages(("user", "a"))}
+    [delta] = (await client.ask("Predict", **asked)).chat_deltas
+    [told] = delta.tool_calls
+    assert (told.id, told.name, told.arguments) == ("c", "f", '{"a":1}')
