@@ -63,7 +63,7 @@ def _program(item: pytest.Item) -> Program | None:
     return next((value for value in called.values() if isinstance(value, Program)), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The nodes, and llama.cpp with a model that chats and one that makes embeddings."""
     folder = tmp_path_factory.mktemp("real")

@@ -17,7 +17,8 @@ from tests.real.programs import SCRIPTS, free_port
 from tests.real.scripts.localai_today import MESSAGES, RPCS, SERVICE, WORDS
 from tests.swarm.client import Client, Seen, events_of
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+# Nothing of other environments is needed, so the gate runs it too.
+pytestmark = [pytest.mark.real, pytest.mark.swarm, pytest.mark.timeout(300)]
 
 PROJECT = "localai"
 KINDS = {"texts": 0, "others": 0, "vectors": 3, "ranks": 6}
