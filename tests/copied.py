@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-COPIED = ("bench", "docs", "node", "registry", "router", "scripts", "tests")
+COPIED = ("bench", "deploy", "docs", "node", "registry", "router", "scripts", "tests")
 
 
 def tree_with(copy: Path, files: dict[str, str]) -> Path:
