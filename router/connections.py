@@ -7,6 +7,7 @@ name led to before; no redirect is followed.
 """
 
 import asyncio
+import os
 import socket
 import ssl
 from collections import deque
@@ -143,7 +144,7 @@ class Place:
 
     async def _opened(self) -> Connection:
         if self.closed:
-            raise CannotConnect("closed")
+            raise CannotConnect("this node lets go of its connections")
         self._dialling += 1
         try:
             async with asyncio.timeout(self._connect_timeout):
@@ -153,7 +154,7 @@ class Place:
         except CannotConnect:
             raise
         except OSError as error:
-            raise CannotConnect(f"no connection: {type(error).__name__}") from error
+            raise CannotConnect(_reason_of(error)) from error
         finally:
             self._dialling -= 1
             self._next()
@@ -175,6 +176,15 @@ class Place:
         for connection, _ in stale:
             connection.abort()
         self._sweep = loop.call_later(self._keep, self._tidy) if fresh else None
+
+
+def _reason_of(error: OSError) -> str:
+    """Say in the system's words, which name no address, why there is no connection."""
+    if isinstance(error, socket.gaierror):
+        return "its name leads nowhere"
+    if isinstance(error, ssl.SSLError):
+        return "its TLS handshake failed"
+    return os.strerror(error.errno).lower() if error.errno else "no address of it answers"
 
 
 class Places:

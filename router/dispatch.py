@@ -342,7 +342,7 @@ class Router:
         if worker and self.in_flight[candidate.key] > 1 and self._ledger.learns(worker):
             self._inquiry.about(worker)
         answer = dialect.answer(asked, candidate)
-        return self._waits.watch(candidate, others, answer, elsewhere=request.own_only)
+        return self._waits.watch(candidate, others, answer, elsewhere=not request.waits)
 
     def _trusted(self, candidate: Candidate) -> bool:
         if candidate.worker is not None:

@@ -32,7 +32,6 @@ from router.http1 import (
     ConnectTimeout,
     HttpError,
     HungUp,
-    NotAdmitted,
     Reply,
     request_head,
 )
@@ -291,8 +290,7 @@ def _failure(error: OSError, settings: RouterSettings) -> WorkerError:
         case TimeoutError():
             return WorkerTimeout("first byte", settings.first_byte_timeout)
         case CannotConnect():
-            no = "whoever serves this model cannot be reached"
-            return WorkerUnreachable(f"{no}: {error}" if isinstance(error, NotAdmitted) else no)
+            return WorkerUnreachable(f"whoever serves this model cannot be reached: {error}")
         case HungUp():
             return WorkerDied("the worker hung up before it answered")
         case _:

@@ -222,3 +222,14 @@ async def test_no_redirect_is_followed(dialect: Dialect, status: bytes) -> None:
             with pytest.raises(WorkerFailed, match=status.decode()):
                 await ask(dialect, chat(), own(url))
     assert opened == []
+
+
+async def test_why_nobody_can_be_reached_is_said_in_words_that_name_no_address(
+    dialect: Dialect,
+) -> None:
+    with pytest.raises(WorkerUnreachable) as failed:
+        await ask(dialect, chat(), own("http://127.0.0.1:1"))
+    assert str(failed.value) == "whoever serves this model cannot be reached: connection refused"
+    with pytest.raises(WorkerUnreachable) as failed:
+        await ask(dialect, chat(), own("http://nobody.invalid:1"))
+    assert str(failed.value).endswith(": its name leads nowhere")

@@ -33,6 +33,7 @@ from router.reports import HALF_LIFE, Reported
 from router.requests import Pin, Request
 from router.settings import RouterSettings
 from router.trying import Outcome
+from router.waits import GRAIN
 from router.warming import ENOUGH, RISE
 from router.workers import Workers
 from tests.router.world import MODEL, OWN, QUICK, chat, links, own, until, whole
@@ -368,6 +369,40 @@ async def test_a_worker_that_froze_is_left_and_asked_nothing_until_it_lives(worl
             await asyncio.sleep(0.02)
         # All the while nobody's request was put to it but the first; the rest were questions whether it lives.
         assert asked.count(b"POST") == 1
+
+
+@pytest.mark.parametrize("settings", [QUICK.model_copy(update={"first_byte_timeout": 30.0})])
+@pytest.mark.parametrize("alone", [True, False])
+async def test_a_worker_that_does_one_thing_at_a_time_is_waited_for_where_nobody_else_is(
+    world: World, alone: bool
+) -> None:
+    """Programs of one thread answer nothing else while they write; the node that asks may know others, or none."""
+    done = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            await done.wait()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
+            writer.write(b"Connection: close\r\nContent-Length: 17\r\n\r\n" + b'{"model":"llama"}')
+
+    async with raw(serve) as url:
+        mine = own(url)
+        world.serve(mine)
+        sent_on = replace(chat(), own_only=True, waits=alone, holds=False)
+        asking = asyncio.ensure_future(world.ask(sent_on))
+        while not (world.router.stopped(mine) or asking.done()):
+            world.now += 0.5
+            await asyncio.sleep(0.02)
+        # The two looks after which it would be given up.
+        await asyncio.wait([asking], timeout=4 * GRAIN)
+        assert asking.done() is not alone
+        done.set()
+        if alone:
+            assert (await asking)[1] == 1
+        else:
+            with pytest.raises(WorkerUnreachable, match="fell silent"):
+                await asking
 
 
 async def test_when_everything_fails_no_more_than_the_budget_is_tried_again(
