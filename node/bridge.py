@@ -9,7 +9,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 
@@ -25,6 +25,7 @@ from node.faces.errors import FaceError
 from node.faces.models import listing_routes
 from node.faces.registration import read_worker
 from node.host import Host
+from node.learning import WATCH
 from node.listening import bind, place_of, serve
 from node.metrics import Metrics
 from node.settings import Settings
@@ -143,6 +144,10 @@ class Bridge:
         """
         closing.push_async_callback(self._links.close)
         self._workers = Workers.of(await self._found())
+        if not await self._answers():
+            place = self._plan.upstream.partition("?")[0]
+            log.warning("nobody answers at %s; callers are told so until it does", place)
+        self._links.crew.spawn(self._watch())
         context = self._serving()
         plan = self._plan
         if plan.dialect in rpc.NAMES:
@@ -155,6 +160,17 @@ class Bridge:
         app = application([*routes(context), *listed], Access(token="", settings=limits).admit)
         await serve(app, listener, closing, limits, crowd)
         return place_of(listener)
+
+    async def _answers(self) -> bool:
+        """Ask the upstream something small: whether callers wait for one that is away depends on when it was there last."""
+        with suppress(RouterError):
+            return await self._router.greet(next(iter(self._workers)))
+        return False
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH)
+            await self._answers()
 
     def _listed(self) -> list[web.RouteDef]:
         offers = {w.service.model: (Offer(self._peer, w.service),) for w in self._workers}

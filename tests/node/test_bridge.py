@@ -1,5 +1,6 @@
 """A bridge: one face over one upstream, without a mesh."""
 
+import asyncio
 from contextlib import AsyncExitStack
 
 import aiohttp
@@ -139,6 +140,17 @@ async def test_an_upstream_that_dies_is_an_error_of_the_protocol(opened, worker)
     worker.fail(die_before_headers=True)
     status, answer = await ask(place, "/generate", {"inputs": "Once"})
     assert (status, answer["error_type"]) == (424, "generation")
+
+
+async def test_callers_do_not_wait_for_an_upstream_that_never_was_there(caplog):
+    patient = Settings(router=RouterSettings(connect_timeout=1, ready_timeout=60))
+    async with AsyncExitStack() as closing:
+        made = Bridge(Plan("tgi", "http://127.0.0.1:1", ANYWHERE, ("tiny",)), patient)
+        place = await made.open(closing)
+        async with asyncio.timeout(20):
+            status, answer = await ask(place, "/generate", {"inputs": "Once"})
+    assert (status, answer["error_type"]) == (429, "overloaded")
+    assert "nobody answers at http://127.0.0.1:1;" in caplog.text
 
 
 async def test_who_says_no_models_has_to_be_named_one(opened):
