@@ -27,6 +27,7 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnreachable,
 )
+from router.headers import DROPPED, HEARD, VIA
 from router.http1 import (
     CannotConnect,
     ConnectTimeout,
@@ -37,7 +38,6 @@ from router.http1 import (
 )
 from router.requests import Request
 from router.settings import RouterSettings
-from router.via import VIA
 from router.workers import Worker
 
 SMALL_BYTES = 64 * 1024
@@ -50,7 +50,7 @@ REFUSALS = frozenset({400, 413, 415, 422})
 """Statuses that find fault with the request itself: every worker would say the same."""
 
 _PASSED = ("accept", "traceparent", "tracestate", VIA)
-_SHOWN = ("content-disposition", "x-modelvine-dropped-params", "x-modelvine-heard-params")
+_SHOWN = ("content-disposition", DROPPED, HEARD)
 _LONGEST_RETRY = 3600.0
 
 LOOP_DETECTED = 508

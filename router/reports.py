@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from registry.records import Load, PeerId, Service
 from registry.wire import MAX_COUNT, MAX_FIGURE
 
-HEADER = "x-modelvine-load"
-"""The header of an answer in which a node says how busy the worker is that gave it."""
-
 HALF_LIFE = 10.0
 """Seconds in which a report loses half its weight. In `python -m bench.routing` requests wait longer with 2 s, hardly with 30."""
 
@@ -97,7 +94,7 @@ _NOTHING: Mapping[Service, Report] = {}
 
 
 def written(load: Load) -> str:
-    """Write a load as the value of `HEADER`."""
+    """Write a load as the value of the header `LOAD`."""
     first = "" if load.first is None else f";first={min(load.first, MAX_FIGURE):.3f}"
     return (
         f"in_flight={min(load.in_flight, MAX_COUNT)};queued={min(load.queued, MAX_COUNT)};"
@@ -106,7 +103,7 @@ def written(load: Load) -> str:
 
 
 def read(text: str) -> Load | None:
-    """Read the value of `HEADER`; `None` for what is no load. The pattern bounds the length."""
+    """Read the value of the header `LOAD`; `None` for what is no load. The pattern bounds the length."""
     found = _WRITTEN.fullmatch(text)
     if found is None:
         return None

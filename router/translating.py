@@ -21,10 +21,11 @@ from router.dialects import Answer, Route
 from router.errors import WorkerFailed, WorkerRejected, WorkerTimeout
 from router.exchange import NOTHING, Call, Exchange, Sending, headers_to
 from router.glancing import glance
+from router.headers import DROPPED, HEARD
 from router.links import Links
 from router.passing import MAX_ANSWER_BYTES, Passing
 from router.passing import read as passing_on
-from router.rendering import DROPPED_HEADER, HEARD_HEADER, Event, Form
+from router.rendering import Event, Form
 from router.requests import Kind, Request
 from router.retelling import begin, check
 from router.saying import Said, Told
@@ -253,7 +254,7 @@ async def _all_of(exchange: Exchange) -> bytes:
 
 
 def _headers(orders: Orders) -> Mapping[str, str]:
-    named = {DROPPED_HEADER: orders.dropped, HEARD_HEADER: orders.heard}
+    named = {DROPPED: orders.dropped, HEARD: orders.heard}
     return {header: ", ".join(names) for header, names in named.items() if names}
 
 

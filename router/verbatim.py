@@ -12,10 +12,7 @@ from registry.abilities import Ability
 from registry.records import Service
 from router.bodies import object_of
 from router.errors import BadRequest
-
-HEADER = "x-modelvine-verbatim"
-"""In a request: the protocol, the call, how many bytes at the end of the body are those words, and what needs them. In the
-answer: the protocol, where it is in those words."""
+from router.headers import VERBATIM
 
 TGI, LLAMA_STACK = "tgi_http", "llama_stack_http"
 LOCALAI, REMOTELLM = "localai_grpc", "remotellm_grpc"
@@ -76,7 +73,7 @@ def split(header: str, body: bytes) -> tuple[bytes, Verbatim | None]:
     said = _SAID.fullmatch(header)
     size = int(said[3]) if said else 0
     if said is None or not 0 < size < len(body):
-        raise BadRequest(f"{HEADER} does not say where OpenAI's body ends")
+        raise BadRequest(f"{VERBATIM} does not say where OpenAI's body ends")
     protocol, call, _, needs = said.groups()
     if protocol not in SPOKEN and needs:
         raise BadRequest(f"{protocol[:32]} is not known here", param=needs)

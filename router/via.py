@@ -7,9 +7,7 @@ import re
 
 from registry.records import PeerId
 from router.errors import BadRequest, Looped
-
-VIA = "x-modelvine-via"
-"""The header with the nodes that a request has passed, in order, between commas."""
+from router.headers import VIA
 
 MOST_NODES = 5
 """Nodes that a request may pass; one that has passed so many is refused as if it had come round."""

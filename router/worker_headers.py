@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterable, Mapping
 
 from router.errors import WorkerFailed
+from router.headers import PREFIX
 from router.workers import Worker
 
 MAX_HEADERS = 16
@@ -39,7 +40,7 @@ def objection(name: str, value: str) -> str:
     """Say why a header cannot be sent with every request, nothing when it can; the value is not repeated."""
     if not _NAME.fullmatch(name):
         return f"{name[:64]!r} is no header's name: at most 64 of a-z, 0-9, '.', '_' and '-'"
-    if name in _OURS or name in _OF_A_CONNECTION or name.startswith(("x-modelvine-", "grpc-")):
+    if name in _OURS or name in _OF_A_CONNECTION or name.startswith((PREFIX, "grpc-")):
         return f"the header {name!r} is the node's own to send"
     if name.endswith("-bin"):
         return f"the header {name!r} would have to hold bytes in gRPC, not text"

@@ -23,7 +23,7 @@ from registry.events import EVENTS
 from registry.liveness import OPENS, REASONS, SHUTS, TABLE, Contact, Presence
 from registry.records import Service
 from router import events as router_events
-from router import policies
+from router import headers, policies
 from router.errors import (
     AnswerBroken,
     Looped,
@@ -101,6 +101,13 @@ def profiles_table() -> Iterable[str]:
         default = config.SECTIONS[section].model_fields[name].default
         cells = " | ".join(_shown(delta.get(key, default)) for delta in PROFILES.values())
         yield f"| `{key}` | {cells} |"
+
+
+def headers_table(named: Mapping[str, str]) -> Iterable[str]:
+    """Say what each of our own headers means."""
+    yield "| header | meaning |"
+    yield "|---|---|"
+    yield from (f"| `{name}` | {meaning} |" for name, meaning in named.items())
 
 
 def policies_table() -> Iterable[str]:
@@ -203,6 +210,10 @@ TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
     "events": events_table,
     "router_events": router_events_table,
     "liveness": liveness_table,
+    "headers.said_by_callers": lambda: headers_table(headers.SAID_BY_CALLERS),
+    "headers.told_to_callers": lambda: headers_table(headers.TOLD_TO_CALLERS),
+    "headers.said_by_nodes": lambda: headers_table(headers.SAID_BY_NODES),
+    "headers.told_to_nodes": lambda: headers_table(headers.TOLD_TO_NODES),
     "clients": clients_table,
     "programs": programs_table,
     **dialects.TABLES,

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from router import headers
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("registry", "router", "node")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -281,3 +283,23 @@ def test_headers_of_requests_are_looked_up_by_their_lower_case_names() -> None:
     names = {name for path in served for node in ast.walk(tree(path)) for name in looked_up(node)}
     assert {"origin", "host"} <= names
     assert names == set(map(str.lower, names))
+
+
+def test_our_own_headers_are_spelt_in_one_place_and_each_is_explained() -> None:
+    spelt = {
+        relative(path)
+        for path in FILES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Constant) and str(node.value).startswith(headers.PREFIX)
+    }
+    assert spelt == {"router/headers.py"}
+    named = {value for value in vars(headers).values() if isinstance(value, str)}
+    ours = {name for name in named if name.startswith(headers.PREFIX)} - {headers.PREFIX}
+    # Between the processes of one node nobody else reads.
+    explained = (
+        headers.SAID_BY_CALLERS,
+        headers.TOLD_TO_CALLERS,
+        headers.SAID_BY_NODES,
+        headers.TOLD_TO_NODES,
+    )
+    assert ours == {headers.CALLER, *(name for table in explained for name in table)}

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from node.cli.console.options import add_json, add_node_options, add_wide
+from router.headers import NODE, PROJECT, SESSION
 
 _Row = Mapping[str, Any]
 
@@ -56,15 +57,15 @@ def _explained(arguments: argparse.Namespace) -> dict[str, Any]:
     from node.cli.console.locate import client_and_node  # noqa: PLC0415
 
     (node, name), path = client_and_node(arguments), "/api/v1/route"
-    headers = {"x-modelvine-session": arguments.session} if arguments.session else {}
+    headers = {SESSION: arguments.session} if arguments.session else {}
     body = _request(arguments)
     if body is None and not headers:
         asked = {"model": arguments.model, "project": arguments.project, "node": name}
         return node.get(path, holds="candidates", **asked)
     if name:
-        headers["x-modelvine-node"] = name
+        headers[NODE] = name
     if arguments.project:
-        headers["x-modelvine-project"] = arguments.project
+        headers[PROJECT] = arguments.project
     return node.post(path, {**(body or {}), "model": arguments.model}, headers=headers)
 
 

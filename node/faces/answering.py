@@ -20,15 +20,13 @@ from node.faces.passage import Done, Passage
 from node.faces.voice import EVENT_STREAM, MAX_WHOLE_BYTES, Spoken, Voice
 from router import continuing
 from router.dialects import Answer
-from router.dialects.peer import READY, WAIT_HEADER
 from router.errors import AnswerBroken, RouterError, WorkerFailed
-from router.rendering import DROPPED_HEADER, HEARD_HEADER
-from router.reports import HEADER, written
+from router.headers import ATTEMPTS, DROPPED, HEARD, LOAD, NODE, READY, ROUTE, VERBATIM, WAIT
+from router.reports import written
 from router.requests import Kind, Request
 from router.seams import Continued
 from router.trying import Routed
 from router.usage import TEXT
-from router.verbatim import HEADER as VERBATIM_HEADER
 
 # An answer up to this size is sent in one piece, with its length.
 _WHOLE_BYTES = 1024 * 1024
@@ -252,21 +250,21 @@ def _headers(context: Serving, routed: Routed, account: Account, spoken: Spoken)
         **answer.headers,
         "content-type": answer.content_type,
         "x-request-id": account.id,
-        "x-modelvine-node": account.node,
-        "x-modelvine-route": account.route,
-        "x-modelvine-attempts": str(account.attempts),
+        NODE: account.node,
+        ROUTE: account.route,
+        ATTEMPTS: str(account.attempts),
     }
-    heard = headers.get(HEARD_HEADER, "") if account.to_peer else headers.pop(HEARD_HEADER, "")
+    heard = headers.get(HEARD, "") if account.to_peer else headers.pop(HEARD, "")
     dropped = [name for name in spoken.dropped if name not in heard.split(", ")]
     lost = [] if answer.verbatim else dropped
     # What the worker has no word for comes after what the face has none for.
-    lost += _named(headers.pop(DROPPED_HEADER, ""), spoken.names)
+    lost += _named(headers.pop(DROPPED, ""), spoken.names)
     if lost:
-        headers[DROPPED_HEADER] = ", ".join(lost)
+        headers[DROPPED] = ", ".join(lost)
     if account.to_peer and worker:
-        headers[HEADER] = written(context.load_of(worker))
+        headers[LOAD] = written(context.load_of(worker))
     if account.to_peer and answer.verbatim:
-        headers[VERBATIM_HEADER] = answer.verbatim
+        headers[VERBATIM] = answer.verbatim
     return headers
 
 
@@ -284,7 +282,7 @@ def _refused(
     response = refuse(refused).response()
     account.sent = len(response.body)
     if isinstance(error, RouterError):
-        response.headers["x-modelvine-attempts"] = str(error.attempts)
+        response.headers[ATTEMPTS] = str(error.attempts)
         if account.to_peer and error.hopeful:
-            response.headers[WAIT_HEADER] = READY
+            response.headers[WAIT] = READY
     return response

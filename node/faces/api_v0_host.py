@@ -10,12 +10,12 @@ from node import web
 from node.faces import Context, Serving
 from node.faces.errors import UnknownNode
 from node.faces.openai import node_called
-from node.faces.peers import HOP
 from node.faces.reading import done, json_answer, read_object, text_of
 from node.host import without_serials
 from registry.errors import PeerUnreachable
 from registry.records import PeerId
 from router.errors import WorkerError
+from router.headers import HOP
 
 PATH = "/api/v0/host/info"
 MAX_ANSWER_BYTES = 256 * 1024

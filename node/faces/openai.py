@@ -11,7 +11,6 @@ from node import web
 from node.faces import Serving
 from node.faces.answering import answer
 from node.faces.errors import Refusal, UnknownNode, WrongParameter
-from node.faces.peers import HOP
 from node.faces.reading import read_body
 from node.faces.voice import JSON, Spoken
 from registry.errors import InvalidSignature
@@ -19,10 +18,20 @@ from registry.records import PeerId
 from registry.signing import ID_HEAD, public_of
 from registry.wire import is_name, is_node_name
 from router import bodies, trace, via
-from router.dialects.peer import READY, WAIT_HEADER
 from router.errors import AnswerBroken
+from router.headers import (
+    CID,
+    CONTINUE,
+    HOP,
+    NODE,
+    PROJECT,
+    READY,
+    SESSION,
+    VERBATIM,
+    VIA,
+    WAIT,
+)
 from router.requests import ANYWHERE, NAMED_BY, STORES, Kind, Pin, Request
-from router.verbatim import HEADER as VERBATIM_HEADER
 from router.verbatim import Verbatim, split
 
 LLAMA_STACK = "/v1/openai/v1"
@@ -38,12 +47,6 @@ ENDPOINTS: Mapping[str, str] = {
     "POST /api/v0/ai/project/unregister": "unregisters them",
 }
 """What becomes of each endpoint of the interface standard for models."""
-
-SESSION = "x-modelvine-session"
-"""The header in which a caller names the conversation that a request belongs to."""
-
-CONTINUE = "x-modelvine-continue"
-"""The header in which a caller says `1` when another worker shall go on with a text stream whose worker dies."""
 
 _LONGEST_SESSION = 256
 _NODES_LISTED = 10
@@ -122,7 +125,7 @@ async def read_request(
         http, limit=settings.max_body_bytes, idle=settings.idle_timeout, rate=rate
     )
     said: Verbatim | None = None
-    if own_only and (header := http.headers.get(VERBATIM_HEADER)):
+    if own_only and (header := http.headers.get(VERBATIM)):
         body, said = split(header, body)
     content_type = content_type_of(http, body)
     return request_of(context, http, kind, body, content_type, own_only=own_only, verbatim=said)
@@ -157,8 +160,8 @@ def request_of(
         own_only=own_only or HOP in http.headers,
         session=session_of(http, asked.fields),
         caller=_caller(http),
-        waits=HOP not in http.headers or WAIT_HEADER in http.headers,
-        holds=HOP not in http.headers or http.headers.get(WAIT_HEADER) == READY,
+        waits=HOP not in http.headers or WAIT in http.headers,
+        holds=HOP not in http.headers or http.headers.get(WAIT) == READY,
         # Whoever the caller asked takes the stream up, so nobody else has to.
         continues=http.headers.get(CONTINUE) == "1" and HOP not in http.headers,
         fallbacks=asked.names[1:],
@@ -196,7 +199,7 @@ def passed(http: web.Request, own: PeerId) -> MappingProxyType[str, str]:
     Raise what `via.onward` does.
     """
     found = trace.carried(http.headers)
-    found[via.VIA] = via.onward(http.headers.get(via.VIA, ""), own)
+    found[VIA] = via.onward(http.headers.get(VIA, ""), own)
     accept = http.headers.get("accept", "")
     if accept and accept.isascii() and accept.isprintable():
         found["accept"] = accept
@@ -205,9 +208,9 @@ def passed(http: web.Request, own: PeerId) -> MappingProxyType[str, str]:
 
 def _pin(context: Serving, headers: Mapping[str, str], fields: Mapping[str, object]) -> Pin:
     """Read which project, replica or node the caller insists on; a header counts before the body's field."""
-    project = headers.get("x-modelvine-project", fields.get("project") or "")
-    cid = headers.get("x-modelvine-cid")
-    node = headers.get("x-modelvine-node")
+    project = headers.get(PROJECT, fields.get("project") or "")
+    cid = headers.get(CID)
+    node = headers.get(NODE)
     if not (project or cid is not None or node):
         return ANYWHERE
     return pin(context, project, cid, node or "")

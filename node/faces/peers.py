@@ -11,9 +11,7 @@ from registry.errors import RegistryError
 from registry.liveness import Presence
 from registry.records import PeerId
 from router.certificate import peer_of_certificate
-
-HOP = "x-modelvine-hop"
-"""The header by which a node says who it is; it also forbids a second hop."""
+from router.headers import HOP
 
 
 class Known(Protocol):

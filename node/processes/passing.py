@@ -12,12 +12,11 @@ from node.faces.reading import read_raw
 from node.settings import Settings
 from router.connections import Place
 from router.errors import WorkerUnreachable
+from router.headers import CALLER
 from router.http1 import HttpError, Reply, request_head
 
-LOCAL = "x-modelvine-caller"
-"""The header in which a helper says whether the caller is on this machine: `here` or `elsewhere`."""
-
 _HERE, _ELSEWHERE = "here", "elsewhere"
+# In `CALLER` a helper says so, or that the caller is none who may change the node without the token.
 # RFC 9110 7.6.1: what concerns one connection alone; the length is counted anew.
 _OF_A_CONNECTION = frozenset(
     (
@@ -31,7 +30,7 @@ _OF_A_CONNECTION = frozenset(
     )
 )
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-_NOT_PASSED = _OF_A_CONNECTION | {"content-length", "expect", LOCAL, "x-request-id"}
+_NOT_PASSED = _OF_A_CONNECTION | {"content-length", "expect", CALLER, "x-request-id"}
 _NOT_SHOWN = _OF_A_CONNECTION | {
     "access-control-allow-origin",
     "access-control-expose-headers",
@@ -48,7 +47,7 @@ class PassedOn(Access):
 
     def local(self, request: web.Request) -> bool:
         """Whether the caller is a process on this machine."""
-        return request.headers.get(LOCAL) == _HERE
+        return request.headers.get(CALLER) == _HERE
 
 
 def routes(first: Place, access: Access, settings: Settings) -> list[web.RouteDef]:
@@ -75,7 +74,7 @@ def routes(first: Place, access: Access, settings: Settings) -> list[web.RouteDe
 async def _asked(first: Place, http: web.Request, body: bytes, *, local: bool) -> Reply:
     headers = {name: value for name, value in http.headers.items() if name not in _NOT_PASSED}
     headers["x-request-id"] = http.id
-    headers[LOCAL] = _HERE if local else _ELSEWHERE
+    headers[CALLER] = _HERE if local else _ELSEWHERE
     # The answer to HEAD has a length and no body, which only the connection that it goes to can know.
     method = "GET" if http.method == "HEAD" else http.method
     target = f"{http.path}?{http.query_string}" if http.query_string else http.path

@@ -41,6 +41,7 @@ from router.exchange import (
     refusal,
     retry_after,
 )
+from router.headers import CID, HOP, LOAD, PROJECT, READY, VERBATIM, WAIT
 from router.links import Links
 from router.passing import headers_of as headers_in_words
 from router.requests import Kind, Request
@@ -49,16 +50,6 @@ from router.sse import SILENT_BYTES, Opening, Splitter
 from router.usage import TEXT
 from router.verbatim import Verbatim, takes
 from router.workers import Worker
-
-HOP_HEADER = "x-modelvine-hop"
-PROJECT_HEADER = "x-modelvine-project"
-CID_HEADER = "x-modelvine-cid"
-WAIT_HEADER = "x-modelvine-wait"
-"""Says that the asker knows nobody else to ask, so the request may queue; without it a full node refuses at once."""
-
-READY = "ready"
-"""The value of that header which says that the request may also wait for a worker to be ready: nobody else serves the model."""
-
 
 MAX_TOLD_BYTES = 4 * MAX_REFUSAL_BYTES
 """The longest failure that is read: a worker's own refusal stands in it twice, in JSON."""
@@ -79,15 +70,15 @@ class Peer:
     async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
         """Send the request on and enter once the first byte is there; raise a `WorkerError` until then."""
         headers = headers_of(request)
-        headers[HOP_HEADER] = self._links.identity.peer
-        headers[PROJECT_HEADER] = candidate.service.project
-        headers[CID_HEADER] = candidate.service.cid
+        headers[HOP] = self._links.identity.peer
+        headers[PROJECT] = candidate.service.project
+        headers[CID] = candidate.service.cid
         if request.waits:
-            headers[WAIT_HEADER] = READY if request.holds else "1"
+            headers[WAIT] = READY if request.holds else "1"
         body, said = request.body, request.verbatim
         if said and takes(said, candidate.service):
             if len(body) + len(said.body) <= self._links.settings.max_body_bytes:
-                headers[verbatim.HEADER] = verbatim.written(said)
+                headers[VERBATIM] = verbatim.written(said)
                 body += said.body
             elif said.needs:
                 raise WorkerUnable("the request is too long for its own words", param=said.needs)
@@ -102,7 +93,7 @@ class Peer:
                     answer = await _stream(exchange, link.route)
                 else:
                     answer = await read_plain(exchange, link.route)
-                answer.load = reports.read(exchange.header(reports.HEADER))
+                answer.load = reports.read(exchange.header(LOAD))
                 if spoken := _words(exchange, said):
                     answer.verbatim = spoken
                     answer.headers = {**answer.headers, **headers_in_words(exchange)}
@@ -126,7 +117,7 @@ class Peer:
 
 def _words(exchange: Exchange, said: Verbatim | None) -> str:
     """Return the protocol in whose words an answer is; raise `WorkerFailed` where its caller has others."""
-    spoken = exchange.header(verbatim.HEADER)
+    spoken = exchange.header(VERBATIM)
     if spoken and (said is None or spoken != said.protocol):
         raise WorkerFailed("the node that was asked answers in words of another protocol")
     return spoken
@@ -202,7 +193,7 @@ def _unready(exchange: Exchange, body: bytes, words: str) -> WorkerError:
     loading = readiness.said(body) if b'"model_loading"' in body else None
     # The node is well, but none of its workers answered or it drains: for a caller that is no bad gateway. Whether somebody may
     # be back in a moment, that node knows best.
-    return loading or WorkerAway(words, hopeful=exchange.header(WAIT_HEADER) == READY)
+    return loading or WorkerAway(words, hopeful=exchange.header(WAIT) == READY)
 
 
 def _told(body: bytes, exchange: Exchange | None = None) -> PeerError | None:

@@ -2,8 +2,6 @@
 
 from router.rendering.text import (
     DONE,
-    DROPPED_HEADER,
-    HEARD_HEADER,
     SUCCESS,
     Delta,
     End,
@@ -16,8 +14,6 @@ from router.rendering.text import (
 
 __all__ = [
     "DONE",
-    "DROPPED_HEADER",
-    "HEARD_HEADER",
     "SUCCESS",
     "Delta",
     "End",

@@ -12,12 +12,6 @@ from router.logprobs import Token
 from router.requests import Kind
 from router.usage import Usage
 
-DROPPED_HEADER = "x-modelvine-dropped-params"
-"""Names the parameters that had no effect, because the worker's protocol has no word for them."""
-
-HEARD_HEADER = "x-modelvine-heard-params"
-"""Names parameters that the worker heard, for which OpenAI's form has no word: those of a caller who speaks its protocol."""
-
 DONE = b"data: [DONE]\n\n"
 
 SUCCESS: Mapping[str, object] = {"code": 0, "message": "success"}

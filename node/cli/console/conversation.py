@@ -16,6 +16,7 @@ from node.cli.console.client import Client
 from node.cli.console.text import note, plain, prose, say_json
 from node.errors import CommandFailed, WrongUsage
 from router.file_types import type_of
+from router.headers import ATTEMPTS, NODE, PROJECT, ROUTE
 from router.sse import EventTooLarge, Splitter
 
 # The node's own budgets end a slow answer; this only ends the wait for a node that is gone without a word.
@@ -69,9 +70,9 @@ class Conversation:
             headers=self._pin(),
             wait=SILENCE,
         ) as stream:
-            answer.node = stream.headers.get("x-modelvine-node", "")
-            answer.route = stream.headers.get("x-modelvine-route", "")
-            answer.attempts = stream.headers.get("x-modelvine-attempts", "")
+            answer.node = stream.headers.get(NODE, "")
+            answer.route = stream.headers.get(ROUTE, "")
+            answer.attempts = stream.headers.get(ATTEMPTS, "")
             for piece in _pieces(stream):
                 if not answer.text:
                     answer.first_token = time.perf_counter() - began
@@ -88,7 +89,7 @@ class Conversation:
         return {**self.parameters, "model": self.model, "messages": messages}
 
     def _pin(self) -> dict[str, str]:
-        said = {"x-modelvine-project": self.project, "x-modelvine-node": self.node}
+        said = {PROJECT: self.project, NODE: self.node}
         return {name: value for name, value in said.items() if value}
 
 

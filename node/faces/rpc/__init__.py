@@ -24,7 +24,7 @@ from node.settings import FacesSettings
 from router import bodies, trace, via
 from router.canonical import MAX_STOP_CHARACTERS, MAX_STOPS
 from router.errors import BadRequest, WorkerUnable
-from router.rendering import DROPPED_HEADER, HEARD_HEADER
+from router.headers import DROPPED, HEARD, VIA
 from router.requests import Kind, Request
 from router.verbatim import Verbatim
 
@@ -114,14 +114,14 @@ def name_dropped(
     `names` are the caller's for OpenAI's: what is not among them was not the caller's to say. `unheard` are those that OpenAI's
     form has no word for, which only a worker of the caller's protocol hears.
     """
-    said = told.routed.answer.headers.get(DROPPED_HEADER, "").split(", ")
-    heard = told.routed.answer.headers.get(HEARD_HEADER, "").split(", ")
+    said = told.routed.answer.headers.get(DROPPED, "").split(", ")
+    heard = told.routed.answer.headers.get(HEARD, "").split(", ")
     lost = [names[name] for name in said if name in names]
     if not told.verbatim:
         known = {names.get(name, name) for name in heard}
         lost += [name for name in unheard if name not in known]
     if lost:
-        call.set_trailing_metadata(((DROPPED_HEADER, ", ".join(dict.fromkeys(lost))),))
+        call.set_trailing_metadata(((DROPPED, ", ".join(dict.fromkeys(lost))),))
 
 
 def request_of(
@@ -138,7 +138,7 @@ def request_of(
     body = orjson.dumps(fields)
     asked = bodies.read(body, "application/json")
     passed = trace.carried(said)
-    passed[via.VIA] = via.onward(said.get(via.VIA, ""), context.peer)
+    passed[VIA] = via.onward(said.get(VIA, ""), context.peer)
     return Request(
         id=uuid4().hex,
         kind=kind,

@@ -11,7 +11,7 @@ from router.dialects import Answer, Route
 from router.errors import WorkerFailed
 from router.exchange import NOTHING
 from router.fitness import USUAL_BYTES
-from router.rendering import DROPPED_HEADER, HEARD_HEADER
+from router.headers import DROPPED, HEARD
 from router.requests import Request
 from router.usage import Usage
 
@@ -48,7 +48,7 @@ def answer_of(
     """Return an answer in one piece; `unheard` are the parameters that had no effect, `heard` those that few workers hear."""
     answer = Answer(200, content_type, body, NOTHING, Route.LOCAL, len(body))
     answer.usage = usage
-    named = {DROPPED_HEADER: unheard, HEARD_HEADER: heard}
+    named = {DROPPED: unheard, HEARD: heard}
     answer.headers = {header: ", ".join(names) for header, names in named.items() if names}
     return answer
 

@@ -15,7 +15,8 @@ from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
 from router.dialects.localai_grpc.counting import Counting
 from router.errors import AnswerBroken, WorkerError, WorkerTimeout
 from router.exchange import NOTHING
-from router.rendering import DONE, DROPPED_HEADER, Event, Form
+from router.headers import DROPPED
+from router.rendering import DONE, Event, Form
 from router.requests import Kind, Request
 from router.rpc.channels import Replies
 from router.rpc.failures import RpcFailed
@@ -72,7 +73,7 @@ class Texts:
         asking = _Asking(errand, asked, orders, form)
         async with self._stream(asking) if orders.streamed else self._whole(asking) as answer:
             if orders.dropped:
-                answer.headers = {DROPPED_HEADER: ", ".join(orders.dropped)}
+                answer.headers = {DROPPED: ", ".join(orders.dropped)}
             answer.hides_usage = answer.streamed and not asked.include_usage
             yield answer
 

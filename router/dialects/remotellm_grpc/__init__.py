@@ -19,9 +19,9 @@ from router.dialects.remotellm_grpc import telling
 from router.dialects.remotellm_grpc.words import GENERATE, WORDS, stops_of
 from router.errors import WorkerFailed
 from router.exchange import NOTHING
+from router.headers import DROPPED
 from router.links import Links
 from router.recognising import Sighting
-from router.rendering import DROPPED_HEADER
 from router.rendering import guts as rendered_guts
 from router.rendering import tokenize as rendered_tokens
 from router.requests import Kind, Request
@@ -169,7 +169,7 @@ class RemoteLlmGrpc:
         asked = replace(asked, stop=stops_of(orders))
         answer = at_once(asked, form_of(request, name), telling.texts(asked, found))
         if orders.dropped:
-            answer.headers = {DROPPED_HEADER: ", ".join(orders.dropped)}
+            answer.headers = {DROPPED: ", ".join(orders.dropped)}
         answer.hides_usage = answer.streamed and not asked.include_usage
         return answer
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from registry.mesh.memory_net import MemoryNet
-from router.via import VIA
+from router.headers import VIA
 from tests.node.faces.assembly import World, node, settings_of, told
 
 PATH = "/v1/chat/completions"

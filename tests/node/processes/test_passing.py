@@ -19,6 +19,7 @@ from node.processes.doors import Door, Doors, Doorway
 from node.processes.passing import PassedOn
 from registry.mesh.crew import Crew
 from router.connections import Place
+from router.headers import CALLER
 from tests.node.faces.assembly import settings_of
 
 SHARED = web.WebSettings(origins=("https://chat.example",))
@@ -101,7 +102,7 @@ async def test_a_request_arrives_as_it_was_sent(asked: aiohttp.ClientSession) ->
 
 async def test_a_caller_cannot_say_where_it_is(asked: aiohttp.ClientSession) -> None:
     # A proxy on this machine speaks for somebody elsewhere.
-    headers = {passing.LOCAL: "here", "X-Forwarded-For": "192.0.2.1"}
+    headers = {CALLER: "here", "X-Forwarded-For": "192.0.2.1"}
     async with asked.post("/api", headers=headers) as answer:
         assert (await answer.json())["local"] is False
 

@@ -9,7 +9,7 @@ from router.dialects import Answer, Dialect
 from router.dialects.tgi_http import create
 from router.dialects.tgi_http.tokens import told
 from router.errors import WorkerFailed, WorkerRejected, WorkerUnable
-from router.rendering import DROPPED_HEADER
+from router.headers import DROPPED
 from router.requests import Kind
 from tests.router.world import chat, links, own, whole
 from tests.workers.tgi_worker import TgiWorker, running
@@ -62,7 +62,7 @@ async def test_the_texts_of_tokens_come_as_llama_cpp_or_vllm_tell_them(
 
 async def test_what_has_no_effect_is_named(worker: TgiWorker, dialect: Dialect) -> None:
     answer, _ = await ask(dialect, worker, content="a", add_special=False, parse_special=True)
-    assert answer.headers == {DROPPED_HEADER: "add_special_tokens, parse_special"}
+    assert answer.headers == {DROPPED: "add_special_tokens, parse_special"}
 
 
 async def test_what_cannot_be_said_is_refused_by_name(worker: TgiWorker, dialect: Dialect) -> None:

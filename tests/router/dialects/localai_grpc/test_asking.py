@@ -7,7 +7,7 @@ import pytest
 from router.canonical import tokenize
 from router.dialects.localai_grpc.asking import answer_of, estimated, finite, unheard
 from router.errors import WorkerFailed
-from router.rendering import DROPPED_HEADER
+from router.headers import DROPPED
 from router.usage import Usage
 from tests.router.world import whole
 
@@ -15,7 +15,7 @@ from tests.router.world import whole
 async def test_an_answer_is_whole_and_names_what_had_no_effect() -> None:
     answer = answer_of(b"{}", unheard=["a", "b"])
     assert (answer.length, await whole(answer)) == (2, b"{}")
-    assert answer.headers == {DROPPED_HEADER: "a, b"}
+    assert answer.headers == {DROPPED: "a, b"}
     assert answer_of(b"{}").headers == {}
 
 

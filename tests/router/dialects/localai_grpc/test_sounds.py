@@ -10,7 +10,7 @@ from router.errors import (
     WorkerFailed,
     WorkerUnable,
 )
-from router.rendering import DROPPED_HEADER
+from router.headers import DROPPED
 from router.requests import Kind
 from tests.router.canonical.test_kinds import form
 from tests.router.dialects.localai_grpc.asks import ask, left, put
@@ -23,7 +23,7 @@ class TestSounds:
         assert (answer.content_type, body) == ("audio/wav", WAV)
         said = worker.asked
         assert (said.text, said.voice, said.model, said.language) == ("hi", "v", "own", "de")
-        assert answer.headers == {DROPPED_HEADER: "speed"}
+        assert answer.headers == {DROPPED: "speed"}
         await ask(dialect, worker, Kind.SPEECH, response_format="wav")
         assert not worker.asked.HasField("language")
 
@@ -96,7 +96,7 @@ class TestTranscripts:
 
     async def test_name_what_has_no_effect(self, dialect: Dialect, worker: LocalAIWorker) -> None:
         answer, _ = await ask(dialect, worker, Kind.TRANSCRIPTION, prompt="x", temperature=0.5)
-        assert answer.headers == {DROPPED_HEADER: "prompt, temperature"}
+        assert answer.headers == {DROPPED: "prompt, temperature"}
 
     @pytest.mark.parametrize("name", ["timestamp_granularities[]", "stream"])
     async def test_of_which_there_is_no_word_are_refused_by_name(

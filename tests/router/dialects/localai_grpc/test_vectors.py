@@ -14,7 +14,7 @@ from router.errors import (
     WorkerFailed,
     WorkerUnable,
 )
-from router.rendering import DROPPED_HEADER
+from router.headers import DROPPED
 from router.requests import Kind
 from tests.router.dialects.localai_grpc.asks import ask, no_image, request_of
 from tests.workers.localai_worker import LocalAIWorker
@@ -74,7 +74,7 @@ class TestRanking:
 async def test_tokens_are_the_backends(dialect: Dialect, worker: LocalAIWorker) -> None:
     answer, said = await ask(dialect, worker, Kind.TOKENIZE, add_special_tokens=True, x_own=1)
     assert said == {"tokens": [0, 4]}
-    assert answer.headers == {DROPPED_HEADER: "add_special_tokens, x_own"}
+    assert answer.headers == {DROPPED: "add_special_tokens, x_own"}
 
 
 def told(kind: Kind, said: Any) -> Asking:
