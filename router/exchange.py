@@ -38,6 +38,7 @@ from router.http1 import (
 )
 from router.requests import Request
 from router.settings import RouterSettings
+from router.sse import Splitter
 from router.workers import Worker
 
 SMALL_BYTES = 64 * 1024
@@ -248,9 +249,7 @@ async def refusal(exchange: Exchange) -> WorkerError:
     """Say what a status beyond 299 means, as far as all dialects over HTTP agree."""
     status = exchange.status
     if status in REFUSALS:
-        return WorkerRejected(
-            status, (await exchange.at_most(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
-        )
+        return WorkerRejected(status, await objection(exchange))
     # 529 is Anthropic's word for overloaded, which others have taken up.
     if status in (408, 425, 429, 529):
         return busy(exchange)
@@ -259,6 +258,16 @@ async def refusal(exchange: Exchange) -> WorkerError:
     if status in (401, 403):
         return WorkerFailed("the worker does not let this node in")
     return WorkerFailed(f"the worker answered with status {status}")
+
+
+async def objection(exchange: Exchange) -> bytes:
+    """Return the body that says what is wrong with a request: TGI may write it as the event of a stream."""
+    body = (await exchange.at_most(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
+    if not exchange.streamed:
+        return body
+    splitter = Splitter(max_event_bytes=MAX_REFUSAL_BYTES)
+    said = (event.data for event in (*splitter.feed(body), *splitter.finish()))
+    return next(filter(None, said), body)
 
 
 def busy(exchange: Exchange) -> WorkerBusy:

@@ -16,7 +16,7 @@ from router.errors import (
     WorkerIncomplete,
     WorkerRejected,
 )
-from router.exchange import MAX_REFUSAL_BYTES, REFUSALS, Exchange, busy, refusal
+from router.exchange import MAX_REFUSAL_BYTES, REFUSALS, Exchange, busy, objection, refusal
 from router.rendering import DONE, Event, Form, ToolCall
 from router.sse import SILENT_BYTES, EventTooLarge, Splitter
 
@@ -131,8 +131,7 @@ async def check(exchange: Exchange) -> None:
     if 200 <= status <= 299:
         return
     if status in REFUSALS or status == NOT_ACCEPTABLE:
-        body = (await exchange.at_most(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
-        raise WorkerRejected(400, body)
+        raise WorkerRejected(400, await objection(exchange))
     if status == 404:
         raise NoSuchPath("the worker has no such path")
     if status == 503:

@@ -189,8 +189,9 @@ def _calls(asked: Asked, choice: int, given: object) -> tuple[ToolCall, ...]:
     for call in given if isinstance(given, list) else []:
         match call:
             case {"function": {"name": str(name), "arguments": arguments}} if name in names:
-                # All of its calls have the id 0, and their arguments may be an object.
-                text = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+                # All of its calls have the id 0, and their arguments may be an object, or null for none.
+                said = {} if arguments is None else arguments
+                text = said if isinstance(said, str) else orjson.dumps(said).decode()
                 calls.append(ToolCall(f"call_{uuid4().hex}", name, text, choice))
             case _:
                 raise WorkerFailed("the worker called a tool that it was not offered")

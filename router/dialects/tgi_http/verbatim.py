@@ -15,7 +15,10 @@ from router.saying import object_of
 from router.usage import Tells, Usage
 from router.workers import Worker
 
-_OVER = re.compile(rb'"(?:generated_text"[ ]?:[ ]?"|error_type")')
+# The last event has the whole text, or details with the reason, or both; till then they are null.
+_OVER = re.compile(
+    rb'"(?:(?:generated_text|finish_reason)"[ \t\r\n]{0,16}:[ \t\r\n]{0,16}"|error_type")'
+)
 
 
 def _addressed(body: bytes, _: Worker) -> bytes:

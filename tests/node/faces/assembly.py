@@ -89,7 +89,7 @@ async def node(world: World, settings: Settings | None = None) -> AsyncIterator[
     store = MemoryStore()
     async with AsyncExitStack() as closing:
         registry = await _registry(world, identity, settings, store)
-        public, link = (closing.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in "ab")
+        public, link = (closing.enter_context(_listener()) for _ in "ab")
         context = _context(registry, identity, settings, store, public, link)
         closing.push_async_callback(context.links.close)
         await serve(public_app(context), public, closing, settings.web, context.metrics.crowd)
@@ -113,6 +113,13 @@ async def node(world: World, settings: Settings | None = None) -> AsyncIterator[
             yield Running(context, identity, store, session, link.getsockname()[1])
             for task in work:
                 task.cancel()
+
+
+def _listener() -> socket.socket:
+    listener = socket.create_server(("127.0.0.1", 0))
+    # As uvloop does, in which nodes run: else each small write may wait 40 ms for an ACK.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 async def _registry(

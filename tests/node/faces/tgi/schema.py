@@ -1,5 +1,6 @@
 """The answers of TGI's specification as JSON Schema, copied by hand from it: every field that it names, and which may be null."""
 
+from functools import cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
@@ -114,4 +115,9 @@ DEFINITIONS: dict[str, Any] = {
 
 def check(name: str, said: object) -> None:
     """Raise `ValidationError` where an answer is none of that name."""
-    Draft202012Validator({**ref(name), "$defs": DEFINITIONS}).validate(said)
+    _validator(name).validate(said)
+
+
+@cache
+def _validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator({**ref(name), "$defs": DEFINITIONS})

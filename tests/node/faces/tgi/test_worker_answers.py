@@ -1,0 +1,452 @@
+"""Answers of a TGI server behind a node, made of its specification: each type with the fields it must have, with all, with nulls.
+
+Whatever the specification allows is an answer: no client gets an error for it, and no worker is blamed.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from node.faces.errors import TABLE
+from router import errors
+from tests.node.faces.assembly import told
+from tests.node.faces.tgi.schema import DEFINITIONS, check
+
+JSON, EVENTS = "application/json", "text/event-stream"
+STYLES = ("least", "null", "full", "strange")
+"""The fields that must be there; besides them the others as null, with a value, and some that nobody knows."""
+
+REASONS = {"length": "length", "eos_token": "stop", "stop_sequence": "stop"}
+SAID = 'Ünder "generated_text":"x" \n</s>'
+PIECES = ("", "Ünder ", '"generated_text":"x"', " \n</s>")
+VALUES = {"role": "assistant", "type": "function", "finish_reason": "eos_token"}
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+USAGE = {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
+
+
+def make(name: str, style: str, /, **given: Any) -> Any:
+    """Make an answer of a type, in which some fields are `given`."""
+    made = _value(DEFINITIONS[name], style, "")
+    answer = made | given if isinstance(made, dict) else made
+    check(name, answer)
+    return answer
+
+
+def _value(schema: Mapping[str, Any], style: str, name: str) -> Any:
+    match schema:
+        case {"$ref": ref}:
+            return _value(DEFINITIONS[ref.rpartition("/")[2]], style, name)
+        case {"anyOf": [some, _]}:
+            return None if style in ("least", "null") else _value(some, style, name)
+        case {"oneOf": [first, *_]} | {"enum": [first, *_]}:
+            return _value(first, style, name) if isinstance(first, dict) else first
+        case {"type": "array", "items": items}:
+            return [_value(items, style, name)] * 2 if style in ("full", "strange") else []
+        case {"type": "object"}:
+            return _object(schema, style)
+    return {"string": VALUES.get(name, name), "number": -0.5, "boolean": False}.get(
+        schema.get("type", ""), 3
+    )
+
+
+def _object(schema: Mapping[str, Any], style: str) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    for name, one in schema["properties"].items():
+        needed = name in schema["required"]
+        if needed or style in ("full", "strange") or (style == "null" and "anyOf" in one):
+            said[name] = _value(one, style, name)
+    return {"later": {"x": [None]}, **said, "": 0} if style == "strange" else said
+
+
+def tokens_of(style: str) -> list[dict[str, Any]]:
+    """Return the events of a native stream but for their end; a special token does not show."""
+    quiet = {"details": None, "generated_text": None} if style in ("full", "strange") else {}
+    texts = [*((text, False) for text in PIECES), ("</s>", True)]
+    return [
+        make("StreamResponse", style, token=make("Token", style, text=text, special=special))
+        | quiet
+        for text, special in texts
+    ]
+
+
+def native(style: str, reason: str, *, ends: str = "both") -> list[Any]:
+    """Return the events of a native stream, whose last has the whole text, details or `both`."""
+    *before, last = tokens_of(style)
+    ending: dict[str, Any] = {}
+    if ends != "details":
+        ending["generated_text"] = SAID
+    if ends != "text":
+        ending["details"] = make("StreamDetails", style, finish_reason=reason, generated_tokens=6)
+    return [*before, last | ending]
+
+
+def chat_chunks(style: str, reason: str) -> list[Any]:
+    quiet = {} if style == "least" else {"finish_reason": None}
+    choices = [
+        make("ChatCompletionChoice", style, delta=make("TextMessage", style, content=text)) | quiet
+        for text in PIECES
+    ]
+    end = make("ChatCompletionChoice", style, delta=make("TextMessage", style, content=""))
+    choices.append(end | {"finish_reason": reason})
+    return [make("ChatCompletionChunk", style, choices=[choice]) for choice in choices]
+
+
+def text_chunks(style: str, reason: str) -> list[Any]:
+    said = [(text, "") for text in PIECES] + [("", reason)]
+    return [
+        make("Chunk", style, choices=[make("CompletionComplete", style, text=t, finish_reason=r)])
+        for t, r in said
+    ]
+
+
+def chat(style: str, **choice: Any) -> Any:
+    message = make("TextMessage", style, content=SAID)
+    made = make("ChatCompletionComplete", style, **{"message": message, **choice})
+    return make("ChatCompletion", style, choices=[made], usage=make("Usage", style, **USAGE))
+
+
+def text(style: str, reason: str) -> Any:
+    choice = make("CompletionComplete", style, text=SAID, finish_reason=reason)
+    return make("CompletionFinal", style, choices=[choice], usage=make("Usage", style, **USAGE))
+
+
+def generated(style: str, reason: str) -> Any:
+    details = make("Details", style, finish_reason=reason, generated_tokens=6)
+    return make("GenerateResponse", style, generated_text=SAID, details=details)
+
+
+def written(event: object) -> bytes:
+    return b"data:" + orjson.dumps(event) + b"\n\n"
+
+
+def _lines(event: object) -> bytes:
+    lines = orjson.dumps(event, option=orjson.OPT_INDENT_2).split(b"\n")
+    return b"".join(b"data: " + line + b"\n" for line in lines) + b"\n"
+
+
+SPELLINGS: Mapping[str, Callable[[object], bytes]] = {
+    "no blank": written,
+    "a blank": lambda event: b"data: " + orjson.dumps(event) + b"\n\n",
+    "crlf": lambda event: b"data: " + orjson.dumps(event) + b"\r\n\r\n",
+    "cr": lambda event: b"data: " + orjson.dumps(event) + b"\r\r",
+    "named": lambda event: b"event: message\nid: 1\nretry: 9\n" + written(event),
+    "kept alive": lambda event: b":\n\n: still here\n\ndata:\n\n" + written(event) + b"\n\n\n",
+    "wide": lambda event: (
+        b"data: " + orjson.dumps(event).replace(b'text":', b'text" \t:  ') + b"\n\n"
+    ),
+    "many lines": _lines,
+}
+"""How an event stream may write what it says."""
+
+
+@dataclass
+class Tgi:
+    """A server that answers each path as the test says: status, type of content, body in pieces."""
+
+    url: str = ""
+    answers: dict[str, tuple[int, str, Sequence[bytes]]] = field(default_factory=dict)
+
+    def says(self, path: str, said: object, *, status: int = 200) -> None:
+        self.answers[path] = (status, JSON, [orjson.dumps(said)])
+
+    def streams(self, path: str, *pieces: bytes, status: int = 200) -> None:
+        self.answers[path] = (status, EVENTS, pieces)
+
+    async def handle(self, http: web.Request) -> web.StreamResponse:
+        await http.read()
+        status, kind, pieces = self.answers.get(http.path, (404, JSON, [b"{}"]))
+        response = web.StreamResponse(status=status, headers={"Content-Type": kind})
+        await response.prepare(http)
+        for piece in pieces:
+            await response.write(piece)
+        await response.write_eof()
+        return response
+
+
+@asynccontextmanager
+async def _running() -> AsyncIterator[Tgi]:
+    tgi, app = Tgi(), web.Application()
+    app.router.add_route("*", "/{path:.*}", tgi.handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    tgi.url = f"tgi+http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield tgi
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def tgi():
+    async with _running() as tgi:
+        yield tgi
+
+
+@pytest.fixture
+async def http(alone, tgi):
+    await alone.register(tgi)
+    yield alone.http
+    _, body = await told(alone.http.get("/api/v1/route?model=tiny"))
+    # The worker is not to blame for anything that was asked.
+    assert body["candidates"][0]["circuit"]["failures"] == 0
+
+
+async def asked(http, path, **fields):
+    status, said = await told(http.post(path, json={"model": "tiny", **fields}))
+    assert status == 200, said
+    return said
+
+
+async def events(http, path, **fields):
+    sent = {"model": "tiny", "stream": True, "stream_options": {"include_usage": True}, **fields}
+    async with http.post(path, json=sent) as response:
+        heard = await response.text()
+        assert (response.status, response.content_type) == (200, EVENTS), heard
+    found = []
+    for event in heard.replace("\r\n", "\n").replace("\r", "\n").split("\n\n"):
+        lines = [one[5:].removeprefix(" ") for one in event.split("\n") if one[:5] == "data:"]
+        if any(lines) and lines != ["[DONE]"]:
+            found.append(orjson.loads("\n".join(lines)))
+    assert not [one for one in found if "error" in one], found
+    return found
+
+
+def spoken(found, text_of):
+    """Return text, reason and usage of a stream in OpenAI's form."""
+    choices = [choice for event in found for choice in event["choices"]]
+    ended = [choice["finish_reason"] for choice in choices if choice.get("finish_reason")]
+    usage = [event["usage"] for event in found if event.get("usage")]
+    return "".join(map(text_of, choices)), ended, usage[-1] if usage else None
+
+
+def of_chat(choice):
+    return choice["delta"].get("content") or ""
+
+
+def of_text(choice):
+    return choice["text"]
+
+
+@pytest.mark.parametrize("style", STYLES)
+class TestOpenAi:
+    """What OpenAI's clients hear."""
+
+    async def test_completions(self, http, tgi, style):
+        for reason, expected in REASONS.items():
+            tgi.says("/generate", generated(style, reason))
+            for more in ({}, {"logprobs": 2}):
+                said = await asked(http, "/v1/completions", prompt="Once upon", **more)
+                (choice,) = said["choices"]
+                assert (choice["text"], choice["finish_reason"]) == (SAID, expected)
+                assert said["usage"]["completion_tokens"] == 6
+                # Two tokens before the text, where those are told.
+                assert style not in ("full", "strange") or said["usage"]["prompt_tokens"] == 2
+
+    async def test_completions_in_a_stream(self, http, tgi, style):
+        for reason, expected in REASONS.items():
+            for ends in ("both", "details"):
+                tgi.streams("/generate_stream", *map(written, native(style, reason, ends=ends)))
+                for more in ({}, {"logprobs": 2}):
+                    found = await events(http, "/v1/completions", prompt="Once upon", **more)
+                    said, ended, usage = spoken(found, of_text)
+                    assert (said, ended) == (SAID, [expected])
+                    assert usage["completion_tokens"] == 6
+
+    async def test_what_comes_before_a_suffix(self, http, tgi, style):
+        for reason, expected in REASONS.items():
+            asking = {"prompt": "Once", "suffix": "end"}
+            tgi.says("/v1/completions", text(style, reason))
+            said = await asked(http, "/v1/completions", **asking)
+            (choice,) = said["choices"]
+            assert (choice["text"], choice["finish_reason"]) == (SAID, expected)
+            assert said["usage"] == USAGE
+            tgi.streams("/v1/completions", *map(written, text_chunks(style, reason)))
+            heard = spoken(await events(http, "/v1/completions", **asking), of_text)
+            assert heard[:2] == (SAID, [expected])
+
+    async def test_chats(self, http, tgi, style):
+        for reason, expected in REASONS.items():
+            tgi.says("/v1/chat/completions", chat(style, finish_reason=reason))
+            for more in ({}, {"logprobs": True, "top_logprobs": 2}):
+                said = await asked(http, "/v1/chat/completions", **CHAT, **more)
+                (choice,) = said["choices"]
+                assert choice["message"]["content"] == SAID
+                assert (choice["finish_reason"], said["usage"]) == (expected, USAGE)
+
+    async def test_chats_in_a_stream(self, http, tgi, style):
+        for reason, expected in REASONS.items():
+            for done in ([], [b"data: [DONE]\n\n"]):
+                chunks = map(written, chat_chunks(style, reason))
+                tgi.streams("/v1/chat/completions", *chunks, *done)
+                for more in ({}, {"logprobs": True, "top_logprobs": 2}):
+                    found = await events(http, "/v1/chat/completions", **CHAT, **more)
+                    assert spoken(found, of_chat)[:2] == (SAID, [expected])
+
+
+ARGUMENTS = {
+    "an object": ({"city": "Rome"}, {"city": "Rome"}),
+    "a text": ('{"city":"Rome"}', {"city": "Rome"}),
+    "an empty object": ({}, {}),
+    "null": (None, {}),
+}
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+async def test_calls(http, tgi, arguments):
+    for style in STYLES:
+        await calls(http, tgi, style, *ARGUMENTS[arguments])
+
+
+async def calls(http, tgi, style, given, expected):
+    function = make("FunctionDefinition", style, name="look", arguments=given)
+    call = make("ToolCall", style, function=function)
+    message = make("ToolCallMessage", style, tool_calls=[call])
+    for more in ({}, {"content": None}):
+        tgi.says("/v1/chat/completions", chat(style, message=message | more))
+        asking = {**CHAT, "tools": [LOOK]}
+        said = await asked(http, "/v1/chat/completions", **asking)
+        (choice,) = said["choices"]
+        assert choice["finish_reason"] == "tool_calls"
+        (called,) = choice["message"]["tool_calls"]
+        assert called["function"]["name"] == "look"
+        assert orjson.loads(called["function"]["arguments"]) == expected
+        found = await events(http, "/v1/chat/completions", **asking)
+        assert spoken(found, of_chat)[1] == ["tool_calls"]
+        said = await asked(http, "/tgi/p/tiny/v1/chat/completions", **asking)
+        check("ChatCompletion", said)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("cut", [False, True])
+async def test_each_spelling_of_a_stream(http, tgi, spelling, cut):
+    def wire(said):
+        whole = b"".join(map(SPELLINGS[spelling], said))
+        return [whole[at : at + 7] for at in range(0, len(whole), 7)] if cut else [whole]
+
+    tgi.streams("/generate_stream", *wire(native("full", "length")))
+    heard = spoken(await events(http, "/v1/completions", prompt="a"), of_text)
+    assert heard[:2] == (SAID, ["length"])
+    assert heard[2]["completion_tokens"] == 6
+    found = await events(http, "/tgi/p/tiny/generate_stream", inputs="a")
+    assert found == native("full", "length")
+    for path in ("/v1/chat/completions", "/tgi/p/tiny/v1/chat/completions"):
+        tgi.streams("/v1/chat/completions", *wire(chat_chunks("full", "length")))
+        heard = spoken(await events(http, path, **CHAT), of_chat)
+        assert heard[:2] == (SAID, ["length"])
+
+
+@pytest.mark.parametrize("style", STYLES)
+class TestTgi:
+    """What TGI's own clients hear."""
+
+    async def test_texts(self, http, tgi, style):
+        for reason in REASONS:
+            answer = generated(style, reason)
+            tgi.says("/generate", answer)
+            assert await asked(http, "/tgi/p/tiny/generate", inputs="a") == answer
+            assert await asked(http, "/tgi/p/tiny", inputs="a") == [answer]
+
+    async def test_streams(self, http, tgi, style):
+        for ends in ("both", "details", "text"):
+            said = native(style, "stop_sequence", ends=ends)
+            for done in ([], [b"data: [DONE]\n\n"]):
+                tgi.streams("/generate_stream", *map(written, said), *done)
+                for path in ("/tgi/p/tiny/generate_stream", "/tgi/p/tiny"):
+                    assert await events(http, path, inputs="a") == said
+
+    async def test_chats(self, http, tgi, style):
+        for reason, expected in REASONS.items():
+            path = "/tgi/p/tiny/v1/chat/completions"
+            tgi.says("/v1/chat/completions", chat(style, finish_reason=reason))
+            said = await asked(http, path, **CHAT)
+            check("ChatCompletion", said)
+            assert said["choices"][0]["message"]["content"] == SAID
+            tgi.streams("/v1/chat/completions", *map(written, chat_chunks(style, reason)))
+            found = await events(http, path, **CHAT)
+            for one in found:
+                check("ChatCompletionChunk", one)
+            assert spoken(found, of_chat)[:2] == (SAID, [expected])
+
+    async def test_completions(self, http, tgi, style):
+        tgi.says("/generate", generated(style, "length"))
+        said = await asked(http, "/tgi/p/tiny/v1/completions", prompt="a")
+        check("CompletionFinal", said)
+        assert (said["choices"][0]["text"], said["choices"][0]["finish_reason"]) == (SAID, "length")
+
+    async def test_tokens(self, http, tgi, style):
+        for pieces in ((), ("Once", " upon"), ("", "Once", " upon", "")):
+            tokens = [make("SimpleToken", style, id=n, text=text) for n, text in enumerate(pieces)]
+            tgi.says("/tokenize", tokens)
+            said = await asked(http, "/v1/tokenize", content="Once upon")
+            assert said["tokens"] == [*range(len(pieces))]
+            if pieces:
+                said = await asked(http, "/tgi/p/tiny/tokenize", inputs="Once upon")
+                check("TokenizeResponse", said)
+                assert "".join(token["text"] for token in said) == "Once upon"
+
+    async def test_info(self, alone, tgi, style):
+        tgi.says("/info", make("Info", style, max_total_tokens=64, max_input_tokens=60))
+        await alone.register(tgi)
+        status, said = await told(alone.http.get("/tgi/p/tiny/info"))
+        check("Info", said)
+        assert (status, said["max_total_tokens"], said["max_input_tokens"]) == (200, 64, 60)
+
+    async def test_texts_without_details(self, http, tgi, style):
+        for more in ({}, {"details": None}):
+            tgi.says("/generate", {"generated_text": "", **more})
+            said = await asked(http, "/v1/completions", prompt="Once upon")
+            assert (said["choices"][0]["text"], said["choices"][0]["finish_reason"]) == ("", "stop")
+            assert said["usage"]["prompt_tokens"] > 0
+            said = await asked(http, "/tgi/p/tiny/generate", inputs="a")
+            assert said == {"generated_text": "", **more}
+
+
+FAILURES = {
+    (422, "validation"): errors.WorkerRejected,
+    (422, "tool_error"): errors.WorkerRejected,
+    (422, "template_error"): errors.WorkerRejected,
+    (424, "generation"): errors.WorkerFailed,
+    (429, "overloaded"): errors.WorkerBusy,
+    (500, "incomplete_generation"): errors.WorkerIncomplete,
+}
+"""The errors that the specification names, and what each means."""
+
+
+@pytest.mark.parametrize("style", ["least", "strange"])
+@pytest.mark.parametrize("said_as", ["json", "events", "event of a stream"])
+@pytest.mark.parametrize(("status", "kind"), FAILURES)
+async def test_errors(alone, tgi, style, said_as, status, kind):
+    await alone.register(tgi)
+    answer = make("ErrorResponse", style, error="no such luck", error_type=kind)
+    row = TABLE[FAILURES[status, kind]]
+    paths = ("/generate_stream", "/v1/chat/completions", "/v1/completions")
+    for path in paths:
+        if said_as == "json":
+            tgi.says(path, answer, status=status)
+        else:
+            tgi.streams(path, written(answer), status=status if said_as == "events" else 200)
+    asking = ({"prompt": "a"}, CHAT, {"prompt": "a", "suffix": "b"})
+    for fields in asking:
+        path = "/v1/chat/completions" if fields is CHAT else "/v1/completions"
+        body = {"model": "tiny", "stream": True, **fields}
+        code, said = await told(alone.http.post(path, json=body))
+        if status == 422:
+            assert 400 <= code <= 422
+            assert said["error"]["message"] == "no such luck"
+        else:
+            assert (code, said["error"]["code"]) == (row.status, row.reason)
+    native_ = alone.http.post("/tgi/p/tiny/generate_stream", json={"inputs": "a"})
+    code, said = await told(native_)
+    check("ErrorResponse", said)
+    expected = {"tool_error": "validation", "template_error": "validation"}.get(kind, kind)
+    assert (code, said["error_type"]) == (status, expected)
+    if status == 422:
+        assert "no such luck" in said["error"]
+        assert "data:" not in said["error"]
