@@ -25,6 +25,7 @@ from router.errors import (
 )
 from router.rendering import Event, Form
 from router.requests import Kind
+from router.retelling import NoSuchPath
 from router.saying import Told
 from router.usage import Usage
 from tests.router.world import QUICK, chat, links, own, until, whole
@@ -294,7 +295,7 @@ async def test_a_tool_that_its_model_has_by_itself_is_a_call(
         ({"status": 429}, WorkerBusy),
         ({"status": 503, "retry_after": "3"}, WorkerBusy),
         ({"status": 500}, WorkerFailed),
-        ({"status": 404}, WorkerFailed),
+        ({"status": 404}, NoSuchPath),
         ({"status": 501}, WorkerFailed),
         ({"garbage": True}, WorkerFailed),
         ({"empty": True}, WorkerFailed),

@@ -29,6 +29,7 @@ from router.errors import (
 from router.figures import Figure, Tells
 from router.rendering import Form
 from router.requests import Kind
+from router.retelling import NoSuchPath
 from router.saying import Told
 from router.translating import endpoint
 from router.usage import Usage
@@ -485,7 +486,7 @@ async def test_images_go_along_as_it_reads_them(worker: TgiWorker, dialect: Dial
         ({"status": 429}, WorkerBusy),
         ({"status": 503, "refusal": b'{"error":"Model is overloaded"}'}, WorkerBusy),
         ({"status": 500}, WorkerFailed),
-        ({"status": 404}, WorkerFailed),
+        ({"status": 404}, NoSuchPath),
         ({"status": 401}, WorkerFailed),
         ({"garbage": True}, WorkerFailed),
         ({"empty": True}, WorkerFailed),
