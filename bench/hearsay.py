@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
-from registry.load import Reporter
-from registry.membership import FEW
+from registry.members.load import Reporter
+from registry.members.membership import FEW
 from registry.records import Load, PeerId, Service
-from router.candidates import Candidate
 from router.policies.p2c import TwoChoices
-from router.reports import Report, Reports
 from router.requests import Kind, Request
+from router.select.candidates import Candidate
+from router.state.remote_load import Report, Reports
 
 BUSY = 0.8
 POLL = 0.25  # the registry looks at the meter so often

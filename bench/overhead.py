@@ -20,13 +20,14 @@ from types import TracebackType
 import orjson
 
 from registry.catalog import Catalog
-from registry.liveness import Presence
+from registry.members.liveness import Presence
 from registry.records import PeerId, Service
-from router import bodies, policies
-from router.candidates import Candidate
+from router import policies
 from router.dialects import Answer, Route
 from router.dispatch import Router
+from router.openai import body as bodies
 from router.requests import Kind, Request
+from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from router.workers import Worker, Workers
 

@@ -6,11 +6,11 @@
     python -m bench.routing --fresh
 
 Five nodes take requests for one model that eight machines serve, and see them as nodes do: their own requests in flight, what
-other nodes say of themselves (`registry.load`), and the load in the head of each answer. The oracle joins the
+other nodes say of themselves (`registry.members.load`), and the load in the head of each answer. The oracle joins the
 shortest queue per slot, knowing all queues at that instant. Times are virtual; the same arguments give the same table.
 
 With --fresh a ninth machine comes whose model has yet to be loaded, and the table shows what that costs those who ask just
-then, with and without a gentle beginning (`router.warming`).
+then, with and without a gentle beginning (`router.state.slow_start`).
 """
 
 import argparse

@@ -16,20 +16,20 @@ from bench.voices import faces
 from registry.records import Service
 from router import canonical
 from router.dialects import llama_stack_http, localai_grpc, remotellm_grpc, tgi_http
-from router.dialects.localai_grpc import telling
+from router.dialects.localai_grpc import reply_parser
 from router.dialects.localai_grpc.verbatim import allowed
 from router.dialects.openai_http.endpoints import understood
 from router.dialects.tgi_http.verbatim import PASSING
-from router.passing import Ending
-from router.rendering import Form
+from router.http.translator import Words
+from router.http.verbatim import Ending
+from router.openai.result_writers import Form
+from router.openai.sse import Splitter
+from router.openai.usage import Tokens
 from router.requests import Kind, Request
-from router.rpc import carried
+from router.rpc import framing
 from router.rpc.messages import LOCALAI, REMOTELLM, methods_of, parsed
-from router.saying import Told
-from router.sse import Splitter
-from router.translating import Words
-from router.usage import Tokens
-from router.wording import Wording
+from router.translate.request import Wording
+from router.translate.text import Told
 from router.workers import Worker
 
 ROUNDS = 5
@@ -98,7 +98,7 @@ def localai_dialect(kind: Kind) -> Row:
     request = request_of(kind)
     asked, orders = words.read(request, _WORKER)
     reply = method.told(message=b" word", tokens=1).SerializeToString()
-    told = Told(asked, telling.Replies(asked, 0, orders.bodies[0]).read)
+    told = Told(asked, reply_parser.Replies(asked, 0, orders.bodies[0]).read)
     form = Form("x", 1, "m", kind)
 
     def hear() -> bytes:
@@ -140,8 +140,8 @@ def localai_both_sides() -> Row:
         return bytes(allowed(asked).SerializeToString())
 
     def hear() -> bytes:
-        [event] = splitter.feed(carried.event(reply.SerializeToString()))
-        said = carried.read(event.data)
+        [event] = splitter.feed(framing.event(reply.SerializeToString()))
+        said = framing.read(event.data)
         assert isinstance(said, bytes)
         return bytes(parsed(method.told, said).SerializeToString())
 

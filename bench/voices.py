@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterator, Mapping
 import orjson
 
 from node.faces import llama_stack
-from node.faces.anthropic import words as anthropic
-from node.faces.anthropic.telling import Telling
-from node.faces.llama_stack.words import body_of
-from node.faces.responses.reading import read as read_response
-from node.faces.responses.voice import Head, ResponsesVoice
-from node.faces.rpc.localai.texts import said_in_full
-from node.faces.tgi import asked as tgi
-from node.faces.tgi.telling import Text
-from node.faces.voice import Voice
-from router import hearing
-from router.bodies import object_of
-from router.rendering import Delta, Form
+from node.faces.anthropic import request_mapping as anthropic
+from node.faces.anthropic.encoder import Telling
+from node.faces.encoder import Voice
+from node.faces.grpc.localai.texts import said_in_full
+from node.faces.llama_stack.request_mapping import body_of
+from node.faces.responses.encoder import Head, ResponsesVoice
+from node.faces.responses.request_mapping import read as read_response
+from node.faces.tgi import request_mapping as tgi
+from node.faces.tgi.encoder import Text
+from router.openai import text_parser
+from router.openai.body import object_of
+from router.openai.result_writers import Delta, Form
 from router.requests import Kind
 from router.rpc.messages import LOCALAI, message_class, methods_of
 
@@ -77,13 +77,13 @@ def _localai_face(text: str) -> Row:
     messages = [message(role="user", content=text)]
     asked = method.asked(UseTokenizerTemplate=True, Messages=messages, Temperature=0.5)
     body, event = asked.SerializeToString(), _event(Kind.CHAT)
-    ear = hearing.Stream(max_event_bytes=MAX_EVENT_BYTES)
+    ear = text_parser.Stream(max_event_bytes=MAX_EVENT_BYTES)
 
     def ask() -> bytes:
         return orjson.dumps(said_in_full(method.asked.FromString(body))[1])
 
     def hear() -> bytes:
-        word = hearing.text_of(ear.take(event))
+        word = text_parser.text_of(ear.take(event))
         return bytes(method.told(message=word.encode()).SerializeToString())
 
     return "LocalAI, face", ask, hear

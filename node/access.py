@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from node import web
 from node.faces.errors import NotAllowed, UnsupportedMediaType
-from node.faces.reading import TAKEN_FOR_JSON
+from node.faces.request_reader import TAKEN_FOR_JSON
 from node.socket_owner import Endpoint, KernelTable, SocketTable
 
 _ANY = "*"

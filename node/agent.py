@@ -19,8 +19,8 @@ from registry.errors import LimitReached
 from registry.records import Key, ModelType, Service
 from registry.service import Registry
 from registry.store import Change, Delete, Put, Space, Store
-from router.described import Described, taught
 from router.dialects.openai_http.endpoints import by_path
+from router.worker_description import Described, taught
 from router.workers import Worker, Workers
 
 log = logging.getLogger("modelvine.agent")

@@ -10,24 +10,24 @@ from pathlib import Path
 
 from node.access import is_own_address
 from node.agent import Agent
-from node.bootstrap import Bootstrap
+from node.config.settings import Settings
 from node.faces import Listening
-from node.following import follow_loads, follow_ways, tell_of
-from node.metrics import Metrics
-from node.reach import own_ports
-from node.settings import Settings
-from registry.mesh.libp2p import LibP2PMesh
+from node.observe.metrics import Metrics
+from node.peers.bootstrap import Bootstrap
+from node.peers.followers import follow_loads, follow_ways, tell_of
+from node.peers.reach import own_ports
+from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.records import PeerId, Reach, Standing
 from registry.service import Registry, next_epoch
 from registry.signing import Identity
 from registry.store import Store
 from registry.store.opening import open_store
 from router import dialects, policies
+from router.attempt import Outcome
 from router.dispatch import Router
-from router.links import Links
-from router.premises import Premises, networks_of
-from router.reaching import Reaching
-from router.trying import Outcome
+from router.peers.dial import Reaching
+from router.peers.links import Links
+from router.ssrf_guard import Premises, networks_of
 
 
 @dataclass(frozen=True, slots=True)

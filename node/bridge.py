@@ -17,31 +17,31 @@ import uvloop
 
 from node import web
 from node.access import Access, is_own_address
-from node.addresses import HostPort
+from node.config.addresses import HostPort
+from node.config.settings import Settings
 from node.errors import CommandFailed, WrongUsage
-from node.faces import Serving, rpc
+from node.faces import Serving, grpc
 from node.faces.app import application
 from node.faces.errors import FaceError
-from node.faces.models import listing_routes
-from node.faces.registration import read_worker
-from node.host import Host
-from node.learning import WATCH
-from node.listening import bind, place_of, serve
-from node.metrics import Metrics
-from node.settings import Settings
+from node.faces.model_list import listing_routes
+from node.faces.v0.registration import read_worker
+from node.inspection import WATCH
+from node.listeners import bind, place_of, serve
+from node.observe.host import Host
+from node.observe.metrics import Metrics
 from node.signals import Signals
 from registry.catalog import Catalog, Offer
 from registry.errors import PeerUnreachable
-from registry.liveness import Presence
+from registry.members.liveness import Presence
 from registry.mesh import Pipe
 from registry.records import PeerId, Service
 from registry.signing import Identity
 from router import dialects, policies
 from router.dispatch import Router
 from router.errors import RouterError
-from router.links import Links
-from router.premises import Premises, networks_of
-from router.verbatim import bit
+from router.peers.links import Links
+from router.ssrf_guard import Premises, networks_of
+from router.translate.verbatim import bit
 from router.workers import Worker, Workers
 
 log = logging.getLogger("modelvine.bridge")
@@ -60,7 +60,7 @@ HTTP: Mapping[str, str] = {
 _LISTING = frozenset({"anthropic", "openai", "responses"})
 """Those whose clients may ask for a list of models."""
 
-NAMES = tuple(sorted((*HTTP, *rpc.NAMES)))
+NAMES = tuple(sorted((*HTTP, *grpc.NAMES)))
 """Every protocol that a bridge can speak."""
 
 # Polled, as in `node.run`: an event on the path of every request would cost them all.
@@ -150,8 +150,8 @@ class Bridge:
         self._links.crew.spawn(self._watch())
         context = self._serving()
         plan = self._plan
-        if plan.dialect in rpc.NAMES:
-            return await rpc.open_face(plan.dialect, context, plan.place, closing)
+        if plan.dialect in grpc.NAMES:
+            return await grpc.open_face(plan.dialect, context, plan.place, closing)
         face = import_module(f"node.faces.{HTTP[plan.dialect]}")
         routes = face.bridging_routes if plan.dialect == "tgi" else face.asking_routes
         [listener] = map(closing.enter_context, bind(plan.place, "--listen"))

@@ -3,7 +3,7 @@
 import logging
 import resource
 
-from node.settings import Settings
+from node.config.settings import Settings
 
 log = logging.getLogger("modelvine.node")
 

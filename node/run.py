@@ -12,37 +12,38 @@ from pathlib import Path
 
 import uvloop
 
-from node import __version__, contacts
+from node import __version__
 from node.access import Access
-from node.addresses import HostPort, host_port
 from node.assembly import Given, Parts, assemble
-from node.faces import Context, Listening, rpc
+from node.config.addresses import HostPort, host_port
+from node.config.settings import Settings
+from node.exposure import surfaces, told, warned
+from node.faces import Context, Listening, grpc
 from node.faces.app import link_app, public_app
 from node.garbage import settle
-from node.host import Host, host_name
-from node.identity import control_token
-from node.invitation import invitation
-from node.lateness import Lateness
-from node.learning import Learning
-from node.listening import TRUSTED_PER_NODE, Served, bind, place_of, serve, welcome
+from node.inspection import Learning
+from node.listeners import TRUSTED_PER_NODE, Served, bind, place_of, serve, welcome
+from node.observe.aggregate import Whole
+from node.observe.host import Host, host_name
+from node.observe.loop_lag import Lateness
+from node.observe.refusals import Refusals
 from node.open_files import fitted, raise_limit
+from node.peers import contacts
+from node.peers.invitation import invitation
+from node.peers.reach import host_of, reach_of, within_reach
 from node.processes.first import Helpers, Post
-from node.processes.passing import PassedOn
+from node.processes.forward import PassedOn
 from node.processes.protocol import Welcome
 from node.processes.session import Offices
-from node.reach import host_of, reach_of, within_reach
-from node.refusals import Refusals
-from node.settings import Settings
+from node.secrets.identity import control_token
 from node.signals import Signals
-from node.surfaces import surfaces, told, warned
 from node.tasks import supervise
-from node.whole import Whole
 from registry.errors import RegistryError, StoreUnavailable
 from registry.records import Reach, Standing
 from registry.service import Registry
 from registry.signing import Identity
-from router.certificate import certificate_of, server_context
-from router.links import serve_pipe
+from router.peers.certificate import certificate_of, server_context
+from router.peers.links import serve_pipe
 
 log = logging.getLogger("modelvine.node")
 
@@ -105,7 +106,7 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         crowd = parts.metrics.crowd
         public = await serve(public_app(context), https[0], closing, settings.web, crowd)
         posts = [*map(Post, https[1:], links[1:])]
-        rpcs = await rpc.open_faces(context, closing)
+        rpcs = await grpc.open_faces(context, closing)
         helpers = _helpers(given, parts, context, posts, (public, others))
         async with asyncio.TaskGroup() as group:
             work = [

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from registry.blame import BARRED_SECONDS, Blame
 from registry.errors import LimitReached, MeshError
-from registry.guests import Guests
-from registry.pace import Pace
+from registry.intake.access_list import Guests
+from registry.intake.penalties import BARRED_SECONDS, Blame
+from registry.intake.rate import Pace
 from registry.records import PeerId
 
 log = logging.getLogger("modelvine.registry")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from registry.parted import Parted
+from registry.persistent_map import Parted
 from registry.records import PeerId, Record, Service
 from registry.signing import ID_HEAD
 

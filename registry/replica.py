@@ -1,7 +1,7 @@
 """What does one node know, say, and do next? The registry as a state machine without I/O.
 
 Calls return effects; `registry.service` makes them happen. Time is an argument, chance comes in as `jitter`.
-What we say is in `registry.voice`, who lives in `registry.membership`; here is what we hear and hold.
+What we say is in `registry.own_record`, who lives in `registry.members.membership`; here is what we hear and hold.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,12 +22,13 @@ from registry.effects import (
     Remember,
 )
 from registry.errors import InvalidFrame, LimitReached
-from registry.guests import guests
-from registry.liveness import Contact, Evidence, Presence, Pulse, presence
-from registry.load import loads_in
-from registry.membership import Membership
-from registry.newcomers import Newcomers
-from registry.pace import Pace
+from registry.intake.access_list import guests
+from registry.intake.newcomers import Newcomers
+from registry.intake.rate import Pace
+from registry.members.liveness import Contact, Evidence, Presence, Pulse, presence
+from registry.members.load import loads_in
+from registry.members.membership import Membership
+from registry.own_record import Voice
 from registry.records import (
     Doubt,
     Heartbeat,
@@ -42,7 +43,6 @@ from registry.records import (
 )
 from registry.settings import RegistrySettings
 from registry.signing import Identity
-from registry.voice import Voice
 
 __all__ = [
     "Changed",

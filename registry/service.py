@@ -10,7 +10,8 @@ from types import MappingProxyType
 from registry import sync
 from registry.admission import Admission
 from registry.catalog import Catalog
-from registry.comparing import Comparing
+from registry.comparison import Comparing
+from registry.direct_dial import Shortcuts
 from registry.effects import (
     Changed,
     Contested,
@@ -26,11 +27,11 @@ from registry.effects import (
 )
 from registry.errors import InvalidFrame, LimitReached, MeshError, StoreUnavailable, UnknownKind
 from registry.events import counted
-from registry.gate import Gate
-from registry.guests import guests
-from registry.keeping import Keeping
-from registry.liveness import Evidence, Presence, Pulse
-from registry.loading import Loading
+from registry.intake.access_list import guests
+from registry.intake.validator import Gate
+from registry.load_exchange import Loading
+from registry.members.liveness import Evidence, Presence, Pulse
+from registry.members.neighbours import Keeping
 from registry.mesh import (
     Arrived,
     Direction,
@@ -42,12 +43,11 @@ from registry.mesh import (
     PipeHandler,
     Restarted,
 )
-from registry.probing import PROVE, VOUCH, Probing
+from registry.persistence import Saving, beats_in, rows_of
+from registry.prober import PROVE, VOUCH, Probing
 from registry.records import PeerId, Reach, Record, Service, Standing
 from registry.replica import Replica
-from registry.saving import Saving, beats_in, rows_of
 from registry.settings import RegistrySettings
-from registry.shortcuts import Shortcuts
 from registry.signing import Identity
 from registry.store import Put, Space, Store
 

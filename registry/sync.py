@@ -20,7 +20,7 @@ from registry import messages, wire
 from registry.catalog import BUCKETS, Catalog, Signed
 from registry.effects import Refused
 from registry.errors import InvalidFrame, LimitReached, UnknownKind
-from registry.liveness import Presence
+from registry.members.liveness import Presence
 from registry.messages import (
     FRAME_HEAD,
     MAX_BATCH_BYTES,

@@ -7,12 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from registry.catalog import Catalog
-from registry.liveness import Presence
+from registry.members.liveness import Presence
 from registry.records import Load, PeerId, Record, Service
-from router.attempts import Failure, Tries, attempts
-from router.candidates import Candidate, Reason
-from router.choosing import Choosing, Explained
-from router.described import Described
+from router.attempt import Answering, Attempt, Desk, Outcome, Routed
+from router.choice import Choosing, Explained
 from router.dialects import Answer, Dialect
 from router.errors import (
     NobodyServes,
@@ -24,21 +22,23 @@ from router.errors import (
     WorkerFailed,
     WorkerLoading,
 )
-from router.health import Condition
-from router.hedging import Hedging
-from router.holding import Holding
+from router.first_byte_timeout import Waits
+from router.hedge import Hedging
+from router.hold import Holding
 from router.inquiry import Inquiry
 from router.ledger import Ledger
-from router.lending import Lender, Lending
 from router.lingering import Lingering
-from router.names import in_turn
 from router.policies import Policy
-from router.readiness import not_ready
 from router.requests import Request
+from router.select.attempts import Failure, Tries, attempts
+from router.select.candidates import Candidate, Reason
+from router.select.names import in_turn
 from router.settings import RouterSettings
-from router.trying import Answering, Attempt, Desk, Outcome, Routed
-from router.vigil import Vigil
-from router.waits import Waits
+from router.slot_lending import Lender, Lending
+from router.state.circuit import Condition
+from router.state.readiness import not_ready
+from router.stuck_check import Vigil
+from router.worker_description import Described
 from router.workers import Worker, Workers
 
 log = logging.getLogger("modelvine.router")

@@ -7,24 +7,24 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from registry.records import Load, PeerId, Service
-from router.budget import Budget
-from router.candidates import Candidate, Known
 from router.dialects import Answer
 from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected, WorkerUnable
 from router.events import EVENTS
-from router.health import TRIP, Condition, Health, Sign
-from router.lending import Lender, Lent
-from router.limits import BoundedWorkers, Limits
 from router.lingering import Lingering
-from router.meter import Meter, Tally
-from router.reports import Report, Reported, Reports
 from router.requests import Request
-from router.retry_after import RetryAfter
+from router.select.candidates import Candidate, Known
+from router.select.retry_budget import Budget
 from router.settings import RouterSettings
-from router.silence import Silence
-from router.vitals import Vitals
-from router.waiting import Waiting
-from router.warming import Warming
+from router.slot_lending import Lender, Lent
+from router.slot_wait import Waiting
+from router.state.circuit import TRIP, Condition, Health, Sign
+from router.state.concurrency import BoundedWorkers, Limits
+from router.state.last_answers import Vitals
+from router.state.local_load import Meter, Tally
+from router.state.remote_load import Report, Reported, Reports
+from router.state.retry_after import RetryAfter
+from router.state.slow_start import Warming
+from router.state.stuck import Silence
 from router.workers import Worker, Workers
 
 LONGEST_SLOT_WAIT = 5.0

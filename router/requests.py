@@ -6,7 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from registry.records import PeerId
-from router.verbatim import Verbatim
+from router.translate.verbatim import Verbatim
 
 
 class Kind(StrEnum):

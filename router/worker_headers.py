@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterable, Mapping
 
 from router.errors import WorkerFailed
-from router.headers import PREFIX
+from router.peers.headers import PREFIX
 from router.workers import Worker
 
 MAX_HEADERS = 16

@@ -13,13 +13,13 @@ from types import ModuleType
 import orjson
 
 from node import faces
-from node.faces import rpc
+from node.faces import grpc
 from registry.records import Service
 from router import dialects
 from router.canonical import BESIDE
 from router.errors import WorkerUnable
 from router.requests import Kind, Request
-from router.wording import Orders, Wording
+from router.translate.request import Orders, Wording
 from router.workers import Worker
 from tests.seeds import SEEDS
 
@@ -108,7 +108,7 @@ def of_faces() -> Mapping[str, ModuleType]:
     """Return the modules of all faces that say what becomes of their endpoints, by their protocols."""
     found = {
         _protocol(module.name): import_module(f"{package.__name__}.{module.name}")
-        for package in (faces, rpc)
+        for package in (faces, grpc)
         for module in pkgutil.iter_modules(package.__path__)
     }
     return {protocol: face for protocol, face in found.items() if "ENDPOINTS" in vars(face)}

@@ -14,16 +14,16 @@ from pathlib import Path
 from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 
-from node import config
+from node.config import sources
+from node.config.profiles import PROFILES
 from node.faces import errors
-from node.metrics import Metrics, Sizes
-from node.profiles import PROFILES
-from node.refusals import LINES
+from node.observe.metrics import Metrics, Sizes
+from node.observe.refusals import LINES
 from registry.events import EVENTS
-from registry.liveness import OPENS, REASONS, SHUTS, TABLE, Contact, Presence
+from registry.members.liveness import OPENS, REASONS, SHUTS, TABLE, Contact, Presence
 from registry.records import Service
 from router import events as router_events
-from router import headers, policies
+from router import policies
 from router.errors import (
     AnswerBroken,
     Looped,
@@ -35,7 +35,8 @@ from router.errors import (
     WorkerStale,
     WorkerUnreachable,
 )
-from router.figures import Figure
+from router.peers import headers
+from router.worker_metrics import Figure
 from scripts import dialects
 from tests.clients.tried import CLIENTS, KINDS
 from tests.real import tried as programs
@@ -84,21 +85,21 @@ def settings_table(section: str) -> Iterable[str]:
     """List one section's settings."""
     yield "| setting | flag of `up` | variable | default | what it is |"
     yield "|---|---|---|---|---|"
-    for name, field in config.SECTIONS[section].model_fields.items():
+    for name, field in sources.SECTIONS[section].model_fields.items():
         key = f"{section}.{name}"
-        flag = f"`{config.flag(key)}`" if key in config.FLAG_KEYS else ""
+        flag = f"`{sources.flag(key)}`" if key in sources.FLAG_KEYS else ""
         described = f"{field.description}{_bounds(field)}".replace("|", "\\|")
-        yield f"| `{name}` | {flag} | `{config.variable(key)}` | {_shown(field.default)} | {described} |"
+        yield f"| `{name}` | {flag} | `{sources.variable(key)}` | {_shown(field.default)} | {described} |"
 
 
 def profiles_table() -> Iterable[str]:
     """List what each profile changes."""
-    changed = sorted({key for delta in PROFILES.values() for key in delta}, key=config.KEYS.index)
+    changed = sorted({key for delta in PROFILES.values() for key in delta}, key=sources.KEYS.index)
     yield f"| setting | {' | '.join(f'`{name}`' for name in PROFILES)} |"
     yield f"|---|{'---|' * len(PROFILES)}"
     for key in changed:
         section, name = key.split(".")
-        default = config.SECTIONS[section].model_fields[name].default
+        default = sources.SECTIONS[section].model_fields[name].default
         cells = " | ".join(_shown(delta.get(key, default)) for delta in PROFILES.values())
         yield f"| `{key}` | {cells} |"
 
@@ -202,7 +203,7 @@ def programs_table() -> Iterable[str]:
 
 
 TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
-    **{f"settings.{name}": (lambda name=name: settings_table(name)) for name in config.SECTIONS},
+    **{f"settings.{name}": (lambda name=name: settings_table(name)) for name in sources.SECTIONS},
     "profiles": profiles_table,
     "policies": policies_table,
     "errors": errors_table,

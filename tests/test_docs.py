@@ -10,14 +10,15 @@ import orjson
 import pytest
 from libp2p.pubsub.score import ScoreParams
 
-from node import cli, config
+from node import cli
+from node.config import sources
 from node.faces.errors import TABLE
-from node.metrics import Metrics
+from node.observe.metrics import Metrics
 from registry import wire
 from registry.catalog import Catalog, Signed
 from registry.events import counted
-from registry.mesh import libp2p_host
-from registry.mesh.libp2p_nat import RELAY_COUNTS
+from registry.mesh.libp2p import host
+from registry.mesh.libp2p.nat import RELAY_COUNTS
 from registry.records import Heartbeat, Load, LoadNote
 from registry.signing import Identity
 from scripts import tables
@@ -69,7 +70,7 @@ def test_every_generated_table_has_its_place():
 
 def test_every_setting_is_documented_with_its_variable():
     page = (DOCS / "configuration.md").read_text()
-    missing = [key for key in config.KEYS if f"`{config.variable(key)}`" not in page]
+    missing = [key for key in sources.KEYS if f"`{sources.variable(key)}`" not in page]
     assert not missing
 
 
@@ -140,12 +141,12 @@ def test_gossip_is_set_as_the_protocol_says():
         for names, values, _ in rows
         for name, value in zip(re.findall(r"`(\w+)`", names), values.split(", "), strict=True)
     }
-    source = ast.parse(Path(libp2p_host.__file__).read_text())
+    source = ast.parse(Path(host.__file__).read_text())
     (call,) = (
         n for n in ast.walk(source) if isinstance(n, ast.Call) and named(n.func, "HardGossipSub")
     )
     given = {word.arg: ast.unparse(word.value) for word in call.keywords if word.arg}
-    given["heartbeat_interval"] = str(libp2p_host.HEARTBEAT)
+    given["heartbeat_interval"] = str(host.HEARTBEAT)
     # This one stands in a sentence of its own.
     assert "/meshsub/1.1.0" in given.pop("protocols")
     assert told == given

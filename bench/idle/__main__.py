@@ -25,8 +25,9 @@ from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
 
-from node import identity, secret_files
 from node.demo.stage import Actor, Stage
+from node.secrets import files as secret_files
+from node.secrets import identity
 from tests.lab.net import Network, missing
 
 _PORT = 6101

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from registry import voice
+from registry import own_record
 
 _STARTING = 30.0
 """Seconds in which a node says what it says first, and again when the first connection stands."""
@@ -33,6 +33,6 @@ def season(turn: Any) -> None:
 
 if __name__ == "__main__":
     _, module, *arguments = sys.argv
-    season(voice._Turn)  # noqa: SLF001
+    season(own_record._Turn)  # noqa: SLF001
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -10,14 +10,14 @@ from random import Random
 
 import orjson
 
-from registry.load import Reporter
+from registry.members.load import Reporter
 from registry.records import Load, PeerId, Service
 from router import policies
-from router.candidates import Candidate, begin_gently
 from router.policies import Policy, in_order
-from router.reports import Report, Reports
 from router.requests import Kind, Request
-from router.warming import Warming
+from router.select.candidates import Candidate, begin_gently
+from router.state.remote_load import Report, Reports
+from router.state.slow_start import Warming
 
 ENTRIES = 5
 TICK = 0.25

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from registry.mesh.dialing import Dialer, Target
+from registry.mesh.libp2p.dial_plan import Dialer, Target
 from registry.records import PeerId
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from bench.simulation.probing import Answered, Round, vouch
 from registry import sync, wire
 from registry.errors import InvalidFrame, LimitReached
-from registry.liveness import LIFE, Evidence
-from registry.pace import Pace
-from registry.probing import PROVE, VOUCH
+from registry.intake.rate import Pace
+from registry.members.liveness import LIFE, Evidence
+from registry.prober import PROVE, VOUCH
 from registry.records import PeerId
 from registry.replica import Changed, Effect, Fetch, Probe, Publish, Replica
 

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-# As `registry.mesh.libp2p_host` sets gossipsub up.
+# As `registry.mesh.libp2p.host` sets gossipsub up.
 EAGER, EAGER_LOW, EAGER_HIGH = 6, 4, 8
 NAMING_SECONDS = 1.0
 NAMING_WINDOW = 3

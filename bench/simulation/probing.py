@@ -1,14 +1,14 @@
-"""Carries rounds of probes through virtual time: `registry.rounds` says what is tried, here it takes as long as it takes."""
+"""Rounds of probes in virtual time: `registry.members.probe` says what is tried, here it takes as long as it takes."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from registry import sync, wire
 from registry.errors import InvalidFrame
-from registry.liveness import Evidence
-from registry.probing import PROVE, VOUCH
+from registry.members.liveness import Evidence
+from registry.members.probe import Attempt, Cut, Found, Own, Saw, dial_patience, patience
+from registry.prober import PROVE, VOUCH
 from registry.records import PeerId
-from registry.rounds import Attempt, Cut, Found, Own, Saw, dial_patience, patience
 
 if TYPE_CHECKING:
     from bench.simulation.member import Member

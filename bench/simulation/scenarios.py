@@ -9,7 +9,7 @@ from bench.simulation.member import Member
 from bench.simulation.overlay import Weather
 from bench.simulation.population import begin, restart
 from bench.simulation.world import Plan, Sighting, World
-from registry.liveness import Contact
+from registry.members.liveness import Contact
 from registry.records import PeerId, Service, Version
 from registry.replica import Replica
 

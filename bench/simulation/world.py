@@ -10,9 +10,9 @@ from bench.simulation.member import Member
 from bench.simulation.overlay import NEVER, Overlay, Spread, Weather
 from bench.simulation.timeline import Timeline
 from registry import wire
-from registry.liveness import Contact
-from registry.membership import FEW, LONGEST_LEASE
-from registry.probing import PROVE, VOUCH
+from registry.members.liveness import Contact
+from registry.members.membership import FEW, LONGEST_LEASE
+from registry.prober import PROVE, VOUCH
 from registry.records import PeerId
 from registry.replica import Replica
 from registry.settings import MeshSettings, RegistrySettings

@@ -27,12 +27,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from node.cli.console.asking import add_asking, add_type, asked
 from node.cli.console.options import add_node_options
+from node.cli.console.worker_options import add_asking, add_type, asked
 from node.cli.unregister import NOT_THERE
 
 if TYPE_CHECKING:
-    from node.cli.console.attaching import Found, Step
+    from node.cli.console.attach_plan import Found, Step
     from node.cli.console.client import Client
 
 EVERY = 2.0
@@ -80,7 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Attach until a signal comes."""
-    from node.cli.console.locate import client  # noqa: PLC0415
+    from node.cli.console.node_lookup import client  # noqa: PLC0415
 
     with _until_signal() as over:
         attaching = _Attaching(client(arguments), arguments, over)
@@ -100,7 +100,7 @@ class _Attaching:
     def __init__(
         self, node: "Client", arguments: argparse.Namespace, over: threading.Event
     ) -> None:
-        from node.cli.console.attaching import Attached, port_of  # noqa: PLC0415
+        from node.cli.console.attach_plan import Attached, port_of  # noqa: PLC0415
 
         self._node = node
         self._url = str(arguments.url)
@@ -211,7 +211,7 @@ class _Attaching:
                 self._register(row)
 
     def _register(self, row: Mapping[str, Any]) -> None:
-        from node.cli.console.learnt import told  # noqa: PLC0415
+        from node.cli.console.worker_view import told  # noqa: PLC0415
 
         given = {name: value for name, value in row.items() if name != "said"}
         kind = row["said"].get("type", self._type)

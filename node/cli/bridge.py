@@ -14,7 +14,7 @@ Examples:
 import argparse
 from contextlib import suppress
 
-from node.cli.console.asking import add_header
+from node.cli.console.worker_options import add_header
 
 # The names of `node.bridge.NAMES`, whose import would slow every --help down; a test compares them.
 DIALECTS = ("anthropic", "llamastack", "localai", "openai", "remotellm", "responses", "tgi")
@@ -53,16 +53,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Bridge until a signal comes."""
     import sys  # noqa: PLC0415
 
-    from node import bridge, config, logs  # noqa: PLC0415
-    from node.addresses import host_port  # noqa: PLC0415
+    from node import bridge  # noqa: PLC0415
     from node.cli.console.options import settings_given  # noqa: PLC0415
+    from node.config import sources  # noqa: PLC0415
+    from node.config.addresses import host_port  # noqa: PLC0415
     from node.errors import WrongUsage  # noqa: PLC0415
+    from node.observe import logs  # noqa: PLC0415
 
-    settings = config.load(settings_given(arguments), file=arguments.config).settings
+    settings = sources.load(settings_given(arguments), file=arguments.config).settings
     logs.configure(
         form=settings.node.log_format,
         level=settings.node.log_level,
-        colour=config.wants_colour(sys.stderr),
+        colour=sources.wants_colour(sys.stderr),
     )
     try:
         place = host_port(arguments.listen)

@@ -17,8 +17,8 @@ Examples:
 import argparse
 import math
 
-from node.cli.console.asking import json_or_text
 from node.cli.console.options import add_json, add_node_options
+from node.cli.console.worker_options import json_or_text
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         say_answer,
         standard_input,
     )
-    from node.cli.console.locate import client_and_node  # noqa: PLC0415
+    from node.cli.console.node_lookup import client_and_node  # noqa: PLC0415
     from node.errors import WrongUsage  # noqa: PLC0415
 
     given = vars(arguments)

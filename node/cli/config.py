@@ -33,9 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the settings, or the policies."""
-    from node import config  # noqa: PLC0415
+    from node.config import sources  # noqa: PLC0415
 
-    rows = config.load(settings_given(arguments), file=arguments.config).rows()
+    rows = sources.load(settings_given(arguments), file=arguments.config).rows()
     if arguments.action == "policies":
         _say_policies({key: value for key, value, _ in rows}["router.policy"], arguments)
     else:

@@ -40,12 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _identity(arguments: argparse.Namespace) -> int:
     from pathlib import Path  # noqa: PLC0415
 
-    from node import config, identity  # noqa: PLC0415
     from node.cli.console.text import say_fields, say_json  # noqa: PLC0415
+    from node.config import sources  # noqa: PLC0415
+    from node.config.paths import IDENTITY_KEY  # noqa: PLC0415
     from node.errors import CommandFailed  # noqa: PLC0415
-    from node.paths import IDENTITY_KEY  # noqa: PLC0415
+    from node.secrets import identity  # noqa: PLC0415
 
-    data_dir = Path(config.load(settings_given(arguments)).settings.node.data_dir)
+    data_dir = Path(sources.load(settings_given(arguments)).settings.node.data_dir)
     path = data_dir / IDENTITY_KEY
     try:
         own = identity.create(data_dir) if arguments.action == "new" else identity.load(data_dir)
@@ -68,9 +69,9 @@ def _identity(arguments: argparse.Namespace) -> int:
 def _swarm(arguments: argparse.Namespace) -> int:
     from pathlib import Path  # noqa: PLC0415
 
-    from node import secret_files  # noqa: PLC0415
     from node.cli.console.text import plain, say_json  # noqa: PLC0415
     from node.errors import CommandFailed  # noqa: PLC0415
+    from node.secrets import files as secret_files  # noqa: PLC0415
 
     path = Path(arguments.file)
     try:

@@ -27,9 +27,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the models."""
-    from node.cli.console.asking import TYPES  # noqa: PLC0415
-    from node.cli.console.locate import client_and_node, node_called  # noqa: PLC0415
+    from node.cli.console.node_lookup import client_and_node, node_called  # noqa: PLC0415
     from node.cli.console.text import say_json, say_table  # noqa: PLC0415
+    from node.cli.console.worker_options import TYPES  # noqa: PLC0415
 
     node, name = client_and_node(arguments)
     nodes = node.get("/api/v1/catalog", holds="nodes")["nodes"]

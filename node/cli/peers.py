@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the nodes."""
-    from node.cli.console.locate import client_and_node, node_called  # noqa: PLC0415
+    from node.cli.console.node_lookup import client_and_node, node_called  # noqa: PLC0415
     from node.cli.console.text import (  # noqa: PLC0415
         ID,
         load_of,

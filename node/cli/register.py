@@ -19,9 +19,9 @@ Examples:
 import argparse
 import sys
 
-from node.cli.console.asking import TYPES, add_asking, add_type, asked
-from node.cli.console.learnt import told, unnamed
 from node.cli.console.options import add_json, add_node_options
+from node.cli.console.worker_options import TYPES, add_asking, add_type, asked
+from node.cli.console.worker_view import told, unnamed
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Register, and say what was registered."""
-    from node.cli.console.locate import client  # noqa: PLC0415
+    from node.cli.console.node_lookup import client  # noqa: PLC0415
     from node.cli.console.text import plain, say_json  # noqa: PLC0415
 
     body: dict[str, object] = {

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from node.cli.console.options import add_json, add_node_options, add_wide
-from router.headers import NODE, PROJECT, SESSION
+from router.peers.headers import NODE, PROJECT, SESSION
 
 _Row = Mapping[str, Any]
 
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _explained(arguments: argparse.Namespace) -> dict[str, Any]:
-    from node.cli.console.locate import client_and_node  # noqa: PLC0415
+    from node.cli.console.node_lookup import client_and_node  # noqa: PLC0415
 
     (node, name), path = client_and_node(arguments), "/api/v1/route"
     headers = {SESSION: arguments.session} if arguments.session else {}

@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the status."""
-    from node.cli.console.locate import client  # noqa: PLC0415
+    from node.cli.console.node_lookup import client  # noqa: PLC0415
     from node.cli.console.text import load_of, say_fields, say_json, seconds  # noqa: PLC0415
 
     found = client(arguments).get("/api/v1/status", holds="ready")

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from node.cli.console.asking import add_type
 from node.cli.console.options import add_json, add_node_options
+from node.cli.console.worker_options import add_type
 
 NOT_THERE = "not existed"
 """What a node says that had nothing to take away."""
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Unregister, and say what became of it."""
-    from node.cli.console.locate import client  # noqa: PLC0415
+    from node.cli.console.node_lookup import client  # noqa: PLC0415
     from node.cli.console.text import plain, say_json  # noqa: PLC0415
     from node.errors import CommandFailed, WrongUsage  # noqa: PLC0415
 

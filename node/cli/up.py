@@ -34,14 +34,17 @@ def run(arguments: argparse.Namespace) -> int:
     import gc  # noqa: PLC0415
     import sys  # noqa: PLC0415
 
-    from node import config, identity, logs, secret_files  # noqa: PLC0415
-    from node.exclusive import only_node_in  # noqa: PLC0415
+    from node.config import sources  # noqa: PLC0415
+    from node.instance_lock import only_node_in  # noqa: PLC0415
+    from node.observe import logs  # noqa: PLC0415
+    from node.secrets import files as secret_files  # noqa: PLC0415
+    from node.secrets import identity  # noqa: PLC0415
 
-    settings = config.load(settings_given(arguments), file=arguments.config).settings
+    settings = sources.load(settings_given(arguments), file=arguments.config).settings
     logs.configure(
         form=settings.node.log_format,
         level=settings.node.log_level,
-        colour=config.wants_colour(sys.stderr),
+        colour=sources.wants_colour(sys.stderr),
     )
     swarm_key = None
     if settings.node.swarm_key:
@@ -56,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         gc.disable()
         # The mesh library logs while it is imported, so logging comes first.
         from node import run as composition  # noqa: PLC0415
-        from node.cli.console.locate import leave_trace, remove_trace  # noqa: PLC0415
+        from node.cli.console.node_lookup import leave_trace, remove_trace  # noqa: PLC0415
 
         def ready(line: str) -> None:
             with suppress(OSError):  # whoever started us need not read, and a disk may be full

@@ -11,22 +11,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from node.addresses import HostPort
-from node.settings import Settings
+from node.config.addresses import HostPort
+from node.config.settings import Settings
 from registry.records import Load, PeerId
 
 if TYPE_CHECKING:
     from node.access import Access
     from node.agent import Agent
-    from node.bootstrap import Bootstrap
-    from node.host import Host
-    from node.lateness import Lateness
-    from node.learning import Learning
-    from node.metrics import Metrics
-    from node.whole import Whole
+    from node.inspection import Learning
+    from node.observe.aggregate import Whole
+    from node.observe.host import Host
+    from node.observe.loop_lag import Lateness
+    from node.observe.metrics import Metrics
+    from node.peers.bootstrap import Bootstrap
     from registry.service import Registry
     from router.dispatch import Router
-    from router.links import Links
+    from router.peers.links import Links
     from router.workers import Worker
 
 

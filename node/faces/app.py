@@ -16,7 +16,7 @@ from types import ModuleType
 from node import faces, web
 from node.faces import Context, Serving
 from node.faces.errors import KNOWN, UnsupportedExpectation, of_fault, refusal
-from node.faces.peers import Known, peer_check
+from node.faces.peer_access import Known, peer_check
 from registry.records import Standing
 
 log = logging.getLogger("modelvine.http")

@@ -9,17 +9,18 @@ from types import MappingProxyType
 
 from node import web
 from node.faces import Serving
-from node.faces.answering import answer
+from node.faces.encoder import JSON, Spoken
 from node.faces.errors import Refusal, UnknownNode, WrongParameter
-from node.faces.reading import read_body
-from node.faces.voice import JSON, Spoken
+from node.faces.request_reader import read_body
+from node.faces.respond import answer
 from registry.errors import InvalidSignature
 from registry.records import PeerId
 from registry.signing import ID_HEAD, public_of
 from registry.wire import is_name, is_node_name
-from router import bodies, trace, via
 from router.errors import AnswerBroken
-from router.headers import (
+from router.openai import body as bodies
+from router.peers import trace, via
+from router.peers.headers import (
     CID,
     CONTINUE,
     HOP,
@@ -32,7 +33,7 @@ from router.headers import (
     WAIT,
 )
 from router.requests import ANYWHERE, NAMED_BY, STORES, Kind, Pin, Request
-from router.verbatim import Verbatim, split
+from router.translate.verbatim import Verbatim, split
 
 LLAMA_STACK = "/v1/openai/v1"
 PREFIXES = ("/v1", LLAMA_STACK)

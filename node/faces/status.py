@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from node import __version__, web
-from node.contacts import contacts, shown, summary
-from node.faces import Context, loads
-from node.faces.reading import json_answer
-from node.metrics import CONTENT_TYPE, Sizes
-from registry.liveness import Presence
+from node.faces import Context, load_view
+from node.faces.request_reader import json_answer
+from node.observe.metrics import CONTENT_TYPE, Sizes
+from node.peers.contacts import contacts, shown, summary
+from registry.members.liveness import Presence
 from registry.records import Service, Standing
-from router.figures import Figures, Told
+from router.worker_metrics import Figures, Told
 
 _PARTS = ("mesh", "store")
 _METRICS = ("/metrics", "/debug/metrics/prometheus", "/api/v0/debug/metrics/prometheus")
@@ -81,7 +81,7 @@ def _status(context: Context) -> dict[str, Any]:
         "nodes_alive": sum(p is Presence.ALIVE for p in presences),
         "in_flight": context.whole.in_flight(),
         "processes": context.whole.processes,
-        "load": loads.of_node(context, context.peer),
+        "load": load_view.of_node(context, context.peer),
         "workers": [
             {
                 "project": worker.service.project,

@@ -7,26 +7,26 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from node.access import is_own_address
+from node.config.settings import Settings
 from node.faces import Serving
-from node.following import follow_loads, follow_ways
-from node.host import Host
-from node.lateness import Lateness
-from node.metrics import Metrics
-from node.processes.borrowing import Borrowing
-from node.processes.doors import Doors
+from node.observe.host import Host
+from node.observe.loop_lag import Lateness
+from node.observe.metrics import Metrics
+from node.peers.followers import follow_loads, follow_ways
+from node.peers.reach import own_ports
+from node.processes.descriptors import Doors
+from node.processes.evidence import Witness
 from node.processes.pipes import borrow
 from node.processes.protocol import Look, Report, Said, Welcome
-from node.processes.view import View
-from node.processes.witness import Witness
-from node.reach import own_ports
-from node.settings import Settings
+from node.processes.slot_client import Borrowing
+from node.processes.world_view import View
 from registry.records import Load, PeerId, Service
 from registry.signing import Identity
 from router import dialects, policies
+from router.attempt import Outcome
 from router.dispatch import Router
-from router.links import Links
-from router.premises import Premises, networks_of
-from router.trying import Outcome
+from router.peers.links import Links
+from router.ssrf_guard import Premises, networks_of
 from router.workers import Worker
 
 Changed = Callable[[Iterable[PeerId]], None]

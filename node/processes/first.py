@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import node
-from node.listening import Served
+from node.listeners import Served
+from node.observe.aggregate import Whole
 from node.processes.protocol import Forgotten, Heard, Seen, Table, Told, Welcome
 from node.processes.session import Offices, Session
-from node.whole import Whole
 from registry.records import Load, PeerId, Service
 from router.workers import Workers
 

@@ -14,15 +14,18 @@ from functools import partial
 
 import uvloop
 
-from node import config, logs
 from node.access import Access
+from node.config import sources
+from node.config.settings import Settings
 from node.faces.app import application, link_app, model_routes
 from node.garbage import settle
-from node.listening import TRUSTED_PER_NODE, Served, serve, welcome
-from node.processes import passing
+from node.listeners import TRUSTED_PER_NODE, Served, serve, welcome
+from node.observe import logs
+from node.peers.reach import host_of
+from node.processes import forward
 from node.processes.assembly import Parts, assemble
 from node.processes.channel import Channel
-from node.processes.doors import Doors
+from node.processes.descriptors import Doors
 from node.processes.protocol import (
     Ask,
     Forgotten,
@@ -39,11 +42,9 @@ from node.processes.protocol import (
     Welcome,
     told,
 )
-from node.reach import host_of
-from node.settings import Settings
 from node.tasks import supervise
-from router.certificate import server_context
-from router.connections import Place
+from router.http.pool import Place
+from router.peers.certificate import server_context
 
 log = logging.getLogger("modelvine.processes")
 
@@ -122,7 +123,7 @@ class _Helper:
         names = map(host_of, settings.mesh.announce)
         access = Access(token="", names=names, settings=settings.web)
         first = Place(self._doors.dial(), settings.router)
-        rest = passing.routes(first, access, settings)
+        rest = forward.routes(first, access, settings)
         public = application(
             [*model_routes(serving), *rest], access.admit, leaving=parts.view.draining
         )
@@ -159,5 +160,5 @@ def _configure_logging(settings: Settings) -> None:
     logs.configure(
         form=settings.node.log_format,
         level=settings.node.log_level,
-        colour=config.wants_colour(sys.stderr),
+        colour=sources.wants_colour(sys.stderr),
     )

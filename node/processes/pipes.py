@@ -8,11 +8,11 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 
-from node.processes.doors import Door, Doors
+from node.processes.descriptors import Door, Doors
 from registry.errors import PeerUnreachable, RegistryError
 from registry.mesh import Pipe
 from registry.records import PeerId
-from router.pipes import couple
+from router.peers.pipes import couple
 
 _CHUNK_BYTES = 64 * 1024
 _LONGEST_ID = 256

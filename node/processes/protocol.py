@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
 
-from node.counts import Counts
+from node.config.settings import Settings
 from node.errors import NodeError
-from node.settings import Settings
-from registry.liveness import Evidence, Presence
+from node.observe.counters import Counts
+from registry.members.liveness import Evidence, Presence
 from registry.records import Load, PeerId, Service
 from router.workers import Worker
 

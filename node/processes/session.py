@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 
-from node.counts import Counts
-from node.listening import Served
+from node.listeners import Served
+from node.observe.counters import Counts
 from node.processes.channel import Channel
-from node.processes.doors import Door, Doorway
-from node.processes.loans import Loans
+from node.processes.descriptors import Door, Doorway
 from node.processes.pipes import lend
 from node.processes.protocol import (
     Ask,
@@ -32,11 +31,12 @@ from node.processes.protocol import (
     Took,
     said,
 )
+from node.processes.slot_loans import Loans
 from registry.mesh import Pipe
-from registry.mesh.crew import Crew
+from registry.mesh.libp2p.task_group import Crew
 from registry.records import PeerId, Service
 from registry.service import Registry
-from router.lending import Lending
+from router.slot_lending import Lending
 
 log = logging.getLogger("modelvine.processes")
 

@@ -4,7 +4,7 @@ Written for the two things that a node serves: short JSON, and answers of models
 than its handler reads it, a stream is sent no faster than its caller reads it, and every wait has an end.
 """
 
-from node.web.doors import Crowd
+from node.web.connection_limits import Crowd
 from node.web.messages import (
     BodyBroken,
     Fault,

@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from math import inf
 from typing import Any, Protocol, cast
 
+from node.web.body_budget import Room
 from node.web.heads import Head, Unspoken
 from node.web.messages import (
     BodyBroken,
@@ -24,7 +25,6 @@ from node.web.messages import (
     head_of,
 )
 from node.web.parser import Parser
-from node.web.room import Room
 from node.web.settings import WebSettings
 
 FULL_BYTES = 256 * 1024

@@ -7,7 +7,7 @@ What is sent on from here is framed anew; what comes in is refused wherever read
 import re
 
 from node.web.messages import Fault, Headers, HeadTooLarge, Malformed, UrlTooLong
-from router.headers import HOP
+from router.peers.headers import HOP
 
 MAX_URL_BYTES = 8 * 1024
 """The longest URL."""

@@ -7,8 +7,8 @@ from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import parse_qsl
 
-from node.web.room import Room
-from router.http1 import header_lines
+from node.web.body_budget import Room
+from router.http.connection import header_lines
 
 
 class Fault(Exception):

@@ -8,10 +8,10 @@ from collections.abc import Coroutine
 from email.utils import formatdate
 from typing import Any, Protocol
 
+from node.web.body_budget import Room
 from node.web.connection import Connection
-from node.web.doors import Crowd, Doors
+from node.web.connection_limits import Crowd, Doors
 from node.web.messages import Fault, Headers, Request, Response, StreamResponse
-from node.web.room import Room
 from node.web.settings import WebSettings
 
 NAME = "modelvine"

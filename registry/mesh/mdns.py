@@ -14,8 +14,8 @@ from zeroconf import Error as ZeroconfError
 from zeroconf import IPVersion, NonUniqueNameException, ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
-from registry.mesh.crew import Crew
-from registry.mesh.strangers import MAX_ADDRESS_CHARACTERS, MAX_CLAIMED, MAX_STRANGERS
+from registry.mesh.discovered import MAX_ADDRESS_CHARACTERS, MAX_CLAIMED, MAX_STRANGERS
+from registry.mesh.libp2p.task_group import Crew
 
 log = logging.getLogger("modelvine.mesh")
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
-from router.bodies import object_of
 from router.canonical.values import choice, others, whole
 from router.errors import BadRequest
+from router.openai.body import object_of
 from router.requests import Request
 
 MAX_INPUTS = 2_048

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import orjson
 
-from router import multipart
-from router.bodies import object_of
 from router.errors import BadRequest
-from router.media import media_of
+from router.openai import multipart
+from router.openai.body import object_of
+from router.openai.media_type import media_of
 from router.requests import Request
 
 MAX_FORM_TEXT_BYTES = 256 * 1024

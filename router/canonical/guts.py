@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from router.bodies import object_of
 from router.canonical.values import flag, needed, others, whole
+from router.openai.body import object_of
 from router.requests import Request
 
 MAX_TEXT_CHARACTERS = 1_000_000

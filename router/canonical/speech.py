@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
-from router.bodies import object_of
 from router.canonical.values import choice, flag, needed, number, others, text, whole
 from router.errors import BadRequest
+from router.openai.body import object_of
 from router.requests import Request
 
 MAX_TEXT_CHARACTERS = 100_000

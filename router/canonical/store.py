@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
-from router.bodies import object_of
 from router.canonical.values import listed, whole
 from router.errors import BadRequest
+from router.openai.body import object_of
 from router.requests import Kind, Request
 
 MAX_KEYS = 10_000

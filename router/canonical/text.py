@@ -7,10 +7,10 @@ another kind.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from router.bodies import object_of
 from router.canonical.values import flag, number, others, whole
 from router.errors import BadRequest
-from router.logprobs import MAX_LIKELIEST
+from router.openai.body import object_of
+from router.openai.logprobs import MAX_LIKELIEST
 from router.requests import Kind, Request
 
 MAX_CHOICES = 128

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from router.bodies import object_of
 from router.canonical.values import flag, others, text
 from router.errors import BadRequest
+from router.openai.body import object_of
 from router.requests import Request
 
 MAX_TEXT_CHARACTERS = 16_000_000

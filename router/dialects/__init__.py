@@ -2,9 +2,9 @@
 
 A dialect module defines `create(links: Links) -> Dialect`, and is loaded when the first worker speaks it: what it needs may
 not be installed. It also defines `ENDPOINTS`, what becomes of each RPC or endpoint of its specification, and `WORDS`
-(`router/wording.py`) if it translates texts: docs/dialects.md is made of them. It may define `check(worker)`, see below. A
-dialect hands over an answer only once its first byte is there, so that failures until then can be tried elsewhere; it raises
-one of the `WorkerError`s.
+(`router/translate/request.py`) if it translates texts: docs/dialects.md is made of them. It may define `check(worker)`, see
+below. A dialect hands over an answer only once its first byte is there, so that failures until then can be tried elsewhere;
+it raises one of the `WorkerError`s.
 """
 
 import pkgutil
@@ -17,15 +17,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
 from registry.records import Load
-from router.candidates import Candidate
-from router.described import Described
 from router.errors import AnswerBroken, WorkerFailed
+from router.openai.usage import OPENAI, Tells, Usage
 from router.requests import Request
-from router.usage import OPENAI, Tells, Usage
+from router.select.candidates import Candidate
+from router.worker_description import Described
 from router.workers import Worker
 
 if TYPE_CHECKING:
-    from router.links import Links
+    from router.peers.links import Links
 
 
 class Route(StrEnum):

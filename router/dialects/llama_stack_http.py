@@ -10,20 +10,20 @@ from uuid import uuid4
 
 import orjson
 
-from router.bodies import splice_model
 from router.canonical import Asked
-from router.described import Described, count_of
 from router.errors import WorkerFailed, WorkerUnable
-from router.glancing import glance
-from router.links import Links
-from router.passing import Passing
-from router.recognising import Sighting
-from router.rendering import Event, Reason, ToolCall
+from router.http.probe import glance
+from router.http.translator import Translating, Words
+from router.http.verbatim import Passing
+from router.openai.body import splice_model
+from router.openai.result_writers import Event, Reason, ToolCall
+from router.openai.usage import Usage
+from router.peers.links import Links
+from router.recognition import Sighting
 from router.requests import Kind
-from router.saying import Said, estimated, in_one_piece, object_of
-from router.translating import Translating, Words
-from router.usage import Usage
-from router.wording import Orders, unheard
+from router.translate.request import Orders, unheard
+from router.translate.text import Said, estimated, in_one_piece, object_of
+from router.worker_description import Described, count_of
 from router.workers import Worker
 
 ENDPOINTS: Mapping[str, str] = {

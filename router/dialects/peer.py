@@ -10,10 +10,6 @@ from math import ceil
 
 import orjson
 
-from router import readiness, reports, verbatim
-from router.candidates import Candidate
-from router.connections import start_of
-from router.described import Described
 from router.dialects import Answer, Route
 from router.errors import (
     Looped,
@@ -28,7 +24,7 @@ from router.errors import (
     WorkerStale,
     WorkerUnable,
 )
-from router.exchange import (
+from router.http.exchange import (
     LOOP_DETECTED,
     MAX_REFUSAL_BYTES,
     REFUSALS,
@@ -41,14 +37,19 @@ from router.exchange import (
     refusal,
     retry_after,
 )
-from router.headers import CID, HOP, LOAD, PROJECT, READY, VERBATIM, WAIT
-from router.links import Links
-from router.passing import headers_of as headers_in_words
+from router.http.pool import start_of
+from router.http.verbatim import headers_of as headers_in_words
+from router.openai.sse import SILENT_BYTES, Opening, Splitter
+from router.openai.usage import TEXT
+from router.peers.headers import CID, HOP, LOAD, PROJECT, READY, VERBATIM, WAIT
+from router.peers.links import Links
 from router.requests import Kind, Request
 from router.rpc.failures import cleaned
-from router.sse import SILENT_BYTES, Opening, Splitter
-from router.usage import TEXT
-from router.verbatim import Verbatim, takes
+from router.select.candidates import Candidate
+from router.state import readiness, remote_load
+from router.translate import verbatim
+from router.translate.verbatim import Verbatim, takes
+from router.worker_description import Described
 from router.workers import Worker
 
 MAX_TOLD_BYTES = 4 * MAX_REFUSAL_BYTES
@@ -93,7 +94,7 @@ class Peer:
                     answer = await _stream(exchange, link.route)
                 else:
                     answer = await read_plain(exchange, link.route)
-                answer.load = reports.read(exchange.header(LOAD))
+                answer.load = remote_load.read(exchange.header(LOAD))
                 if spoken := _words(exchange, said):
                     answer.verbatim = spoken
                     answer.headers = {**answer.headers, **headers_in_words(exchange)}

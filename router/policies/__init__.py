@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Protocol, cast
 
-from router.candidates import Candidate
 from router.requests import Request
+from router.select.candidates import Candidate
 
 Chance = Callable[[], float]
 """Returns a float in [0, 1): a policy's only source of chance."""

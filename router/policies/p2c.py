@@ -7,10 +7,10 @@ count. Everybody draws for themselves, so nobody herds to one best machine, and 
 
 from collections.abc import Sequence
 
-from router.candidates import Candidate
 from router.policies import Chance, Policy
 from router.requests import Request
-from router.weights import draw, weights
+from router.select.candidates import Candidate
+from router.select.weights import draw, weights
 
 _DRAWN = 10
 """Places that are drawn: no request is tried more often, and the others stay as they were found."""

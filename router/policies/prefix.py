@@ -3,18 +3,18 @@
 Its cache still holds what was said before, so the answer begins sooner. Whoever has read most of it comes first, of several
 the idler; tools and the system's words, which all chats of a service share, draw nobody. A new conversation goes where
 rendezvous hashing of its session or its first words sends it, on every node alike. Bounded by load: a machine with far more
-than its share, or without a free slot while another has one, is passed over (`router.weights`).
+than its share, or without a free slot while another has one, is passed over (`router.select.weights`).
 """
 
 from collections.abc import Mapping, Sequence
 
 from registry.records import PeerId, Service
-from router.candidates import Candidate
 from router.policies import Chance, Policy
 from router.policies.p2c import TwoChoices, load_of
-from router.prefixes import NONE, Beginning, Conversation, conversation
 from router.requests import Request
-from router.weights import crowded, rendezvous, with_room_first
+from router.select.candidates import Candidate
+from router.select.prefixes import NONE, Beginning, Conversation, conversation
+from router.select.weights import crowded, rendezvous, with_room_first
 
 MAX_BEGINNINGS = 65_536
 """Beginnings whose readers are remembered, about 200 bytes each; the one that was used longest ago makes room."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from router.candidates import Candidate
 from router.policies import Chance, Policy
 from router.requests import Request
+from router.select.candidates import Candidate
 
 
 class RoundRobin(Policy):

@@ -7,11 +7,11 @@ choices.
 
 from collections.abc import Mapping, Sequence
 
-from router.candidates import Candidate
 from router.policies import Chance, Policy
 from router.policies.p2c import TwoChoices, load_of
 from router.requests import Request
-from router.weights import crowded, rendezvous, with_room_first
+from router.select.candidates import Candidate
+from router.select.weights import crowded, rendezvous, with_room_first
 
 
 class Session(Policy):

@@ -6,10 +6,10 @@ count alike.
 
 from collections.abc import Mapping, Sequence
 
-from router.candidates import Candidate
 from router.policies import Chance, Policy
 from router.requests import Request
-from router.weights import draw, weights
+from router.select.candidates import Candidate
+from router.select.weights import draw, weights
 
 
 class Weighted(Policy):

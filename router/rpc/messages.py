@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from router.errors import WorkerFailed
-from router.rendering import refused
+from router.openai.result_writers import refused
 
 PROTOS = Path(__file__).parent / "protos"
 COMPILED = PROTOS / "descriptors.binpb"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from router.exchange import headers_to
+from router.http.exchange import headers_to
 from router.requests import Request
 from router.workers import Worker
 

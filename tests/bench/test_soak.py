@@ -16,7 +16,7 @@ from bench.soak.gauges import (
     read,
     slope,
 )
-from tests.node.test_metrics import SIZES, Metrics
+from tests.node.observe.test_metrics import SIZES, Metrics
 
 REST = Gauge(0, 120.0, 50, 40, 60, 9, 0, 3)
 

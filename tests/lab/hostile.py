@@ -24,9 +24,9 @@ from dataclasses import replace
 from registry import wire
 from registry.catalog import Signed
 from registry.errors import PeerUnreachable
+from registry.intake.newcomers import AT_ONCE
 from registry.mesh import Arrived, Pipe
-from registry.mesh.libp2p import LibP2PMesh
-from registry.newcomers import AT_ONCE
+from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.records import Record, Service, Version
 from registry.settings import MeshSettings
 from registry.signing import SIGNATURE_BYTES, Identity

@@ -14,8 +14,9 @@ from typing import Self
 
 import aiohttp
 
-from node import identity, secret_files
 from node.demo.stage import STOP_WITHIN, Actor, Stage
+from node.secrets import files as secret_files
+from node.secrets import identity
 from tests.lab.clock import Clock
 from tests.lab.net import Network
 from tests.swarm.client import Client

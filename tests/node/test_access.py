@@ -10,7 +10,7 @@ import pytest
 from node import web
 from node.access import Access, is_own_address, same_machine
 from node.faces.app import application
-from node.listening import serve
+from node.listeners import serve
 
 TOKEN = "a-token-of-sufficient-length-for-anybody"
 

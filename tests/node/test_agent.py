@@ -7,15 +7,15 @@ from pydantic import TypeAdapter
 from node.agent import Agent
 from registry.abilities import Ability
 from registry.errors import LimitReached, StoreUnavailable
-from registry.mesh.memory import MemoryMesh
-from registry.mesh.memory_net import MemoryNet
+from registry.mesh.memory.mesh import MemoryMesh
+from registry.mesh.memory.network import MemoryNet
 from registry.records import ModelType, Service
 from registry.service import Registry
 from registry.settings import RegistrySettings
 from registry.signing import Identity
 from registry.store import Change, Put, Space
 from registry.store.memory import MemoryStore
-from router.described import Described, Offered
+from router.worker_description import Described, Offered
 from router.workers import Worker
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from node.settings import Settings
-from registry.liveness import Presence
-from registry.mesh.memory_net import Faults, MemoryNet
+from node.config.settings import Settings
+from registry.members.liveness import Presence
+from registry.mesh.memory.network import Faults, MemoryNet
 from registry.records import Standing
 from registry.settings import RegistrySettings
 from router.settings import RouterSettings

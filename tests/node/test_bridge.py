@@ -8,13 +8,13 @@ import orjson
 import pytest
 
 from node import bridge
-from node.addresses import HostPort
 from node.bridge import Bridge, Plan
+from node.config.addresses import HostPort
+from node.config.settings import Settings
 from node.faces.errors import FaceError
-from node.settings import Settings
 from router.rpc.messages import LOCALAI, REMOTELLM
 from router.settings import RouterSettings
-from tests.node.faces.rpc.conftest import Client
+from tests.node.faces.grpc.conftest import Client
 from tests.workers import remotellm_worker, tgi_worker
 from tests.workers.openai_worker import WORDS, running
 

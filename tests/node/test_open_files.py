@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from node.config.settings import Settings
 from node.open_files import fitted
-from node.settings import Settings
 from node.web import WebSettings
 
 RAISED = """

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from registry.events import EVENTS, counted
-from registry.mesh.libp2p_place import CONNECTIONS_REFUSED, STREAMS_REFUSED
+from registry.mesh.libp2p.node import CONNECTIONS_REFUSED, STREAMS_REFUSED
 
 ROOT = Path(__file__).parent.parent.parent
 COUNTED = re.compile(r'counters\["(\w+)"\]')

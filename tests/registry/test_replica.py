@@ -21,7 +21,7 @@ from registry.effects import (
     Remember,
 )
 from registry.errors import InvalidSignature, LimitReached
-from registry.liveness import Evidence, Presence
+from registry.members.liveness import Evidence, Presence
 from registry.records import (
     Doubt,
     Heartbeat,

@@ -9,10 +9,10 @@ import pytest
 
 from registry import sync, wire
 from registry.errors import PeerUnreachable, StoreUnavailable
-from registry.liveness import Presence
+from registry.members.liveness import Presence
 from registry.mesh import Answerer, Pipe
-from registry.mesh.memory import MemoryMesh
-from registry.mesh.memory_net import Faults, MemoryNet, address_of
+from registry.mesh.memory.mesh import MemoryMesh
+from registry.mesh.memory.network import Faults, MemoryNet, address_of
 from registry.records import PeerId, Reach, Record, Service, Standing, Version
 from registry.replica import Replica
 from registry.service import EPOCH_KEY, Registry, next_epoch

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from registry import sync, wire
 from registry.catalog import Signed, bucket_of
 from registry.errors import InvalidFrame
-from registry.liveness import Presence
+from registry.members.liveness import Presence
 from registry.records import Heartbeat, Record, Service, Version
 from registry.replica import Effect, Persist, Replica
 from registry.settings import RegistrySettings

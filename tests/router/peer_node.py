@@ -10,15 +10,12 @@ from aiohttp import web
 from multidict import CIMultiDictProxy
 
 from registry.catalog import Catalog
-from registry.liveness import Presence
+from registry.members.liveness import Presence
 from registry.mesh import Pipe
-from registry.mesh.memory import MemoryMesh
-from registry.mesh.memory_net import MemoryNet
+from registry.mesh.memory.mesh import MemoryMesh
+from registry.mesh.memory.network import MemoryNet
 from registry.records import PeerId, Reach
 from registry.signing import Identity
-from router.bodies import read
-from router.candidates import Candidate
-from router.certificate import certificate_of, peer_of_certificate, server_context, trust
 from router.dialects.openai_http import create
 from router.dispatch import Router
 from router.errors import (
@@ -32,9 +29,12 @@ from router.errors import (
     WorkerRejected,
     WorkerStale,
 )
-from router.links import Links, serve_pipe
+from router.openai.body import read
+from router.peers.certificate import certificate_of, peer_of_certificate, server_context, trust
+from router.peers.links import Links, serve_pipe
 from router.policies.p2c import TwoChoices
 from router.requests import Kind, Pin, Request
+from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from router.workers import Workers
 from tests.router.world import OWN, QUICK, no_pipe, no_relay, own

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from registry.catalog import Catalog, Signed
-from registry.liveness import Presence
+from registry.members.liveness import Presence
 from registry.records import Load, PeerId, Record, Service, Version
 from router import dialects
-from router.budget import RESERVE
-from router.candidates import Candidate, Reason
+from router.attempt import Outcome
 from router.dispatch import Router
 from router.errors import (
     AnswerBroken,
@@ -25,16 +24,17 @@ from router.errors import (
     WorkerRejected,
     WorkerUnreachable,
 )
-from router.health import FIRST_PAUSE, TRIP, Circuit
-from router.lending import Lender
-from router.links import Links
+from router.first_byte_timeout import GRAIN
+from router.peers.links import Links
 from router.policies import Chance, Policy
-from router.reports import HALF_LIFE, Reported
 from router.requests import Pin, Request
+from router.select.candidates import Candidate, Reason
+from router.select.retry_budget import RESERVE
 from router.settings import RouterSettings
-from router.trying import Outcome
-from router.waits import GRAIN
-from router.warming import ENOUGH, RISE
+from router.slot_lending import Lender
+from router.state.circuit import FIRST_PAUSE, TRIP, Circuit
+from router.state.remote_load import HALF_LIFE, Reported
+from router.state.slow_start import ENOUGH, RISE
 from router.workers import Workers
 from tests.router.world import MODEL, OWN, QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from registry.records import Load, PeerId, Service
-from router.candidates import Candidate
 from router.dialects import Answer, Route
 from router.errors import AnswerBroken, WorkerBusy, WorkerFailed
-from router.exchange import NOTHING
-from router.health import TRIP, Circuit
+from router.http.exchange import NOTHING
 from router.ledger import Ledger
+from router.select.candidates import Candidate
+from router.state.circuit import TRIP, Circuit
 from router.workers import Workers
 from tests.router.world import MODEL, OWN, QUICK, chat, own
 

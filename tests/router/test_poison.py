@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from router.candidates import Candidate
 from router.errors import PoisonousRequest, WorkerDied
+from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from tests.router.test_dispatch import World, several
 from tests.router.world import MODEL, QUICK, chat, links, own

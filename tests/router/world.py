@@ -8,12 +8,12 @@ from registry.errors import PeerUnreachable
 from registry.mesh import Pipe
 from registry.records import PeerId, Reach, Service
 from registry.signing import Identity
-from router.candidates import Candidate
 from router.dialects import Answer
-from router.links import Links
-from router.premises import Premises
+from router.peers.links import Links
 from router.requests import Kind, Request
+from router.select.candidates import Candidate
 from router.settings import RouterSettings
+from router.ssrf_guard import Premises
 from router.workers import Worker
 
 OWN = Identity(bytes(32))

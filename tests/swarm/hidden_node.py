@@ -9,7 +9,7 @@ from typing import Any
 
 import node.run
 from node.cli import main
-from node.reach import reach_of
+from node.peers.reach import reach_of
 from registry.records import Reach
 
 # Nothing listens on port 9 of loopback, so whoever tries is refused at once.

@@ -10,7 +10,7 @@ import pytest
 
 from registry import wire
 from registry.mesh import Arrived, Pipe
-from registry.mesh.libp2p import LibP2PMesh
+from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.records import Load, LoadNote, PeerId
 from registry.settings import MeshSettings
 from registry.signing import SIGNATURE_BYTES, Identity

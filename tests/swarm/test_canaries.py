@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Mapping
 import orjson
 import pytest
 
-from node.identity import load
-from router.certificate import certificate_of, server_context, trust
+from node.secrets.identity import load
+from router.peers.certificate import certificate_of, server_context, trust
 from tests.hostile.recorder import Recorder
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Start, Swarm

@@ -10,9 +10,9 @@ import aiohttp
 import orjson
 import pytest
 
-from node.identity import load
+from node.secrets.identity import load
 from registry.signing import Identity
-from router.certificate import certificate_of, client_context, server_context, trust
+from router.peers.certificate import certificate_of, client_context, server_context, trust
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Start, Swarm
 from tests.swarm.waiting import show

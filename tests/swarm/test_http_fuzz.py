@@ -16,9 +16,9 @@ import orjson
 import pytest
 
 from node.faces.app import public_routes
-from node.identity import load
-from registry.mesh.memory_net import MemoryNet
-from router.certificate import certificate_of, client_context
+from node.secrets.identity import load
+from registry.mesh.memory.network import MemoryNet
+from router.peers.certificate import certificate_of, client_context
 from router.requests import Kind
 from tests.hostile.mutations import Route, mutants
 from tests.hostile.wire import Answer, Listener

@@ -21,7 +21,7 @@ from node.faces.errors import INNER, TABLE
 from registry import errors as registry
 from registry.signing import Identity
 from router import errors as router
-from router.headers import VIA
+from router.peers.headers import VIA
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Start, Swarm
 from tests.swarm.waiting import until

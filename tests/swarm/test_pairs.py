@@ -12,10 +12,10 @@ import orjson
 import pytest
 
 from node.demo.stage import Actor
-from router.premises import Premises
-from router.rpc.channels import Channels
+from router.rpc.call import Channels
 from router.rpc.messages import LOCALAI, REMOTELLM, message_class, methods_of
 from router.settings import RouterSettings
+from router.ssrf_guard import Premises
 from tests.swarm.client import Client, connected
 from tests.swarm.nodes import Node, Start, Swarm, python
 from tests.swarm.waiting import show

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from router.weights import GRACE, SLACK
+from router.select.weights import GRACE, SLACK
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Start, Swarm
 from tests.swarm.waiting import show

@@ -21,7 +21,7 @@ from aiohttp import web
 from pocketsphinx import Decoder
 
 from router.rpc.messages import LOCALAI, message_class, methods_of
-from router.rpc.serving import Answers, serving
+from router.rpc.server import Answers, serving
 
 METHODS = methods_of(LOCALAI)
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
-from node.cli.console.asking import MODALITIES, TYPES
 from node.cli.console.parser import CommandParser
+from node.cli.console.worker_options import MODALITIES, TYPES
 
 
 class Place(Enum):

@@ -15,9 +15,9 @@ from typing import Any
 from node.cli.console.client import Client
 from node.cli.console.text import note, plain, prose, say_json
 from node.errors import CommandFailed, WrongUsage
-from router.file_types import type_of
-from router.headers import ATTEMPTS, NODE, PROJECT, ROUTE
-from router.sse import EventTooLarge, Splitter
+from router.openai.file_type import type_of
+from router.openai.sse import EventTooLarge, Splitter
+from router.peers.headers import ATTEMPTS, NODE, PROJECT, ROUTE
 
 # The node's own budgets end a slow answer; this only ends the wait for a node that is gone without a word.
 SILENCE = 600.0

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from node.cli.console.asking import value_of
 from node.cli.console.conversation import Conversation, image, say_answer
 from node.cli.console.text import note, plain
+from node.cli.console.worker_options import value_of
 from node.errors import CommandFailed, NodeError, WrongUsage
 
 INTERRUPTED = 130

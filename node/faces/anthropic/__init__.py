@@ -9,16 +9,16 @@ from random import getrandbits
 
 from node import web
 from node.faces import Serving
-from node.faces.answering import answer
-from node.faces.anthropic.counting import counted, estimated
+from node.faces.anthropic.encoder import Telling
 from node.faces.anthropic.errors import refused
-from node.faces.anthropic.telling import Telling
-from node.faces.anthropic.words import read
+from node.faces.anthropic.request_mapping import read
+from node.faces.anthropic.token_count import counted, estimated
+from node.faces.encoder import Spoken
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.openai import request_of
-from node.faces.reading import json_answer, read_fields
-from node.faces.voice import Spoken
-from router.bodies import written
+from node.faces.request_reader import json_answer, read_fields
+from node.faces.respond import answer
+from router.openai.body import written
 from router.requests import Kind
 
 MESSAGES = "/v1/messages"

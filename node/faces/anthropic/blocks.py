@@ -5,10 +5,10 @@ from typing import TypeAlias
 
 import orjson
 
-from router.bodies import MAX_DEPTH
 from router.errors import WorkerFailed
-from router.hearing import CallPart, Thought
-from router.rendering import Delta
+from router.openai.body import MAX_DEPTH
+from router.openai.result_writers import Delta
+from router.openai.text_parser import CallPart, Thought
 
 UNREADABLE = "INVALID_JSON"
 """Under this key stand arguments that are no JSON object, or may be nested too deep: Anthropic's form has objects only, and

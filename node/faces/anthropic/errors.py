@@ -9,7 +9,7 @@ import orjson
 
 from node.faces.errors import TABLE, Refusal
 from router.errors import Looped
-from router.hearing import Failure
+from router.openai.text_parser import Failure
 
 _TYPES: Mapping[int, str] = {
     401: "authentication_error",

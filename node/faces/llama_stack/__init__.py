@@ -9,20 +9,25 @@ import orjson
 
 from node import web
 from node.faces import Serving
-from node.faces.answering import answer
+from node.faces.encoder import EVENT_STREAM, Spoken, TextVoice
 from node.faces.errors import Refusal
 from node.faces.llama_stack import published
-from node.faces.llama_stack.words import body_of, dropped_of, names_of, of_the_specification
+from node.faces.llama_stack.request_mapping import (
+    body_of,
+    dropped_of,
+    names_of,
+    of_the_specification,
+)
 from node.faces.openai import request_of
-from node.faces.reading import read_fields
-from node.faces.voice import EVENT_STREAM, Spoken, TextVoice
-from router.bodies import written
-from router.hearing import CallPart, Failure, Heard
-from router.logprobs import Token
-from router.rendering import Delta, End, Reason
+from node.faces.request_reader import read_fields
+from node.faces.respond import answer
+from router.openai.body import written
+from router.openai.logprobs import Token
+from router.openai.result_writers import Delta, End, Reason
+from router.openai.text_parser import CallPart, Failure, Heard
+from router.openai.usage import Usage
 from router.requests import Kind
-from router.usage import Usage
-from router.verbatim import LLAMA_STACK, Verbatim
+from router.translate.verbatim import LLAMA_STACK, Verbatim
 
 _NOBODY = "501 `no_provider`"
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import orjson
 
-from node.faces.voice import TextVoice
+from node.faces.encoder import TextVoice
 from router.canonical.values import flag, listed, number, text, whole
 from router.errors import BadRequest
-from router.hearing import CallPart, Failure, Heard
-from router.rendering import Delta, End, Reason
+from router.openai.result_writers import Delta, End, Reason
+from router.openai.text_parser import CallPart, Failure, Heard
+from router.openai.usage import Usage
 from router.requests import Kind
-from router.usage import Usage
 
 PATHS = ("/inference/chat_completion", "/v1/inference/chat-completion")
 

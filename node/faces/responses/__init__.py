@@ -7,14 +7,14 @@ from random import getrandbits
 
 from node import web
 from node.faces import Serving
-from node.faces.answering import answer
+from node.faces.encoder import Spoken
 from node.faces.errors import Refusal, UnknownPath
 from node.faces.openai import PREFIXES, request_of
-from node.faces.reading import read_fields
-from node.faces.responses.reading import read
-from node.faces.responses.voice import Head, ResponsesVoice
-from node.faces.voice import Spoken
-from router.bodies import written
+from node.faces.request_reader import read_fields
+from node.faces.respond import answer
+from node.faces.responses.encoder import Head, ResponsesVoice
+from node.faces.responses.request_mapping import read
+from router.openai.body import written
 from router.requests import Kind
 
 ENDPOINTS: Mapping[str, str] = {

@@ -4,12 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
-from router import logprobs
 from router.errors import WorkerFailed
-from router.hearing import CallPart, Failure, Heard, Thought
-from router.logprobs import Token
-from router.rendering import Delta, End, Reason
-from router.usage import Usage
+from router.openai import logprobs
+from router.openai.logprobs import Token
+from router.openai.result_writers import Delta, End, Reason
+from router.openai.text_parser import CallPart, Failure, Heard, Thought
+from router.openai.usage import Usage
 
 MAX_CHARACTERS = 64 * 1024 * 1024
 """What the texts of one answer may hold: the protocol tells all of them once more at the end."""

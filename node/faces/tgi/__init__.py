@@ -11,8 +11,7 @@ from time import time
 
 from node import web
 from node.faces import Serving
-from node.faces.answering import answer
-from node.faces.asking import asking
+from node.faces.encoder import Spoken
 from node.faces.errors import (
     KNOWN,
     Refusal,
@@ -21,16 +20,17 @@ from node.faces.errors import (
     WrongParameter,
     refusal,
 )
+from node.faces.model_call import asking
 from node.faces.openai import request_of
-from node.faces.reading import json_answer, read_fields
-from node.faces.tgi import asked, chats, refusing, served, tokens
+from node.faces.request_reader import json_answer, read_fields
+from node.faces.respond import answer
+from node.faces.tgi import chats, errors, info, request_mapping, tokens
+from node.faces.tgi.encoder import Text
 from node.faces.tgi.forms import Forms
-from node.faces.tgi.telling import Text
-from node.faces.voice import Spoken
-from router.bodies import written
 from router.errors import BadRequest, WorkerUnable
+from router.openai.body import written
 from router.requests import Kind
-from router.verbatim import TGI, Verbatim
+from router.translate.verbatim import TGI, Verbatim
 
 PREFIX = "/tgi"
 
@@ -104,7 +104,7 @@ class _Asking:
         async def ask() -> Spoken:
             given = await self.fields()
             streamed = _streams(given) if streams is None else streams
-            wanted = asked.read(given)
+            wanted = request_mapping.read(given)
             said: dict[str, object] = {"model": self.model, **wanted.fields}
             if streamed:
                 said |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -119,7 +119,7 @@ class _Asking:
             voice = Text(wanted, streams=streamed, listed=listed, max_event_bytes=limit)
             return Spoken(request, voice, framed=_listed if listed else None)
 
-        return answer(self.context, self.http, Kind.COMPLETION, ask, refuse=refusing.refuse)
+        return answer(self.context, self.http, Kind.COMPLETION, ask, refuse=errors.refuse)
 
     def complete(self, kind: Kind) -> Awaitable[web.Answer]:
         """Answer what is asked at TGI's own `/v1`."""
@@ -135,13 +135,13 @@ class _Asking:
             voice = chats.Completed(forms, max_event_bytes=limit)
             return Spoken(request, voice, chats.dropped(given))
 
-        return answer(self.context, self.http, kind, ask, refuse=refusing.refuse)
+        return answer(self.context, self.http, kind, ask, refuse=errors.refuse)
 
     async def tokenize(self) -> web.Answer:
         """Answer with the tokens of a text."""
         try:
             given = await self.fields()
-            inputs = asked.inputs_of(given)
+            inputs = request_mapping.inputs_of(given)
             said = {"model": self.model, **tokens.fields_of(given, inputs)}
             try:
                 body = await self._tokens({**said, **tokens.PIECES})
@@ -149,9 +149,9 @@ class _Asking:
                 body = await self._tokens(said)
             return json_answer(tokens.tokens(body, inputs))
         except WorkerUnable as error:
-            return refusing.said(refusal(error), refusing.NO_TOKENIZER).response()
+            return errors.said(refusal(error), errors.NO_TOKENIZER).response()
         except KNOWN as error:
-            return refusing.refuse(refusal(error)).response()
+            return errors.refuse(refusal(error)).response()
 
     async def _tokens(self, said: Mapping[str, object]) -> bytes:
         request = request_of(self.context, self.http, Kind.TOKENIZE, written(said))
@@ -162,18 +162,18 @@ class _Asking:
         """Answer what is asked of the model itself; where none is meant, the health is that of this node."""
         if not self.model and path in _HEALTH:
             return web.Response()
-        found = served.served(self.context, self.http.id, self.model)
+        found = info.served(self.context, self.http.id, self.model)
         match path:
             case "health" | "ping":
                 return web.Response() if found.now else _unhealthy(self.model)
             case "metrics":
-                body = served.metrics(self.context, found)
-                return web.Response(body=body, content_type=served.CONTENT_TYPE)
+                body = info.metrics(self.context, found)
+                return web.Response(body=body, content_type=info.CONTENT_TYPE)
         try:
-            own = await served.told(self.context, found)
-            return json_answer(served.info(self.context, self.model, found, own))
+            own = await info.told(self.context, found)
+            return json_answer(info.info(self.context, self.model, found, own))
         except KNOWN as error:
-            return refusing.refuse(refusal(error)).response()
+            return errors.refuse(refusal(error)).response()
 
 
 async def _under_prefix(context: Serving, method: str, http: web.Request) -> web.Answer:
@@ -223,4 +223,4 @@ def _streams(given: Mapping[str, object]) -> bool:
 
 def _unhealthy(model: str) -> web.Response:
     said = f"nobody serves {model!r} now"
-    return refusing.said(Refusal(503, {"error": {"message": said}}), refusing.UNHEALTHY).response()
+    return errors.said(Refusal(503, {"error": {"message": said}}), errors.UNHEALTHY).response()

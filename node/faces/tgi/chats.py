@@ -8,18 +8,18 @@ from typing import Any
 
 import orjson
 
+from node.faces.encoder import JSON
 from node.faces.errors import Refusal
-from node.faces.tgi import refusing
-from node.faces.tgi.asked import grammar
+from node.faces.tgi import errors
 from node.faces.tgi.forms import Forms
-from node.faces.voice import JSON
-from router.bodies import written
+from node.faces.tgi.request_mapping import grammar
 from router.canonical.values import flag, number, text, whole
 from router.errors import WorkerFailed
-from router.hearing import Failure
+from router.openai.body import written
+from router.openai.sse import Event, EventTooLarge, Splitter, with_data
+from router.openai.text_parser import Failure
 from router.requests import Kind
-from router.sse import Event, EventTooLarge, Splitter, with_data
-from router.verbatim import TGI, Verbatim
+from router.translate.verbatim import TGI, Verbatim
 
 _NAMING = frozenset({"model", "models", "project"})
 _CHOICES = frozenset({"auto", "none", "required"})
@@ -172,7 +172,7 @@ class Completed:
         if self._failed:
             return b""
         self._failed = True
-        return refusing.event(failure)
+        return errors.event(failure)
 
 
 def _failure(error: object) -> Failure:

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from router.fitness import USUAL_BYTES
 from router.requests import Kind
+from router.select.fitness import USUAL_BYTES
 
 Choice = dict[str, Any]
 

@@ -8,21 +8,21 @@ other, their health included.
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
-from router.candidates import Candidate
-from router.described import Described, Offered
 from router.dialects import Answer
-from router.dialects.localai_grpc import words
+from router.dialects.localai_grpc import request_mapping
 from router.dialects.localai_grpc.backend import Backend, Errand
-from router.dialects.localai_grpc.loading import context_of, options
-from router.dialects.localai_grpc.others import SERVED, Others
+from router.dialects.localai_grpc.kinds import SERVED, Others
+from router.dialects.localai_grpc.model_load import context_of, options
 from router.dialects.localai_grpc.texts import WORDS, Texts
 from router.dialects.localai_grpc.verbatim import CALLS, Own, Untold
 from router.errors import WorkerFailed
-from router.figures import Told
-from router.links import Links
-from router.recognising import Sighting
+from router.peers.links import Links
+from router.recognition import Sighting
 from router.requests import Kind, Request
-from router.verbatim import Verbatim
+from router.select.candidates import Candidate
+from router.translate.verbatim import Verbatim
+from router.worker_description import Described, Offered
+from router.worker_metrics import Told
 from router.workers import Worker
 
 __all__ = ["ENDPOINTS", "WORDS", "LocalAIGrpc", "check", "create"]
@@ -65,7 +65,7 @@ class LocalAIGrpc:
         if worker is None:
             raise WorkerFailed("this dialect speaks to workers of this machine only")
         name = candidate.service.model
-        if self._passed(request, worker, words.STATUS):
+        if self._passed(request, worker, request_mapping.STATUS):
             # Neither a model nor a turn is needed for that.
             yield await self._own.status(worker)
             return

@@ -8,18 +8,18 @@ from functools import partial
 from typing import Any
 
 from router import worker_headers
-from router.described import Described
 from router.dialects import ALIVE_SECONDS
-from router.dialects.localai_grpc.loading import Hold, Loading
+from router.dialects.localai_grpc.model_load import Hold, Loading
 from router.errors import WorkerError, WorkerFailed, WorkerTimeout, WorkerUnable
-from router.figures import Figure, Told, known
-from router.links import Links
-from router.recognising import Sighting
+from router.peers.links import Links
+from router.recognition import Sighting
 from router.requests import Request
-from router.rpc.channels import Channels, Replies
+from router.rpc.call import Channels, Replies
 from router.rpc.failures import RpcFailed, cleaned
 from router.rpc.messages import LOCALAI, Method, methods_of
 from router.rpc.metadata import metadata_to
+from router.worker_description import Described
+from router.worker_metrics import Figure, Told, known
 from router.workers import Worker
 
 METHODS = methods_of(LOCALAI)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from router.canonical.values import flag, number, text, whole
 from router.errors import BadRequest
-from router.rendering import refused
+from router.openai.result_writers import refused
 
 MAX_GRAMMAR = 256 * 1024
 """Characters of a grammar."""

@@ -8,13 +8,13 @@ from router.canonical import image
 from router.canonical.image import SHAPING, Edit, Image
 from router.canonical.values import text, whole
 from router.dialects import Answer
-from router.dialects.localai_grpc.asking import NAME, Asking, answer_of, unheard
+from router.dialects.localai_grpc.exchange import NAME, Asking, answer_of, unheard
 from router.dialects.localai_grpc.files import Folder, folder
 from router.errors import BadRequest, WorkerFailed, WorkerUnable
-from router.file_types import type_of
-from router.rendering import refused
-from router.rendering.image import written
-from router.wording import checked, refuse
+from router.openai.file_type import type_of
+from router.openai.result_writers import refused
+from router.openai.result_writers.image import written
+from router.translate.request import checked, refuse
 
 USUAL_SIDE = 512
 """Pixels of each side of an image whose caller does not say: LocalAI's own."""

@@ -6,12 +6,12 @@ from pathlib import Path
 from router.canonical import speech, transcription
 from router.canonical.speech import Format
 from router.dialects import Answer
-from router.dialects.localai_grpc.asking import NAME, Asking, answer_of, unheard
+from router.dialects.localai_grpc.exchange import NAME, Asking, answer_of, unheard
 from router.dialects.localai_grpc.files import folder
 from router.errors import WorkerFailed, WorkerUnable
-from router.file_types import type_of
-from router.rendering.transcription import Segment, written
-from router.wording import checked, refuse
+from router.openai.file_type import type_of
+from router.openai.result_writers.transcription import Segment, written
+from router.translate.request import checked, refuse
 
 _MADE = "made.wav"
 

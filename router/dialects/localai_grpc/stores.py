@@ -7,12 +7,12 @@ from typing import Any
 from router.canonical import store
 from router.canonical.store import Delete, Find, Get, Key, Set, bytes_of
 from router.dialects import Answer
-from router.dialects.localai_grpc.asking import Asking, answer_of, finite
+from router.dialects.localai_grpc.exchange import Asking, answer_of, finite
 from router.errors import WorkerFailed, WorkerRejected
-from router.rendering import refused
-from router.rendering.store import DONE, written
+from router.openai.result_writers import refused
+from router.openai.result_writers.store import DONE, written
 from router.rpc.failures import RpcFailed
-from router.wording import checked
+from router.translate.request import checked
 
 _OTHER_LENGTH = re.compile(r"\blength \d+\b.*\bexisting\b")
 

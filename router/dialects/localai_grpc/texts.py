@@ -10,25 +10,25 @@ from typing import Any, TypeVar
 
 from router.canonical import Asked
 from router.dialects import Answer, Route
-from router.dialects.localai_grpc import telling, words
+from router.dialects.localai_grpc import reply_parser, request_mapping
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
-from router.dialects.localai_grpc.counting import Counting
+from router.dialects.localai_grpc.token_count import Counting
 from router.errors import AnswerBroken, WorkerError, WorkerTimeout
-from router.exchange import NOTHING
-from router.headers import DROPPED
-from router.rendering import DONE, Event, Form
+from router.http.exchange import NOTHING
+from router.openai.result_writers import DONE, Event, Form
+from router.openai.usage import Usage
+from router.peers.headers import DROPPED
 from router.requests import Kind, Request
-from router.rpc.channels import Replies
+from router.rpc.call import Replies
 from router.rpc.failures import RpcFailed
-from router.saying import Told, in_one_piece
-from router.usage import Usage
-from router.wording import Orders, Wording
+from router.translate.request import Orders, Wording
+from router.translate.text import Told, in_one_piece
 from router.workers import Worker
 
 WORDS = Wording(
     name="LocalAI",
     kinds=frozenset({Kind.CHAT, Kind.COMPLETION}),
-    orders=words.orders,
+    orders=request_mapping.orders,
     schemas=True,
     shaping=frozenset({"grammar"}),
 )
@@ -87,12 +87,12 @@ class Texts:
 
             async def ask(asked: Asked, body: Body, number: int = number) -> list[Event]:
                 errand = asking.errand
-                reply = await errand.ask(METHODS[words.PREDICT], _message(body))
-                said = telling.whole(asked, number, body, reply)
+                reply = await errand.ask(METHODS[request_mapping.PREDICT], _message(body))
+                said = reply_parser.whole(asked, number, body, reply)
                 if said.usage is None:
                     spent = await self._counting.spent(errand, asked, number, said.text)
                     if spent is not None:
-                        ended = telling.reason(body["Tokens"], spent.completion)
+                        ended = reply_parser.reason(body["Tokens"], spent.completion)
                         said = replace(said, usage=spent, reason=ended)
                 return in_one_piece(asked, number, said)
 
@@ -135,22 +135,22 @@ class Texts:
         """Ask for one choice; by our template where the worker's failed, and all over where its model was loaded anew."""
         errand = asking.errand
         said = asking.asked, asking.orders.bodies[number]
-        own = words.templated(said[1]) and self.template_works(errand.worker)
-        if words.templated(said[1]) and not own:
-            said = words.rendered_here(*said, errand.worker.template)
+        own = request_mapping.templated(said[1]) and self.template_works(errand.worker)
+        if request_mapping.templated(said[1]) and not own:
+            said = request_mapping.rendered_here(*said, errand.worker.template)
         asked, body = said
         while True:
             try:
                 told = await ask(asked, body)
             except RpcFailed as failed:
-                if failed.code == "UNKNOWN" and words.templated(body):
-                    asked, body = words.rendered_here(asked, body, errand.worker.template)
+                if failed.code == "UNKNOWN" and request_mapping.templated(body):
+                    asked, body = request_mapping.rendered_here(asked, body, errand.worker.template)
                 elif await errand.mended(failed):
                     asked, body = said
                 else:
                     raise failed.as_error(asking.orders.path) from failed
             else:
-                if own and not words.templated(body):
+                if own and not request_mapping.templated(body):
                     self._template_failed(errand.worker)
                 return told
 
@@ -183,7 +183,7 @@ class _Stream:
         self._open = AsyncExitStack()
         self._spent = Usage(0, 0)
         self._told: Told[Any]
-        self._heard: telling.Replies
+        self._heard: reply_parser.Replies
         self._replies: Replies
         self.broken: AnswerBroken | None = None
 
@@ -204,7 +204,9 @@ class _Stream:
                     break
                 yield await self.begin()
         except (RpcFailed, WorkerError) as error:
-            failed = error.as_error(words.STREAM) if isinstance(error, RpcFailed) else error
+            failed = (
+                error.as_error(request_mapping.STREAM) if isinstance(error, RpcFailed) else error
+            )
             self.broken = AnswerBroken(str(failed))
             raise self.broken from error
         yield self._asking.form.event(self._spent) + DONE
@@ -217,9 +219,9 @@ class _Stream:
         """Put one call, and return what it says first; a failure until then may be mended."""
         await self._open.aclose()
         self._open = AsyncExitStack()
-        stream = self._asking.errand.stream(METHODS[words.STREAM], _message(body))
+        stream = self._asking.errand.stream(METHODS[request_mapping.STREAM], _message(body))
         self._replies = await self._open.enter_async_context(stream)
-        self._heard = telling.Replies(asked, self._number, body)
+        self._heard = reply_parser.Replies(asked, self._number, body)
         self._told = Told(asked, self._heard.read, self._number)
         written = b""
         while not written and not self._told.ended:
@@ -253,4 +255,6 @@ def _sum(events: Iterable[Event]) -> Usage:
 
 def _message(body: Body) -> Any:
     # Without a seed it would be 0, and each answer the same.
-    return METHODS[words.PREDICT].asked(**{"Seed": secrets.randbelow(words.MOST_SEED), **body})
+    return METHODS[request_mapping.PREDICT].asked(
+        **{"Seed": secrets.randbelow(request_mapping.MOST_SEED), **body}
+    )

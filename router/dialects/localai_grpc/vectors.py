@@ -6,7 +6,7 @@ from math import isclose
 from router.canonical import embedding, rerank, tokenize
 from router.canonical.embedding import Input
 from router.dialects import Answer
-from router.dialects.localai_grpc.asking import (
+from router.dialects.localai_grpc.exchange import (
     NAME,
     Asking,
     answer_of,
@@ -15,12 +15,12 @@ from router.dialects.localai_grpc.asking import (
     unheard,
 )
 from router.errors import WorkerError, WorkerFailed, WorkerUnable
-from router.rendering import embedding as vectors
-from router.rendering import rerank as ranking
-from router.rendering import tokenize as tokens
-from router.rendering.rerank import Ranked
-from router.usage import Usage
-from router.wording import checked, refuse
+from router.openai.result_writers import embedding as vectors
+from router.openai.result_writers import rerank as ranking
+from router.openai.result_writers import tokenize as tokens
+from router.openai.result_writers.rerank import Ranked
+from router.openai.usage import Usage
+from router.translate.request import checked, refuse
 
 
 async def embed(asking: Asking) -> Answer:

@@ -8,22 +8,22 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from router.dialects import Answer, Route
-from router.dialects.localai_grpc import words
+from router.dialects.localai_grpc import request_mapping
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
-from router.dialects.localai_grpc.telling import Tokens
+from router.dialects.localai_grpc.reply_parser import Tokens
 from router.errors import AnswerBroken, WorkerError, WorkerFailed, WorkerTimeout
-from router.exchange import NOTHING
-from router.fitness import USUAL_BYTES
-from router.rpc import carried
-from router.rpc.channels import Replies
+from router.http.exchange import NOTHING
+from router.openai.sse import SILENT_BYTES
+from router.openai.usage import Usage
+from router.rpc import framing
+from router.rpc.call import Replies
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import parsed_of_caller
-from router.sse import SILENT_BYTES
-from router.usage import Usage
-from router.verbatim import LOCALAI, Verbatim
+from router.select.fitness import USUAL_BYTES
+from router.translate.verbatim import LOCALAI, Verbatim
 from router.workers import Worker
 
-CALLS = frozenset({words.PREDICT, words.STREAM})
+CALLS = frozenset({request_mapping.PREDICT, request_mapping.STREAM})
 
 OPERATORS = (
     "Batch", "Debug", "DebugMode", "F16KV", "MLock", "MMap", "MainGPU", "NDraft", "PromptCacheAll", "PromptCachePath",
@@ -38,7 +38,7 @@ class Untold(Exception):
 
 def allowed(body: bytes) -> Any:
     """Return the message of a caller without what is the operator's to say; raise `WorkerRejected` for none."""
-    message = parsed_of_caller(METHODS[words.PREDICT].asked, body)
+    message = parsed_of_caller(METHODS[request_mapping.PREDICT].asked, body)
     for name in OPERATORS:
         message.ClearField(name)
     return message
@@ -59,7 +59,7 @@ class Own:
     async def status(self, worker: Worker) -> Answer:
         """Return what a backend says of itself; raise `WorkerUnable`."""
         body = (await self._backend.status(worker)).SerializeToString()
-        answer = Answer(200, carried.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
+        answer = Answer(200, framing.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
         answer.verbatim = LOCALAI
         return answer
 
@@ -78,13 +78,13 @@ class Own:
     async def _begun(
         self, said: Verbatim, message: Any, errand: Errand, open_: AsyncExitStack
     ) -> Answer:
-        if said.call == words.STREAM:
+        if said.call == request_mapping.STREAM:
             answer = await open_.enter_async_context(self._stream(message, errand))
         else:
-            reply = await errand.ask(METHODS[words.PREDICT], message)
+            reply = await errand.ask(METHODS[request_mapping.PREDICT], message)
             body, took = reply.SerializeToString(), _Took(message)
             took.heard(reply)
-            answer = Answer(200, carried.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
+            answer = Answer(200, framing.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
             answer.usage = took.usage
         answer.verbatim = said.protocol
         return answer
@@ -92,7 +92,7 @@ class Own:
     @asynccontextmanager
     async def _stream(self, message: Any, errand: Errand) -> AsyncIterator[Answer]:
         took = _Took(message)
-        async with errand.stream(METHODS[words.STREAM], message) as replies:
+        async with errand.stream(METHODS[request_mapping.STREAM], message) as replies:
             told = _Told(replies, took)
             begun, rest = await self._first(told), told.rest()
             answer = Answer(200, "text/event-stream", begun, rest, Route.LOCAL)
@@ -128,12 +128,12 @@ class _Told:
         """
         said = b""
         while (reply := await self._next()) is not None:
-            said += carried.event(reply.SerializeToString())
+            said += framing.event(reply.SerializeToString())
             if reply.message:
                 return said
             if len(said) > SILENT_BYTES:
                 raise WorkerFailed(f"the stream said nothing in {SILENT_BYTES:,} bytes")
-        return said + carried.spent(self._took.usage)
+        return said + framing.spent(self._took.usage)
 
     async def rest(self) -> AsyncGenerator[bytes, None]:
         """Hand on what comes, as it comes; raise `AnswerBroken`."""
@@ -141,12 +141,14 @@ class _Told:
             return
         try:
             while (reply := await self._next()) is not None:
-                yield carried.event(reply.SerializeToString())
+                yield framing.event(reply.SerializeToString())
         except (RpcFailed, WorkerError) as error:
-            failed = error.as_error(words.STREAM) if isinstance(error, RpcFailed) else error
+            failed = (
+                error.as_error(request_mapping.STREAM) if isinstance(error, RpcFailed) else error
+            )
             self.broken = AnswerBroken(str(failed))
             raise self.broken from error
-        yield carried.spent(self._took.usage)
+        yield framing.spent(self._took.usage)
 
     async def _next(self) -> Any:
         reply = await self._replies.next()

@@ -11,15 +11,10 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 
 from yarl import URL
 
-from router import readiness, usage
-from router.bodies import for_worker, with_model
-from router.candidates import Candidate
 from router.canonical.rerank import Rerank
-from router.connections import start_of
-from router.described import Described
 from router.dialects import Answer, Route
-from router.dialects.openai_http import listing, ranks
-from router.dialects.openai_http.answers import json_answer, parsed, stream_answer
+from router.dialects.openai_http import model_list, ranks
+from router.dialects.openai_http.answer_parser import json_answer, parsed, stream_answer
 from router.dialects.openai_http.chats import ByChat, NoCompletions
 from router.dialects.openai_http.endpoints import (
     beside,
@@ -28,8 +23,9 @@ from router.dialects.openai_http.endpoints import (
     metrics_of,
     understood,
 )
+from router.dialects.openai_http.usage_option import TellingUsage
 from router.errors import WorkerError, WorkerFailed, WorkerStale, WorkerUnable
-from router.exchange import (
+from router.http.exchange import (
     MAX_REFUSAL_BYTES,
     NOTHING,
     Call,
@@ -40,14 +36,19 @@ from router.exchange import (
     read_plain,
     refusal,
 )
-from router.figures import Figure, Told, in_text
-from router.glancing import Heard, glance
-from router.links import Links
-from router.recognising import Sighting
-from router.rendering.store import DONE
+from router.http.pool import start_of
+from router.http.probe import Heard, glance
+from router.openai import usage
+from router.openai.body import for_worker, with_model
+from router.openai.result_writers.store import DONE
+from router.openai.usage import Takers
+from router.peers.links import Links
+from router.recognition import Sighting
 from router.requests import Kind, Request
-from router.telling import TellingUsage
-from router.usage import Takers
+from router.select.candidates import Candidate
+from router.state import readiness
+from router.worker_description import Described
+from router.worker_metrics import Figure, Told, in_text
 from router.workers import Worker
 
 MAX_PROPERTIES_BYTES = 1024 * 1024
@@ -155,7 +156,7 @@ class OpenAIHttp:
         """Ask for llama.cpp's properties: it works at so many requests, and lets others wait without a word."""
         _, properties = beside(worker.api)
         found = await glance(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES)
-        return listing.with_properties(Described(), _said_by(found)).slots
+        return model_list.with_properties(Described(), _said_by(found)).slots
 
     async def describe(self, worker: Worker) -> Described | None:
         """Ask for the list of models, and for llama.cpp's properties."""
@@ -167,7 +168,7 @@ class OpenAIHttp:
         # 503: it is still loading its model, and says more once it has.
         if not listed.answered or listed.status == 503:
             return None
-        return listing.with_properties(listing.listed(_said_by(listed)), _said_by(more))
+        return model_list.with_properties(model_list.listed(_said_by(listed)), _said_by(more))
 
     async def figures(self, worker: Worker) -> Told | None:
         """Read its metrics, where it has such as we know."""
@@ -181,7 +182,7 @@ class OpenAIHttp:
         """Know it by its list of models, or where that fails by its having chats."""
         models, _ = beside(worker.api)
         asked, heard = f"GET {models.path}", await glance(self._places, worker, models)
-        if heard.status != 200 or not listing.is_list(parsed(heard.body)):
+        if heard.status != 200 or not model_list.is_list(parsed(heard.body)):
             came = "200, but no list of models" if heard.status == 200 else heard.came
             if heard.answered and heard.status not in _SHUT and (why := await self._chats(worker)):
                 return Sighting(asked, f"{came}; {why}", Described())
@@ -196,7 +197,7 @@ class OpenAIHttp:
         chats = endpoint(worker.api, Kind.CHAT)
         described = chats.with_path("/openapi.json")
         found = await glance(self._places, worker, described)
-        if found.status == 200 and listing.describes(found.json, chats.path):
+        if found.status == 200 and model_list.describes(found.json, chats.path):
             return f"{described.path} has {chats.path}"
         found = await glance(self._places, worker, chats, method="POST", body=b"{}")
         if found.status in _LACKING and isinstance(found.json, dict):

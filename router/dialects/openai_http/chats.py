@@ -11,23 +11,23 @@ from dataclasses import asdict
 
 from yarl import URL
 
-from router import hearing
-from router.candidates import Candidate
 from router.canonical import SHAPING, Asked, dropped
 from router.dialects import Answer
-from router.dialects.openai_http.answers import success
+from router.dialects.openai_http.answer_parser import success
 from router.dialects.openai_http.endpoints import endpoint
 from router.errors import WorkerFailed, WorkerUnable
-from router.hearing import Failure, Heard
-from router.links import Links
-from router.logprobs import Token
-from router.rendering import Delta, End, Event, Reason
+from router.http.translated_stream import NoSuchPath
+from router.http.translator import Translating, Words
+from router.openai import text_parser
+from router.openai.logprobs import Token
+from router.openai.result_writers import Delta, End, Event, Reason
+from router.openai.text_parser import Failure, Heard
+from router.openai.usage import Takers, Usage
+from router.peers.links import Links
 from router.requests import Kind, Request
-from router.retelling import NoSuchPath
-from router.saying import Said, in_one_piece
-from router.translating import Translating, Words
-from router.usage import Takers, Usage
-from router.wording import Orders
+from router.select.candidates import Candidate
+from router.translate.request import Orders
+from router.translate.text import Said, in_one_piece
 from router.workers import Worker
 
 COMPLETION_TOKENS = 16
@@ -121,12 +121,12 @@ def _seeded(asked: Asked, choice: int) -> dict[str, object]:
 def _part(_: Asked, data: bytes) -> Said:
     if data == b"[DONE]":
         return Said(over=True)
-    return _said(hearing.of_chunk(success(data)))
+    return _said(text_parser.of_chunk(success(data)))
 
 
 def _whole(asked: Asked, choice: int, body: bytes, _: Callable[[str], str]) -> list[Event]:
     success(body)
-    return in_one_piece(asked, choice, _said(hearing.whole(Kind.CHAT, body)))
+    return in_one_piece(asked, choice, _said(text_parser.whole(Kind.CHAT, body)))
 
 
 def _said(heard: Iterable[Heard]) -> Said:

@@ -9,10 +9,10 @@ from yarl import URL
 
 from registry.abilities import Ability
 from registry.records import ModelType
-from router.bodies import object_of
 from router.canonical.tokenize import SPECIALS, TEXTS
-from router.fitness import type_for
+from router.openai.body import object_of
 from router.requests import STORES, Kind, Request
+from router.select.fitness import type_for
 from router.workers import Worker
 
 _DIALECT = "openai_http"

@@ -9,13 +9,13 @@ from typing import Any
 
 import orjson
 
-from router.bodies import object_of
 from router.canonical import rerank
 from router.canonical.rerank import Rerank
-from router.dialects.openai_http.answers import parsed, success
+from router.dialects.openai_http.answer_parser import parsed, success
 from router.errors import BadRequest
-from router.fitness import USUAL_BYTES
+from router.openai.body import object_of
 from router.requests import Request
+from router.select.fitness import USUAL_BYTES
 
 _LISTS = ("results", "data", "rankings")
 _SCORES = ("relevance_score", "score")

@@ -6,7 +6,13 @@ choice for each request, and greets values that change nothing (`top_p` 1, no to
 
 from collections.abc import Mapping
 
-from router.described import (
+from router.dialects.tgi_http import answer_parser, request_mapping, tokens, verbatim
+from router.http.probe import Heard, glance
+from router.http.translator import Once, Translating, Words
+from router.peers.links import Links
+from router.recognition import Sighting
+from router.requests import Kind
+from router.worker_description import (
     MOST_SLOTS,
     Described,
     Offered,
@@ -15,13 +21,7 @@ from router.described import (
     models_of,
     text_of,
 )
-from router.dialects.tgi_http import telling, tokens, verbatim, words
-from router.figures import Figure, Told, in_text
-from router.glancing import Heard, glance
-from router.links import Links
-from router.recognising import Sighting
-from router.requests import Kind
-from router.translating import Once, Translating, Words
+from router.worker_metrics import Figure, Told, in_text
 from router.workers import Worker
 
 MAX_PROPERTIES_BYTES = 64 * 1024
@@ -57,16 +57,23 @@ ENDPOINTS: Mapping[str, str] = {
 WORDS = Words(
     name="TGI",
     kinds=frozenset({Kind.CHAT, Kind.COMPLETION}),
-    orders=words.orders,
+    orders=request_mapping.orders,
     tools=True,
     schemas=True,
-    shaping=frozenset({words.REGEX, words.SUFFIX}),
-    paths=(words.CHAT, words.INFILL, words.STREAM, words.WHOLE, tokens.PATH, "v1"),
-    part=telling.part,
-    whole=telling.whole,
+    shaping=frozenset({request_mapping.REGEX, request_mapping.SUFFIX}),
+    paths=(
+        request_mapping.CHAT,
+        request_mapping.INFILL,
+        request_mapping.STREAM,
+        request_mapping.WHOLE,
+        tokens.PATH,
+        "v1",
+    ),
+    part=answer_parser.part,
+    whole=answer_parser.whole,
     others={Kind.TOKENIZE: Once(tokens.asked, tokens.told)},
     passing=verbatim.PASSING,
-    beside=words.beside,
+    beside=request_mapping.beside,
 )
 
 

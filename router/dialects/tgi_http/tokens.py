@@ -5,9 +5,9 @@ import orjson
 from router.canonical import dropped, tokenize
 from router.canonical.tokenize import SHAPING, WITH_PIECES, WITH_STRINGS
 from router.errors import WorkerFailed
-from router.rendering.tokenize import written, written_out
+from router.openai.result_writers.tokenize import written, written_out
 from router.requests import Request
-from router.wording import Orders, checked, refuse
+from router.translate.request import Orders, checked, refuse
 
 PATH = "tokenize"
 

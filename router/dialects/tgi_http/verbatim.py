@@ -6,13 +6,13 @@ from functools import partial
 
 import orjson
 
-from router.dialects.tgi_http import words
-from router.dialects.tgi_http.telling import failure, of_details, of_token
+from router.dialects.tgi_http import request_mapping
+from router.dialects.tgi_http.answer_parser import failure, of_details, of_token
 from router.errors import WorkerFailed
-from router.fitness import USUAL_BYTES
-from router.passing import Passing, Streamed
-from router.saying import object_of
-from router.usage import Tells, Usage
+from router.http.verbatim import Passing, Streamed
+from router.openai.usage import Tells, Usage
+from router.select.fitness import USUAL_BYTES
+from router.translate.text import object_of
 from router.workers import Worker
 
 # The last event has the whole text, or details with the reason, or both; till then they are null.
@@ -59,7 +59,7 @@ def _read(asked: bytes) -> int:
 
 
 PASSING = Passing(
-    calls=frozenset({words.WHOLE, words.STREAM}),
+    calls=frozenset({request_mapping.WHOLE, request_mapping.STREAM}),
     addressed=_addressed,
     whole=_whole,
     streamed=Streamed(event=_event, over=_OVER, tells=_tells),

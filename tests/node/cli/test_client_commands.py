@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from node import identity
-from node.cli.console import locate
-from node.cli.console.locate import leave_trace, remove_trace
+from node.cli.console import node_lookup
+from node.cli.console.node_lookup import leave_trace, remove_trace
 from node.cli.console.text import _width
+from node.secrets import identity
 from registry.signing import ID_HEAD
 from tests.node.cli.conftest import Modelvine
 from tests.node.cli.stand_in import OTHER, PEER, Said, StandIn
@@ -533,7 +533,7 @@ def test_what_only_a_node_itself_can_do_is_not_asked_of_another(
 
 
 def test_ids_begin_as_the_registrys_do() -> None:
-    assert locate._ID_HEAD == ID_HEAD
+    assert node_lookup._ID_HEAD == ID_HEAD
 
 
 def at_terminal(url: str, columns: int, *words: str) -> list[str]:

@@ -8,9 +8,9 @@ import pytest
 
 from node import __version__
 from node.cli import NAMES
-from node.cli.console.asking import MODALITIES, TEMPLATES, TYPES
+from node.cli.console.worker_options import MODALITIES, TEMPLATES, TYPES
 from registry.records import ModelType
-from router import described, workers
+from router import worker_description, workers
 from tests.node.cli.conftest import Modelvine
 from tests.node.cli.stand_in import Said, StandIn
 
@@ -152,4 +152,4 @@ def test_the_names_of_templates_are_the_routers() -> None:
 
 
 def test_the_words_for_what_a_model_takes_are_the_routers() -> None:
-    assert described.MODALITIES == MODALITIES
+    assert worker_description.MODALITIES == MODALITIES

@@ -17,30 +17,30 @@ from node import __version__
 from node.access import Access, is_own_address
 from node.agent import Agent
 from node.assembly import absence, exchange_load, observer
-from node.bootstrap import Bootstrap
+from node.config.settings import Settings
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
-from node.host import Host
-from node.lateness import Lateness
-from node.learning import Learning
-from node.listening import serve
-from node.metrics import Metrics
-from node.settings import Settings
+from node.inspection import Learning
+from node.listeners import serve
+from node.observe.aggregate import Whole
+from node.observe.host import Host
+from node.observe.loop_lag import Lateness
+from node.observe.metrics import Metrics
+from node.peers.bootstrap import Bootstrap
 from node.web import WebSettings
-from node.whole import Whole
-from registry.mesh.memory import MemoryMesh
-from registry.mesh.memory_net import MemoryNet, address_of
+from registry.mesh.memory.mesh import MemoryMesh
+from registry.mesh.memory.network import MemoryNet, address_of
 from registry.records import PeerId, Reach, Standing
 from registry.service import Registry, next_epoch
 from registry.settings import RegistrySettings
 from registry.signing import Identity
 from registry.store.memory import MemoryStore
 from router import dialects, policies
-from router.certificate import certificate_of, server_context, trust
 from router.dispatch import Router
-from router.links import Links, serve_pipe
-from router.premises import Premises
+from router.peers.certificate import certificate_of, server_context, trust
+from router.peers.links import Links, serve_pipe
 from router.settings import RouterSettings
+from router.ssrf_guard import Premises
 from tests.router.world import no_relay
 
 TOKEN = "the-control-token-of-this-test-node"

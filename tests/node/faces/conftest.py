@@ -2,7 +2,7 @@
 
 import pytest
 
-from registry.mesh.memory_net import MemoryNet
+from registry.mesh.memory.network import MemoryNet
 from registry.signing import Identity
 from tests.node.faces.assembly import Pair, World, node, until
 from tests.workers.openai_worker import running

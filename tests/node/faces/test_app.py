@@ -12,7 +12,7 @@ import pytest
 
 from node import web
 from node.faces.app import application
-from node.listening import serve
+from node.listeners import serve
 from tests.node.faces.assembly import raw, told
 
 

@@ -9,13 +9,13 @@ import openai
 import orjson
 import pytest
 
-from node.settings import NodeSettings, Settings
-from registry.liveness import Presence
-from registry.mesh.memory_net import MemoryNet
+from node.config.settings import NodeSettings, Settings
+from registry.members.liveness import Presence
+from registry.mesh.memory.network import MemoryNet
 from registry.records import Standing
 from registry.signing import Identity
-from router import multipart
 from router.dialects.openai_http.endpoints import endpoint
+from router.openai import multipart
 from router.requests import STORES, Kind
 from tests.node.faces.assembly import Pair, World, node, settings_of, told, until
 from tests.workers.openai_worker import WORDS, OpenAIWorker, running

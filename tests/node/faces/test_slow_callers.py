@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack, suppress
 import pytest
 
 from node.web import WebSettings
-from registry.mesh.memory_net import MemoryNet
+from registry.mesh.memory.network import MemoryNet
 from tests.hostile.refused import JSON, post
 from tests.hostile.wire import Listener
 from tests.node.faces.assembly import World, node, settings_of
-from tests.node.test_metrics import SIZES
+from tests.node.observe.test_metrics import SIZES
 
 SLOW = 500
 PLACES = 200

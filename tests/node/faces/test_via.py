@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from registry.mesh.memory_net import MemoryNet
-from router.headers import VIA
+from registry.mesh.memory.network import MemoryNet
+from router.peers.headers import VIA
 from tests.node.faces.assembly import World, node, settings_of, told
 
 PATH = "/v1/chat/completions"

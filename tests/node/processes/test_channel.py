@@ -9,7 +9,7 @@ import pytest
 from node.processes import channel as module
 from node.processes.channel import Channel
 from node.processes.protocol import Ask, Leave, Look, Ready, Said, Seen, Told, said, told
-from registry.liveness import Presence
+from registry.members.liveness import Presence
 from registry.records import PeerId
 from tests.router.world import until
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.counts import Counts, Histogram, Spread, Times
+from node.config.settings import Settings
+from node.observe.counters import Counts, Histogram, Spread, Times
 from node.processes import protocol
 from node.processes.protocol import (
     MAX_FRAME_BYTES,
@@ -25,8 +26,7 @@ from node.processes.protocol import (
     said,
     told,
 )
-from node.settings import Settings
-from registry.liveness import Evidence, Presence
+from registry.members.liveness import Evidence, Presence
 from registry.records import Load, ModelType, PeerId, Service
 from router.workers import Worker
 

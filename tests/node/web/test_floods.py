@@ -13,7 +13,7 @@ import pytest
 
 from node import web
 from registry.signing import Identity
-from router.certificate import certificate_of, client_context, server_context, trust
+from router.peers.certificate import certificate_of, client_context, server_context, trust
 from tests.swarm.waiting import SLACK
 
 MIB = 1024 * 1024

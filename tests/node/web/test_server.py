@@ -10,7 +10,7 @@ from node import web
 from node.web.connection import Connection
 from node.web.settings import WebSettings
 from registry.signing import Identity
-from router.certificate import certificate_of, client_context, server_context, trust
+from router.peers.certificate import certificate_of, client_context, server_context, trust
 from tests.garbage import living, uncollected
 
 ONE_PLACE = WebSettings(connections=1)

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from registry.mesh.libp2p import LibP2PMesh
+from registry.mesh.libp2p.mesh import LibP2PMesh
 from tests.registry.mesh.worlds import echo, identity, return_everything, settings
 
 

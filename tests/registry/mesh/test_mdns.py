@@ -14,9 +14,9 @@ from zeroconf import DNSOutgoing, DNSPointer, DNSText, const
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
 from registry.mesh import Origin
-from registry.mesh.libp2p import LibP2PMesh
+from registry.mesh.discovered import MAX_CLAIMED
+from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.mesh.mdns import MAX_TEXT_BYTES, addresses_in, hosts_in, service_of, text_of
-from registry.mesh.strangers import MAX_CLAIMED
 from tests.registry.mesh.worlds import Seat, echo, identity, return_everything, settings, until
 
 ADDRESS = f"/ip4/192.0.2.7/tcp/6101/p2p/{identity('a').peer}"

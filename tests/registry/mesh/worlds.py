@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from registry.mesh import Answerer, Arrived, Mesh, MeshEvent, Pipe, PipeHandler
-from registry.mesh.libp2p import LibP2PMesh
-from registry.mesh.memory import MemoryMesh
-from registry.mesh.memory_net import MemoryNet
+from registry.mesh.libp2p.mesh import LibP2PMesh
+from registry.mesh.memory.mesh import MemoryMesh
+from registry.mesh.memory.network import MemoryNet
 from registry.settings import MeshSettings
 from registry.signing import Identity
 

@@ -13,8 +13,6 @@ from _pytest.mark.structures import ParameterSet
 from yarl import URL
 
 from router import dialects
-from router.candidates import Candidate
-from router.described import Described
 from router.dialects import Answer, Dialect, Route
 from router.dialects.openai_http.endpoints import endpoint
 from router.errors import (
@@ -26,9 +24,11 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnreachable,
 )
-from router.recognising import Recognises
+from router.recognition import Recognises
 from router.requests import Kind, Request
+from router.select.candidates import Candidate
 from router.settings import RouterSettings
+from router.worker_description import Described
 from tests.router.peer_node import at, peer_node, way_to
 from tests.router.world import MODEL, QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running

@@ -23,11 +23,11 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnable,
 )
-from router.rendering import Event, Form
+from router.http.translated_stream import NoSuchPath
+from router.openai.result_writers import Event, Form
+from router.openai.usage import Usage
 from router.requests import Kind
-from router.retelling import NoSuchPath
-from router.saying import Told
-from router.usage import Usage
+from router.translate.text import Told
 from tests.router.world import QUICK, chat, links, own, until, whole
 from tests.workers.llama_stack_worker import LlamaStackWorker, running
 from tests.workers.openai_worker import WORDS as SPOKEN

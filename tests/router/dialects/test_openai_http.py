@@ -8,11 +8,9 @@ import pytest
 from yarl import URL
 
 from registry.abilities import Ability
-from router.candidates import Candidate
-from router.described import Described, Offered
 from router.dialects import Answer, Dialect, Route
 from router.dialects.openai_http import MAX_PROPERTIES_BYTES, create
-from router.dialects.openai_http.answers import LOOKED_AT_BYTES
+from router.dialects.openai_http.answer_parser import LOOKED_AT_BYTES
 from router.dialects.openai_http.endpoints import beside, elsewhere, endpoint, metrics_of
 from router.errors import (
     AnswerBroken,
@@ -26,10 +24,12 @@ from router.errors import (
     WorkerUnable,
     WorkerUnreachable,
 )
-from router.figures import Figure, Tells
+from router.openai.usage import Usage
 from router.requests import Kind, Request
+from router.select.candidates import Candidate
 from router.settings import RouterSettings
-from router.usage import Usage
+from router.worker_description import Described, Offered
+from router.worker_metrics import Figure, Tells
 from tests.router.world import MODEL, QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running
 from tests.workers.raw import raw, take

@@ -6,7 +6,6 @@ import pytest
 
 from registry.abilities import Ability
 from registry.records import Load, PeerId, Service
-from router.candidates import Candidate
 from router.dialects.peer import create
 from router.errors import (
     WorkerError,
@@ -17,7 +16,8 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.requests import Kind, Request
-from router.verbatim import LLAMA_STACK, TGI, Verbatim
+from router.select.candidates import Candidate
+from router.translate.verbatim import LLAMA_STACK, TGI, Verbatim
 from tests.router.peer_node import at, peer_node, way_to
 from tests.router.world import MODEL, OWN, QUICK, chat, own, until, whole
 from tests.workers.openai_worker import running

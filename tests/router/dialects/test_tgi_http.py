@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.canonical import read
-from router.described import Described, Offered
 from router.dialects import Answer, Dialect, Route
 from router.dialects.tgi_http import WORDS, create
-from router.dialects.tgi_http.telling import part
-from router.dialects.tgi_http.telling import whole as in_one_piece
-from router.dialects.tgi_http.words import CHAT_TOKENS, COMPLETION_TOKENS
+from router.dialects.tgi_http.answer_parser import part
+from router.dialects.tgi_http.answer_parser import whole as in_one_piece
+from router.dialects.tgi_http.request_mapping import CHAT_TOKENS, COMPLETION_TOKENS
 from router.errors import (
     AnswerBroken,
     WorkerBusy,
@@ -26,13 +25,14 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnable,
 )
-from router.figures import Figure, Tells
-from router.rendering import Form
+from router.http.translated_stream import NoSuchPath
+from router.http.translator import endpoint
+from router.openai.result_writers import Form
+from router.openai.usage import Usage
 from router.requests import Kind
-from router.retelling import NoSuchPath
-from router.saying import Told
-from router.translating import endpoint
-from router.usage import Usage
+from router.translate.text import Told
+from router.worker_description import Described, Offered
+from router.worker_metrics import Figure, Tells
 from router.workers import Worker
 from tests.router.world import QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import WORDS as SPOKEN

@@ -9,7 +9,7 @@ from router.dialects import Answer, Dialect
 from router.dialects.tgi_http import create
 from router.dialects.tgi_http.tokens import told
 from router.errors import WorkerFailed, WorkerRejected, WorkerUnable
-from router.headers import DROPPED
+from router.peers.headers import DROPPED
 from router.requests import Kind
 from tests.router.world import chat, links, own, whole
 from tests.workers.tgi_worker import TgiWorker, running

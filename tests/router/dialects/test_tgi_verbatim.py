@@ -5,7 +5,7 @@ import pytest
 
 from router.dialects.tgi_http.verbatim import PASSING
 from router.errors import WorkerBusy, WorkerError, WorkerFailed
-from router.usage import Tokens, Usage
+from router.openai.usage import Tokens, Usage
 
 ASKED = orjson.dumps({"inputs": "x" * 9})
 

@@ -8,7 +8,7 @@ import pytest
 from router import dialects
 from router.errors import WorkerRejected, WorkerUnable
 from router.requests import Kind
-from router.verbatim import LOCALAI, REMOTELLM, TGI, Verbatim
+from router.translate.verbatim import LOCALAI, REMOTELLM, TGI, Verbatim
 from tests.router.world import chat, links, own, whole
 from tests.workers import localai_worker, remotellm_worker, tgi_worker
 

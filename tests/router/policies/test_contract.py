@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from registry.records import Load, PeerId, Service
 from router import policies
-from router.candidates import Candidate
 from router.policies import in_order
-from router.reports import Reported
 from router.requests import Request
+from router.select.candidates import Candidate
+from router.state.remote_load import Reported
 from tests.router.world import chat
 
 loads = st.builds(Load, st.integers(0, 65_535), st.integers(0, 65_535))

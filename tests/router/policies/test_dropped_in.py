@@ -16,7 +16,7 @@ Ids are as long as each other, so this is no good policy.
 
 from collections.abc import Sequence
 
-from router.candidates import Candidate
+from router.select.candidates import Candidate
 from router.policies import Chance, Policy
 from router.requests import Request
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from random import Random
 
 from registry.records import Load, PeerId, Service
-from router.candidates import Candidate
 from router.policies import Chance
 from router.policies.p2c import TwoChoices
-from router.reports import HALF_LIFE, Reported
+from router.select.candidates import Candidate
+from router.state.remote_load import HALF_LIFE, Reported
 from tests.router.world import chat
 
 

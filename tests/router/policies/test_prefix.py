@@ -7,10 +7,10 @@ from random import Random
 import orjson
 
 from registry.records import Load, PeerId, Service
-from router.candidates import Candidate
 from router.policies.prefix import MAX_BEGINNINGS, MAX_UNDECIDED, Prefix
-from router.reports import Reported
 from router.requests import Request
+from router.select.candidates import Candidate
+from router.state.remote_load import Reported
 from tests.router.world import chat
 
 MACHINES = tuple(Candidate(PeerId(f"n{number}"), Service("p", "m")) for number in range(4))

@@ -5,12 +5,12 @@ from dataclasses import replace
 from random import Random
 
 from registry.records import Load, PeerId, Service
-from router.candidates import Candidate
 from router.policies.local_first import LocalFirst
 from router.policies.round_robin import RoundRobin
 from router.policies.session import Session
 from router.policies.weighted import Weighted
-from router.reports import Reported
+from router.select.candidates import Candidate
+from router.state.remote_load import Reported
 from tests.router.world import chat, own
 
 CHANCE = Random(1).random

@@ -12,7 +12,7 @@ PROGRAM = """
 import asyncio
 from router.rpc import library
 from router.rpc.messages import LOCALAI
-from router.rpc.serving import CannotListen, serving
+from router.rpc.server import CannotListen, serving
 
 async def main():
     async with serving(LOCALAI, {}, "127.0.0.1:0") as port:

@@ -12,7 +12,7 @@ sys.modules["grpc"] = None  # whoever imports it now gets an ImportError
 import node, registry, router
 for package in (node, registry, router):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        needs = module.name.startswith(("router.rpc.", "node.faces.rpc.")) or "_grpc" in module.name
+        needs = module.name.startswith(("router.rpc.", "node.faces.grpc.")) or "_grpc" in module.name
         if not needs and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
 """
@@ -47,8 +47,8 @@ print(sorted(set(spoken) - {name for name in spoken if name.endswith("_grpc")}))
 def test_who_registers_a_worker_that_speaks_it_is_told_what_to_install() -> None:
     said = without("""
 from node.faces.errors import WrongParameter
-from node.faces.registration import read_worker
-from router.premises import Premises
+from node.faces.v0.registration import read_worker
+from router.ssrf_guard import Premises
 try:
     read_worker("p", {"model": "m", "api": "grpc+localai://127.0.0.1:5", "type": 0}, Premises())
 except WrongParameter as error:

@@ -6,7 +6,7 @@ import pytest
 from node.faces.anthropic.errors import broken, refused, status_of, type_of
 from node.faces.errors import TABLE, WrongParameter, refusal
 from router.errors import Looped, NoCapacity, UnknownModel, WorkerRejected
-from router.hearing import Failure
+from router.openai.text_parser import Failure
 
 KNOWN = {
     "invalid_request_error", "authentication_error", "billing_error", "permission_error", "not_found_error", "conflict_error",

@@ -7,10 +7,10 @@ import orjson
 import pytest
 
 from node.faces.anthropic import COUNT, ENDPOINTS, MESSAGES
-from node.faces.anthropic.counting import around, estimated, texts
-from tests.node.faces.anthropic.test_telling import events_of, put_together
-from tests.node.faces.anthropic.test_words import FIELDS, KEYS, TOOL
-from tests.node.faces.anthropic.test_words import WORDS as LIKELY
+from node.faces.anthropic.token_count import around, estimated, texts
+from tests.node.faces.anthropic.test_encoder import events_of, put_together
+from tests.node.faces.anthropic.test_request_mapping import FIELDS, KEYS, TOOL
+from tests.node.faces.anthropic.test_request_mapping import WORDS as LIKELY
 from tests.node.faces.assembly import told, until
 from tests.workers import tgi_worker
 from tests.workers.openai_worker import WORDS, running

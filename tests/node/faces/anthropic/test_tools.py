@@ -2,9 +2,9 @@
 
 import pytest
 
-from node.faces.anthropic import words
+from node.faces.anthropic import request_mapping
 from node.faces.anthropic.tools import choice_of, tools_of
-from tests.node.faces.anthropic.test_words import PLAIN, SCHEMA, TOOL, fault, said
+from tests.node.faces.anthropic.test_request_mapping import PLAIN, SCHEMA, TOOL, fault, said
 
 
 def test_a_tool_is_a_function():
@@ -43,7 +43,7 @@ def test_which_must_be_called(given, found):
 
 def test_parts_of_tools_without_effect_are_named():
     tool = TOOL | {"input_examples": [{"city": "Paris"}], "defer_loading": True}
-    dropped = words.read(PLAIN | {"tools": [tool]}).dropped
+    dropped = request_mapping.read(PLAIN | {"tools": [tool]}).dropped
     assert dropped == ("tools.defer_loading", "tools.input_examples")
 
 

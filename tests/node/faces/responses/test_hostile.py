@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.faces.responses.reading import SAID_ALIKE, read
+from node.faces.responses.request_mapping import SAID_ALIKE, read
 from router.errors import BadRequest, WorkerUnable
 
 NAMES = [

@@ -5,10 +5,10 @@ import pytest
 from node.faces.responses import output
 from node.faces.responses.output import MAX_ITEMS, Output
 from router.errors import WorkerFailed
-from router.hearing import CallPart, Failure, Thought
-from router.logprobs import Token
-from router.rendering import Delta, End
-from router.usage import Usage
+from router.openai.logprobs import Token
+from router.openai.result_writers import Delta, End
+from router.openai.text_parser import CallPart, Failure, Thought
+from router.openai.usage import Usage
 
 
 def hear(*heard):

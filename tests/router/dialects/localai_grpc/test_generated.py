@@ -10,10 +10,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from router.candidates import Candidate
 from router.dialects.localai_grpc import create
 from router.errors import WorkerFailed
 from router.requests import Kind
+from router.select.candidates import Candidate
 from tests.router.world import chat, links, own, until, whole
 from tests.workers import generated_localai
 

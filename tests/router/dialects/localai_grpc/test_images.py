@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from router.dialects import Dialect
-from router.dialects.localai_grpc.asking import Asking
 from router.dialects.localai_grpc.backend import METHODS
+from router.dialects.localai_grpc.exchange import Asking
 from router.dialects.localai_grpc.images import USUAL_SIDE, USUAL_STEPS, edit
 from router.errors import (
     WorkerRejected,

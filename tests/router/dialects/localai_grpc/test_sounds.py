@@ -10,7 +10,7 @@ from router.errors import (
     WorkerFailed,
     WorkerUnable,
 )
-from router.headers import DROPPED
+from router.peers.headers import DROPPED
 from router.requests import Kind
 from tests.router.canonical.test_kinds import form
 from tests.router.dialects.localai_grpc.asks import ask, left, put

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from router.canonical.store import bytes_of, text_of
 from router.dialects import Dialect
 from router.dialects.localai_grpc import stores
-from router.dialects.localai_grpc.asking import Asking
 from router.dialects.localai_grpc.backend import METHODS
+from router.dialects.localai_grpc.exchange import Asking
 from router.errors import WorkerFailed, WorkerRejected
 from router.requests import Kind
 from tests.router.dialects.localai_grpc.asks import ask, no_image, request_of

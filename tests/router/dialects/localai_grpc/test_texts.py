@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from router.canonical import read
 from router.dialects import Answer, Dialect, Route
-from router.dialects.localai_grpc import ENDPOINTS, create, telling
-from router.dialects.localai_grpc.loading import options
+from router.dialects.localai_grpc import ENDPOINTS, create, reply_parser
+from router.dialects.localai_grpc.model_load import options
+from router.dialects.localai_grpc.request_mapping import COMPLETION_TOKENS
 from router.dialects.localai_grpc.texts import WORDS as SPOKEN
-from router.dialects.localai_grpc.words import COMPLETION_TOKENS
 from router.errors import (
     AnswerBroken,
     WorkerFailed,
@@ -26,11 +26,11 @@ from router.errors import (
     WorkerUnable,
     WorkerUnreachable,
 )
+from router.openai.usage import Usage
 from router.requests import Kind
 from router.rpc.messages import LOCALAI, methods_of
 from router.rpc.metadata import metadata_to
-from router.saying import Told
-from router.usage import Usage
+from router.translate.text import Told
 from router.workers import Template
 from tests.router.world import QUICK, chat, links, own, until, whole
 from tests.workers.localai_worker import LocalAIWorker, running
@@ -506,7 +506,7 @@ async def test_one_that_is_gone_does_not_live(worker: LocalAIWorker, dialect: Di
 )
 def test_whatever_its_replies_hold_is_some_text(replies: list[tuple[bytes, int, int]]) -> None:
     asked = read(chat(stream=True))
-    told = Told(asked, telling.Replies(asked, 0, {"Tokens": 5}).read)
+    told = Told(asked, reply_parser.Replies(asked, 0, {"Tokens": 5}).read)
     said = [REPLY(message=m, tokens=t, prompt_tokens=p) for m, t, p in replies]
     events = [event for reply in (*said, None) for event in told.take(reply)]
     assert told.ended
@@ -517,10 +517,10 @@ def test_whatever_its_replies_hold_is_some_text(replies: list[tuple[bytes, int, 
 
 
 def test_no_more_of_a_text_is_kept_than_can_be_counted() -> None:
-    replies = telling.Replies(read(chat()), 0, {"Tokens": 0})
+    replies = reply_parser.Replies(read(chat()), 0, {"Tokens": 0})
     for _ in range(5):
-        replies.read(read(chat()), REPLY(message=b"x" * (telling.COUNTABLE // 2)))
-    assert telling.COUNTABLE < len(replies.text) <= 2 * telling.COUNTABLE
+        replies.read(read(chat()), REPLY(message=b"x" * (reply_parser.COUNTABLE // 2)))
+    assert reply_parser.COUNTABLE < len(replies.text) <= 2 * reply_parser.COUNTABLE
 
 
 def test_what_travels_beside_a_call_has_small_names_and_no_strange_bytes() -> None:

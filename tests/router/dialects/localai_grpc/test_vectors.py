@@ -8,13 +8,13 @@ import pytest
 
 from router.dialects import Dialect
 from router.dialects.localai_grpc import vectors
-from router.dialects.localai_grpc.asking import Asking
 from router.dialects.localai_grpc.backend import METHODS
+from router.dialects.localai_grpc.exchange import Asking
 from router.errors import (
     WorkerFailed,
     WorkerUnable,
 )
-from router.headers import DROPPED
+from router.peers.headers import DROPPED
 from router.requests import Kind
 from tests.router.dialects.localai_grpc.asks import ask, no_image, request_of
 from tests.workers.localai_worker import LocalAIWorker

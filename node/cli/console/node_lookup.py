@@ -1,0 +1,133 @@
+"""Which node does a command talk to, and may it be shown the control token?
+
+`modelvine up` leaves `node.json` in its data directory while it serves.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from node.cli.console.client import Client, Target
+from node.cli.console.options import settings_given
+from node.config import sources
+from node.config.addresses import HostPort
+from node.config.paths import CONTROL_TOKEN, NODE_FILE
+from node.errors import CommandFailed, SecretRefused, WrongSetting, WrongUsage
+from node.secrets.files import read_control_token
+
+_MAX_FILE_BYTES = 4096
+_MOST_LISTED = 10
+_ID_HEAD = "12D3KooW"  # of `registry.signing`, whose import would slow every command down; a test compares them
+_GONE = frozenset({"lost", "left"})
+_UNSPECIFIED = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - compared with, never bound
+
+
+def client(arguments: argparse.Namespace) -> Client:
+    """Return the way to the node that `--node`, MODELVINE_NODE, `node.json` or nobody names; raise `WrongSetting`.
+
+    A name must be that node's own: only there can be asked what this is for.
+    """
+    found, name = client_and_node(arguments)
+    if name:
+        called = node_called(found.get("/api/v1/nodes", holds="nodes")["nodes"], name)
+        if not called["self"]:
+            raise WrongUsage(
+                f"{name!r} is another node, {called['node']}, which must be asked itself: give its URL to --node"
+            )
+    return found
+
+
+def node_called(nodes: Iterable[Mapping[str, Any]], text: str) -> Mapping[str, Any]:
+    """Return the row of the node with this id, beginning of an id, or name; raise `CommandFailed` unless it is one.
+
+    As nodes do it: who is gone counts only where nobody else is called so.
+    """
+    begins = len(text) > len(_ID_HEAD) and text.startswith(_ID_HEAD)
+    found = [
+        row
+        for row in nodes
+        if (row["node"].startswith(text) if begins else row.get("name") == text)
+    ]
+    found = [row for row in found if row["state"] not in _GONE] or found
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise CommandFailed(
+            f"no node is called {text!r}: `modelvine peers` lists those that are known; "
+            f"a URL looks like {sources.DEFAULT_NODE}"
+        )
+    them = ", ".join(row["node"] for row in found[:_MOST_LISTED])
+    raise CommandFailed(f"{text!r} may be any of {them}{', …' if found[_MOST_LISTED:] else ''}")
+
+
+def client_and_node(arguments: argparse.Namespace) -> tuple[Client, str]:
+    """Return the way to the node that is asked, and the name in `--node` where it is no URL."""
+    data_dir = Path(sources.load(settings_given(arguments)).settings.node.data_dir)
+    running = _running(data_dir)
+    name = "" if set(arguments.node) & set(":/ ") else arguments.node
+    if arguments.node and not name:
+        url, origin = arguments.node, "--node"
+    elif sources.node_address():
+        url, origin = sources.node_address(), "MODELVINE_NODE"
+    elif running:
+        url, origin = running, str(data_dir / NODE_FILE)
+    else:
+        url, origin = sources.DEFAULT_NODE, "the default"
+    url = url.rstrip("/")
+    _check(url, origin)
+    token = _token(data_dir) if url == running or _here(url) else ""
+    return Client(Target(url, origin, token)), name
+
+
+def leave_trace(data_dir: Path, *, url: str, peer: str) -> None:
+    """Write `node.json`, whole or not at all: how commands on this machine find the node."""
+    for unspecified, loopback in _UNSPECIFIED.items():
+        url = url.replace(f"//{unspecified}:", f"//{loopback}:")
+    draft = data_dir / f".{NODE_FILE}.{os.getpid()}"
+    draft.write_text(json.dumps({"http": url, "pid": os.getpid(), "peer": peer}) + "\n")
+    draft.replace(data_dir / NODE_FILE)
+
+
+def remove_trace(data_dir: Path) -> None:
+    """Remove `node.json`; harmless when there is none."""
+    (data_dir / NODE_FILE).unlink(missing_ok=True)
+
+
+def _running(data_dir: Path) -> str:
+    """Return the URL in `node.json`, empty when there is none that can be read."""
+    try:
+        with (data_dir / NODE_FILE).open("rb") as file:
+            found = json.loads(file.read(_MAX_FILE_BYTES))
+    except (OSError, ValueError):
+        return ""
+    url = found.get("http") if isinstance(found, dict) else None
+    return url.rstrip("/") if isinstance(url, str) else ""
+
+
+def _check(url: str, origin: str) -> None:
+    try:
+        place = urlsplit(url)
+        good = place.scheme in ("http", "https") and bool(place.hostname) and place.port != 0
+    except ValueError:
+        good = False
+    if not good or not (url.isascii() and url.isprintable()) or " " in url:
+        raise WrongSetting(
+            f"the node's URL is {url!r} (from {origin}): it must look like {sources.DEFAULT_NODE}"
+        )
+
+
+def _here(url: str) -> bool:
+    """Whether a URL means this machine. The token goes nowhere else: whoever gets it could change our node."""
+    return HostPort(urlsplit(url).hostname or "", 0).loopback
+
+
+def _token(data_dir: Path) -> str:
+    """Return the control token where we may read it; callers on the node's own machine do without."""
+    with suppress(FileNotFoundError, SecretRefused):
+        return read_control_token(data_dir / CONTROL_TOKEN)
+    return ""

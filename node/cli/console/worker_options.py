@@ -1,0 +1,144 @@
+"""What does an operator say of a worker on the command line, beyond its name and place? Options of several commands."""
+
+import argparse
+import json
+
+# The names of `registry.records.ModelType`, `router.worker_description.MODALITIES` and `router.workers.Template`, whose
+# import would slow every --help down; a test compares them.
+TYPES = (
+    "text", "image", "image-edit", "embedding", "transcription", "speech", "rerank", "sound", "store",
+)  # fmt: skip
+MODALITIES = ("text", "image", "audio", "video")
+TEMPLATES = ("worker", "chatml", "llama3", "plain")
+
+
+def add_type(
+    parser: argparse.ArgumentParser, *, default: int | None = 0, means: str = TYPES[0]
+) -> None:
+    """Declare what the model does."""
+    parser.add_argument(
+        "--type",
+        metavar="T",
+        type=_type,
+        default=default,
+        help=f"{', '.join(TYPES)}, or 0 to {len(TYPES) - 1} (default: {means})",
+    )
+
+
+def add_asking(parser: argparse.ArgumentParser) -> None:
+    """Declare how the worker wants to be asked."""
+    add = parser.add_argument
+    add(
+        "--capacity",
+        "--max-concurrency",
+        metavar="N",
+        type=_count,
+        default=0,
+        help="requests that the worker takes at one time",
+    )
+    add(
+        "--context",
+        metavar="N",
+        type=_count,
+        default=0,
+        help="tokens that the model can read and write in one request",
+    )
+    add(
+        "--takes",
+        metavar="WORDS",
+        type=_words,
+        default=[],
+        help=f"what a message to the model may hold, of {', '.join(MODALITIES)} (default: what its worker says)",
+    )
+    add(
+        "--template",
+        metavar="T",
+        choices=TEMPLATES,
+        default="",
+        help=f"how a chat becomes one text where the worker wants that: {', '.join(TEMPLATES)} (default: its protocol decides)",
+    )
+    add_header(parser)
+    add(
+        "--load",
+        metavar="KEY=VALUE",
+        type=json_or_text,
+        action="append",
+        default=[],
+        help="an option to load the model with, where the worker's protocol has that; VALUE is JSON or text; repeatable",
+    )
+
+
+def add_header(parser: argparse.ArgumentParser) -> None:
+    """Declare what a worker gets with every request."""
+    parser.add_argument(
+        "--header",
+        metavar="'NAME: VALUE'",
+        type=_header,
+        action="append",
+        default=[],
+        help="sent to the worker with every request; a VALUE may end in @/path/to/file; repeatable",
+    )
+
+
+def asked(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return what was said, by the API's names."""
+    said = {
+        "capacity": arguments.capacity,
+        "context": arguments.context,
+        "input_modalities": arguments.takes,
+        "template": arguments.template,
+        "headers": dict(arguments.header),
+        "load": dict(arguments.load),
+    }
+    return {name: value for name, value in said.items() if value}
+
+
+def _type(text: str) -> int:
+    if text.isdigit() and int(text) < len(TYPES):
+        return int(text)
+    if text in TYPES:
+        return TYPES.index(text)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is none of {', '.join(TYPES)}, nor a number from 0 to {len(TYPES) - 1}"
+    )
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return int(text)
+
+
+def _words(text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",")]
+    if not set(words) <= set(MODALITIES):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of {', '.join(MODALITIES)}")
+    return words
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip() or not value.strip():
+        # What was given may be a key, and this message may be logged.
+        raise argparse.ArgumentTypeError("a header looks like 'name: value'")
+    return name.strip(), value.strip()
+
+
+def json_or_text(text: str) -> tuple[str, object]:
+    """Read KEY=VALUE, whose value is JSON where it can be."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} does not look like KEY=VALUE")
+    return key, value_of(value)
+
+
+def value_of(text: str) -> object:
+    """Return what a text says as JSON, the text itself where it is none; what JSON has no word for is none (NaN)."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except ValueError:
+        return text
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(name)

@@ -1,0 +1,257 @@
+"""Do these settings make sense together? Forms and cross-checks that no single field can see.
+
+Each complaint completes the sentence "SETTING is VALUE: it ...", and says what would be right.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from node.config.addresses import check_announce, check_dial, check_listen, host_port
+from node.config.settings import Settings
+from registry.errors import InvalidSignature
+from registry.signing import public_of
+from registry.store import opening
+from registry.wire import MAX_NODE_NAME_CHARACTERS, is_node_name
+from router import policies
+from router.ssrf_guard import networks_of
+
+_STORE_FORMS = (
+    "must be memory, sqlite, sqlite:PATH, redis://HOST:PORT/N, rediss://… or unix://SOCKET"
+)
+_QUERY_PASSWORD = re.compile(r"([?&]password=)[^&]*", re.IGNORECASE)
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
+_ORIGIN = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*://[A-Za-z0-9._-]+(?::[0-9]{1,5})?|[a-z]+://\[[0-9A-Fa-f:.]+\](?::[0-9]{1,5})?"
+)
+_STORE_SPELLINGS = {"rediss", "unix"}
+
+
+def complaints(settings: Settings, origins: Mapping[str, str]) -> Mapping[str, str]:
+    """Name every setting that cannot be used, with what would be right; empty when all is well."""
+    found = dict.fromkeys(_endless(settings), "must be a finite number")
+    for key, check in _CHECKS.items():
+        try:
+            check(settings)
+        except ValueError as error:
+            found[key] = str(error)
+    if origins["node.store"].startswith("--") and _password(settings.node.store):
+        found["node.store"] = (
+            "holds a password, and other users can read a command line: "
+            "put it into MODELVINE_STORE or the configuration file"
+        )
+    return found
+
+
+def masked(key: str, value: object) -> object:
+    """Return what may be shown of a setting: the password of a store is not."""
+    if key != "node.store" or not isinstance(value, str):
+        return value
+    # redis-py takes a password in the query as well.
+    shown = _QUERY_PASSWORD.sub(r"\1***", value)
+    head, at, place = shown.rpartition("@")
+    if not at:
+        return shown
+    scheme, slashes, user = head.partition("://")
+    return f"{scheme}{slashes}{user.partition(':')[0]}:***@{place}"
+
+
+def _check_name(settings: Settings) -> None:
+    if settings.node.name and not is_node_name(settings.node.name):
+        raise ValueError(
+            f"must have 1 to {MAX_NODE_NAME_CHARACTERS} printable characters and no blanks, and not begin as a peer id does"
+        )
+
+
+def _check_http(settings: Settings) -> None:
+    place = host_port(settings.node.http)
+    if not place.loopback and not settings.node.open:
+        raise ValueError(
+            "can be reached by other machines, and /v1 asks nobody for a key: "
+            f"say --open if that is meant, or listen on 127.0.0.1:{place.port}"
+        )
+
+
+def _check_localai(settings: Settings) -> None:
+    _check_rpc(settings.faces.localai, settings.faces.localai_keys, settings)
+
+
+def _check_remotellm(settings: Settings) -> None:
+    _check_rpc(settings.faces.remotellm, settings.faces.remotellm_keys, settings)
+
+
+def _check_rpc(said: str, keys: str, settings: Settings) -> None:
+    if not said:
+        return
+    place = host_port(said)
+    if not (place.loopback or keys or settings.node.open):
+        raise ValueError(
+            "can be reached by other machines, and asks nobody for a key: name a file of keys, "
+            f"say --open if that is meant, or listen on 127.0.0.1:{place.port}"
+        )
+
+
+def _check_localai_keys(settings: Settings) -> None:
+    _check_keys(settings.faces.localai_keys)
+
+
+def _check_remotellm_keys(settings: Settings) -> None:
+    _check_keys(settings.faces.remotellm_keys)
+
+
+def _check_keys(file: str) -> None:
+    if file and not Path(file).is_file():
+        raise ValueError("names no file: write one with a key on each line, and `chmod 600` it")
+
+
+def _check_link(settings: Settings) -> None:
+    if settings.node.link:
+        host_port(settings.node.link)
+
+
+def _check_store(settings: Settings) -> None:
+    scheme, colon, rest = settings.node.store.partition(":")
+    remote = scheme not in opening.names() or scheme == "redis"
+    known = scheme in opening.names() | _STORE_SPELLINGS
+    if not known or (remote and not rest.startswith("//")) or (colon and not rest):
+        raise ValueError(_STORE_FORMS)
+    if remote:
+        try:
+            _ = urlsplit(settings.node.store).port
+        except ValueError as error:
+            raise ValueError(f"{_STORE_FORMS}; the port is a number up to 65535") from error
+
+
+def _check_swarm_key(settings: Settings) -> None:
+    if settings.node.swarm_key and not Path(settings.node.swarm_key).is_file():
+        raise ValueError("names no file: make one with `modelvine key swarm FILE`")
+
+
+def _check_listen(settings: Settings) -> None:
+    if not settings.mesh.listen:
+        raise ValueError("must hold at least one address, like /ip4/127.0.0.1/tcp/6101")
+    for address in settings.mesh.listen:
+        check_listen(address)
+
+
+def _check_announce(settings: Settings) -> None:
+    for address in settings.mesh.announce:
+        check_announce(address)
+
+
+def _check_bootstrap(settings: Settings) -> None:
+    for address in settings.mesh.bootstrap:
+        check_dial(address)
+
+
+def _check_rendezvous(settings: Settings) -> None:
+    for address in settings.mesh.rendezvous:
+        check_dial(address)
+
+
+def _check_lease(settings: Settings) -> None:
+    least = 2 * settings.registry.heartbeat
+    if settings.registry.lease < least:
+        raise ValueError(
+            f"must be at least twice registry.heartbeat, so {least:g} or more: "
+            "one lost heartbeat must not end a node"
+        )
+
+
+def _check_suspicion(settings: Settings) -> None:
+    least = 2 * settings.registry.probe_timeout
+    if settings.registry.suspicion < least:
+        raise ValueError(
+            f"must be at least twice registry.probe_timeout, so {least:g} or more: "
+            "a doubted node needs time to answer a probe"
+        )
+
+
+def _check_allow(settings: Settings) -> None:
+    _check_peers(settings.registry.allow)
+
+
+def _check_deny(settings: Settings) -> None:
+    _check_peers(settings.registry.deny)
+
+
+def _check_peers(peers: tuple[str, ...]) -> None:
+    for peer in peers:
+        try:
+            public_of(peer)
+        except InvalidSignature as error:
+            raise ValueError(f"must list peer ids: {error}") from error
+
+
+def _check_names(settings: Settings) -> None:
+    if not all(name == "*" or _HOST_NAME.fullmatch(name) for name in settings.web.names):
+        raise ValueError(
+            "must list host names, like vine.example, without scheme and port, or * for any"
+        )
+
+
+def _check_origins(settings: Settings) -> None:
+    if not all(origin == "*" or _ORIGIN.fullmatch(origin) for origin in settings.web.origins):
+        raise ValueError(
+            "must list origins, like https://chat.example or http://localhost:3000, without a path, or * for all"
+        )
+
+
+def _check_bodies(settings: Settings) -> None:
+    if settings.web.max_bodies_bytes < settings.router.max_body_bytes:
+        raise ValueError(
+            f"must be at least router.max_body_bytes, {settings.router.max_body_bytes}: no body of that size would ever have room"
+        )
+
+
+def _check_policy(settings: Settings) -> None:
+    if settings.router.policy not in policies.NAMES:
+        raise ValueError(f"must be one of {', '.join(policies.NAMES)}")
+
+
+def _check_worker_networks(settings: Settings) -> None:
+    try:
+        networks_of(settings.router.worker_networks)
+    except ValueError as error:
+        raise ValueError(
+            f"must list networks, like 192.0.2.0/28 or 192.0.2.7/32: {error}"
+        ) from error
+
+
+def _endless(settings: Settings) -> Iterator[str]:
+    for section, entries in settings.model_dump().items():
+        for name, value in entries.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                yield f"{section}.{name}"
+
+
+def _password(store: str) -> bool:
+    return store != masked("node.store", store)
+
+
+_CHECKS: Mapping[str, Callable[[Settings], None]] = {
+    "node.name": _check_name,
+    "node.http": _check_http,
+    "node.link": _check_link,
+    "node.store": _check_store,
+    "node.swarm_key": _check_swarm_key,
+    "web.names": _check_names,
+    "web.origins": _check_origins,
+    "web.max_bodies_bytes": _check_bodies,
+    "faces.localai": _check_localai,
+    "faces.localai_keys": _check_localai_keys,
+    "faces.remotellm": _check_remotellm,
+    "faces.remotellm_keys": _check_remotellm_keys,
+    "mesh.listen": _check_listen,
+    "mesh.announce": _check_announce,
+    "mesh.bootstrap": _check_bootstrap,
+    "mesh.rendezvous": _check_rendezvous,
+    "registry.lease": _check_lease,
+    "registry.suspicion": _check_suspicion,
+    "registry.allow": _check_allow,
+    "registry.deny": _check_deny,
+    "router.policy": _check_policy,
+    "router.worker_networks": _check_worker_networks,
+}

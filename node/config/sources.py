@@ -1,0 +1,259 @@
+"""Which settings hold, and where does each come from? The only reader of the environment.
+
+Defaults < profile < TOML file < environment < flags. Every wrong setting is named before anything starts.
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import TextIO
+
+from pydantic import BaseModel, ValidationError
+
+from node.config.checks import complaints, masked
+from node.config.paths import CONFIG_FILE, user_data_dir
+from node.config.profiles import PROFILES
+from node.config.settings import FacesSettings, NodeSettings, Settings
+from node.errors import WrongSetting
+from node.web.settings import WebSettings
+from registry.settings import MeshSettings, RegistrySettings
+from router.settings import RouterSettings
+
+PREFIX = "MODELVINE_"
+DEFAULT_NODE = "http://127.0.0.1:6100"
+MAX_FILE_BYTES = 1024 * 1024
+
+SECTIONS: Mapping[str, type[BaseModel]] = MappingProxyType(
+    {
+        "node": NodeSettings,
+        "web": WebSettings,
+        "faces": FacesSettings,
+        "mesh": MeshSettings,
+        "registry": RegistrySettings,
+        "router": RouterSettings,
+    }
+)
+KEYS = tuple(
+    f"{section}.{name}" for section, model in SECTIONS.items() for name in model.model_fields
+)
+"""Every setting there is, as `section.name`."""
+
+FLAG_KEYS = frozenset(
+    {
+        *(key for key in KEYS if key.startswith("node.")),
+        "mesh.listen",
+        "mesh.announce",
+        "mesh.bootstrap",
+        "mesh.mdns",
+        "mesh.nat",
+        "mesh.relay",
+        "mesh.rendezvous",
+        "mesh.rendezvous_point",
+    }
+)
+"""The settings that `modelvine up` takes as flags; their variables carry no section."""
+
+_OTHER_VARIABLES = {"MODELVINE_NODE", "MODELVINE_CONFIG"}
+# Kubernetes puts such variables into every pod beside a service called "modelvine".
+_ORCHESTRATOR = ("MODELVINE_SERVICE_", "MODELVINE_PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced:
+    """A value before it is checked, and where it was written."""
+
+    value: object
+    origin: str
+
+
+Layer = Mapping[str, Sourced]
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The settings that hold; `origins` says for each `section.name` where its value comes from."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+    def rows(self) -> tuple[tuple[str, object, str], ...]:
+        """List key, value and origin of every setting, passwords masked."""
+        sections = self.settings.model_dump()
+        return tuple((key, masked(key, _pick(sections, key)), self.origins[key]) for key in KEYS)
+
+
+def variable(key: str) -> str:
+    """Return the environment variable of a setting."""
+    section, name = key.split(".")
+    return PREFIX + (name if key in FLAG_KEYS else f"{section}_{name}").upper()
+
+
+def flag(key: str) -> str:
+    """Return the flag of a setting in `FLAG_KEYS`."""
+    return "--" + key.partition(".")[2].replace("_", "-")
+
+
+def load(
+    flags: Mapping[str, object],
+    *,
+    file: str = "",
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> Configuration:
+    """Put the layers together and check the result; raise `WrongSetting`.
+
+    `flags` maps `section.name` to what was written on the command line. `file` is the file named there; without one
+    MODELVINE_CONFIG counts, then `modelvine.toml` in `directory` if it exists.
+    """
+    environment = os.environ if environment is None else environment
+    named = file or environment.get("MODELVINE_CONFIG", "")
+    path = Path(named) if named else (directory or Path.cwd()) / CONFIG_FILE
+    from_file = _file_layer(path) if named or path.exists() else {}
+    written = {**from_file, **_environment_layer(environment), **_flag_layer(flags)}
+    layers = {**_profile_layer(written), **written}
+    values = {key: sourced.value for key, sourced in layers.items()}
+    if not values.get("node.data_dir"):
+        values["node.data_dir"] = str(user_data_dir(environment))
+    origins = {key: layers[key].origin if key in layers else "default" for key in KEYS}
+    settings = _checked(values, origins)
+    return Configuration(settings, MappingProxyType(origins))
+
+
+def node_address(environment: Mapping[str, str] | None = None) -> str:
+    """Return the URL of the node that commands talk to, as MODELVINE_NODE has it; empty when it is not set."""
+    return (os.environ if environment is None else environment).get("MODELVINE_NODE", "")
+
+
+def wants_colour(stream: TextIO, environment: Mapping[str, str] | None = None) -> bool:
+    """Say whether to colour what goes to `stream`: a terminal that can, and no NO_COLOR (no-color.org)."""
+    environment = os.environ if environment is None else environment
+    return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+
+
+def _file_layer(path: Path) -> Layer:
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise WrongSetting(
+            f"the configuration file {path} cannot be read: {error.strerror}"
+        ) from error
+    if len(text) > MAX_FILE_BYTES:
+        raise WrongSetting(f"the configuration file {path} is larger than {MAX_FILE_BYTES} bytes")
+    try:
+        content = tomllib.loads(text.decode())
+    except ValueError as error:  # both a TOMLDecodeError and a UnicodeDecodeError
+        raise WrongSetting(f"the configuration file {path} is not TOML: {error}") from error
+    layer: dict[str, Sourced] = {}
+    for section, entries in content.items():
+        if section not in SECTIONS or not isinstance(entries, dict):
+            raise WrongSetting(_unknown_section(section, path))
+        for name, value in entries.items():
+            key = f"{section}.{name}"
+            if key not in KEYS:
+                raise WrongSetting(f"{path} sets {key}, which does not exist{_nearest(key, KEYS)}")
+            layer[key] = Sourced(value, str(path))
+    return layer
+
+
+def _unknown_section(section: str, path: Path) -> str:
+    homes = [key for key in KEYS if key.partition(".")[2] == section]
+    if homes:
+        home, _, name = homes[0].partition(".")
+        return f"{path} sets {name} outside its section: put it under [{home}]"
+    known = ", ".join(f"[{name}]" for name in SECTIONS)
+    return f"{path} has [{section}], which does not exist: the sections are {known}"
+
+
+def _environment_layer(environment: Mapping[str, str]) -> Layer:
+    keys = {variable(key): key for key in KEYS}
+    layer: dict[str, Sourced] = {}
+    for name, text in environment.items():
+        if (
+            not name.startswith(PREFIX)
+            or name in _OTHER_VARIABLES
+            or name.startswith(_ORCHESTRATOR)
+        ):
+            continue
+        if name not in keys:
+            raise WrongSetting(
+                f"the environment sets {name}, which does not exist{_nearest(name, keys)}"
+            )
+        # Compose files pass unset variables on as empty ones.
+        if text:
+            layer[keys[name]] = Sourced(_from_text(keys[name], text), name)
+    return layer
+
+
+def _flag_layer(flags: Mapping[str, object]) -> Layer:
+    return {key: Sourced(value, flag(key)) for key, value in flags.items()}
+
+
+def _profile_layer(written: Layer) -> Layer:
+    chosen = written.get("node.profile", Sourced("local", "default")).value
+    delta = PROFILES.get(chosen, {}) if isinstance(chosen, str) else {}
+    return {key: Sourced(value, f"profile {chosen}") for key, value in delta.items()}
+
+
+def _from_text(key: str, text: str) -> object:
+    if isinstance(_default(key), tuple):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    return text
+
+
+def _checked(values: Mapping[str, object], origins: Mapping[str, str]) -> Settings:
+    nested: dict[str, dict[str, object]] = {section: {} for section in SECTIONS}
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        nested[section][name] = value
+    try:
+        settings = Settings.model_validate(nested)
+    except ValidationError as error:
+        # A list is reported once per bad entry; one sentence for each setting is enough.
+        found = {".".join(map(str, e["loc"][:2])): _advice(e["msg"]) for e in error.errors()}
+        raise WrongSetting(_sentences(found, values, origins)) from None
+    wrong = complaints(settings, origins)
+    if wrong:
+        raise WrongSetting(_sentences(wrong, values, origins))
+    return settings
+
+
+def _sentences(
+    wrong: Mapping[str, str], values: Mapping[str, object], origins: Mapping[str, str]
+) -> str:
+    lines: list[str] = []
+    for key, advice in wrong.items():
+        value = masked(key, values[key] if key in values else _default(key))
+        shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        lines.append(f"{key} is {shown!r} (from {origins[key]}): it {advice}")
+    return "\n".join(lines)
+
+
+def _advice(message: str) -> str:
+    """Turn pydantic's "Input should be …" into the rest of our sentence."""
+    _, should, rest = message.partition(" should ")
+    if not should:
+        return f"cannot be used: {message}"
+    kind, comma, _ = rest.partition(", unable to")
+    return f"should {kind if comma else rest}".replace("a valid tuple", "a list")
+
+
+def _default(key: str) -> object:
+    return _pick({name: model().model_dump() for name, model in SECTIONS.items()}, key)
+
+
+def _pick(sections: Mapping[str, Mapping[str, object]], key: str) -> object:
+    section, _, name = key.partition(".")
+    return sections[section][name]
+
+
+def _nearest(name: str, known: Mapping[str, str] | tuple[str, ...]) -> str:
+    close = get_close_matches(name, known, n=1)
+    if not close:  # a right name under a wrong section looks less alike than it is
+        leaf = name.rpartition("." if "." in name else "_")[2]
+        close = [other for other in known if other.endswith(leaf)][:1]
+    return f": did you mean {close[0]}?" if close else ""

@@ -1,0 +1,110 @@
+"""What of this node can others reach, who can, and do they need a key? Every way in by name: none is open by accident."""
+
+import ipaddress
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from node.config.addresses import host_port
+from node.config.settings import Settings
+from node.faces import Listening
+from node.peers.reach import host_of
+
+HERE = "this machine"
+EVERYBODY = "EVERYBODY who reaches it"
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """One way in: what is served, where, to whom, what they must show (nothing, perhaps), and how it is closed."""
+
+    name: str
+    where: str
+    who: str
+    key: str
+    closing: str
+
+    @property
+    def open(self) -> bool:
+        """Whether other machines get in without showing anything."""
+        return self.who != HERE and not self.key
+
+    def __str__(self) -> str:
+        shown = f", with {self.key}" if self.key else ", without a key" if self.open else ""
+        return f"{self.name} at {self.where} for {self.who}{shown}"
+
+
+def surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> tuple[Surface, ...]:
+    """Name every way into a node that listens there, in the order in which it is told."""
+    return (*_http(listening), *_rpc(settings, listening), *_mesh(settings, listening, mesh))
+
+
+def told(found: Iterable[Surface]) -> str:
+    """Say in one line what is open to whom; what is off is not named."""
+    return "surfaces: " + "; ".join(map(str, found))
+
+
+def warned(found: Iterable[Surface]) -> str:
+    """Say in one line what anybody may use without a key, and how to close it; empty when nothing is so."""
+    ways: dict[str, list[str]] = {}
+    for surface in found:
+        if surface.open:
+            ways.setdefault(surface.closing, []).append(surface.name)
+    return "; ".join(
+        f"{', '.join(names)}: anybody who reaches this node may use it without a key; {closing}"
+        for closing, names in ways.items()
+    )
+
+
+def _http(listening: Listening) -> Iterator[Surface]:
+    place = host_port(listening.http)
+    who = HERE if place.loopback else EVERYBODY
+    closing = (
+        f"to close it listen on 127.0.0.1:{place.port}, or put a proxy that asks for keys before it"
+    )
+    yield Surface("HTTP (/v1, /api)", f"http://{place}", who, "", closing)
+    yield Surface("metrics", f"http://{place}/metrics", who, "", closing)
+    proof = "the control token, which the node's own user and root need not on this machine"
+    yield Surface("changes", f"http://{place}/api", who, proof, "")
+
+
+def _rpc(settings: Settings, listening: Listening) -> Iterator[Surface]:
+    for name, place in listening.rpcs.items():
+        who = HERE if place.loopback else EVERYBODY
+        keyed = settings.faces.model_dump()[f"{name}_keys"]
+        closing = f"to close it set faces.{name} to 127.0.0.1:{place.port}"
+        key = f"a key of faces.{name}_keys" if keyed else ""
+        yield Surface(f"gRPC ({name})", f"grpc://{place}", who, key, closing)
+
+
+def _mesh(settings: Settings, listening: Listening, mesh: Sequence[str]) -> Iterator[Surface]:
+    hosts = [*map(host_of, settings.mesh.listen), *map(host_of, mesh)]
+    who = HERE if all(map(_is_loopback, hosts)) else EVERYBODY
+    key = _key(settings)
+    closing = "to close it use --swarm-key FILE, or name the peers in registry.allow"
+    where = ", ".join(mesh) or ", ".join(settings.mesh.listen)
+    yield Surface("mesh", where, who, key, closing)
+    link = host_port(listening.link)
+    proof = "the certificate of a node of this mesh"
+    yield Surface("link", f"https://{link}", HERE if link.loopback else EVERYBODY, proof, "")
+    if settings.mesh.relay:
+        yield Surface("relay", "the mesh", who, key, f"{closing}, or leave --relay out")
+    if settings.mesh.rendezvous_point:
+        off = f"{closing}, or leave --rendezvous-point out"
+        yield Surface("rendezvous point", "the mesh", who, key, off)
+    if settings.mesh.mdns:
+        named = "a name that the swarm key gives" if settings.node.swarm_key else ""
+        network = who if who == HERE else "everybody on its networks"
+        yield Surface("mDNS", "UDP port 5353", network, named, "to close it use --no-mdns")
+
+
+def _key(settings: Settings) -> str:
+    if settings.node.swarm_key:
+        return "the swarm key"
+    return "a key that registry.allow names" if settings.registry.allow else ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

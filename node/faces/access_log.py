@@ -1,0 +1,132 @@
+"""What became of one request? Its one log line and its metrics; never what was said in it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from node.faces import Serving
+from node.faces.errors import KNOWN, refusal
+from node.observe.logs import quoted
+from router.attempt import Routed
+from router.errors import NobodyServes, NoCapacity, RouterError, WorkerError
+from router.openai.usage import Tokens, Usage
+from router.requests import Kind
+
+log = logging.getLogger("modelvine.requests")
+
+CALLER_LEFT = 499
+"""The status that is logged when nobody was left to see one; nginx coined it."""
+
+
+@dataclass(slots=True)
+class Account:
+    """What becomes of one request."""
+
+    id: str
+    kind: Kind
+    began: float = field(default_factory=time.monotonic)
+    model: str = "?"
+    node: str = "-"
+    route: str = "-"
+    attempts: int = 0
+    status: int = 500
+    taken: int = 0
+    sent: int = 0
+    to_peer: bool = False
+    served: str = ""
+    """The name of the model whose tokens are ours to count: the worker is this machine's."""
+    usage: Usage | None = None
+    tokens: Tokens | None = None
+    ended: bool = False
+    """Whether this process ended before the answer did, and told its caller."""
+    failure: str = ""
+    """Who failed and why, as fields of the log line."""
+    verbatim: str = ""
+    """The protocol in whose words the answer is, its caller's and its worker's; none for OpenAI's."""
+    parts: list[tuple[str, Usage]] = field(default_factory=list)
+    """The same of the parts of a stream that several workers wrote."""
+
+    def routed(self, routed: Routed) -> None:
+        """Take in who answers."""
+        answer, worker = routed.answer, routed.candidate.worker
+        self.node, self.route = routed.candidate.node, str(answer.route)
+        self.attempts, self.status = routed.attempts, answer.status
+        self.verbatim = answer.verbatim
+        if worker:
+            self.served, self.usage = routed.candidate.service.model, answer.usage
+
+    def refused(self, error: Exception, status: int) -> None:
+        """Take in how a request failed."""
+        self.status = status
+        if isinstance(error, RouterError):
+            self.attempts = error.attempts
+        self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """Take in who failed and why; what is wrong with a request itself may quote it, and is not logged."""
+        if isinstance(error, WorkerError | NobodyServes | NoCapacity):
+            self.failure = f" at={error.at or '-'} why={quoted(str(error))}"
+
+    def spent(self) -> list[tuple[str, Usage]]:
+        """Return the tokens that workers of this machine used, by model, as far as anything tells."""
+        usage = self.tokens.usage() if self.tokens else self.usage
+        return [*self.parts, (self.served, usage)] if usage else self.parts
+
+
+@contextmanager
+def accounting(
+    context: Serving, id_: str, kind: Kind, *, to_peer: bool = False
+) -> Iterator[Account]:
+    """Keep the account of one request, from entering to leaving."""
+    account = Account(id_, kind, to_peer=to_peer)
+    context.metrics.begun()
+    try:
+        yield account
+    except KNOWN as error:
+        account.refused(error, refusal(error).status)
+        raise
+    except (asyncio.CancelledError, ConnectionError, GeneratorExit):
+        if not account.ended:
+            account.status = CALLER_LEFT
+        raise
+    finally:
+        _conclude(context, account)
+
+
+def _conclude(context: Serving, account: Account) -> None:
+    seconds = time.monotonic() - account.began
+    context.metrics.ended(
+        str(account.kind),
+        status=account.status,
+        seconds=seconds,
+        taken=account.taken,
+        sent=account.sent,
+    )
+    spent = account.spent()
+    for model, usage in spent:
+        context.metrics.spent(model, usage)
+    log.info(
+        "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f tokens=%s%s",
+        account.id,
+        quoted(account.model),
+        account.kind,
+        account.node,
+        account.route,
+        account.attempts,
+        account.status,
+        seconds,
+        _in_words([usage for _, usage in spent]),
+        account.failure,
+    )
+
+
+def _in_words(spent: list[Usage]) -> str:
+    """Write `prompt+completion`, `~` before it where part is estimated, `-` where the worker is not ours or tells nothing."""
+    if not spent:
+        return "-"
+    first, *others = spent
+    total = sum(others, start=first)
+    return f"{'~' if total.estimated else ''}{total.prompt}+{total.completion}"

@@ -1,0 +1,82 @@
+"""How many tokens does a request have? Those of its texts, by the worker that would read it, else by their length.
+
+Neither is exact: what the model's template puts around them only its worker knows, and no worker says it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import orjson
+
+from node.faces import Serving
+from node.faces.model_call import asking
+from router.errors import RouterError, UnknownModel
+from router.requests import Kind, Request
+from router.select.fitness import USUAL_BYTES
+
+IMAGE_TOKENS = 1_000
+"""What an image is taken for: models differ, and only the worker would know."""
+
+MESSAGE_TOKENS = 4
+"""What most templates put around a message."""
+
+
+def estimated(fields: Mapping[str, object]) -> int:
+    """Estimate the tokens of a request in OpenAI's words by the length of what it says."""
+    said = sum(len(text.encode()) for text in texts(fields))
+    return -(-said // USUAL_BYTES) + around(fields)
+
+
+def around(fields: Mapping[str, object]) -> int:
+    """Estimate what a request takes besides its texts."""
+    messages = _rows(fields.get("messages"))
+    parts = (part for message in messages for part in _rows(message.get("content")))
+    images = sum(part.get("type") == "image_url" for part in parts)
+    return len(messages) * MESSAGE_TOKENS + images * IMAGE_TOKENS
+
+
+def texts(fields: Mapping[str, object]) -> Iterator[str]:
+    """Return all that a model reads of a request in OpenAI's words."""
+    for message in _rows(fields.get("messages")):
+        content = message.get("content")
+        if isinstance(content, str):
+            yield content
+        yield from (str(part["text"]) for part in _rows(content) if "text" in part)
+        if calls := message.get("tool_calls"):
+            yield orjson.dumps(calls).decode()
+    if tools := fields.get("tools"):
+        yield orjson.dumps(tools).decode()
+
+
+async def counted(context: Serving, request: Request, fields: Mapping[str, object]) -> int | None:
+    """Have a worker cut what `request`, in OpenAI's words, says; `None` where none can now. Raise `UnknownModel`.
+
+    It waits for nobody: who counts tokens is about to ask for more.
+    """
+    body = orjson.dumps({"model": request.model, "content": "\n".join(texts(fields))})
+    question = replace(
+        request, kind=Kind.TOKENIZE, body=body, stream=False, waits=False, holds=False
+    )
+    try:
+        async with asking(context, question) as told:
+            tokens = _tokens(await told.body())
+    except UnknownModel:
+        raise
+    except RouterError:
+        return None
+    return None if tokens is None else tokens + around(fields)
+
+
+def _tokens(body: bytes) -> int | None:
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    match said:
+        case {"tokens": [*tokens]} | [*tokens]:
+            return len(tokens)
+    return None
+
+
+def _rows(given: object) -> list[Mapping[str, object]]:
+    return [row for row in given if isinstance(row, dict)] if isinstance(given, list) else []

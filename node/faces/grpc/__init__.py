@@ -1,0 +1,152 @@
+"""Which protocols do clients speak to us over gRPC? One file per face, found by its name; it listens where `faces.NAME` says.
+
+A face module defines `SERVICE`, the name of what it serves, and `handlers(context) -> Handlers`: for each RPC a coroutine
+function of its message and its call, or an async generator function where many messages are told. Nothing of gRPC is loaded
+before a face is opened.
+"""
+
+import logging
+import pkgutil
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from importlib import import_module
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from node.config.addresses import HostPort, host_port
+from node.config.settings import FacesSettings
+from node.faces import Serving
+from node.faces.errors import KNOWN, refusal
+from node.faces.model_call import Told
+from router.canonical import MAX_STOP_CHARACTERS, MAX_STOPS
+from router.errors import BadRequest, WorkerUnable
+from router.openai import body as bodies
+from router.peers import trace, via
+from router.peers.headers import DROPPED, HEARD, VIA
+from router.requests import Kind, Request
+from router.translate.verbatim import Verbatim
+
+log = logging.getLogger("modelvine.rpc")
+
+NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+"""Every face there is: the modules of this folder. Each has a setting of its name."""
+
+Handlers = Mapping[str, Callable[[Any, Any], Any]]
+
+_CODES: Mapping[int, str] = {
+    400: "INVALID_ARGUMENT",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    408: "DEADLINE_EXCEEDED",
+    413: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+"""gRPC's status for each of HTTP's; INTERNAL for every other."""
+
+
+def places(settings: FacesSettings) -> Mapping[str, HostPort]:
+    """Say which faces listen where."""
+    said = settings.model_dump()
+    return {name: host_port(said[name]) for name in NAMES if said[name]}
+
+
+async def open_faces(context: Serving, closing: AsyncExitStack) -> Mapping[str, HostPort]:
+    """Open what the settings name until `closing` closes it, and say where each listens; raise `OSError` with a sentence."""
+    opened: dict[str, HostPort] = {}
+    for name, place in places(context.settings.faces).items():
+        try:
+            opened[name] = await open_face(name, context, place, closing)
+        except OSError as error:
+            raise OSError(f"{error} (faces.{name})") from error
+    return opened
+
+
+async def open_face(
+    name: str, context: Serving, place: HostPort, closing: AsyncExitStack
+) -> HostPort:
+    """Open one face, and say where it listens; raise `OSError` with a sentence."""
+    try:
+        rpc = import_module("router.rpc.server")
+        face = import_module(f"{__name__}.{name}")
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("grpc", "google"):
+            raise
+        needs = f"faces.{name} needs {error.name!r}, which is not installed"
+        raise OSError(f"{needs}: pip install 'modelvine[grpc]'") from error
+    served = rpc.serving(face.SERVICE, face.handlers(context), str(place), refuse=refuse)
+    return HostPort(place.host, await closing.enter_async_context(served))
+
+
+def refuse(error: Exception) -> Exception:
+    """Say which status a caller sees of an error; one that is not ours shows nothing of itself."""
+    refused = import_module("router.rpc.server").Refused
+    if not isinstance(error, KNOWN):
+        # The text of an exception may quote the request; where it arose says enough.
+        where = "".join(traceback.format_tb(error.__traceback__))
+        log.error("an RPC failed with %s:\n%s", type(error).__qualname__, where)
+    said = refusal(error)
+    again = float(said.headers.get("retry-after", "0"))
+    unserved = isinstance(error, WorkerUnable) and error.param == "model"
+    code = "UNIMPLEMENTED" if unserved else _CODES.get(said.status, "INTERNAL")
+    found: Exception = refused(code, said.body["error"]["message"], pushback=again)
+    return found
+
+
+def stops_of(given: Iterable[str], param: str) -> list[str]:
+    """Return the strings at which a text ends; raise `BadRequest` where they are more or longer than what is looked for."""
+    stops = [stop for stop in given if stop]
+    if len(stops) > MAX_STOPS or any(len(stop) > MAX_STOP_CHARACTERS for stop in stops):
+        words = f"at most {MAX_STOPS} stop strings of {MAX_STOP_CHARACTERS:,} characters each"
+        raise BadRequest(words, param=param)
+    return stops
+
+
+def name_dropped(
+    call: Any, told: Told, names: Mapping[str, str], unheard: Iterable[str] = ()
+) -> None:
+    """Name in the trailing metadata what of a request has no effect, as its caller calls it.
+
+    `names` are the caller's for OpenAI's: what is not among them was not the caller's to say. `unheard` are those that OpenAI's
+    form has no word for, which only a worker of the caller's protocol hears.
+    """
+    said = told.routed.answer.headers.get(DROPPED, "").split(", ")
+    heard = told.routed.answer.headers.get(HEARD, "").split(", ")
+    lost = [names[name] for name in said if name in names]
+    if not told.verbatim:
+        known = {names.get(name, name) for name in heard}
+        lost += [name for name in unheard if name not in known]
+    if lost:
+        call.set_trailing_metadata(((DROPPED, ", ".join(dict.fromkeys(lost))),))
+
+
+def request_of(
+    context: Serving,
+    kind: Kind,
+    fields: Mapping[str, object],
+    said: Mapping[str, str],
+    verbatim: Verbatim | None = None,
+) -> Request:
+    """Return a request with OpenAI's body for what an RPC asks; `said` is its metadata. Raise what `bodies.read` does.
+
+    `verbatim` is the same in the caller's own words.
+    """
+    body = orjson.dumps(fields)
+    asked = bodies.read(body, "application/json")
+    passed = trace.carried(said)
+    passed[VIA] = via.onward(said.get(VIA, ""), context.peer)
+    return Request(
+        id=uuid4().hex,
+        kind=kind,
+        model=asked.model,
+        body=body,
+        content_type="application/json",
+        stream=asked.stream,
+        verbatim=verbatim,
+        passed=passed,
+    )

@@ -1,0 +1,131 @@
+"""LocalAI's backend protocol (`backend.Backend`), as a server: LocalAI names it as an external backend, the mesh answers.
+
+`LoadModel` says which model is meant from then on, by all who ask here: LocalAI has one backend for each of its models, and
+opens a connection for each call. Metadata `x-model` counts before it, and `faces.default_model` where neither was said.
+"""
+
+import inspect
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from node.faces import Serving
+from node.faces.grpc import Handlers
+from node.faces.grpc.localai import columns, files, texts
+from node.faces.grpc.localai.model_lookup import Desk
+from node.secrets import keys
+from node.secrets.keys import Keys
+from router.rpc.messages import LOCALAI, message_class, methods_of, parsed
+from router.rpc.server import Refused, metadata_of
+
+SERVICE = LOCALAI
+
+ENDPOINTS: Mapping[str, str] = {
+    "Health": "OK as long as the node serves",
+    "Predict": "a chat where messages are to be templated, else a completion of the prompt",
+    "LoadModel": "says which model of the mesh is meant; fails where nobody serves it",
+    "PredictStream": "the same, in a stream",
+    "Embedding": "the vector of a text, or of tokens",
+    "GenerateImage": "an image, or one made of `src`, written to `dst` under `faces.localai_files`",
+    "AudioTranscription": "the text of a recording at `dst` under `faces.localai_files`",
+    "TTS": "speech as WAV, written to `dst` under `faces.localai_files`",
+    "SoundGeneration": "a sound, written to `dst` under `faces.localai_files`",
+    "TokenizeString": "the tokens of a text",
+    "Status": "READY, UNINITIALIZED where no model is meant, ERROR where nobody serves it; the memory of a backend",
+    "StoresSet": "keeps values in the store that is meant",
+    "StoresDelete": "forgets them",
+    "StoresGet": "finds them by their keys",
+    "StoresFind": "finds those that are most alike",
+    "Rerank": "documents in the order in which they answer a question",
+    "GetMetrics": "speed and tokens of the model's last text that was asked for here; never a prompt",
+}
+"""What becomes of each RPC."""
+
+_METHODS = methods_of(LOCALAI)
+_UNINITIALIZED, _READY, _ERROR = 0, 2, -1
+
+
+def handlers(context: Serving) -> Handlers:
+    """Return the RPCs; raise `OSError` when `faces.localai_files` is no directory."""
+    settings = context.settings.faces
+    face, held = _Face(context), keys.read("faces.localai_keys", settings.localai_keys)
+    answers = (
+        face.own()
+        | texts.handlers(face.desk)
+        | columns.handlers(face.desk)
+        | files.handlers(face.desk, _root(settings.localai_files))
+    )
+    return {name: _locked(answer, held) for name, answer in answers.items()}
+
+
+def _locked(answer: Any, held: Keys) -> Any:
+    """Return what answers only those who show a key, as LocalAI does: `authorization: Bearer KEY` beside the message."""
+
+    def check(call: Any) -> None:
+        scheme, _, key = metadata_of(call).get("authorization", "").partition(" ")
+        if not held.open_to(key if scheme.lower() == "bearer" else ""):
+            raise Refused("UNAUTHENTICATED", "this key opens nothing here")
+
+    async def unary(asked: Any, call: Any) -> Any:
+        check(call)
+        return await answer(asked, call)
+
+    async def stream(asked: Any, call: Any) -> AsyncIterator[Any]:
+        check(call)
+        async for told in answer(asked, call):
+            yield told
+
+    return stream if inspect.isasyncgenfunction(answer) else unary
+
+
+class _Face:
+    def __init__(self, context: Serving) -> None:
+        self.desk = Desk(context)
+
+    def own(self) -> dict[str, Any]:
+        return {
+            "Health": self.health,
+            "LoadModel": self.load,
+            "Status": self.status,
+            "GetMetrics": self.metrics,
+        }
+
+    async def health(self, asked: Any, call: Any) -> Any:  # noqa: ARG002
+        return _METHODS["Health"].told(message=b"OK")
+
+    async def load(self, asked: Any, call: Any) -> Any:  # noqa: ARG002
+        # LocalAI has failures of loading in the message, under a status of success.
+        told = _METHODS["LoadModel"].told
+        model = asked.Model
+        if not model or not self.desk.known(model):
+            return told(success=False, message=f"no node serves the model {model[:200]!r}")
+        self.desk.meant = model
+        return told(success=True, message=f"{model} is served by the mesh")
+
+    async def status(self, asked: Any, call: Any) -> Any:  # noqa: ARG002
+        model = self.desk.named(call)
+        memory = message_class("backend.MemoryUsageData")()
+        served = bool(model) and self.desk.served(model)
+        if served and (said := await self.desk.status(call)):
+            memory = parsed(_METHODS["Status"].told, said).memory
+        state = _UNINITIALIZED if not model else _READY if served else _ERROR
+        return _METHODS["Status"].told(state=state, memory=memory)
+
+    async def metrics(self, asked: Any, call: Any) -> Any:  # noqa: ARG002
+        told, last = _METHODS["GetMetrics"].told, self.desk.last.get(self.desk.named(call))
+        if last is None:
+            return told()
+        return told(
+            tokens_per_second=last.speed,
+            tokens_generated=texts.int32(last.usage.completion),
+            prompt_tokens_processed=texts.int32(last.usage.prompt),
+        )
+
+
+def _root(path: str) -> Path | None:
+    if not path:
+        return None
+    root = Path(path).resolve()
+    if not root.is_dir():
+        raise OSError(f"faces.localai_files is {path}: there is no such directory")
+    return root

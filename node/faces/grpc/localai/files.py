@@ -1,0 +1,198 @@
+"""How are images and sounds handed over in LocalAI's words? As files, at paths that the caller names.
+
+Whoever may name paths could read and write all that this process can. So a path must lie under one directory that the operator
+names (`faces.localai_files`), links and `..` followed; without one, these RPCs are refused.
+"""
+
+import asyncio
+import base64
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from uuid import uuid4
+
+from node.faces.grpc.localai.model_lookup import Desk
+from router.errors import BadRequest, WorkerFailed
+from router.openai.multipart import CONTENT_TYPE
+from router.openai.result_parser import images_of, transcript_of
+from router.openai.result_writers.transcription import Segment
+from router.requests import Kind
+from router.rpc.messages import LOCALAI, message_class, methods_of
+from router.rpc.server import Refused
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+"""The largest file that is read."""
+
+_METHODS = methods_of(LOCALAI)
+_SECOND = 1_000_000_000
+_ENDING = re.compile(r"\.[A-Za-z0-9]{1,5}")
+
+
+def handlers(desk: Desk, root: Path | None) -> dict[str, Any]:
+    """Return these RPCs; without a directory each says what to set."""
+    made = _Files(desk, root)
+    return {
+        "GenerateImage": made.image,
+        "AudioTranscription": made.transcription,
+        "TTS": made.speech,
+        "SoundGeneration": made.sound,
+    }
+
+
+class _Files:
+    def __init__(self, desk: Desk, root: Path | None) -> None:
+        self._desk = desk
+        self._root = root
+
+    async def image(self, asked: Any, call: Any) -> Any:
+        to = self._path(asked.dst, "dst")
+        prompt = asked.positive_prompt
+        if asked.negative_prompt:
+            prompt += f"|{asked.negative_prompt}"
+        fields: dict[str, object] = {"prompt": prompt, "n": 1, "response_format": "b64_json"}
+        if asked.width > 0 and asked.height > 0:
+            fields["size"] = f"{asked.width}x{asked.height}"
+        fields |= {"step": asked.step} if asked.step > 0 else {}
+        fields |= {"seed": asked.seed & 0xFFFFFFFF} if asked.seed not in (0, -1) else {}
+        words = {"mode": "mode", "clip_skip": "CLIPSkip", "enable_parameters": "EnableParameters"}
+        own = {name: field for name, field in words.items() if getattr(asked, field)}
+        fields |= {name: getattr(asked, field) for name, field in own.items()}
+        if asked.src:
+            source = await self._read(asked.src, "src")
+            image = ("image", asked.src, source)
+            body = await self._form(call, Kind.IMAGE_EDIT, fields, image, own)
+        else:
+            body = await self._desk.body(call, Kind.IMAGE, fields, own)
+        await self._write(to, _image(body))
+        return _METHODS["GenerateImage"].told(success=True, message="Image generated")
+
+    async def transcription(self, asked: Any, call: Any) -> Any:
+        # The field is called so, and is what is to be heard.
+        sound = await self._read(asked.dst, "dst")
+        kind = Kind.TRANSLATION if asked.translate else Kind.TRANSCRIPTION
+        fields: dict[str, object] = {"response_format": "verbose_json"}
+        fields |= {"language": asked.language} if asked.language else {}
+        said = transcript_of(await self._form(call, kind, fields, ("file", asked.dst, sound)))
+        heard = [_segment(at, one) for at, one in enumerate(said.segments)]
+        return _METHODS["AudioTranscription"].told(segments=heard, text=said.text)
+
+    async def speech(self, asked: Any, call: Any) -> Any:
+        to = self._path(asked.dst, "dst")
+        fields: dict[str, object] = {"input": asked.text, "response_format": "wav"}
+        fields |= {"voice": asked.voice} if asked.voice else {}
+        fields |= {"language": asked.language} if asked.language else {}
+        await self._write(to, await self._desk.body(call, Kind.SPEECH, fields))
+        return _METHODS["TTS"].told(success=True)
+
+    async def sound(self, asked: Any, call: Any) -> Any:
+        to = self._path(asked.dst, "dst")
+        fields: dict[str, object] = {"text": asked.text}
+        if asked.HasField("duration"):
+            fields["duration_seconds"] = round(asked.duration, 3)
+        if asked.HasField("temperature"):
+            fields["prompt_influence"] = round(asked.temperature, 6)
+        if asked.HasField("sample"):
+            fields["do_sample"] = asked.sample
+        own: dict[str, str] = {}
+        if asked.src:
+            source = base64.b64encode(await self._read(asked.src, "src")).decode()
+            fields["src"] = f"data:application/octet-stream;base64,{source}"
+            own["src"] = "src"
+        if asked.HasField("src_divisor"):
+            fields["src_divisor"] = asked.src_divisor
+        await self._write(to, await self._desk.body(call, Kind.SOUND, fields, own))
+        return _METHODS["SoundGeneration"].told(success=True)
+
+    async def _form(
+        self,
+        call: Any,
+        kind: Kind,
+        fields: dict[str, object],
+        file: tuple[str, str, bytes],
+        own: Mapping[str, str] = MappingProxyType({}),
+    ) -> bytes:
+        asked = self._desk.request(call, kind, fields)
+        form, content_type = _form({"model": asked.model, **fields}, file)
+        request = replace(asked, body=form, content_type=content_type)
+        return await self._desk.told(call, request, own)
+
+    def _path(self, given: str, name: str) -> Path:
+        """Return a path that the caller may name; raise `Refused` or `BadRequest`."""
+        if self._root is None:
+            words = "files are handed over under one directory: set faces.localai_files of the node"
+            raise Refused("FAILED_PRECONDITION", words)
+        if not given or "\0" in given:
+            raise BadRequest(f"{name} must be the path of a file", param=name)
+        try:
+            path = Path(given).resolve()
+        except (OSError, RuntimeError) as error:
+            raise BadRequest(f"{name} is no path", param=name) from error
+        if self._root not in path.parents:
+            raise Refused("PERMISSION_DENIED", f"{name} must lie under {self._root}")
+        return path
+
+    async def _read(self, given: str, name: str) -> bytes:
+        path = self._path(given, name)
+        try:
+            return await asyncio.to_thread(_content, path)
+        except OSError as error:
+            raise BadRequest(f"{name} cannot be read: {error.strerror}", param=name) from error
+
+    async def _write(self, path: Path, content: bytes) -> None:
+        try:
+            await asyncio.to_thread(_replace, path, content)
+        except OSError as error:
+            raise BadRequest(f"dst cannot be written: {error.strerror}", param="dst") from error
+
+
+def _content(path: Path) -> bytes:
+    # Neither a link put there meanwhile, nor a pipe that would hold us up.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise BadRequest(f"a file has at most {MAX_FILE_BYTES:,} bytes")
+    return content
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    draft = path.with_name(f".{uuid4().hex}")
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _image(body: bytes) -> bytes:
+    first, *_ = images_of(body) or ("",)
+    if isinstance(first, str):
+        raise WorkerFailed("the answer has no image")
+    return first
+
+
+def _segment(at: int, heard: Segment) -> Any:
+    made = message_class("backend.TranscriptSegment")
+    first, last = (round(max(0.0, min(t, 1e9)) * _SECOND) for t in (heard.start, heard.end))
+    return made(id=at, start=first, end=last, text=heard.text, tokens=heard.tokens)
+
+
+def _form(fields: dict[str, object], file: tuple[str, str, bytes]) -> tuple[bytes, str]:
+    boundary = uuid4().hex
+    name, path, content = file
+    # Workers go by its ending; the rest of the name is nobody's business.
+    ending = Path(path).suffix.lower() if _ENDING.fullmatch(Path(path).suffix) else ""
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'.encode()
+        for field, value in fields.items()
+    ]
+    head = f'Content-Disposition: form-data; name="{name}"; filename="{name}{ending}"'
+    parts.append(f"--{boundary}\r\n{head}\r\n".encode())
+    parts.append(b"Content-Type: application/octet-stream\r\n\r\n" + content + b"\r\n")
+    parts.append(f"--{boundary}--\r\n".encode())
+    return b"".join(parts), f"{CONTENT_TYPE}; boundary={boundary}"

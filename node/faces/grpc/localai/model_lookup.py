@@ -1,0 +1,120 @@
+"""Which model does a backend's caller mean, and how is it asked?"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from node.faces import Serving
+from node.faces.grpc import name_dropped, request_of
+from node.faces.model_call import Told, asking
+from router.errors import RouterError
+from router.openai.usage import Usage
+from router.requests import Kind, Request
+from router.rpc.server import Refused, metadata_of
+from router.translate.verbatim import LOCALAI, Verbatim
+
+MAX_MODELS = 1_000
+"""Models of which the last text is remembered."""
+
+_STATUS_SECONDS = 2.0
+_EMPTY = b"\x08\x00"  # a field that no version has, and that says nothing
+_SAME = {
+    name: name for name in ("language", "negative_prompt", "seed", "size", "step", "top_n", "voice")
+}
+"""What a backend's callers and OpenAI's call alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one answer took, in tokens, and how many of them came in a second."""
+
+    usage: Usage
+    speed: float
+
+
+class Desk:
+    """Asks the mesh for a face. `meant` is the model that was loaded last, `last` the last text of each model."""
+
+    def __init__(self, context: Serving) -> None:
+        self.context = context
+        self.meant = ""
+        self.last: dict[str, Done] = {}
+
+    def named(self, call: Any) -> str:
+        """Return the model that a call means, nothing when none does."""
+        said = metadata_of(call).get("x-model", "")
+        return said or self.meant or self.context.settings.faces.default_model
+
+    def known(self, model: str) -> bool:
+        """Whether anybody offers a model, ready or not."""
+        explained = self.context.router.explain(self._probe(model))
+        return bool(explained.ordered or explained.excluded)
+
+    def served(self, model: str) -> bool:
+        """Whether a model would be answered now."""
+        return bool(self.context.router.explain(self._probe(model)).ordered)
+
+    def request(
+        self, call: Any, kind: Kind, fields: Mapping[str, object], own: Verbatim | None = None
+    ) -> Request:
+        """Return what a call asks; raise `Refused` when it means no model, and what `bodies.read` raises."""
+        model = self.named(call)
+        if not model:
+            words = "LoadModel says which model is meant; so do the metadata x-model, and faces.default_model of the node"
+            raise Refused("FAILED_PRECONDITION", words)
+        said = {"model": model, **fields}
+        return request_of(self.context, kind, said, metadata_of(call), own)
+
+    @asynccontextmanager
+    async def asked(
+        self, call: Any, kind: Kind, fields: Mapping[str, object], own: Verbatim | None
+    ) -> AsyncIterator[Told]:
+        """Ask for a text, which is heard as it comes; its reader says what it took, see `done`.
+
+        `own` is the same in the caller's own words.
+        """
+        async with asking(self.context, self.request(call, kind, fields, own)) as told:
+            yield told
+
+    def done(self, call: Any, usage: Usage | None, seconds: float) -> None:
+        """Note what a text took; nothing where its worker does not tell."""
+        if usage is None or usage.estimated:
+            return
+        model = self.named(call)
+        self.last.pop(model, None)
+        self.last[model] = Done(usage, usage.completion / seconds if seconds > 0 else 0.0)
+        if len(self.last) > MAX_MODELS:
+            del self.last[next(iter(self.last))]
+
+    async def body(
+        self,
+        call: Any,
+        kind: Kind,
+        fields: Mapping[str, object],
+        own: Mapping[str, str] = MappingProxyType({}),
+    ) -> bytes:
+        """Ask for something that comes in one piece; `own` are the caller's names for the fields that only few workers hear."""
+        return await self.told(call, self.request(call, kind, fields), own)
+
+    async def told(self, call: Any, request: Request, own: Mapping[str, str]) -> bytes:
+        """Put a request whose answer comes in one piece, and name to its caller what had no effect."""
+        async with asking(self.context, request) as told:
+            name_dropped(call, told, {**_SAME, **own}, own.values())
+            return await told.body()
+
+    async def status(self, call: Any) -> bytes:
+        """Return what a worker says of itself, where it is a backend too and says so within a moment; else nothing."""
+        # Nobody answers this in OpenAI's words; an empty message could not be told from none.
+        own = Verbatim(LOCALAI, "Status", _EMPTY, needs="Status")
+        request = self.request(call, Kind.COMPLETION, {"prompt": "", "max_tokens": 1}, own)
+        try:
+            async with asyncio.timeout(_STATUS_SECONDS), asking(self.context, request) as told:
+                return await told.body() if told.verbatim else b""
+        except (RouterError, TimeoutError):
+            return b""
+
+    def _probe(self, model: str) -> Request:
+        return request_of(self.context, Kind.CHAT, {"model": model, "messages": []}, {})

@@ -1,0 +1,300 @@
+"""How is a text asked for in LocalAI's words? `Predict` and its stream, as a chat or a completion.
+
+In proto3 a number that nobody said is 0, and LocalAI fills in its own defaults: 0 is the caller's wish for the temperature alone,
+which is greedy then; for every other it is none.
+"""
+
+import base64
+import codecs
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from node.faces.grpc import name_dropped, stops_of
+from node.faces.grpc.localai.model_lookup import Desk
+from node.faces.model_call import Told
+from router.errors import BadRequest
+from router.openai import text_parser
+from router.openai.file_type import type_of
+from router.openai.result_writers import Delta
+from router.openai.text_parser import CallPart, Failure, Heard
+from router.openai.usage import Usage
+from router.requests import Kind
+from router.rpc.messages import LOCALAI, message_class, methods_of, parsed
+from router.rpc.server import Refused
+from router.translate.stops import Stops
+from router.translate.verbatim import LOCALAI as LOCALAI_WORDS
+from router.translate.verbatim import Verbatim
+
+_USUAL_REPEAT = 64
+_REPLY = methods_of(LOCALAI)["Predict"].told
+_DELTA = message_class("backend.ChatDelta")
+_CALL = message_class("backend.ToolCallDelta")
+
+
+NAMES: Mapping[str, str] = {
+    "max_tokens": "Tokens", "temperature": "Temperature", "top_p": "TopP", "top_k": "TopK", "min_p": "MinP",
+    "typical_p": "TypicalP", "repetition_penalty": "Penalty", "repeat_last_n": "Repeat", "frequency_penalty": "FrequencyPenalty",
+    "presence_penalty": "PresencePenalty", "seed": "Seed", "stop": "StopPrompts", "logit_bias": "LogitBias",
+    "grammar": "Grammar", "ignore_eos": "IgnoreEOS", "n_keep": "NKeep", "mirostat": "Mirostat", "mirostat_tau": "MirostatTAU",
+    "mirostat_eta": "MirostatETA", "tools": "Tools", "tool_choice": "ToolChoice",
+}  # fmt: skip
+"""The fields of a prediction, by OpenAI's names and llama.cpp's."""
+
+
+def handlers(desk: Desk) -> dict[str, Any]:
+    """Return the RPCs for texts."""
+    texts = _Texts(desk)
+    return {"Predict": texts.predict, "PredictStream": texts.stream}
+
+
+class _Texts:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def predict(self, asked: Any, call: Any) -> Any:
+        kind, fields = said_in_full(asked)
+        began = time.monotonic()
+        async with self._desk.asked(call, kind, fields, _verbatim(asked, "Predict")) as told:
+            name_dropped(call, told, NAMES, unheard(asked))
+            if told.verbatim:
+                reply = parsed(_REPLY, await told.body())
+                self._desk.done(call, _usage(reply), time.monotonic() - began)
+                return _Cut(asked).whole(reply)
+            heard = [event async for events in told.events() for event in events]
+        self._desk.done(call, text_parser.usage_of(heard), time.monotonic() - began)
+        return _reply(text_parser.text_of(heard), heard)
+
+    async def stream(self, asked: Any, call: Any) -> AsyncIterator[Any]:
+        kind, fields = said_in_full(asked)
+        fields |= {"stream": True, "stream_options": {"include_usage": True}}
+        ends: list[Heard] = []
+        began = time.monotonic()
+        async with self._desk.asked(call, kind, fields, _verbatim(asked, "PredictStream")) as told:
+            name_dropped(call, told, NAMES, unheard(asked))
+            if told.verbatim:
+                async for said in self._own(asked, call, told, began):
+                    yield said
+                return
+            async for events in told.events():
+                text, calls = text_parser.text_of(events), _calls(events)
+                ends += [event for event in events if not isinstance(event, Delta | CallPart)]
+                if text or calls:
+                    yield _REPLY(message=text.encode(), chat_deltas=calls)
+        self._desk.done(call, text_parser.usage_of(ends), time.monotonic() - began)
+        yield _reply("", ends)
+
+    async def _own(self, asked: Any, call: Any, told: Told, began: float) -> AsyncIterator[Any]:
+        """Pass a backend's replies on as they come, up to a stop string."""
+        cut = _Cut(asked)
+        async for said in told.messages():
+            if isinstance(said, Usage):
+                self._desk.done(call, said, time.monotonic() - began)
+            else:
+                yield cut.next(parsed(_REPLY, said))
+            if cut.over:
+                return
+        if (rest := cut.rest()) is not None:
+            yield rest
+
+
+class _Cut:
+    """Ends a text of a backend before the first stop string, beyond which many go on; `over` says that it was there.
+
+    Without stop strings replies are passed on as they are.
+    """
+
+    def __init__(self, asked: Any) -> None:
+        self._stops = Stops(stops_of(asked.StopPrompts, "StopPrompts"))
+        self._idle = not any(asked.StopPrompts)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    @property
+    def over(self) -> bool:
+        return bool(self._stops.hit)
+
+    def next(self, reply: Any) -> Any:
+        """Return what is surely part of the text of the next reply."""
+        if not self._idle:
+            shown = self._stops.take(self._decoder.decode(reply.message))
+            reply.message = shown.encode(errors="replace")
+        return reply
+
+    def rest(self) -> Any:
+        """Return what was held back of a text that ended by itself, `None` for nothing."""
+        text = self._stops.take(self._decoder.decode(b"", final=True)) + self._stops.rest()
+        return _REPLY(message=text.encode(errors="replace")) if text else None
+
+    def whole(self, reply: Any) -> Any:
+        """Return the only reply, cut."""
+        reply = self.next(reply)
+        if (rest := self.rest()) is not None:
+            reply.message += rest.message
+        return reply
+
+
+def unheard(asked: Any) -> list[str]:
+    """Name the fields that ask for something and have no word in OpenAI's form; what LocalAI says always asks for nothing."""
+    wanted = {
+        "NegativePrompt": asked.NegativePrompt,
+        "NegativePromptScale": asked.NegativePromptScale if asked.NegativePrompt else 0,
+        "TailFreeSamplingZ": asked.TailFreeSamplingZ not in (0, 1),
+        "PenalizeNL": asked.PenalizeNL,
+        "Logprobs": asked.Logprobs,
+        "TopLogprobs": asked.TopLogprobs,
+        "Metadata": asked.Metadata,
+    }
+    return [name for name, value in wanted.items() if value]
+
+
+def _verbatim(asked: Any, call: str) -> Verbatim:
+    """Return a prediction as it was asked for."""
+    return Verbatim(LOCALAI_WORDS, call, asked.SerializeToString())
+
+
+def _usage(reply: Any) -> Usage | None:
+    known = reply.tokens > 0 and reply.prompt_tokens > 0
+    return Usage(reply.prompt_tokens, reply.tokens) if known else None
+
+
+def said_in_full(asked: Any) -> tuple[Kind, dict[str, object]]:
+    """Say a prediction in OpenAI's words; raise `BadRequest`."""
+    fields = _sampling(asked)
+    seen = {"Images": asked.Images, "Audios": asked.Audios, "Videos": asked.Videos}
+    if not (asked.UseTokenizerTemplate and asked.Messages):
+        for name in (name for name, files in seen.items() if files):
+            words = f"{name.lower()} are part of chats only: set UseTokenizerTemplate"
+            raise BadRequest(words, param=name)
+        return Kind.COMPLETION, {**fields, "prompt": asked.Prompt}
+    messages = [_message(message) for message in asked.Messages]
+    if any(seen.values()):
+        _show(messages, asked)
+    tools = {"tools": _json(asked.Tools, "Tools"), "tool_choice": _choice(asked.ToolChoice)}
+    fields |= {name: value for name, value in tools.items() if value}
+    return Kind.CHAT, {**fields, "messages": messages}
+
+
+def _message(message: Any) -> dict[str, object]:
+    said: dict[str, object] = {"role": message.role, "content": message.content}
+    for name in ("name", "tool_call_id", "reasoning_content"):
+        if value := getattr(message, name):
+            said[name] = value
+    if message.tool_calls:
+        said["tool_calls"] = _json(message.tool_calls, "Messages.tool_calls")
+    return said
+
+
+def _choice(text: str) -> object:
+    """Return which tool is to be called: a word, or JSON."""
+    return _json(text, "ToolChoice") if text[:1] in ("{", '"') else text
+
+
+def _sampling(asked: Any) -> dict[str, object]:
+    # Floats of 32 bits: 0.7 would be 0.699999988 in OpenAI's.
+    wanted: Mapping[str, object] = {
+        "max_tokens": asked.Tokens if asked.Tokens > 0 else None,
+        "temperature": _rounded(asked.Temperature),
+        "top_p": _rounded(asked.TopP) or None,
+        "top_k": asked.TopK if asked.TopK > 0 else None,
+        "typical_p": _rounded(asked.TypicalP) or None,
+        "repetition_penalty": _rounded(asked.Penalty) or None,
+        "frequency_penalty": _rounded(asked.FrequencyPenalty) or None,
+        "presence_penalty": _rounded(asked.PresencePenalty) or None,
+        # Seeds of 32 bits without a sign come as what they are with one; -1 is no seed.
+        "seed": asked.Seed & 0xFFFFFFFF if asked.Seed not in (0, -1) else None,
+        "stop": stops_of(asked.StopPrompts, "StopPrompts") or None,
+        "logit_bias": _json(asked.LogitBias, "LogitBias"),
+        "min_p": _rounded(asked.MinP) or None,
+        "repeat_last_n": asked.Repeat if asked.Repeat not in (0, _USUAL_REPEAT) else None,
+        "grammar": asked.Grammar or None,
+        "ignore_eos": asked.IgnoreEOS or None,
+        "n_keep": asked.NKeep or None,
+        **_mirostat(asked),
+    }
+    return {name: value for name, value in wanted.items() if value is not None}
+
+
+def _mirostat(asked: Any) -> dict[str, object]:
+    """Say llama.cpp's own words for it, where it is wanted; LocalAI fills in the others always."""
+    if not asked.Mirostat:
+        return {}
+    return {
+        "mirostat": asked.Mirostat,
+        "mirostat_tau": _rounded(asked.MirostatTAU) or None,
+        "mirostat_eta": _rounded(asked.MirostatETA) or None,
+    }
+
+
+def _rounded(number: float) -> float:
+    return round(number, 6)
+
+
+def _json(text: str, name: str) -> object:
+    if not text:
+        return None
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"{name} is no JSON", param=name) from error
+
+
+def _show(messages: list[dict[str, object]], asked: Any) -> None:
+    """Put images, sounds and films, which come in base64, to the last message of the user."""
+    last = next((m for m in reversed(messages) if m["role"] == "user"), None)
+    if last is None:
+        raise BadRequest("what is seen and heard needs a message of the user", param="Messages")
+    shown: list[object] = [
+        {"type": "image_url", "image_url": {"url": _data(one)}} for one in asked.Images
+    ]
+    shown += [{"type": "input_audio", "input_audio": _sound(one)} for one in asked.Audios]
+    shown += [
+        {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{one}"}}
+        for one in asked.Videos
+    ]
+    last["content"] = [{"type": "text", "text": last["content"]}, *shown]
+
+
+def _sound(sound: str) -> dict[str, str]:
+    try:
+        found = type_of(base64.b64decode(sound[:64], validate=True))
+    except ValueError as error:
+        raise BadRequest("a sound must be in base64", param="Audios") from error
+    return {"data": sound, "format": found.ending.removeprefix(".") or "wav"}
+
+
+def _data(image: str) -> str:
+    try:
+        begins = base64.b64decode(image[:16], validate=True)
+    except ValueError as error:
+        raise BadRequest("an image must be in base64", param="Images") from error
+    kind = "jpeg" if begins.startswith(b"\xff\xd8") else "png"
+    return f"data:image/{kind};base64,{image}"
+
+
+def _calls(heard: Iterable[Heard]) -> list[Any]:
+    """Return the calls of tools among events, as newer backends tell them."""
+    calls = [
+        _CALL(index=part.index, id=part.id, name=part.name, arguments=part.arguments)
+        for part in heard
+        if isinstance(part, CallPart)
+    ]
+    return [_DELTA(tool_calls=calls)] if calls else []
+
+
+def _reply(text: str, heard: list[Heard]) -> Any:
+    for event in heard:
+        if isinstance(event, Failure):
+            raise Refused("INTERNAL", event.message)
+    reply = _REPLY(message=text.encode(), chat_deltas=_calls(heard))
+    usage = text_parser.usage_of(heard)
+    if usage is not None and not usage.estimated:
+        # 0 is what backends say that do not count; there is no word for an estimate.
+        reply.tokens, reply.prompt_tokens = int32(usage.completion), int32(usage.prompt)
+    return reply
+
+
+def int32(number: int) -> int:
+    """Return a number, or the greatest that there is room for."""
+    return min(number, 2**31 - 1)

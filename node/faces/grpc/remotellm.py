@@ -1,0 +1,183 @@
+"""RemoteLLM's protocol (`llm_rpc.api.RemoteLLM`): three RPCs, no streams, a key in each message.
+
+The model is named after the key (`KEY@MODEL`), in the metadata `x-model`, or it is `faces.default_model`. There are no words for
+sampling: a text ends by itself, at a stop string, or after `MAX_TOKENS`.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from node.faces import Serving
+from node.faces.grpc import Handlers, name_dropped, request_of, stops_of
+from node.faces.model_call import asking
+from node.secrets import keys
+from node.secrets.keys import Keys
+from router.errors import BadRequest, UnknownModel, WorkerFailed, WorkerUnable
+from router.openai import text_parser
+from router.openai.text_parser import Failure, Heard
+from router.requests import Kind, Request
+from router.rpc.messages import REMOTELLM, methods_of, parsed
+from router.rpc.server import Refused, metadata_of
+from router.translate.stops import Stops
+from router.translate.verbatim import REMOTELLM as REMOTELLM_WORDS
+from router.translate.verbatim import Verbatim
+
+SERVICE = REMOTELLM
+
+MAX_TOKENS = 512
+"""Tokens of one text: the protocol has no word for how many its caller wants."""
+
+MAX_PROMPTS = 128
+"""Prompts of one message."""
+
+AT_ONE_TIME = 4
+"""How many of them are asked for at one time."""
+
+ENDPOINTS: Mapping[str, str] = {
+    "Generate": "a completion for each prompt; the model's own end, a stop string or 512 tokens end it",
+    "GetLlmType": "the model's name, if anybody serves it",
+    "GenerationalGuts": "the inner state of a model whose worker speaks this protocol too",
+}
+"""What becomes of each RPC."""
+
+_GENERATE, _TYPE = methods_of(REMOTELLM)["Generate"], methods_of(REMOTELLM)["GetLlmType"]
+_GUTS = methods_of(REMOTELLM)["GenerationalGuts"]
+
+
+def handlers(context: Serving) -> Handlers:
+    """Return the RPCs; raise `OSError` when the file of keys cannot be used."""
+    held = keys.read("faces.remotellm_keys", context.settings.faces.remotellm_keys)
+    face = _Face(context, held)
+    return {"Generate": face.generate, "GetLlmType": face.llm_type, "GenerationalGuts": face.guts}
+
+
+class _Face:
+    def __init__(self, context: Serving, held: Keys) -> None:
+        self._context = context
+        self._keys = held
+
+    async def generate(self, asked: Any, call: Any) -> Any:
+        said = metadata_of(call)
+        model = self._model(asked.api_key, said)
+        if len(asked.prompts) > MAX_PROMPTS:
+            raise BadRequest(f"at most {MAX_PROMPTS} prompts in one message", param="prompts")
+        turn, stops = asyncio.Semaphore(AT_ONE_TIME), stops_of(asked.stop, "stop")
+
+        async def one(prompt: str) -> Any:
+            async with turn:
+                return await self._text(call, model, prompt, stops)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                texts = [group.create_task(one(prompt)) for prompt in asked.prompts]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        return _GENERATE.told(generations=[text.result() for text in texts])
+
+    async def llm_type(self, asked: Any, call: Any) -> Any:
+        said = metadata_of(call)
+        model = self._model(asked.api_key, said)
+        fields = {"model": model, "prompt": ""}
+        request = request_of(self._context, Kind.COMPLETION, fields, said)
+        explained = self._context.router.explain(request)
+        if not explained.ordered and not explained.excluded:
+            raise UnknownModel(model[:100])
+        return _TYPE.told(llm_type=model)
+
+    async def guts(self, asked: Any, call: Any) -> Any:
+        said = metadata_of(call)
+        fields = {
+            "model": self._model(asked.api_key, said),
+            "prompt": asked.prompt,
+            "fft_embeddings": asked.fft_embeddings,
+            "embedding_truncation": asked.embedding_trunkation,
+            "top_k": asked.top_k_logits,
+        }
+        request = request_of(self._context, Kind.GUTS, fields, said)
+        async with asking(self._context, request) as told:
+            found = orjson.loads(await told.body())
+        match found:
+            case {"tokens": list(), "next": list()}:
+                pass
+            case _:
+                # Some servers answer any path as if it were a chat.
+                raise Refused("UNIMPLEMENTED", "the model's worker tells no inner state")
+        tokens = [
+            {
+                "token": token["token"],
+                "token_id": token["id"],
+                "positional_embedding": token["positional_embedding"],
+                "token_embedding": token["token_embedding"],
+                "hidden_state": token["hidden_state"],
+            }
+            for token in found["tokens"]
+        ]
+        return _GUTS.told(tokens=tokens, generations=found["next"])
+
+    async def _text(self, call: Any, model: str, prompt: str, stops: list[str]) -> Any:
+        """Return the texts for one prompt: one, but from workers of the protocol, whose own they are."""
+        said = metadata_of(call)
+        fields: dict[str, object] = {"model": model, "max_tokens": MAX_TOKENS}
+        fields |= {"stop": stops} if stops else {}
+        words = _GENERATE.asked(prompts=[prompt], stop=stops).SerializeToString()
+        own = Verbatim(REMOTELLM_WORDS, _GENERATE.name, words)
+        fields_of_text = {**fields, "prompt": prompt}
+        request = request_of(self._context, Kind.COMPLETION, fields_of_text, said, own)
+        try:
+            return await self._told(call, model, request, stops)
+        except WorkerUnable:
+            # Nobody goes on with a text: then it is a message.
+            messages = [{"role": "user", "content": prompt}]
+            chat = request_of(self._context, Kind.CHAT, {**fields, "messages": messages}, said)
+            return await self._told(call, model, chat, stops)
+
+    async def _told(self, call: Any, model: str, request: Request, stops: list[str]) -> Any:
+        async with asking(self._context, request) as told:
+            # Of what else is said for the caller, it has no words.
+            name_dropped(call, told, {"stop": "stop"})
+            if told.verbatim:
+                reply = parsed(_GENERATE.told, await told.body())
+                if len(reply.generations) != 1:
+                    raise WorkerFailed("the answer has no texts")
+                return _cut(reply.generations[0], stops)
+            heard = [event async for events in told.events() for event in events]
+        return {"generations": [_written(model, heard)]}
+
+    def _model(self, api_key: str, said: Mapping[str, str]) -> str:
+        """Return which model is meant; raise `Refused` for a key that is none, or when nothing names a model."""
+        key, _, named = api_key.partition("@")
+        if not self._keys.open_to(key):
+            raise Refused("UNAUTHENTICATED", "this key opens nothing here")
+        model = named or said.get("x-model", "") or self._context.settings.faces.default_model
+        if not model:
+            raise Refused(
+                "INVALID_ARGUMENT",
+                "name a model: as KEY@MODEL in api_key, in the metadata x-model, or by faces.default_model of the node",
+            )
+        return model
+
+
+def _cut(texts: Any, stops: list[str]) -> Any:
+    """End texts before the first stop string, beyond which servers of the protocol go on."""
+    for one in texts.generations if stops else ():
+        end = Stops(stops)
+        one.text = end.take(one.text) + end.rest()
+    return texts
+
+
+def _written(model: str, heard: Iterable[Heard]) -> dict[str, str]:
+    heard = list(heard)
+    if heard and isinstance(heard[-1], Failure):
+        raise Refused("INTERNAL", heard[-1].message)
+    info: dict[str, object] = {"finish_reason": text_parser.reason_of(heard), "model": model}
+    if usage := text_parser.usage_of(heard):
+        info["token_usage"] = {
+            "prompt_tokens": usage.prompt,
+            "completion_tokens": usage.completion,
+            "total_tokens": usage.prompt + usage.completion,
+            **({"estimated": True} if usage.estimated else {}),
+        }
+    return {"text": text_parser.text_of(heard), "generation_info": orjson.dumps(info).decode()}

@@ -1,0 +1,91 @@
+"""How does a face that does not answer over HTTP ask a model? It hears events, or the whole body; the account is kept here."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from node.faces import Serving
+from node.faces.access_log import Account, accounting
+from node.faces.encoder import MAX_WHOLE_BYTES
+from node.faces.respond import begin, put, read_whole
+from node.faces.stream_tap import Passage
+from router.attempt import Routed
+from router.errors import AnswerBroken, WorkerFailed
+from router.openai import text_parser
+from router.openai.sse import EventTooLarge, Splitter
+from router.openai.text_parser import Heard
+from router.openai.usage import Usage
+from router.requests import Request
+from router.rpc import framing
+
+
+class Told:
+    """An answer that has begun; read it once, in one of the three ways."""
+
+    def __init__(self, routed: Routed, account: Account, *, max_event_bytes: int) -> None:
+        self.routed = routed
+        self._account = account
+        self._max_event_bytes = max_event_bytes
+
+    @property
+    def verbatim(self) -> str:
+        """The protocol in whose words the answer is, those of the request; none for OpenAI's, which `events` hears."""
+        return self.routed.answer.verbatim
+
+    async def messages(self) -> AsyncIterator[bytes | Usage]:
+        """Return the messages of a stream in the words of its request as they come, then what it took; raise a `RouterError`."""
+        answer, passage = self.routed.answer, Passage(self.routed, self._account)
+        splitter = Splitter(max_event_bytes=self._max_event_bytes)
+        if not answer.streamed:
+            raise WorkerFailed("the answer is in one piece where a stream was asked for")
+        try:
+            for event in splitter.feed(passage.first(answer.first)):
+                yield framing.read(event.data)
+            async for chunk in answer.rest:
+                self._account.sent += len(chunk)
+                for event in splitter.feed(passage.take(chunk)):
+                    yield framing.read(event.data)
+        except EventTooLarge as error:
+            raise WorkerFailed(str(error)) from error
+
+    async def events(self) -> AsyncIterator[list[Heard]]:
+        """Hear a chat or a completion as it comes, streamed or not; raise a `RouterError`.
+
+        A `Failure` is the last event of a stream that somebody else broke off.
+        """
+        answer = self.routed.answer
+        if not answer.streamed:
+            yield text_parser.whole(self._account.kind, await self.body())
+            return
+        passage = Passage(self.routed, self._account)
+        ear = text_parser.Stream(max_event_bytes=self._max_event_bytes)
+        if heard := ear.take(passage.first(answer.first)):
+            yield heard
+        async for chunk in answer.rest:
+            self._account.sent += len(chunk)
+            if heard := ear.take(passage.take(chunk)):
+                yield heard
+        if heard := [*ear.take(passage.rest()), *ear.finish()]:
+            yield heard
+        if not ear.whole:
+            raise AnswerBroken("the worker broke off")
+
+    async def body(self) -> bytes:
+        """Read an answer in one piece; raise a `RouterError`."""
+        if self.routed.answer.streamed:
+            raise WorkerFailed("the worker streams what was asked for in one piece")
+        body = await read_whole(self.routed.answer, MAX_WHOLE_BYTES)
+        if body is None:
+            raise WorkerFailed(f"the answer has more than {MAX_WHOLE_BYTES:,} bytes")
+        self._account.sent = len(body)
+        return body
+
+
+@asynccontextmanager
+async def asking(context: Serving, request: Request) -> AsyncIterator[Told]:
+    """Have a request answered; entering is the first byte. Raise a `RouterError`; leaving early cancels it at the worker."""
+    with accounting(context, request.id, request.kind) as account:
+        account.model, account.taken = request.model, len(request.body)
+        async with put(context, request, account) as routed:
+            begin(context, routed, account)
+            limit = context.settings.router.max_event_bytes
+            yield Told(routed, account, max_event_bytes=limit)

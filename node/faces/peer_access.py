@@ -1,0 +1,62 @@
+"""Which node is asking over the link listener, and may it?"""
+
+import ssl
+from collections.abc import Callable
+from typing import Protocol
+
+from node import web
+from node.faces.errors import NotAllowed
+from registry.catalog import Catalog
+from registry.errors import RegistryError
+from registry.members.liveness import Presence
+from registry.records import PeerId
+from router.peers.certificate import peer_of_certificate
+from router.peers.headers import HOP
+
+
+class Known(Protocol):
+    """What is known of other nodes."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The newest snapshot."""
+
+    def presence(self, node: PeerId) -> Presence:
+        """Say what a node is to us."""
+
+    def admits(self, peer: PeerId) -> bool:
+        """Say whether a peer may take part here."""
+
+
+def peer_check(known: Known) -> Callable[[web.Request], None]:
+    """Return the check that only nodes which the registry knows, and which have not left, get through."""
+
+    def check(request: web.Request) -> None:
+        peer = asking_peer(request)
+        if peer != request.headers.get(HOP):
+            raise NotAllowed(f"{HOP} must name the peer whose certificate is shown")
+        if peer not in known.catalog.held:
+            raise NotAllowed(f"the registry here does not know {peer}")
+        if not known.admits(peer):
+            raise NotAllowed(f"{peer} is not let in here")
+        if known.presence(peer) is Presence.LEFT:
+            raise NotAllowed(f"{peer} has left the network")
+
+    return check
+
+
+def asking_peer(request: web.Request) -> PeerId:
+    """Return the peer whose key the other end of this TLS connection proved to hold; raise `NotAllowed`."""
+    transport = request.transport
+    secured = transport.get_extra_info("ssl_object") if transport else None
+    # uvloop and asyncio both hand out the standard library's object.
+    if not isinstance(secured, ssl.SSLObject):
+        raise NotAllowed("this listener is for nodes, over TLS")
+    certificate = secured.getpeercert(binary_form=True)
+    if certificate is None:
+        raise NotAllowed("a node shows its certificate")
+    # The answer is remembered by the certificate, so a connection's later requests pay for a look-up alone.
+    try:
+        return peer_of_certificate(certificate)
+    except RegistryError as error:
+        raise NotAllowed("this certificate is not bound to a node's key") from error

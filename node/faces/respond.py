@@ -1,0 +1,288 @@
+"""How does an answer get from a worker to the caller? Byte for byte, flushed as it comes, counted and logged once.
+
+Nothing is sent before the worker's first byte is there, so a failure until then is an ordinary error status; only who waits
+long for a stream hears comments before. After it, an event stream ends with an error event and without `[DONE]`, and any
+other body breaks off visibly.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+
+from node import web
+from node.faces import Serving
+from node.faces.access_log import Account, accounting
+from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Spoken, Voice
+from node.faces.errors import KNOWN, Refusal, refusal
+from node.faces.response_writer import AT_ONCE_BYTES, KeepAlive, Outgoing
+from node.faces.stream_tap import Done, Passage
+from router import failover
+from router.attempt import Routed
+from router.dialects import Answer
+from router.errors import AnswerBroken, RouterError, WorkerFailed
+from router.failover_stream import Continued
+from router.openai.usage import TEXT
+from router.peers.headers import ATTEMPTS, DROPPED, HEARD, LOAD, NODE, READY, ROUTE, VERBATIM, WAIT
+from router.requests import Kind, Request
+from router.state.remote_load import written
+
+# An answer up to this size is sent in one piece, with its length.
+_WHOLE_BYTES = 1024 * 1024
+
+
+def plain(refused: Refusal) -> Refusal:
+    """Leave an error in OpenAI's form."""
+    return refused
+
+
+async def answer(
+    context: Serving,
+    http: web.Request,
+    kind: Kind,
+    ask: Callable[[], Awaitable[Spoken]],
+    *,
+    to_peer: bool = False,
+    refuse: Callable[[Refusal], Refusal] = plain,
+) -> web.Answer:
+    """Take in a request with `ask`, have it answered, and pass the answer on; a peer is told how busy the worker is.
+
+    `refuse` says an error before the first byte in the caller's protocol.
+    """
+    with accounting(context, http.id, kind, to_peer=to_peer) as account:
+        try:
+            spoken = await ask()
+            account.model, account.taken = spoken.request.model, len(spoken.request.body)
+            return await _pass_on(context, http, spoken, account)
+        except KNOWN as error:
+            return _refused(error, account, refuse)
+
+
+async def _pass_on(
+    context: Serving, http: web.Request, spoken: Spoken, account: Account
+) -> web.Answer:
+    settings = context.settings.router
+    request, voice = spoken.request, spoken.voice
+    out = Outgoing(http, patience=settings.stall_timeout)
+    # Another node tells its own callers that it waits.
+    audible = request.stream and account.kind in TEXT and not account.to_peer
+    with KeepAlive(out, settings.keep_alive if audible else 0, {"x-request-id": account.id}):
+        try:
+            async with put(context, request, account) as routed:
+                begin(context, routed, account)
+                if request.fallbacks:
+                    account.model = routed.candidate.service.model
+                headers = _headers(context, routed, account, spoken)
+                whole = await _passed_on(routed, out, headers, account, spoken)
+            if whole is not None:
+                return await _at_once(out, whole, headers, account)
+        except RouterError as error:
+            if not out.begun:
+                raise
+            account.failed(error)
+            await _break_off(out, refusal(error), account, voice)
+        except asyncio.CancelledError:
+            # Where the caller is still there, it is this process that ends.
+            if out.begun and http.transport is not None:
+                ending = AnswerBroken("the node that was asked has ended")
+                account.ended = True
+                await _break_off(out, refusal(ending), account, voice)
+            raise
+        finally:
+            account.sent = out.sent
+    return out.response
+
+
+def begin(context: Serving, routed: Routed, account: Account) -> None:
+    """Book that an answer begins, and who gives it."""
+    context.metrics.answering(str(account.kind), time.monotonic() - account.began)
+    account.routed(routed)
+
+
+def put(
+    context: Serving, request: Request, account: Account
+) -> AbstractAsyncContextManager[Routed]:
+    """Put a request to the router; entering is the first byte of its answer."""
+    needed = request.verbatim is not None and request.verbatim.needs
+    stream = failover.of(request) if request.continues and not needed else None
+    if stream is None:
+        return context.router.answer(request)
+    return Continued(
+        context.router.answer,
+        # What two workers wrote is put together in OpenAI's words.
+        replace(request, verbatim=None),
+        stream,
+        max_event_bytes=context.settings.router.max_event_bytes,
+        spent=lambda model, usage: account.parts.append((model, usage)),
+    )
+
+
+async def _passed_on(
+    routed: Routed,
+    out: Outgoing,
+    headers: dict[str, str],
+    account: Account,
+    spoken: Spoken,
+) -> bytes | None:
+    """Pass on an answer as it comes, or return it where it is short: then its worker need not wait for its reader."""
+    answer = routed.answer
+    if answer.verbatim and not answer.streamed and spoken.framed:
+        return await _framed(answer, out, spoken.framed)
+    if spoken.voice is not None and not answer.verbatim:
+        return await _voiced(routed, out, headers, account, spoken.voice)
+    if not answer.streamed:
+        if out.begun:
+            raise AnswerBroken("the worker does not stream, and the wait for it was long")
+        whole = await read_whole(answer, _WHOLE_BYTES)
+        if whole is not None:
+            return whole
+    if not out.begun:
+        out.begin(answer.status, headers, length=answer.length)
+    if answer.streamed:
+        await _streamed(routed, out, account)
+        return None
+    await out.send(answer.first)
+    async for chunk in answer.rest:
+        await out.send(chunk)
+    await out.end()
+    return None
+
+
+async def _streamed(routed: Routed, out: Outgoing, account: Account) -> None:
+    """Pass on a stream as it comes, and end it as OpenAI's end."""
+    answer, passage, done = routed.answer, Passage(routed, account), Done()
+    await out.send(done.seen(passage.first(answer.first)))
+    async for chunk in answer.rest:
+        ready = done.seen(passage.take(chunk))
+        # While a slow caller reads, nobody holds it twice.
+        del chunk
+        await out.send(ready)
+    rest = done.seen(passage.rest())
+    plain_ = account.kind in TEXT and not answer.verbatim and not account.to_peer
+    await out.end(rest + done.lacking if plain_ else rest)
+
+
+async def _framed(answer: Answer, out: Outgoing, framed: Callable[[bytes], bytes]) -> bytes | None:
+    body = await read_whole(answer, MAX_WHOLE_BYTES)
+    if body is None:
+        raise WorkerFailed(f"the answer has more than {MAX_WHOLE_BYTES:,} bytes")
+    if not out.begun:
+        return framed(body)
+    await out.end(framed(body))
+    return None
+
+
+async def _voiced(
+    routed: Routed,
+    out: Outgoing,
+    headers: dict[str, str],
+    account: Account,
+    voice: Voice,
+) -> bytes | None:
+    """Say an answer in its caller's words: return it where it came in one piece, else pass it on as it comes."""
+    answer = routed.answer
+    if not answer.streamed:
+        body = await read_whole(answer, MAX_WHOLE_BYTES)
+        if body is None:
+            raise WorkerFailed(f"the answer has more than {MAX_WHOLE_BYTES:,} bytes")
+        headers["content-type"], said = voice.whole(body)
+        headers |= voice.headers
+        if not out.begun:
+            return said
+        await out.end(said)
+        return None
+    if not voice.streams:
+        raise WorkerFailed("the worker streams what was asked for in one piece")
+    passage = Passage(routed, account)
+    first = voice.stream(passage.first(answer.first))
+    headers |= {**voice.headers, "content-type": EVENT_STREAM}
+    if not out.begun:
+        out.begin(answer.status, headers)
+    await out.send(first)
+    async for chunk in answer.rest:
+        await out.send(voice.stream(passage.take(chunk)))
+    await out.end(voice.stream(passage.rest()) + voice.end())
+    return None
+
+
+async def _at_once(
+    out: Outgoing, whole: bytes, headers: Mapping[str, str], account: Account
+) -> web.Answer:
+    if len(whole) <= AT_ONCE_BYTES:
+        out.sent = len(whole)
+        return web.Response(status=account.status, headers=headers, body=whole)
+    out.begin(account.status, headers, length=len(whole))
+    await out.end(whole)
+    return out.response
+
+
+async def _break_off(
+    out: Outgoing, refused: Refusal, account: Account, voice: Voice | None
+) -> None:
+    account.status = refused.status
+    # Another node tells its caller itself, in the caller's words.
+    said = voice.broken(refused) if voice else b"" if account.verbatim else refused.event()
+    if out.streamed and said:
+        await out.end(said)
+    else:
+        # Ending it properly would make half an answer look like a whole one.
+        out.cut()
+
+
+async def read_whole(answer: Answer, at_most: int) -> bytes | None:
+    """Read a short answer to its end; `None` for one that is long, with what was read put back."""
+    if (answer.length or 0) > at_most:
+        return None
+    pieces, size = [answer.first], len(answer.first)
+    async for piece in answer.rest:
+        pieces.append(piece)
+        size += len(piece)
+        if size > at_most:
+            answer.first = b"".join(pieces)
+            return None
+    return b"".join(pieces)
+
+
+def _headers(context: Serving, routed: Routed, account: Account, spoken: Spoken) -> dict[str, str]:
+    answer, worker = routed.answer, routed.candidate.worker
+    headers = {
+        **answer.headers,
+        "content-type": answer.content_type,
+        "x-request-id": account.id,
+        NODE: account.node,
+        ROUTE: account.route,
+        ATTEMPTS: str(account.attempts),
+    }
+    heard = headers.get(HEARD, "") if account.to_peer else headers.pop(HEARD, "")
+    dropped = [name for name in spoken.dropped if name not in heard.split(", ")]
+    lost = [] if answer.verbatim else dropped
+    # What the worker has no word for comes after what the face has none for.
+    lost += _named(headers.pop(DROPPED, ""), spoken.names)
+    if lost:
+        headers[DROPPED] = ", ".join(lost)
+    if account.to_peer and worker:
+        headers[LOAD] = written(context.load_of(worker))
+    if account.to_peer and answer.verbatim:
+        headers[VERBATIM] = answer.verbatim
+    return headers
+
+
+def _named(said: str, names: Mapping[str, str] | None) -> list[str]:
+    """Return the parameters that a worker did not hear, as their caller calls them."""
+    lost = [name for name in said.split(", ") if name]
+    return lost if names is None else [names[name] for name in lost if name in names]
+
+
+def _refused(
+    error: Exception, account: Account, refuse: Callable[[Refusal], Refusal]
+) -> web.Response:
+    refused = refusal(error)
+    account.refused(error, refused.status)
+    response = refuse(refused).response()
+    account.sent = len(response.body)
+    if isinstance(error, RouterError):
+        response.headers[ATTEMPTS] = str(error.attempts)
+        if account.to_peer and error.hopeful:
+            response.headers[WAIT] = READY
+    return response

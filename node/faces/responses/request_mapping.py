@@ -1,0 +1,218 @@
+"""What does a request of the Responses API ask, as a chat in OpenAI's older form? Every field is checked; a fault names it.
+
+What has no effect is named, never silently dropped; what would make another answer of it is refused.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from node.faces.responses import items, tools
+from router.canonical import values
+from router.errors import BadRequest, WorkerUnable
+from router.openai.body import written
+
+MAX_ID_CHARACTERS = 1_024
+"""The longest of the words by which a caller names itself or its cache."""
+
+MAX_PAIRS = 16
+"""Pairs of `metadata`, with keys of 64 and values of 512 characters, as OpenAI has it."""
+
+MAX_REPEATED_BYTES = 256 * 1024
+"""What an answer repeats of instructions, tools and format: a stream does so three times. Longer ones are left out of it."""
+
+LIKELY = "message.output_text.logprobs"
+"""What `include` says of who wants to be told how likely each token was."""
+
+MAX_INCLUDED = 64
+MAX_TOP_LOGPROBS = 20
+
+_MOST_TOKENS = 2**31 - 1
+_MOST_CALLS = 2**31 - 1
+_NOT_STORED = "nothing is stored here: send what was said before as items of `input`"
+_REFUSED: Mapping[str, str] = {
+    "previous_response_id": _NOT_STORED,
+    "conversation": _NOT_STORED,
+    "background": "nothing is stored here, so no answer can be fetched later; ask without `background`",
+    "prompt": "nothing is stored here, no prompts either; send `instructions` and `input`",
+    "moderation": "answers are not moderated here",
+}
+"""Fields without which the answer would be another one, and what is said of them."""
+
+SAID_ALIKE = frozenset({
+    "frequency_penalty", "presence_penalty", "seed", "stop", "logit_bias", "top_k", "min_p", "typical_p", "repetition_penalty",
+    "chat_template_kwargs", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar",
+    "json_schema", "regex", "ebnf", "project",
+})  # fmt: skip
+"""What the Responses API does not have, but workers or we do: a chat has it by the same name."""
+
+_READ = SAID_ALIKE | _REFUSED.keys() | {
+    "model", "input", "instructions", "stream", "max_output_tokens", "temperature", "top_p", "text", "reasoning", "tools",
+    "tool_choice", "parallel_tool_calls",
+}  # fmt: skip
+_USUAL: Mapping[str, object] = {"truncation": "disabled", "stream_options": {"include_obfuscation": False}}  # fmt: skip
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as the fields of a chat, and what its answer `repeats` of it. `others` are fields without effect.
+
+    `called` says what the functions are called that a chat calls otherwise.
+    """
+
+    chat: Mapping[str, object]
+    stream: bool
+    repeats: Mapping[str, object]
+    others: Mapping[str, object]
+    called: Mapping[str, Mapping[str, str]]
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """The names of the fields that have no effect."""
+        return tuple(values.dropped(self))
+
+
+def read(fields: Mapping[str, object]) -> Asked:
+    """Read a request; raise `BadRequest` or `WorkerUnable`, which name the field. Its model is checked with the chat."""
+    for name, why in _REFUSED.items():
+        if fields.get(name):
+            raise WorkerUnable(why, param=name)
+    _check(fields)
+    stream = values.flag(fields, "stream") or False
+    text, reasoning = _object(fields, "text"), _object(fields, "reasoning")
+    functions = tools.functions(fields)
+    said = {
+        **{name: fields.get(name) for name in SAID_ALIKE},
+        "messages": items.messages(fields),
+        **tools.offered(fields, functions),
+        # Of its two names the one that every worker knows.
+        "max_tokens": values.whole(fields, "max_output_tokens", 1, _MOST_TOKENS),
+        "temperature": values.number(fields, "temperature", 0, 2),
+        "top_p": values.number(fields, "top_p", 0, 1),
+        "response_format": _form(text.get("format")),
+        "verbosity": _inner("text", text, "verbosity", "low", "medium", "high"),
+        "reasoning_effort": _inner("reasoning", reasoning, "effort", *_EFFORTS),
+        **{name: _id(fields, name) for name in ("user", "safety_identifier", "prompt_cache_key")},
+        "service_tier": _id(fields, "service_tier"),
+    }
+    chat = {name: value for name, value in said.items() if value is not None}
+    if LIKELY in _included(fields):
+        chat |= {"logprobs": True, "top_logprobs": _likeliest(fields)}
+    if stream:
+        chat |= {"stream": True, "stream_options": {"include_usage": True}}
+    unheard = (
+        *values.others(_without_likely(fields), _READ, _USUAL).items(),
+        *(part for function in functions.values() for part in function.unheard.items()),
+        *((f"text.{name}", text[name]) for name in text.keys() - {"format", "verbosity"}),
+        *((f"reasoning.{name}", reasoning[name]) for name in reasoning.keys() - {"effort"}),
+    )
+    return Asked(
+        chat={"model": fields.get("model"), **chat},
+        stream=stream,
+        repeats=_repeated(fields),
+        others={name: value for name, value in unheard if value},
+        called={name: one.called for name, one in functions.items() if one.namespace},
+    )
+
+
+def _check(fields: Mapping[str, object]) -> None:
+    """Check what is only repeated, or dropped."""
+    for name in ("background", "store"):
+        values.flag(fields, name)
+    values.whole(fields, "max_tool_calls", 0, _MOST_CALLS)
+    values.whole(fields, "top_logprobs", 0, MAX_TOP_LOGPROBS)
+    values.choice(fields, "truncation", "disabled", "auto")
+    _object(fields, "stream_options")
+    _included(fields)
+    metadata = _object(fields, "metadata")
+    if len(metadata) > MAX_PAIRS or not all(
+        len(name) <= 64 and isinstance(value, str) and len(value) <= 512
+        for name, value in metadata.items()
+    ):
+        words = f"`metadata` must have at most {MAX_PAIRS} keys of 64 and texts of 512 characters"
+        raise BadRequest(words, param="metadata")
+
+
+def _included(fields: Mapping[str, object]) -> list[object]:
+    included = [] if fields.get("include") is None else fields["include"]
+    if not isinstance(included, list) or len(included) > MAX_INCLUDED:
+        raise BadRequest(f"`include` must be a list of at most {MAX_INCLUDED}", param="include")
+    return included
+
+
+def _likeliest(fields: Mapping[str, object]) -> int:
+    # Some servers take no others for no tokens at all.
+    return values.whole(fields, "top_logprobs", 0, MAX_TOP_LOGPROBS) or 1
+
+
+def _without_likely(fields: Mapping[str, object]) -> Mapping[str, object]:
+    """Leave out what is told of tokens; without the wish for it their number has no effect."""
+    included = _included(fields)
+    if LIKELY not in included:
+        return fields
+    rest = [one for one in included if one != LIKELY]
+    return {**fields, "include": rest, "top_logprobs": None}
+
+
+def _repeated(fields: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the settings that stand in the answer."""
+    told = {name: fields.get(name) for name in ("instructions", "tools", "tool_choice", "text")}
+    # As deep as it will stand in an event.
+    if len(written({"response": told})) > MAX_REPEATED_BYTES:
+        fields = {name: value for name, value in fields.items() if name not in told}
+    alike = ("instructions", "max_output_tokens", "max_tool_calls", "temperature", "top_p", "user")
+    names = ("safety_identifier", "prompt_cache_key")
+    reasoning = _object(fields, "reasoning")
+    return {
+        **{name: fields.get(name) for name in (*alike, *names)},
+        **tools.repeated(fields),
+        "text": {"format": {"type": "text"}, **_given(_object(fields, "text"))},
+        "reasoning": {"effort": reasoning.get("effort"), "summary": None},
+        "metadata": _object(fields, "metadata"),
+        "background": False,
+        "store": False,
+        "previous_response_id": None,
+        "top_logprobs": _likeliest(fields) if LIKELY in _included(fields) else 0,
+        "truncation": "disabled",
+    }
+
+
+def _given(fields: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _object(fields: Mapping[str, object], name: str) -> Mapping[str, object]:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise BadRequest(f"`{name}` must be an object", param=name)
+    return value or {}
+
+
+def _id(fields: Mapping[str, object], name: str) -> str | None:
+    return values.text(fields, name, MAX_ID_CHARACTERS) or None
+
+
+def _inner(of: str, fields: Mapping[str, object], name: str, *words: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and value not in words:
+        raise BadRequest(f"`{name}` must be one of: {', '.join(words)}", param=f"{of}.{name}")
+    return str(value) if value else None
+
+
+def _form(given: object) -> dict[str, object] | None:
+    """Return the form that the text must have, as a chat says it."""
+    match given:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return {"type": "json_object"}
+        case {"type": "json_schema", "name": str(name), "schema": dict(schema), **rest}:
+            strict, described = rest.get("strict"), rest.get("description")
+            if isinstance(strict, bool | None) and isinstance(described, str | None):
+                more = _given({"strict": strict, "description": described})
+                return {
+                    "type": "json_schema",
+                    "json_schema": {"name": name, "schema": schema, **more},
+                }
+    words = "text, json_object, or json_schema with its name and schema"
+    raise BadRequest(f"`text.format` must be {words}", param="text.format")

@@ -1,0 +1,184 @@
+"""`/api/v0/ai`: how model projects register their models, and ask who serves what."""
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from node import web
+from node.faces import Context
+from node.faces.errors import UnknownNode, WrongParameter
+from node.faces.model_list import live_offers
+from node.faces.openai import node_called
+from node.faces.request_reader import count_in_query, done, read_object, text_of
+from node.faces.v0.registration import (
+    cid_of,
+    model_of,
+    project_of,
+    read_project,
+    read_worker,
+    require_may_read,
+    type_of,
+)
+from node.faces.worker_view import rows_of, warned
+from registry.catalog import Offer
+from registry.members.liveness import Presence
+from registry.records import PeerId, Service
+from router.workers import Worker
+
+# Numbers of the interface for how a node can be reached.
+_CONNECTED, _CAN_CONNECT, _CANNOT_CONNECT, _RELAYED = 1, 2, 3, 4
+_MAX_PEERS = 100
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+    return [*_registering(context), *_asking(context)]
+
+
+def _registering(context: Context) -> list[web.RouteDef]:
+    agent, idle = context.agent, context.settings.router.idle_timeout
+    premises = context.links.premises
+
+    async def register_project(request: web.Request) -> web.Response:
+        context.access.change(request)
+        project, workers = read_project(await read_object(request, idle=idle), premises)
+        require_may_read(workers, may_read=context.access.holds_token(request))
+        told, silent = await context.learning.hear(workers)
+        await agent.register_project(project, workers, told)
+        return done(**rows_of(workers, told), **warned(silent))
+
+    async def unregister_project(request: web.Request) -> web.Response:
+        context.access.change(request)
+        project = project_of(await read_object(request, idle=idle))
+        existed = await agent.unregister_project(project)
+        return done("ok" if existed else "not existed")
+
+    async def register_model(request: web.Request) -> web.Response:
+        context.access.change(request)
+        given = await read_object(request, idle=idle)
+        worker = read_worker(project_of(given), given, premises)
+        require_may_read([worker], may_read=context.access.holds_token(request))
+        told, silent = await context.learning.hear([worker])
+        await agent.register_model(worker, told)
+        return done(**rows_of([worker], told), **warned(silent))
+
+    async def unregister_model(request: web.Request) -> web.Response:
+        context.access.change(request)
+        given = await read_object(request, idle=idle)
+        names = project_of(given), model_of(given), cid_of(given)
+        existed = await agent.unregister_model(*names, type_of(given))
+        return done("ok" if existed else "not existed")
+
+    return [
+        web.post("/api/v0/ai/project/register", register_project),
+        web.post("/api/v0/ai/project/unregister", unregister_project),
+        web.post("/api/v0/ai/model/register", register_model),
+        web.post("/api/v0/ai/model/unregister", unregister_model),
+    ]
+
+
+def _asking(context: Context) -> list[web.RouteDef]:
+    async def projects_of_peer(request: web.Request) -> web.Response:
+        given = await read_object(request, idle=context.settings.router.idle_timeout)
+        node = node_called(context, text_of(given, "node_id"))
+        return done(data=_projects_of(context, node, local=context.access.local(request)))
+
+    async def projects(request: web.Request) -> web.Response:
+        number = count_in_query(request, default=100)
+        return done(data=sorted({o.service.project for o in _offers(context)})[:number])
+
+    async def models(request: web.Request) -> web.Response:
+        number = count_in_query(request, default=100)
+        project = _asked(request, "project")
+        found = {o.service.model for o in _offers(context) if o.service.project == project}
+        return done(data=sorted(found)[:number])
+
+    async def peers(request: web.Request) -> web.Response:
+        number = count_in_query(request, default=20, at_most=_MAX_PEERS)
+        project, model = _asked(request, "project"), _asked(request, "model")
+        found = (
+            _peer(context, offer)
+            for offer in sorted(_offers(context), key=lambda o: (o.node, o.service))
+            if (offer.service.project, offer.service.model) == (project, model)
+        )
+        return done(data=[entry for _, entry in zip(range(number), found, strict=False)])
+
+    return [
+        web.post("/api/v0/ai/project/peer", projects_of_peer),
+        web.get("/api/v0/ai/projects/list", projects),
+        web.get("/api/v0/ai/projects/models", models),
+        web.get("/api/v0/ai/projects/peers", peers),
+    ]
+
+
+def _asked(request: web.Request, name: str) -> str:
+    value = request.query.get(name, "")
+    if not value:
+        raise WrongParameter(f"{name} can not be empty", param=name)
+    return value
+
+
+def _offers(context: Context) -> Iterable[Offer]:
+    return (offer for offers in live_offers(context).values() for offer in offers)
+
+
+def _projects_of(context: Context, node: PeerId, *, local: bool) -> dict[str, list[dict[str, Any]]]:
+    held = context.registry.catalog.held.get(node)
+    if held is None:
+        raise UnknownNode(f"the registry here does not know {node}")
+    found: dict[str, list[dict[str, Any]]] = {}
+    for service in held.record.services:
+        entry = _model(context, node, service, local=local)
+        found.setdefault(service.project, []).append(entry)
+    return found
+
+
+def _model(context: Context, node: PeerId, service: Service, *, local: bool) -> dict[str, Any]:
+    worker = _own_worker(context, node, service)
+    said = {
+        "Model": service.model,
+        # Where a worker listens is nobody's business but its own machine's.
+        "API": worker.api if worker and local else "",
+        "Type": int(service.type),
+        "CID": service.cid,
+        "Idle": _idle(context, node, service),
+    }
+    # As the Go programs write it, and as their documentation does.
+    return said | {name.lower(): value for name, value in said.items()}
+
+
+def _own_worker(context: Context, node: PeerId, service: Service) -> Worker | None:
+    return context.agent.workers.by_key.get(service.key) if node == context.peer else None
+
+
+def _idle(context: Context, node: PeerId, service: Service) -> int:
+    """Return how many requests are there as far as this node knows, those that wait included: 0 is free."""
+    if worker := _own_worker(context, node, service):
+        return context.load_of(worker).waiting
+    said = context.router.reports.of(node, service, time.monotonic())
+    return context.router.in_flight[node, service] + round(said.others if said else 0)
+
+
+def _peer(context: Context, offer: Offer) -> dict[str, Any]:
+    connectivity, latency = _connectivity(context, offer.node)
+    idle = _idle(context, offer.node, offer.service)
+    return {
+        "node_id": offer.node,
+        "connectivity": connectivity,
+        "latency": latency,
+        "Idle": idle,
+        "idle": idle,
+        "cid": offer.service.cid,
+    }
+
+
+def _connectivity(context: Context, node: PeerId) -> tuple[int, int]:
+    """Return how a node can be reached, and its round trip in microseconds, 0 where that is unknown."""
+    if node == context.peer:
+        return _CONNECTED, 0
+    for connection in context.registry.mesh.connections():
+        if connection.peer == node:
+            number = _RELAYED if connection.relayed else _CONNECTED
+            return number, round(connection.round_trip * 1_000_000)
+    doubted = context.registry.presence(node) in (Presence.SUSPECT, Presence.UNREACHABLE)
+    return (_CANNOT_CONNECT if doubted else _CAN_CONNECT), 0

@@ -1,0 +1,215 @@
+"""What does a registration ask for? Decoded JSON in, workers out; the sentences are api-v0's.
+
+Pure but for what the premises ask, whether a host is this machine, and for headers whose values are in files.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from yarl import URL
+
+from node.faces.errors import NotAllowed, Unparseable, WrongParameter
+from node.faces.request_reader import lowered, number_of, text_of
+from node.faces.v0.worker_options import abilities_in, capacity_of, headers_of, load_of, template_of
+from registry.records import Key, ModelType, Service
+from registry.wire import MAX_CONTEXT, MAX_NAME_BYTES, is_name
+from router import dialects, worker_headers
+from router.dialects.openai_http.endpoints import by_path
+from router.errors import WorkerFailed
+from router.ssrf_guard import Premises
+from router.translate import verbatim
+from router.workers import Worker
+
+MAX_API_CHARACTERS = 2_048
+
+SCHEMES: Mapping[str, tuple[str, str]] = {
+    "http": ("openai_http", "http"),
+    "https": ("openai_http", "https"),
+    "tgi+http": ("tgi_http", "http"),
+    "tgi+https": ("tgi_http", "https"),
+    "llamastack+http": ("llama_stack_http", "http"),
+    "llamastack+https": ("llama_stack_http", "https"),
+    "grpc+localai": ("localai_grpc", "grpc"),
+    "grpc+remotellm": ("remotellm_grpc", "grpc"),
+}
+"""URL scheme of `api` → dialect, and the scheme that the dialect is given."""
+
+# Another node is reached through its record, never registered as a worker.
+_OFFERED = tuple(name for name in dialects.NAMES if name != "peer")
+_TYPES = {int(kind): kind for kind in ModelType}
+
+
+def read_project(given: Mapping[str, Any], premises: Premises) -> tuple[str, Sequence[Worker]]:
+    """Read a project with its whole list of models; raise `Unparseable` or `WrongParameter`."""
+    project = project_of(given)
+    rows = given.get("models") or []
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise Unparseable("Parsing error")
+    workers = [read_worker(project, lowered(row), premises) for row in rows]
+    seen: set[Key] = set()
+    for worker in workers:
+        if worker.key in seen:
+            raise WrongParameter(
+                f"the model {worker.service.model!r} is listed twice; tell replicas apart by their cid or type",
+                param="models",
+            )
+        seen.add(worker.key)
+    return project, workers
+
+
+def read_worker(project: str, given: Mapping[str, Any], premises: Premises) -> Worker:
+    """Read one model of a project; raise `Unparseable` or `WrongParameter`."""
+    model, api, cid = model_of(given), text_of(given, "api"), cid_of(given)
+    if not api:
+        raise WrongParameter("model api can not be empty", param="api")
+    kind = type_of(given) or ModelType.TEXT
+    scheme, checked = _checked_api(api, premises)
+    dialect = _dialect(text_of(given, "dialect"), scheme)
+    abilities = abilities_in(given) | verbatim.bit(dialect)
+    worker = by_path(
+        Worker(
+            service=Service(project, model, cid, kind, _context(given), abilities),
+            api=checked,
+            dialect=dialect,
+            model=_name(text_of(given, "worker_model"), "worker_model"),
+            capacity=capacity_of(given),
+            load=load_of(given),
+            headers=headers_of(given),
+            template=template_of(given),
+        )
+    )
+    try:
+        dialects.check(worker)
+    except WorkerFailed as error:
+        raise WrongParameter(str(error), param="load") from error
+    return worker
+
+
+def require_may_read(workers: Iterable[Worker], *, may_read: bool) -> None:
+    """Raise `NotAllowed` or `WrongParameter` where a header's value is to be read from a file that cannot be."""
+    for worker in workers:
+        if (named := worker_headers.files(worker)) and not may_read:
+            # Another user of this machine would have files read that only this node may read.
+            raise NotAllowed(
+                f"the value of the header {named[0]!r} is in a file: only callers with the control token may name one"
+            )
+        try:
+            worker_headers.read(worker)
+        except WorkerFailed as error:
+            raise WrongParameter(str(error), param="headers") from error
+
+
+def project_of(given: Mapping[str, Any]) -> str:
+    """Read the name of a project; raise `Unparseable` or `WrongParameter`."""
+    project = text_of(given, "project")
+    if not project:
+        raise WrongParameter("project name can not be empty", param="project")
+    return _name(project, "project")
+
+
+def model_of(given: Mapping[str, Any]) -> str:
+    """Read the name of a model; raise `Unparseable` or `WrongParameter`."""
+    model = text_of(given, "model")
+    if not model:
+        raise WrongParameter("model name can not be empty", param="model")
+    return _name(model, "model")
+
+
+def cid_of(given: Mapping[str, Any]) -> str:
+    """Read which replica is meant, `""` where none is named; raise `Unparseable` or `WrongParameter`."""
+    return _name(text_of(given, "cid"), "cid")
+
+
+def type_of(given: Mapping[str, Any]) -> ModelType | None:
+    """Read a type, `None` where none is named; raise `Unparseable` or `WrongParameter`."""
+    if given.get("type") is None:
+        return None
+    kind = _TYPES.get(number_of(given, "type"))
+    if kind is None:
+        known = ", ".join(f"{int(t)} ({t.name.lower()})" for t in ModelType)
+        unknown = f"unknown model type {given['type']}; there are: {known}"
+        raise WrongParameter(unknown, param="type")
+    return kind
+
+
+def _name(text: str, param: str) -> str:
+    if not is_name(text):
+        raise WrongParameter(
+            f"{param} must have at most {MAX_NAME_BYTES} bytes and no control characters",
+            param=param,
+        )
+    return text
+
+
+def _context(given: Mapping[str, Any]) -> int:
+    context = number_of(given, "context")
+    if not 0 <= context <= MAX_CONTEXT:
+        raise WrongParameter(
+            f"context is a number of tokens from 0 (unknown) to {MAX_CONTEXT}", param="context"
+        )
+    return context
+
+
+def _checked_api(api: str, premises: Premises) -> tuple[str, str]:
+    """Return the scheme, and the URL as the dialect wants it; raise `WrongParameter`."""
+    if len(api) > MAX_API_CHARACTERS or not api.isprintable() or " " in api:
+        raise WrongParameter(
+            f"the api is no URL: at most {MAX_API_CHARACTERS} characters, none of them blank",
+            param="api",
+        )
+    try:
+        url = urlsplit(api)
+        port = url.port
+    except ValueError as error:
+        raise WrongParameter(f"the api is no URL: {error}", param="api") from error
+    if url.scheme not in SCHEMES:
+        raise WrongParameter(
+            f"the api is no URL with a known scheme; there are: {', '.join(_spoken())}", param="api"
+        )
+    if "@" in url.netloc:
+        raise WrongParameter("the api must not hold a user name or password", param="api")
+    if not url.hostname:
+        raise WrongParameter("the api is no URL: it names no host", param="api")
+    scheme = SCHEMES[url.scheme][1]
+    if port is None and scheme == "grpc":
+        raise WrongParameter("the api must name a port", param="api")
+    if port == 0:
+        raise WrongParameter("the api must not name port 0", param="api")
+    checked = url._replace(scheme=scheme).geturl()
+    _check_place(checked, port or {"https": 443}.get(scheme, 80), premises)
+    return url.scheme, checked
+
+
+def _check_place(api: str, port: int, premises: Premises) -> None:
+    # Read by the parser that will connect: where two read one text differently, a check is passed by.
+    try:
+        host = URL(api).host or ""
+    except ValueError as error:
+        raise WrongParameter(f"the api is no URL: {error}", param="api") from error
+    if objection := premises.objection(host, port):
+        raise WrongParameter(objection, param="api")
+
+
+def _spoken() -> list[str]:
+    return [scheme for scheme, (dialect, _) in SCHEMES.items() if dialect in _OFFERED]
+
+
+def _dialect(given: str, scheme: str) -> str:
+    """Choose by name where one is given (`openai` is short for `openai_http`), else by the URL's scheme."""
+    wanted = given or SCHEMES[scheme][0]
+    for name in (wanted, f"{wanted}_http", f"{wanted}_grpc"):
+        if name in _OFFERED:
+            _check_loadable(name)
+            return name
+    raise WrongParameter(
+        f"the dialect {wanted[:64]!r} is not known here; there are: {', '.join(_OFFERED)}",
+        param="dialect",
+    )
+
+
+def _check_loadable(dialect: str) -> None:
+    try:
+        dialects.load(dialect)
+    except WorkerFailed as error:
+        raise WrongParameter(str(error), param="dialect") from error

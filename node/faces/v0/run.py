@@ -1,0 +1,109 @@
+"""`/api/v0/chat` and `/api/v0/image`: running a model of a project, at one named node or at any (`…/proxy`).
+
+What concerns the choice of the node (`node_id`, `project`, `cid`) is taken out of the body, and so is what these
+clients send to prove who pays (`wallet`, `signature`, `hash`): it is passed to no one.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from node import web
+from node.faces import Serving
+from node.faces.encoder import Spoken
+from node.faces.errors import Unparseable, WrongParameter
+from node.faces.openai import content_type_of, passed, pin
+from node.faces.request_reader import JSON, TAKEN_FOR_JSON, read_body, text_of
+from node.faces.respond import answer
+from node.faces.v0.registration import model_of, project_of
+from router.errors import BadRequest
+from router.openai import body as bodies
+from router.openai import multipart
+from router.openai.media_type import media_of
+from router.requests import Kind, Request
+
+_OURS = frozenset({"node_id", "project", "cid"})
+_PAYMENT = frozenset({"wallet", "signature", "hash"})
+_IN_QUERY = ("node_id", "project", "model", "cid")
+
+
+def asking_routes(context: Serving) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+    return [
+        web.post(f"/api/v0/{path}{suffix}", _asking(context, kind, one_node=not suffix))
+        for path, kind in (
+            ("chat/completion", Kind.CHAT),
+            ("image/gen", Kind.IMAGE),
+            ("image/edit", Kind.IMAGE_EDIT),
+        )
+        for suffix in ("", "/proxy")
+    ]
+
+
+def _asking(context: Serving, kind: Kind, *, one_node: bool) -> web.Handler:
+    async def handle(http: web.Request) -> web.Answer:
+        async def ask() -> Spoken:
+            return Spoken(await _read(context, http, kind, one_node=one_node))
+
+        return await answer(context, http, kind, ask)
+
+    return handle
+
+
+async def _read(context: Serving, http: web.Request, kind: Kind, *, one_node: bool) -> Request:
+    settings = context.settings.router
+    rate = context.settings.web.min_body_rate
+    body = await read_body(
+        http, limit=settings.max_body_bytes, idle=settings.idle_timeout, rate=rate
+    )
+    content_type = JSON if http.content_type in TAKEN_FOR_JSON else content_type_of(http, body)
+    given: dict[str, Any] = {name: http.query[name] for name in _IN_QUERY if name in http.query}
+    if media_of(content_type).kind == multipart.CONTENT_TYPE:
+        given = dict(multipart.fields(body, content_type)) | given
+        model = model_of(given)
+        body = multipart.without(
+            _form_with_model(body, content_type, model), content_type, _OURS | _PAYMENT
+        )
+    else:
+        fields = _fields(body)
+        given = {k.lower(): v for k, v in fields.items() if k.lower() in _OURS | {"model"}} | given
+        model = model_of(given)
+        body = _for_one_model(body, fields, model)
+    node = text_of(given, "node_id") if one_node else ""
+    if one_node and not node:
+        raise WrongParameter("node_id can not be empty", param="node_id")
+    return Request(
+        id=http.id,
+        kind=kind,
+        model=model,
+        body=body,
+        content_type=content_type,
+        stream=bodies.read(body, content_type).stream,
+        pin=pin(context, project_of(given), text_of(given, "cid") or None, node),
+        passed=passed(http, context.peer),
+    )
+
+
+def _fields(body: bytes) -> Mapping[str, Any]:
+    """Read a JSON body; raise `Unparseable`, or `BadRequest` where it is too large."""
+    try:
+        return bodies.object_of(body)
+    except BadRequest as error:
+        if error.status == 413:
+            raise
+        raise Unparseable("Parsing error") from error
+
+
+def _for_one_model(body: bytes, fields: Mapping[str, Any], model: str) -> bytes:
+    """Name the model alone, and leave out what the worker is not to see, in any spelling; all other bytes stay."""
+    hidden = _OURS | _PAYMENT | {"model"}
+    out = {name for name in fields if name.lower() in hidden}
+    return bodies.with_field(bodies.without(body, out), "model", model)
+
+
+def _form_with_model(body: bytes, content_type: str, model: str) -> bytes:
+    """Name the model in a form whose caller named it in the query alone."""
+    if any(part.name == "model" for part in multipart.parts(body, content_type)):
+        return bodies.with_model(body, content_type, model)
+    delimiter = body.partition(b"\r\n")[0]
+    field = b'Content-Disposition: form-data; name="model"\r\n\r\n' + model.encode()
+    return delimiter + b"\r\n" + field + b"\r\n" + body

@@ -1,0 +1,129 @@
+"""`/api/v1/recognise`: which protocol is spoken at an address on this machine, which models are there, and how do we know?
+
+Nothing is registered. Whoever may register may ask: the address has to be one where a worker may stand.
+"""
+
+from collections.abc import Container, Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from node import web
+from node.faces import Context, worker_view
+from node.faces.errors import WrongParameter
+from node.faces.request_reader import done, read_object, text_of
+from node.faces.v0.registration import SCHEMES, read_worker, require_may_read
+from router import dialects
+from router.recognition import Sighting, in_order, recognise
+from router.ssrf_guard import Premises
+from router.worker_description import Described, Offered
+from router.workers import Worker
+
+_SCHEMES_OF = {"_http": ("http", "https"), "_grpc": ("grpc",)}
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+
+    async def recognised(request: web.Request) -> web.Response:
+        context.access.change(request)
+        given = await read_object(request, idle=context.settings.router.idle_timeout)
+        asked = candidates(given, context.links.premises)
+        require_may_read(
+            (worker for _, worker in asked), may_read=context.access.holds_token(request)
+        )
+        seen = await recognise(context.router.dialects, asked)
+        found = _found(asked, seen)
+        if found["found"] is None and at_work({worker.api for _, worker in asked}):
+            found["busy"] = True
+        return done(tries=[_try(name, sighting) for name, sighting in seen], **found)
+
+    def at_work(apis: Container[str]) -> bool:
+        """Whether a worker there has requests of this node: many servers answer nothing else until those are done."""
+        ours = (worker for worker in context.agent.workers if worker.api in apis)
+        return any(context.load_of(worker).in_flight for worker in ours)
+
+    return [web.post("/api/v1/recognise", recognised)]
+
+
+def candidates(given: Mapping[str, Any], premises: Premises) -> list[tuple[str, Worker]]:
+    """Return which dialects look, in order, and at which worker each; raise `Unparseable` or `WrongParameter`."""
+    api, wanted = text_of(given, "api"), text_of(given, "dialect")
+    scheme, separator, rest = api.partition("://")
+    if separator and scheme not in ("http", "https", "grpc"):
+        # The scheme says it.
+        worker = _worker(given, api, wanted, premises)
+        return [(worker.dialect, worker)]
+    if wanted:
+        wanted = _worker(given, f"http://{rest or api}", wanted, premises).dialect
+    found: list[tuple[str, Worker]] = []
+    for name in [wanted] if wanted else in_order(dialects.NAMES):
+        if separator and scheme not in _schemes_of(name):
+            continue
+        address = _address(name, scheme if separator else "", rest or api)
+        try:
+            found.append((name, _worker(given, address, name, premises)))
+        except WrongParameter as error:
+            # What is not installed does not look, unless it is asked for by name.
+            if wanted or error.param != "dialect":
+                raise
+    if not found:
+        raise WrongParameter("the api's scheme and the dialect do not go together", param="api")
+    return found
+
+
+def _worker(given: Mapping[str, Any], api: str, dialect: str, premises: Premises) -> Worker:
+    row = {"model": "?", "api": api, "dialect": dialect, "headers": given.get("headers")}
+    return read_worker("?", row, premises)
+
+
+def _schemes_of(dialect: str) -> tuple[str, ...]:
+    return next((schemes for end, schemes in _SCHEMES_OF.items() if dialect.endswith(end)), ())
+
+
+def _address(dialect: str, scheme: str, rest: str) -> str:
+    """Return the URL by which a worker of a dialect is registered."""
+    if dialect.endswith("_grpc"):
+        return f"{_named(dialect)}://{rest}"
+    return f"{scheme or 'http'}://{rest}"
+
+
+def _named(dialect: str) -> str:
+    return next((scheme for scheme, (name, _) in SCHEMES.items() if name == dialect), "")
+
+
+def _try(name: str, sighting: Sighting) -> dict[str, Any]:
+    return {
+        "dialect": name,
+        "asked": sighting.asked,
+        "came": sighting.came,
+        "recognised": sighting.said is not None,
+        **({"waits": True} if sighting.waits else {}),
+    }
+
+
+def _found(
+    asked: Iterable[tuple[str, Worker]], seen: Iterable[tuple[str, Sighting]]
+) -> dict[str, Any]:
+    workers = dict(asked)
+    for name, sighting in seen:
+        if sighting.said is not None:
+            return {"found": _shown(name, workers[name], sighting.said)}
+    return {"found": None}
+
+
+def _shown(dialect: str, worker: Worker, said: Described) -> dict[str, Any]:
+    api = worker.api
+    if dialect.endswith("_grpc"):
+        api = urlsplit(api)._replace(scheme=_named(dialect)).geturl()
+    return {
+        "dialect": dialect,
+        "api": api,
+        **worker_view.of_worker(said),
+        "models": [{**worker_view.of_model(model), **_place(model)} for model in said.models],
+    }
+
+
+def _place(model: Offered) -> dict[str, str]:
+    """Return where a model is asked for, and whose it is, as far as its list says so."""
+    said = {"api": model.api, "project": model.project}
+    return {name: value for name, value in said.items() if value}

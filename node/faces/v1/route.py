@@ -1,0 +1,178 @@
+"""`/api/v1/route`: whom would this request be put to, in which order, and why not to others? Sends nothing.
+
+With a body it is the request itself, which is read as on `/v1`, weighed, and forgotten: it is neither logged nor kept.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from node import web
+from node.faces import Context, load_view
+from node.faces.errors import WrongParameter
+from node.faces.openai import pin, read_request, session_of
+from node.faces.request_reader import json_answer
+from registry.mesh import Connection
+from registry.records import PeerId
+from router.choice import Explained
+from router.dialects import Route
+from router.errors import UnknownModel
+from router.requests import Kind, Request
+from router.select.candidates import Candidate, Excluded
+
+_Connections = Mapping[PeerId, Connection]
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+
+    async def of_a_name(http: web.Request) -> web.Response:
+        return json_answer(_explanation(context, _named(context, http)))
+
+    async def of_a_request(http: web.Request) -> web.Response:
+        asked = await read_request(context, http, _kind(http), own_only=False)
+        return json_answer(_explanation(context, asked))
+
+    return [web.get("/api/v1/route", of_a_name), web.post("/api/v1/route", of_a_request)]
+
+
+def _kind(http: web.Request) -> Kind:
+    said = http.query.get("kind", Kind.CHAT.value)
+    try:
+        return Kind(said)
+    except ValueError as error:
+        known = ", ".join(kind.value for kind in Kind)
+        raise WrongParameter(f"kind must be one of: {known}", param="kind") from error
+
+
+def _named(context: Context, http: web.Request) -> Request:
+    model = http.query.get("model", "")
+    if not model:
+        raise WrongParameter("model can not be empty", param="model")
+    project, node = http.query.get("project", ""), http.query.get("node", "")
+    wanted = pin(context, project, http.query.get("cid"), node)
+    session = session_of(http)
+    return Request(
+        http.id, _kind(http), model, b"{}", "application/json", pin=wanted, session=session
+    )
+
+
+def _first_served(context: Context, request: Request) -> tuple[Request, Explained]:
+    """Return the request by the first of its names that somebody may answer, else by the first that is known."""
+    names = (request.model, *request.fallbacks)
+    asked = [
+        replace(request, model=name, fallbacks=names[place + 1 :])
+        for place, name in enumerate(names)
+    ]
+    found = [(one, context.router.explain(one)) for one in asked]
+    known = [pair for pair in found if pair[1].ordered] or [p for p in found if p[1].excluded]
+    if not known:
+        raise UnknownModel(request.model)
+    return known[0]
+
+
+def _explanation(context: Context, asked: Request) -> dict[str, Any]:
+    request, explained = _first_served(context, asked)
+    connections = {c.peer: c for c in context.registry.mesh.connections()}
+    return {
+        "model": request.model,
+        # The names that are asked for in turn where nobody answers this one.
+        "fallbacks": list(request.fallbacks),
+        "policy": context.settings.router.policy,
+        "candidates": [
+            {
+                **_candidate(context, candidate, connections),
+                **_weighed(context, request, explained.ordered, place),
+            }
+            for place, candidate in enumerate(explained.ordered)
+        ],
+        "excluded": [
+            {
+                **_candidate(context, left.candidate, connections),
+                "reason": _reason(left),
+                "retry_in": round(left.seconds, 3),
+            }
+            for left in explained.excluded
+        ],
+    }
+
+
+def _weighed(
+    context: Context, request: Request, ordered: Sequence[Candidate], place: int
+) -> dict[str, Any]:
+    candidate = ordered[place]
+    why, figures = context.router.why(request, candidate, ordered)
+    return {
+        # How many requests are thought to be there now; `figures` are the policy's own.
+        "score": round(candidate.expected, 2),
+        "figures": {name: round(figure, 3) for name, figure in figures.items()},
+        "chosen": place == 0,
+        "why": _why(context, candidate, place, why),
+    }
+
+
+def _reason(left: Excluded) -> str:
+    detail = f"{left.seconds:.1f} s more" if left.seconds else left.detail
+    return f"{left.reason}: {detail}" if detail else left.reason
+
+
+def _candidate(context: Context, candidate: Candidate, connections: _Connections) -> dict[str, Any]:
+    route = Route.DIRECT
+    if candidate.node == context.peer:
+        route = Route.LOCAL
+    elif candidate.node in connections and connections[candidate.node].relayed:
+        route = Route.RELAY
+    service = candidate.service
+    found = context.router.condition(candidate)
+    held = context.registry.catalog.held.get(candidate.node)
+    return {
+        "node": candidate.node,
+        "name": held.record.name if held else "",
+        "project": service.project,
+        "model": service.model,
+        "cid": service.cid,
+        "type": int(service.type),
+        "context": service.context or None,
+        "route": route,
+        "in_flight": candidate.in_flight,
+        "load": load_view.of_candidate(context, candidate),
+        "circuit": {
+            "state": found.circuit,
+            "failures": found.failures,
+            "retry_in": round(found.retry_in, 3),
+        },
+    }
+
+
+def _why(context: Context, candidate: Candidate, place: int, why: str) -> str:
+    if place >= context.settings.router.attempts:
+        return "after the last attempt"
+    if last := _why_last(context, candidate):
+        return last
+    return f"tried when {place} before it failed; {why}" if place else why
+
+
+def _why_last(context: Context, candidate: Candidate) -> str:
+    """Say why a candidate comes after others whatever the policy, nothing where it does not."""
+    if candidate.unreachable:
+        return "its node lives but is not reached from here, so it comes last"
+    if candidate.suspect:
+        return "its node is in doubt, so it comes after all others"
+    if context.router.stopped(candidate):
+        return "it answers nothing any more; it is asked now and then whether it lives"
+    if candidate.ejected:
+        found = context.router.condition(candidate)
+        return f"its last {found.failures} requests failed; it is tried again in {found.retry_in:.1f} s"
+    return _why_later(context, candidate)
+
+
+def _why_later(context: Context, candidate: Candidate) -> str:
+    """Say why a candidate that is well comes after others, nothing where it does not."""
+    if candidate.tight:
+        tokens = f"{candidate.service.context:,} tokens"
+        return f"the request may be too long for its context of {tokens}, so it comes after others"
+    if candidate.held_back:
+        allowed = context.router.allowance(candidate)
+        has = f"{candidate.in_flight} of our requests, of {allowed:.0f}"
+        return f"it is new here and has {has} that it may have until it answers more"
+    return ""

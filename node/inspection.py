@@ -1,0 +1,173 @@
+"""What do this node's workers say that they are? Asked when they are registered, and again where they may say something else.
+
+What one process says holds for all the models that it was registered with. Whoever did not answer is asked ever more rarely, all
+others now and then, since a worker may be started anew with other settings.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from node.agent import Agent, Told
+from router.errors import WorkerError
+from router.worker_description import Described
+from router.workers import Worker, Workers
+
+ASK_SECONDS = 1.0
+"""How long a registration waits for what its workers say."""
+
+AT_ONCE = 16
+"""Processes that are asked at one time; the others wait for their turn."""
+
+AGAIN = 600.0
+"""Seconds after which a worker that answered is asked again."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
+"""Seconds until one is that did not: doubled each time, within these."""
+
+WATCH = 15.0
+"""Seconds between two looks at whether a worker answers that nobody asks meanwhile."""
+
+_GRACE = 0.5
+"""Seconds by which that takes longer than the time that a worker itself has."""
+
+_NOTHING = Described()
+
+Describe = Callable[[Worker], Awaitable[Described | None]]
+Process = tuple[str, str, tuple[tuple[str, str], ...]]
+
+
+def process_of(worker: Worker) -> Process:
+    """What is asked once for all its models."""
+    return worker.dialect, worker.api, worker.headers
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    due: float
+    pause: float
+
+
+class Turns:
+    """Who is to be asked when. No clock: `now` is an argument."""
+
+    def __init__(self) -> None:
+        self._turns: dict[Process, _Turn] = {}
+
+    def due(self, processes: Iterable[Process], now: float) -> list[Process]:
+        """Return whose time has come, and forget all that are none of these."""
+        self._turns = {one: self._turns.get(one, _Turn(now, FIRST_PAUSE)) for one in processes}
+        return [one for one, turn in self._turns.items() if turn.due <= now]
+
+    def asked(self, process: Process, now: float, *, answered: bool) -> None:
+        """Note that one was asked."""
+        if answered:
+            self._turns[process] = _Turn(now + AGAIN, FIRST_PAUSE)
+            return
+        pause = self._turns[process].pause if process in self._turns else FIRST_PAUSE
+        self._turns[process] = _Turn(now + pause, min(2 * pause, LONGEST_PAUSE))
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until the next is due, at most `AGAIN`."""
+        return max(0.0, min((turn.due for turn in self._turns.values()), default=now + AGAIN) - now)
+
+
+class Learning:
+    """Asks the workers, beside the requests. Lives on one event loop."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        describe: Describe,
+        now: Callable[[], float],
+        *,
+        greet: Callable[[Worker], Awaitable[bool]] | None = None,
+        within: float = ASK_SECONDS,
+    ) -> None:
+        """`describe` asks one worker, and raises a `WorkerError` where there is no way to ask; all have so many seconds.
+
+        `greet` says whether one answers anything.
+        """
+        self._agent = agent
+        self._describe = describe
+        self._greet = greet
+        self._now = now
+        self._within = within
+        self._turns = Turns()
+        self._changed = asyncio.Event()
+        agent.on_change(self._wake)
+
+    async def ask(self, workers: Iterable[Worker]) -> Mapping[Worker, Described]:
+        """Return what these say of themselves in time; who does not is left out, and whose turn did not come is still due."""
+        found: dict[Process, Described] = {}
+        asked: set[Process] = set()
+        workers = [*workers]
+        turn = asyncio.Semaphore(AT_ONCE)
+
+        async def one(process: Process, worker: Worker) -> None:
+            async with turn:
+                asked.add(process)
+                with suppress(WorkerError):
+                    if said := await self._describe(worker):
+                        found[process] = said
+
+        first = {process_of(worker): worker for worker in reversed(workers)}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._within), asyncio.TaskGroup() as group:
+                for process, worker in first.items():
+                    group.create_task(one(process, worker))
+        now = self._now()
+        for process in asked:
+            self._turns.asked(process, now, answered=process in found)
+        return {w: found[process_of(w)] for w in workers if process_of(w) in found}
+
+    async def run(self) -> None:
+        """Ask for ever whoever is due."""
+        while True:
+            self._changed.clear()
+            registered = self._agent.registered
+            due = {*self._turns.due(map(process_of, registered), self._now())}
+            if due:
+                await self._agent.learn(
+                    await self.ask([w for w in registered if process_of(w) in due])
+                )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._turns.wait(self._now())):
+                    await self._changed.wait()
+
+    async def hear(self, workers: Sequence[Worker]) -> tuple[Told, list[Worker]]:
+        """Return what these say of themselves in time, and those that answer nothing."""
+        told = await self.ask(workers)
+        # Who says nothing of itself may have no word for it.
+        return told, await self.silent(w for w in workers if told.get(w, _NOTHING) == _NOTHING)
+
+    async def silent(self, workers: Iterable[Worker]) -> list[Worker]:
+        """Return those of these that answer nothing, as far as that is found in time."""
+        if (greet := self._greet) is None:
+            return []
+        turn = asyncio.Semaphore(AT_ONCE)
+        answers: dict[Process, bool] = {}
+
+        async def one(process: Process, worker: Worker) -> None:
+            async with turn:
+                answers[process] = False
+                with suppress(WorkerError):
+                    answers[process] = await greet(worker)
+
+        workers = [*workers]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._within + _GRACE), asyncio.TaskGroup() as group:
+                for process, worker in {process_of(w): w for w in workers}.items():
+                    group.create_task(one(process, worker))
+        return [w for w in workers if answers.get(process_of(w)) is False]
+
+    async def watch(self) -> None:
+        """Look for ever now and then whether the workers answer."""
+        while True:
+            if self._greet is not None:
+                await self.silent(self._agent.registered)
+            await asyncio.sleep(WATCH)
+
+    async def _wake(self, _: Workers) -> None:
+        self._changed.set()

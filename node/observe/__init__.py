@@ -1,0 +1,1 @@
+"""Observability: logs, metrics, counters of all processes, and facts about the machine."""

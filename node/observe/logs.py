@@ -1,0 +1,316 @@
+"""What does a log line look like, and which lines are written? The only place that configures logging.
+
+One line per record, on standard error. What comes from outside is escaped, so nobody can forge a line; complaints that repeat
+themselves are counted, so nobody can fill a disk.
+"""
+
+import json
+import logging
+import math
+import re
+import sys
+import threading
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Literal, TextIO
+
+from node.errors import NodeError
+from node.observe.log_writer import Lines, writing_to
+from registry.errors import RegistryError
+from router.errors import RouterError
+
+REPEATS = 5
+"""Equal warnings, or errors, that are written within `WINDOW` seconds; the others are counted."""
+
+WINDOW = 10.0
+MAX_TEMPLATES = 1024
+"""Different warnings that are counted at one time; the one that was quiet for longest is forgotten."""
+
+MAX_LINE = 8192
+"""Characters of one message; the rest is cut."""
+
+MAX_FIELD = 256
+"""Characters of one field's value, as many as a model's name may have."""
+
+_WORD = re.compile(r'[^\s"\\]*')
+_EXPECTED = (NodeError, RegistryError, RouterError, OSError)
+_FRAMES = 8
+_BLANK = vars(logging.makeLogRecord({}))
+_STANDARD = frozenset(_BLANK) | {"message", "asctime", "taskName"}
+_COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
+
+
+def configure(
+    *,
+    form: Literal["console", "json"],
+    level: str,
+    colour: bool = False,
+    stream: TextIO | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> logging.Handler:
+    """Send every logger's records to `stream` (standard error) and nowhere else; return the handler.
+
+    Call it before libp2p is imported: that library logs while it is imported, which would set up the root logger.
+    """
+    handler = Log(
+        writing_to(stream or sys.stderr),
+        JsonLine() if form == "json" else ConsoleLine(colour=colour),
+        Repeats(clock),
+    )
+    # What no line of ours shows need not be looked up for every line.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = None  # noqa: SLF001  (Python's logging HOWTO, "Optimization": nor who called)
+    logging.setLogRecordFactory(Record)
+    root = logging.getLogger()
+    for old in tuple(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    # Other libraries tell their own story at INFO; only what they complain of concerns an operator.
+    for chatty in ("asyncio", "libp2p", "multiaddr", "trio"):
+        logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
+    return handler
+
+
+def adopt(name: str) -> None:
+    """Bring a library's logger back under the root logger, where the library has taken itself out."""
+    logger = logging.getLogger(name)
+    logger.propagate = True
+    for old in tuple(logger.handlers):
+        logger.removeHandler(old)
+
+
+class Record(logging.LogRecord):
+    """A record that knows nothing of the file that it was written in: there is one for every request, and no line shows it."""
+
+    def __init__(
+        self,
+        name: str,
+        level: int,
+        pathname: str,
+        lineno: int,
+        msg: object,
+        args: Any,
+        exc_info: Any,
+        _function: str | None = None,
+        sinfo: str | None = None,
+        **_more: object,
+    ) -> None:
+        # Not by `super`, which takes the path apart.
+        vars(self).update(_BLANK)
+        self.name, self.msg = name, msg
+        self.args = args[0] if args and len(args) == 1 and _named(args[0]) else args
+        self.levelno, self.levelname = level, logging.getLevelName(level)
+        self.pathname, self.lineno = pathname, lineno
+        self.exc_info, self.stack_info = exc_info, sinfo
+        self.created = now = time.time()
+        self.msecs = float(int(now % 1 * 1000))
+
+
+def _named(argument: object) -> bool:
+    # `%(name)s` in a template takes its values from a mapping.
+    return isinstance(argument, Mapping) and bool(argument)
+
+
+def quoted(value: str) -> str:
+    """Return the value of a field `key=value`: as it is where that is one word, else as a JSON string.
+
+    Else what comes from outside could pretend to be other fields. A long one is cut.
+    """
+    cut = value if len(value) <= MAX_FIELD else f"{value[:MAX_FIELD]}… ({len(value)} characters)"
+    if _WORD.fullmatch(cut) and cut.isprintable():
+        return cut
+    return json.dumps(cut)
+
+
+class ConsoleLine(logging.Formatter):
+    """`19:04:11.250 INFO    modelvine.node  message  key=value`, local time."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of one record."""
+        level = f"{record.levelname:<7}"
+        if self._colour:
+            level = f"\x1b[{_COLOURS.get(record.levelname, '0')}m{level}\x1b[0m"
+        extra = "".join(
+            [f"  {key}={_escaped(quoted(str(value)))}" for key, value in _extra(record).items()]
+        )
+        error = _error(record)
+        cause = f"  [{error}]" if error else ""
+        clock = f"{_local(int(record.created))}.{int(record.msecs):03d}"
+        return f"{clock} {level} {record.name}  {_message(record)}{extra}{cause}"
+
+
+class JsonLine(logging.Formatter):
+    """One JSON object per line: `time` (RFC 3339, UTC), `level`, `logger`, `message`, `error`, and the extra fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of one record."""
+        moment = datetime.fromtimestamp(record.created, UTC)
+        fields: dict[str, object] = {
+            **_extra(record),
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _message(record),
+        }
+        error = _error(record)
+        if error:
+            fields["error"] = error
+        return json.dumps(fields, default=str)
+
+
+class Log(logging.Handler):
+    """Hands each record's line over to be written, warnings at once; tells now and then how many were suppressed."""
+
+    def __init__(
+        self, write: Callable[[str], object], form: logging.Formatter, repeats: "Repeats"
+    ) -> None:
+        super().__init__()
+        self.setFormatter(form)
+        self.addFilter(repeats)
+        self._repeats = repeats
+        self._lines = Lines(write, due=self._due, lost=self._lost)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a record; nobody waits for it to be written."""
+        try:
+            line = self.format(record)
+        except (TypeError, ValueError):  # arguments that are not what the template wants
+            self.handleError(record)
+            return
+        self._lines.add(line, hurry=record.levelno >= logging.WARNING)
+
+    def flush(self) -> None:
+        """Wait until all lines are written, for as long as `Lines` waits."""
+        self._lines.flush()
+
+    def close(self) -> None:
+        """Write what is left, the counts included."""
+        for record in self._repeats.due(now=math.inf):
+            self._lines.add(self.format(record))
+        self._lines.flush()
+        super().close()
+
+    def _due(self) -> list[str]:
+        return [self.format(record) for record in self._repeats.due()]
+
+    def _lost(self, count: int) -> str:
+        message = "%d lines of this log were left out: standard error did not take them"
+        return self.format(_record("modelvine.log", logging.WARNING, message, count))
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One line's count in its present window."""
+
+    since: float
+    level: int
+    written: int = 0
+    suppressed: int = 0
+
+
+class Repeats(logging.Filter):
+    """Writes a warning or an error `REPEATS` times in `WINDOW` seconds, and afterwards how many were left out.
+
+    They are equal when logger and template are: what differs is often the caller's to choose.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[tuple[str, str], _Seen] = OrderedDict()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Say whether the record is written, with the count of those before it that were not."""
+        if record.levelno < logging.WARNING:
+            return True
+        now = self._clock()
+        key = (record.name, str(record.msg))
+        with self._lock:
+            seen = self._seen.setdefault(key, _Seen(now, record.levelno))
+            self._seen.move_to_end(key)
+            if len(self._seen) > MAX_TEMPLATES:
+                self._seen.popitem(last=False)
+            if now - seen.since < WINDOW and seen.written >= REPEATS:
+                seen.suppressed += 1
+                return False
+            left_out = self._passed(seen, now)
+        if left_out:
+            record.msg = f"{record.getMessage()} (suppressed {left_out} more like this)"
+            record.args = None
+        return True
+
+    def due(self, now: float | None = None) -> list[logging.LogRecord]:
+        """Return what is to be said of lines that were left out, and that no later one like them has told."""
+        now = self._clock() if now is None else now
+        with self._lock:
+            told = [
+                _record(
+                    key[0], seen.level, "suppressed %d more like this: %s", seen.suppressed, key[1]
+                )
+                for key, seen in self._seen.items()
+                if seen.suppressed and now - seen.since >= WINDOW
+            ]
+            for seen in self._seen.values():
+                if now - seen.since >= WINDOW:
+                    seen.suppressed = 0
+        return told
+
+    def _passed(self, seen: _Seen, now: float) -> int:
+        if now - seen.since < WINDOW:
+            seen.written += 1
+            return 0
+        left_out, seen.suppressed = seen.suppressed, 0
+        seen.since, seen.written = now, 1
+        return left_out
+
+
+def _record(name: str, level: int, message: str, *args: object) -> logging.LogRecord:
+    return logging.LogRecord(name, level, "", 0, message, args, None)
+
+
+@lru_cache(maxsize=2)
+def _local(second: int) -> str:
+    # Remembered: there is a line for every request, and many fall into one second.
+    return time.strftime("%H:%M:%S", time.localtime(second))
+
+
+def _message(record: logging.LogRecord) -> str:
+    return _escaped(record.getMessage())
+
+
+def _escaped(text: str) -> str:
+    cut = text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}… ({len(text)} characters)"
+    if cut.isprintable():
+        return cut
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+def _extra(record: logging.LogRecord) -> dict[str, object]:
+    given = vars(record)
+    if len(given) == len(_BLANK):
+        return {}
+    return {key: value for key, value in given.items() if key not in _STANDARD}
+
+
+def _error(record: logging.LogRecord) -> str:
+    """Return the record's exception on one line, with its way through the code when it is one we did not expect."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is None:
+        return ""
+    said = _escaped(f"{type(error).__name__}: {error}")
+    if isinstance(error, _EXPECTED):
+        return said
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    way = " > ".join(f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames)
+    return f"{said} at {way}" if way else said

@@ -1,0 +1,338 @@
+"""What does this node measure about itself? Numbers that cost a request nothing, as Prometheus series on demand."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from node.observe.counters import SECONDS, Counts, Histogram, Spent, Spread, Times, summed
+from node.web.connection_limits import EVENTS, Crowd
+from registry.records import Service
+from router.worker_metrics import Told
+
+if TYPE_CHECKING:
+    from router.attempt import Outcome
+    from router.openai.usage import Usage
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+MAX_MODELS = 4_096
+"""Models whose tokens are counted apart; those of further ones are counted together, under no name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What is counted elsewhere, at one moment: read when somebody asks for the metrics."""
+
+    nodes: Mapping[str, int]
+    """Nodes by presence."""
+    services: int
+    """Replicas of models that the whole catalog offers."""
+    workers: int
+    """Workers of this machine."""
+    told: Mapping[Service, Told]
+    """What those tell of themselves."""
+    up: Mapping[str, bool]
+    """Whether a part works: store, mesh."""
+    frames: Mapping[str, int]
+    """The registry's counters since the start."""
+    routed: Mapping[str, int]
+    """The router's counters since the start."""
+    connections: int
+    """Peers connected to the mesh."""
+    wires: int
+    """Connections to those peers."""
+    standing: int
+    """Idle streams on which peers may put their next question."""
+    loop_lag: float
+    """Seconds by which the event loop woke too late at worst."""
+    tasks: Mapping[str, int]
+    """Tasks by event loop: http, mesh."""
+    threads: int
+    """Threads of Python."""
+    relaying: Mapping[str, int]
+    """What others have at this node as a relay now."""
+    relayed: Mapping[str, int]
+    """What others asked of this node as a relay since the mesh came up."""
+
+
+class Metrics:
+    """This node's counters: plain numbers, made into series only when somebody asks for them.
+
+    The library's own counters take a lock and a look-up each; ten of them cost a request more than its routing does.
+    """
+
+    def __init__(self) -> None:
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
+        self._requests: Counter[tuple[str, str]] = Counter()
+        self._attempts: Counter[tuple[str, str]] = Counter()
+        self._seconds: dict[str, Histogram] = defaultdict(Histogram)
+        self._first_byte: dict[str, Histogram] = defaultdict(Histogram)
+        self._tokens: Counter[tuple[str, str, str]] = Counter()
+        self._models: set[str] = set()
+        self._in_flight = self._taken = self._sent = 0
+        self.crowd = Crowd()
+        """Who is connected; counted by the servers."""
+
+    def begun(self) -> None:
+        """Count a request that came in."""
+        self._in_flight += 1
+
+    def answering(self, kind: str, seconds: float) -> None:
+        """Count the first byte of an answer."""
+        self._first_byte[kind].observe(seconds)
+
+    def ended(self, kind: str, *, status: int, seconds: float, taken: int, sent: int) -> None:
+        """Count a request that is over, with the bytes it took in and sent out."""
+        self._in_flight -= 1
+        self._requests[kind, str(status)] += 1
+        self._seconds[kind].observe(seconds)
+        self._taken += taken
+        self._sent += sent
+
+    def spent(self, model: str, usage: "Usage") -> None:
+        """Count the tokens of one answer."""
+        if model not in self._models:
+            if len(self._models) >= MAX_MODELS:
+                model = ""
+            self._models.add(model)
+        estimated = "yes" if usage.estimated else "no"
+        self._tokens[model, "completion", estimated] += usage.completion
+        if usage.prompt:
+            self._tokens[model, "prompt", estimated] += usage.prompt
+
+    def attempt(self, outcome: "Outcome") -> None:
+        """Count one attempt at one worker or peer."""
+        ended = "ok" if outcome.error is None else type(outcome.error).__name__
+        self._attempts[outcome.candidate.dialect, ended] += 1
+
+    def counts(self) -> Counts:
+        """Return what was counted until now."""
+        return Counts(
+            requests=tuple(Times(*key, count) for key, count in self._requests.items()),
+            attempts=tuple(Times(*key, count) for key, count in self._attempts.items()),
+            seconds=_spreads_of(self._seconds),
+            first_byte=_spreads_of(self._first_byte),
+            tokens=tuple(Spent(*key, tokens) for key, tokens in self._tokens.items()),
+            crowd=tuple(self.crowd.events.items()),
+            connections=self.crowd.open,
+            in_flight=self._in_flight,
+            taken=self._taken,
+            sent=self._sent,
+        )
+
+    def text(self, sizes: Sizes, others: Iterable[Counts] = ()) -> bytes:
+        """Return everything in Prometheus' text format; `others` are what other processes of this node have counted."""
+        momentary = CollectorRegistry(auto_describe=False)
+        counts = summed((self.counts(), *others))
+        momentary.register(_Families(partial(_counted, counts)))
+        momentary.register(_Momentary(sizes))
+        return generate_latest(self._process) + generate_latest(momentary)
+
+
+class _Families(Collector):
+    """Shows what a function yields."""
+
+    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families()
+
+
+def _counted(counts: Counts) -> Iterable[Metric]:
+    yield _counts(
+        "modelvine_requests",
+        "Requests answered, by kind and HTTP status (499: the caller hung up).",
+        ("kind", "status"),
+        counts.requests,
+    )
+    yield _counts(
+        "modelvine_attempts",
+        "Workers and peers tried, by dialect and outcome: `ok` or the error's class.",
+        ("dialect", "outcome"),
+        counts.attempts,
+    )
+    yield _spreads(
+        "modelvine_request_seconds",
+        "Seconds from a request's arrival to its last byte.",
+        counts.seconds,
+    )
+    yield _spreads(
+        "modelvine_first_byte_seconds",
+        "Seconds from a request's arrival to the first byte of its answer.",
+        counts.first_byte,
+    )
+    yield GaugeMetricFamily(
+        "modelvine_requests_in_flight",
+        "Requests that are being answered now.",
+        counts.in_flight,
+    )
+    yield GaugeMetricFamily(
+        "modelvine_connections",
+        "Connections of clients and of other nodes that are open now.",
+        counts.connections,
+    )
+    yield _labelled(
+        CounterMetricFamily(
+            "modelvine_connection_events",
+            "; ".join(f"`{event}`: {words}" for event, words in EVENTS.items()) + ".",
+            labels=("event",),
+        ),
+        dict.fromkeys(EVENTS, 0) | dict(counts.crowd),
+    )
+    yield CounterMetricFamily("modelvine_request_bytes", "Bytes of request bodies.", counts.taken)
+    yield CounterMetricFamily("modelvine_answer_bytes", "Bytes of answers sent.", counts.sent)
+    yield _counts(
+        "modelvine_tokens",
+        "Tokens of this machine's workers, whoever asked, by model, by part (prompt, completion), and whether estimated: "
+        "the events of a stream that broke off or whose worker does not tell.",
+        ("model", "part", "estimated"),
+        counts.tokens,
+    )
+
+
+def _counts(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Times | Spent]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for *values, count in rows:
+        family.add_metric([str(value) for value in values], float(count))
+    return family
+
+
+def _spreads(name: str, text: str, rows: Iterable[Spread]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=("kind",))
+    bounds = [*map(floatToGoString, SECONDS), "+Inf"]
+    for kind, counts, total in rows:
+        buckets = list(zip(bounds, accumulate(counts), strict=True))
+        family.add_metric((kind,), buckets, total)
+    return family
+
+
+def _spreads_of(histograms: Mapping[str, Histogram]) -> tuple[Spread, ...]:
+    return tuple(Spread(kind, tuple(h.counts), h.total) for kind, h in histograms.items())
+
+
+class _Momentary(Collector):
+    """Shows sizes that are counted elsewhere as series."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
+
+    def collect(self) -> Iterable[Metric]:
+        yield from _known(self._sizes)
+        yield from _of_process(self._sizes)
+        yield from _happened(self._sizes)
+
+
+def _known(sizes: Sizes) -> Iterable[Metric]:
+    yield _labelled(
+        GaugeMetricFamily(
+            "modelvine_nodes", "Nodes known, by what they are to us.", labels=("presence",)
+        ),
+        sizes.nodes,
+    )
+    yield GaugeMetricFamily(
+        "modelvine_services", "Replicas of models that the registry knows.", sizes.services
+    )
+    yield GaugeMetricFamily("modelvine_workers", "Workers of this machine.", sizes.workers)
+    told = GaugeMetricFamily(
+        "modelvine_worker_tells",
+        "What workers of this machine tell of themselves (vLLM, SGLang, llama.cpp, TGI, LocalAI), by model, by figure:"
+        " queued and running requests; speed and tokens of the last answer.",
+        labels=("project", "model", "cid", "type", "figure"),
+    )
+    for service, figures in sizes.told.items():
+        *names, kind = service.key
+        for figure, value in figures.items():
+            told.add_metric((*names, str(int(kind)), figure), value)
+    yield told
+    yield GaugeMetricFamily(
+        "modelvine_mesh_connections", "Peers connected to the mesh.", sizes.connections
+    )
+    yield GaugeMetricFamily(
+        "modelvine_mesh_wires",
+        "Connections to those peers: two where both ends dialled at one time.",
+        sizes.wires,
+    )
+    yield GaugeMetricFamily(
+        "modelvine_mesh_standing_streams",
+        "Idle streams on which peers may put their next question; each is a task of the mesh, closed after five idle minutes.",
+        sizes.standing,
+    )
+
+
+def _of_process(sizes: Sizes) -> Iterable[Metric]:
+    yield GaugeMetricFamily(
+        "modelvine_loop_lag_seconds",
+        "Seconds by which the event loop woke too late, the worst of the last minute.",
+        sizes.loop_lag,
+    )
+    yield _labelled(
+        GaugeMetricFamily(
+            "modelvine_tasks",
+            "Tasks of each event loop; those of the mesh as of the last look.",
+            labels=("loop",),
+        ),
+        sizes.tasks,
+    )
+    yield GaugeMetricFamily("modelvine_threads", "Threads of Python.", sizes.threads)
+    yield _labelled(
+        GaugeMetricFamily("modelvine_up", "Whether a part works (1) or not.", labels=("part",)),
+        sizes.up,
+    )
+
+
+def _happened(sizes: Sizes) -> Iterable[Metric]:
+    yield _labelled(
+        GaugeMetricFamily(
+            "modelvine_relaying",
+            "What others have at this node as a relay: reservations, circuits.",
+            labels=("what",),
+        ),
+        sizes.relaying,
+    )
+    yield _labelled(
+        CounterMetricFamily(
+            "modelvine_relayed",
+            "What this node did as a relay: reserved, opened, refused, cut at a limit, bytes.",
+            labels=("event",),
+        ),
+        sizes.relayed,
+    )
+    yield _labelled(
+        CounterMetricFamily(
+            "modelvine_router_events",
+            "What happened to requests beside being answered, since the start.",
+            labels=("event",),
+        ),
+        sizes.routed,
+    )
+    yield _labelled(
+        CounterMetricFamily(
+            "modelvine_registry_events",
+            "Frames, comparisons and refusals since the start.",
+            labels=("event",),
+        ),
+        sizes.frames,
+    )
+
+
+def _labelled(
+    family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[str, float]
+) -> Metric:
+    for label, value in values.items():
+        family.add_metric((label,), value)
+    return family

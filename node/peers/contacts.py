@@ -1,0 +1,132 @@
+"""State of the bootstrap addresses: which answer, why others do not, and when that is worth a line of the log.
+
+A node whose bootstrap addresses are wrong runs well and is alone; nothing else tells its operator.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from registry.mesh import Mesh
+from registry.mesh.libp2p.dial_plan import peer_in
+from registry.records import PeerId
+
+log = logging.getLogger("modelvine.node")
+
+GRACE = 5.0
+"""Seconds that an address may fail before anybody is warned: nodes that are started together miss each other at first."""
+
+SILENCE = 8.0
+"""Seconds after which that holds for an address of which it is not even known why; a dial may take longer."""
+
+AGAIN = 600.0
+"""Seconds until the same is said again."""
+
+NEWS = 60.0
+"""Seconds until another reason is told."""
+
+REASONS_TOLD = 3
+
+_LOOK = 1.0
+_OWN = "it is this node's own address"
+_NO_ANSWER = "no answer yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """One bootstrap address. `why` says why it does not answer, where that is known."""
+
+    address: str
+    answers: bool
+    why: str = ""
+
+
+def contacts(addresses: Sequence[str], mesh: Mesh) -> tuple[Contact, ...]:
+    """Return the state of every bootstrap address; a node's own counts only where it has no other."""
+    connected = {connection.peer for connection in mesh.connections()}
+    failures = mesh.failures()
+    found = [_contact(address, mesh.peer, connected, failures) for address in addresses]
+    # One list for all nodes is a usual thing, and each of them is on it.
+    others = [contact for contact in found if peer_in(contact.address) != mesh.peer]
+    return tuple(others or found)
+
+
+def _contact(
+    address: str, own: PeerId, connected: Collection[PeerId], failures: Mapping[str, str]
+) -> Contact:
+    peer = peer_in(address)
+    if peer == own:
+        return Contact(address, answers=False, why=_OWN)
+    answers = peer in connected
+    return Contact(address, answers, "" if answers else failures.get(address, ""))
+
+
+def summary(found: Sequence[Contact]) -> str:
+    """Say how many addresses answer, and why the others do not; nothing where there are none."""
+    if not found:
+        return ""
+    silent = [contact for contact in found if not contact.answers]
+    told = f"{len(found) - len(silent)} of {len(found)} bootstrap addresses answer"
+    reasons = [*dict.fromkeys(contact.why or _NO_ANSWER for contact in silent)]
+    more = "; …" if len(reasons) > REASONS_TOLD else ""
+    return f"{told}: {'; '.join(reasons[:REASONS_TOLD])}{more}" if reasons else told
+
+
+def shown(found: Sequence[Contact]) -> dict[str, Any]:
+    """Return the state of the addresses as the faces tell it."""
+    rows = [{"address": c.address, "answers": c.answers, "why": c.why} for c in found]
+    return {"summary": summary(found), "addresses": rows}
+
+
+@dataclass(slots=True)
+class _Wait:
+    since: float
+    warned: bool = False
+    told: float = 0.0
+    why: str = ""
+
+
+class Waits:
+    """Chooses which addresses are spoken of now; time is an argument."""
+
+    def __init__(self) -> None:
+        self._waits: dict[str, _Wait] = {}
+
+    def overdue(self, found: Sequence[Contact], now: float) -> list[Contact]:
+        """Return the addresses to warn of: soon, rarely afterwards, and anew when the reason is another."""
+        silent = {contact.address: contact for contact in found if not contact.answers}
+        self._waits = {address: self._waits.get(address, _Wait(now)) for address in silent}
+        due = [contact for contact in silent.values() if self._is_due(contact, now)]
+        for contact in due:
+            wait = self._waits[contact.address]
+            wait.warned, wait.told, wait.why = True, now, contact.why
+        return due
+
+    def over(self, found: Sequence[Contact]) -> list[Contact]:
+        """Return the addresses that answer again, and of which was warned; `overdue` then forgets them."""
+        warned = {address for address, wait in self._waits.items() if wait.warned}
+        return [contact for contact in found if contact.answers and contact.address in warned]
+
+    def _is_due(self, contact: Contact, now: float) -> bool:
+        wait = self._waits[contact.address]
+        if not wait.warned:
+            return now - wait.since >= (GRACE if contact.why else SILENCE)
+        news = contact.why != wait.why
+        return now - wait.told >= (NEWS if news else AGAIN)
+
+
+async def watch(
+    addresses: Callable[[], Sequence[str]], mesh: Mesh, clock: Callable[[], float]
+) -> None:
+    """Warn of bootstrap addresses that do not answer, until cancelled."""
+    waits = Waits()
+    while True:
+        found = contacts(addresses(), mesh)
+        for contact in waits.over(found):
+            log.info("bootstrap address %s answers now", contact.address)
+        for contact in waits.overdue(found, clock()):
+            why = contact.why or _NO_ANSWER
+            log.warning("bootstrap address %s does not answer: %s", contact.address, why)
+        await asyncio.sleep(_LOOK)

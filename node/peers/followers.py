@@ -1,0 +1,90 @@
+"""Followers of nodes that are met, lost and back: the log, the ways to them, and what they said of their load."""
+
+import logging
+from collections.abc import Callable, Iterable
+
+from registry.intake.rate import Pace
+from registry.members.liveness import REASONS, Presence
+from registry.records import PeerId
+from registry.service import Registry
+from router.dispatch import Router
+from router.peers.links import Links
+
+log = logging.getLogger("modelvine.node")
+
+_LINES_AT_ONCE = 20
+_LINES_PER_SECOND = 1.0
+_AWAY = frozenset({Presence.LOST, Presence.UNREACHABLE})
+_GONE = frozenset({Presence.LOST, Presence.LEFT})
+
+
+def tell_of(peers: Registry, now: Callable[[], float]) -> Callable[[Iterable[PeerId]], None]:
+    """Return what takes in that nodes changed: the log says who was met, lost and has left; a burst of it is counted."""
+    met: set[PeerId] = set()
+    pace, kept_back = Pace(rate=_LINES_PER_SECOND, burst=_LINES_AT_ONCE), 0
+
+    def changed(nodes: Iterable[PeerId]) -> None:
+        nonlocal kept_back
+        for node in nodes:
+            presence = peers.presence(node)
+            if node == peers.peer or not _is_news(presence, known=node in met):
+                continue
+            (met.discard if presence in _GONE else met.add)(node)
+            if not pace.allows("", now()):
+                kept_back += 1
+                continue
+            more = f" (before that {kept_back} more came or went)" if kept_back else ""
+            kept_back = 0
+            log.info("%s%s", _sentence(peers, node, presence), more)
+
+    return changed
+
+
+def _is_news(presence: Presence, *, known: bool) -> bool:
+    return known if presence in _GONE else presence is Presence.ALIVE and not known
+
+
+def _sentence(peers: Registry, node: PeerId, presence: Presence) -> str:
+    held = peers.catalog.held.get(node)
+    who = f"node {node}" + (f" ({held.record.name})" if held and held.record.name else "")
+    if presence is Presence.LEFT:
+        return f"{who} has left"
+    if presence is Presence.LOST:
+        pulse = peers.pulse(node)
+        return f"lost {who}: {REASONS[pulse.why]}" if pulse else f"lost {who}"
+    count = len(held.record.services) if held else 0
+    return f"met {who}, which serves {count} model{'' if count == 1 else 's'}"
+
+
+def follow_ways(
+    links: Links, presence: Callable[[PeerId], Presence], *, forgive: Callable[[PeerId], None]
+) -> Callable[[Iterable[PeerId]], None]:
+    """Return what takes in that nodes changed: waits for the lost end, and who is back is tried anew, by `forgive` too."""
+    away: set[PeerId] = set()
+
+    def changed(nodes: Iterable[PeerId]) -> None:
+        for node in nodes:
+            now = presence(node)
+            if now in _AWAY:
+                away.add(node)
+            if now is Presence.LOST:
+                links.give_up(node)
+            elif now is Presence.ALIVE and node in away:
+                away.remove(node)
+                links.forgive(node)
+                forgive(node)
+
+    return changed
+
+
+def follow_loads(
+    router: Router, presence: Callable[[PeerId], Presence]
+) -> Callable[[Iterable[PeerId]], None]:
+    """Return what takes in that nodes changed: what those said that are gone is forgotten."""
+
+    def changed(nodes: Iterable[PeerId]) -> None:
+        for node in nodes:
+            if presence(node) in _GONE:
+                router.forget(node)
+
+    return changed

@@ -1,0 +1,37 @@
+"""At which addresses can others reach this node? Worked out from where it listens."""
+
+from collections.abc import Iterable
+
+from node.config.addresses import HostPort
+from registry.records import Reach
+
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (compared with, never bound)
+
+
+def host_of(multiaddr: str) -> str:
+    """Return the host part of a multiaddr such as `/ip4/10.0.0.1/tcp/6101`."""
+    parts = multiaddr.split("/")
+    return parts[2] if len(parts) > 2 else ""
+
+
+def within_reach(listener: HostPort) -> HostPort:
+    """Say where a listener of ours is reached from this very machine."""
+    return HostPort(_EVERYWHERE.get(listener.host, listener.host), listener.port)
+
+
+def own_ports(listeners: Iterable[str], mesh: Iterable[str]) -> frozenset[int]:
+    """Return the ports on which this node itself listens, given as `host:port` and multiaddrs: a worker there would be a loop."""
+    ports = {listener.rpartition(":")[2] for listener in listeners}
+    ports |= {address.partition("/tcp/")[2].partition("/")[0] for address in mesh}
+    return frozenset(int(port) for port in ports if port.isdigit())
+
+
+def reach_of(mesh: Iterable[str], *, link: HostPort, certificate: bytes) -> Reach:
+    """Say how to reach us. A link listener on every address is found at the hosts of our mesh addresses."""
+    addresses = tuple(dict.fromkeys(mesh))
+    hosts = [link.host]
+    if link.host in _EVERYWHERE:
+        own = (address for address in addresses if "/p2p-circuit" not in address)
+        hosts = [host for host in map(host_of, own) if host]
+    links = tuple(dict.fromkeys(str(HostPort(host, link.port)) for host in hosts))
+    return Reach(mesh=addresses, links=links, certificate=certificate)

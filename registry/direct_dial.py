@@ -1,0 +1,76 @@
+"""Is there a straight way to a peer that a relay connects? Its own addresses are dialled, from both ends.
+
+So a node behind a NAT comes to a direct connection with whoever asks it: the asker dials in vain, and is dialled.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from registry.catalog import Signed
+from registry.errors import MeshError
+from registry.intake import dialable
+from registry.members.backoff import Backoff
+from registry.mesh import Mesh
+from registry.records import PeerId, Reach
+
+LOOK = 0.5
+"""Seconds between looks at the connections."""
+
+DIAL_WITHIN = 5.0
+"""Seconds that an address may take; nobody waits for it."""
+
+AT_ONCE = 4
+"""Addresses dialled in one look."""
+
+_FIRST_PAUSE = 15.0
+_LONGEST_PAUSE = 960.0
+
+
+class Shortcuts:
+    """Looks for direct connections where there are relayed ones. Lives on one event loop."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        *,
+        own: Callable[[], Reach],
+        held: Callable[[], Mapping[PeerId, Signed]],
+        now: Callable[[], float],
+    ) -> None:
+        self._mesh = mesh
+        self._own = own
+        self._held = held
+        self._now = now
+        self._silent = Backoff[str](_FIRST_PAUSE, _LONGEST_PAUSE)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK)
+            await self.look()
+
+    async def look(self) -> None:
+        """Dial what peers with relayed connections say of their own addresses, each after its last failure's pause."""
+        due = [a for a in self._straight() if self._silent.is_due(a, self._now())]
+        async with asyncio.TaskGroup() as dials:
+            for address in due[:AT_ONCE]:
+                dials.create_task(self._dial(address))
+
+    def _straight(self) -> list[str]:
+        held, together = self._held(), dialable.among_ourselves(self._own())
+        return [
+            address
+            for connection in self._mesh.connections()
+            if connection.relayed and (signed := held.get(connection.peer)) is not None
+            for address in dialable.direct_addresses(
+                signed.record.reach, connection.peer, together=together
+            )[:AT_ONCE]
+        ]
+
+    async def _dial(self, address: str) -> None:
+        try:
+            await self._mesh.connect(address, timeout=DIAL_WITHIN)
+        except MeshError:
+            self._silent.failed(address, self._now())
+        else:
+            self._silent.forget(address)

@@ -1,0 +1,106 @@
+"""Which nodes that we do not know may take a place in the registry, and whose place? No I/O.
+
+A node is *met* once an authenticated connection to it stood; everybody else is a *stranger*, known by what a neighbour
+told. Identities cost nothing, connections do. So a neighbour may bring in only so many strangers in a time, strangers never
+fill the last quarter of the registry, and no stranger takes the place of a living node, while a node that is connected does
+take a stranger's.
+"""
+
+from collections.abc import Callable, Sequence
+
+from registry.errors import LimitReached
+from registry.intake.rate import Pace
+from registry.records import PeerId
+
+AT_ONCE = 100
+"""Strangers that a neighbour which dialled us may bring in at once."""
+
+CHOSEN_AT_ONCE = 2_000
+"""The same of a neighbour that we dialled: whoever joins learns the mesh from the first nodes that it chose."""
+
+KEPT_FOR_MET = 4
+"""One in so many places is kept for nodes that we met."""
+
+
+class Newcomers:
+    """Who was met, who is a stranger, and what each neighbour may still bring in."""
+
+    def __init__(self, *, places: int, per_second: float) -> None:
+        self._places = places
+        self._met: set[PeerId] = set()
+        self._strangers: dict[PeerId, None] = {}
+        self._chosen: set[PeerId] = set()
+        self._from_others = Pace(rate=per_second, burst=AT_ONCE)
+        self._from_chosen = Pace(rate=per_second, burst=CHOSEN_AT_ONCE)
+
+    def meet(self, peer: PeerId, *, chosen: bool) -> None:
+        """Take in that a connection to a peer stands, and whether we dialled it."""
+        self._met.add(peer)
+        self._strangers.pop(peer, None)
+        (self._chosen.add if chosen else self._chosen.discard)(peer)
+
+    def part(self, peer: PeerId, *, held: bool) -> None:
+        """Take in that no connection to a peer stands any more; one that the registry holds stays met."""
+        self._chosen.discard(peer)
+        if not held:
+            self._met.discard(peer)
+
+    def has_met(self, node: PeerId) -> bool:
+        """Say whether a connection to a node ever stood."""
+        return node in self._met
+
+    def allowance(self, via: PeerId, now: float) -> int:
+        """Return how many strangers a neighbour may bring in now."""
+        return self._pace(via).left(via, now)
+
+    def admit(self, node: PeerId, via: PeerId | None, now: float) -> None:
+        """Count a newcomer against the neighbour that brings it; raise `LimitReached` when that brought enough."""
+        # Our own store brings in whom it likes, and whoever is connected introduces itself.
+        if via is None or self.has_met(node):
+            return
+        if not self._pace(via).allows(via, now):
+            raise LimitReached(f"{via} brings more strangers than one neighbour may")
+
+    def has_room(self, node: PeerId, held: int) -> bool:
+        """Say whether there is a free place for a newcomer among `held` nodes."""
+        return held < self._places and (self.has_met(node) or not self._strangers_are_full())
+
+    def place(
+        self, node: PeerId, *, held: int, fresh: bool, lost: Callable[[], list[PeerId]]
+    ) -> PeerId | None:
+        """Give a newcomer a place; return whose it was, nobody's if one was free. Raise `LimitReached` when there is none."""
+        gone = None
+        if not self.has_room(node, held):
+            # The dead make room for the living only; else two full registries swap their dead for ever.
+            if not fresh:
+                raise LimitReached(f"no room for {node}, which has been silent")
+            gone = self.make_room(node, lost())
+        self.held(node)
+        return gone
+
+    def make_room(self, node: PeerId, lost: Sequence[PeerId]) -> PeerId:
+        """Choose whose place a newcomer takes, `lost` in order; raise `LimitReached` when nobody's."""
+        gone = next((n for n in lost if n in self._strangers), None)
+        if gone is None and lost and (self.has_met(node) or not self._strangers_are_full()):
+            gone = lost[0]
+        if gone is None and self.has_met(node) and self._strangers:
+            gone = next(reversed(self._strangers))
+        if gone is None:
+            raise LimitReached(f"the registry holds {self._places:,} nodes already")
+        return gone
+
+    def held(self, node: PeerId) -> None:
+        """Take in that the registry holds a node from now on."""
+        if node not in self._met:
+            self._strangers[node] = None
+
+    def forget(self, node: PeerId) -> None:
+        """Take in that a node lost its place."""
+        self._strangers.pop(node, None)
+        self._met.discard(node)
+
+    def _strangers_are_full(self) -> bool:
+        return len(self._strangers) >= self._places - self._places // KEPT_FOR_MET
+
+    def _pace(self, via: PeerId) -> Pace:
+        return self._from_chosen if via in self._chosen else self._from_others

@@ -1,0 +1,72 @@
+"""Is a frame worth reading, and passing on? What a neighbour hands over is judged before it costs us, or others, anything.
+
+The mesh judges in its own thread, before gossip passes a frame on. So nobody passes on what nobody may believe, and whoever
+hands over such a frame is to blame for it. A frame is gossiped by its owner, which libp2p has authenticated; what others
+repeat is worth nothing.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+from registry import wire
+from registry.errors import InvalidFrame, UnknownKind
+from registry.intake.access_list import Guests
+from registry.intake.newcomers import AT_ONCE
+from registry.intake.rate import Pace
+from registry.mesh import Verdict
+from registry.records import PeerId
+from registry.settings import RegistrySettings
+
+FORWARDED_PER_SECOND = 500.0
+"""Frames of up to `FRAME_COST` bytes that one neighbour may hand over; what many authors say comes by it."""
+
+FORWARDED_AT_ONCE = 2_000.0
+FRAME_COST = 4096
+"""Bytes that count as one frame: gossip keeps what it passed on for some seconds."""
+
+
+class Gate:
+    """Judges frames. Only the mesh's thread may call `judge`."""
+
+    def __init__(
+        self,
+        settings: RegistrySettings,
+        guests: Guests,
+        *,
+        knows: Callable[[PeerId], bool],
+        now: Callable[[], float],
+    ) -> None:
+        """`knows` says whether the registry holds a node; like `now` it is called from another thread than ours."""
+        self.counters: Counter[str] = Counter()
+        self._guests = guests
+        self._knows = knows
+        self._now = now
+        self._neighbours = Pace(rate=FORWARDED_PER_SECOND, burst=FORWARDED_AT_ONCE)
+        self._strangers = Pace(rate=settings.strangers_per_second, burst=AT_ONCE)
+
+    def judge(self, via: PeerId, author: PeerId, frame: bytes) -> Verdict:
+        """Say what to do with a frame that `via` hands over and `author` published."""
+        if (reason := self._reason_to_drop(via, author, frame)) is not None:
+            self.counters[reason] += 1
+            return Verdict.DROP
+        try:
+            word = wire.decode(frame) if wire.author_of(frame) == author else None
+        except UnknownKind:
+            self.counters["frames_unknown"] += 1
+            return Verdict.DROP
+        except InvalidFrame:
+            word = None
+        if word is None:
+            self.counters["frames_bad"] += 1
+            return Verdict.OFFENCE
+        return Verdict.TAKE
+
+    def _reason_to_drop(self, via: PeerId, author: PeerId, frame: bytes) -> str | None:
+        if not (self._guests.admits(via) and self._guests.admits(author)):
+            return "kept_out"
+        now = self._now()
+        if not self._neighbours.allows(via, now, cost=1 + len(frame) / FRAME_COST):
+            return "frames_dropped"
+        if not self._knows(author) and not self._strangers.allows(via, now):
+            return "strangers_refused"
+        return None

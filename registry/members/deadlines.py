@@ -1,0 +1,104 @@
+"""Whose pulse changes next by the mere passing of time? All pulses, in the order in which nodes fall silent. No I/O.
+
+A tick that looked at everybody would cost as much as there are nodes, four times a second. Those who live fall silent in the
+order in which they were last heard, whatever the lease is by then; only those in doubt, who are few, are looked at one by one.
+"""
+
+import heapq
+from collections.abc import Iterator, Mapping
+
+from registry.members.liveness import Contact, Pulse
+from registry.records import PeerId
+
+_FOREVER = float("inf")
+
+
+class Pulses(Mapping[PeerId, Pulse]):
+    """One pulse for each node. Times are seconds, as in `Pulse.due`, whose arguments are passed through."""
+
+    def __init__(self) -> None:
+        self._pulses: dict[PeerId, Pulse] = {}
+        self._suspects: dict[PeerId, None] = {}
+        self._lost: dict[PeerId, None] = {}
+        # Every node that lives was heard at its bound or later, and is on the heap with it; what else is there is out of date.
+        self._bounds: dict[PeerId, float] = {}
+        self._silence: list[tuple[float, PeerId]] = []
+
+    def __getitem__(self, node: PeerId) -> Pulse:
+        return self._pulses[node]
+
+    def __iter__(self) -> Iterator[PeerId]:
+        return iter(self._pulses)
+
+    def __len__(self) -> int:
+        return len(self._pulses)
+
+    @property
+    def living(self) -> int:
+        """How many are not lost."""
+        return len(self._pulses) - len(self._lost)
+
+    @property
+    def lost(self) -> list[PeerId]:
+        """Who is lost, the one that was heard longest ago first."""
+        return sorted(self._lost, key=lambda node: self._pulses[node].heard)
+
+    def put(self, node: PeerId, pulse: Pulse) -> None:
+        """Take in a node's pulse as it is now."""
+        self._pulses[node] = pulse
+        self._suspects.pop(node, None)
+        self._lost.pop(node, None)
+        match pulse.contact:
+            case Contact.SUSPECT:
+                self._suspects[node] = None
+            case Contact.LOST:
+                self._lost[node] = None
+            case Contact.ALIVE | Contact.UNREACHABLE:
+                if pulse.heard < self._bounds.get(node, _FOREVER):
+                    self._bind(node, pulse.heard)
+
+    def remove(self, node: PeerId) -> None:
+        """Follow a node no more."""
+        del self._pulses[node]
+        self._suspects.pop(node, None)
+        self._lost.pop(node, None)
+
+    def pass_time(self, now: float, **times: float) -> list[PeerId]:
+        """Change what the time changes; return whose pulse that was."""
+        changed = [node for node in list(self._suspects) if self._pass_time(node, now, times)]
+        while (node := self._longest_silent()) is not None and self._pass_time(node, now, times):
+            changed.append(node)
+        return changed
+
+    def due(self, **times: float) -> float:
+        """Return when `pass_time` next changes anything; infinity when it never does."""
+        silent = self._longest_silent()
+        looked_at = self._suspects if silent is None else (*self._suspects, silent)
+        return min((self._pulses[node].due(**times) for node in looked_at), default=_FOREVER)
+
+    def _pass_time(self, node: PeerId, now: float, times: Mapping[str, float]) -> bool:
+        before = self._pulses[node]
+        after = before.at(now, **times)
+        if after is before:
+            return False
+        self.put(node, after)
+        return True
+
+    def _longest_silent(self) -> PeerId | None:
+        while self._silence:
+            bound, node = self._silence[0]
+            if self._bounds.get(node) == bound:
+                if self._lives(node) and self._pulses[node].heard == bound:
+                    return node
+                del self._bounds[node]
+                if self._lives(node):
+                    self._bind(node, self._pulses[node].heard)
+            heapq.heappop(self._silence)
+        return None
+
+    def _lives(self, node: PeerId) -> bool:
+        return node in self._pulses and node not in self._suspects and node not in self._lost
+
+    def _bind(self, node: PeerId, heard: float) -> None:
+        self._bounds[node] = heard
+        heapq.heappush(self._silence, (heard, node))

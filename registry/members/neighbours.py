@@ -1,0 +1,60 @@
+"""Whom do we keep connected? A choice of our own among the nodes that can be dialled."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from hashlib import sha256
+from itertools import islice
+
+from registry.catalog import Catalog
+from registry.intake import dialable
+from registry.records import PeerId, Record, Standing
+
+KEPT_NODES = 64
+"""Addresses that are handed to the mesh; it dials only as many of them as it needs."""
+
+
+PAUSE = 0.5
+"""Seconds between two choices: each takes a pass over the whole registry, and not every newcomer is worth one."""
+
+
+class Keeping:
+    """Remembers what was chosen last, and when; time is an argument."""
+
+    def __init__(self) -> None:
+        self.stale = False
+        self._chosen: tuple[str, ...] = ()
+        self._next = float("-inf")
+
+    def choose(
+        self, own: Record, catalog: Catalog, admits: Callable[[PeerId], bool], now: float
+    ) -> tuple[str, ...] | None:
+        """Return a choice unlike the last; nothing when there is none, or when it is too soon, and `stale` then."""
+        self.stale = now < self._next
+        if self.stale:
+            return None
+        self._next = now + PAUSE
+        before, self._chosen = self._chosen, worth_keeping(own, catalog, admits)
+        return None if self._chosen == before else self._chosen
+
+
+def worth_keeping(
+    own: Record, catalog: Catalog, admits: Callable[[PeerId], bool]
+) -> tuple[str, ...]:
+    """Choose addresses to keep connected: one of each node, in an order of our own."""
+    together = dialable.among_ourselves(own.reach)
+    # Everybody has an order of their own, the same each time: else all would dial the same few.
+    ranked = sorted(catalog.held, key=lambda node: _rank(own.node, node))
+    # A connection through a relay is made when a request needs it: whoever has to be relayed dials others itself.
+    worth = (
+        address
+        for node in ranked
+        if node != own.node and admits(node)
+        if (record := catalog.held[node].record).standing is not Standing.LEFT
+        for address in dialable.direct_addresses(record.reach, node, together=together)[:1]
+    )
+    return tuple(islice(worth, KEPT_NODES))
+
+
+@lru_cache(maxsize=32_768)
+def _rank(own: PeerId, node: PeerId) -> bytes:
+    return sha256((own + node).encode()).digest()

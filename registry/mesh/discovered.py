@@ -1,0 +1,117 @@
+"""Whom may we dial though nobody we know speaks for them? What a network claims, checked, bounded, and given up on in time.
+
+A claim costs whoever makes it nothing, so it is dialled only while a node has too few connections, and a peer that turns
+out not to be of our mesh is left alone for a while.
+"""
+
+import random
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+
+from registry.errors import InvalidSignature
+from registry.intake import dialable
+from registry.mesh import Origin
+from registry.records import PeerId
+from registry.signing import public_of
+
+MAX_STRANGERS = 32
+"""Peers kept of each source; of more, as many are drawn at random."""
+
+MAX_CLAIMED = 4
+"""Addresses kept of one stranger; the rest is not looked at."""
+
+MAX_REFUSED = 512
+"""Peers remembered as of no use; the one that was noted first is forgotten first."""
+
+MAX_ADDRESS_CHARACTERS = 256
+
+_FIRST_REFUSAL = 30.0
+_LONGEST_REFUSAL = 600.0
+
+_FORM = re.compile(
+    r"/(?P<kind>ip4|ip6)/(?P<host>[0-9a-fA-F.:]{2,45})/tcp/(?P<port>\d{1,5})/p2p/(?P<peer>\w{1,64})",
+    re.ASCII,
+)
+
+
+def claim_in(address: str, *, loopback: bool) -> PeerId:
+    """Return the peer that an address claims to lead to, empty where it is nothing to dial.
+
+    Only addresses by number, over TCP: a name would have us ask a name server on a stranger's behalf. Addresses of this
+    very machine (`loopback`) make sense only to a node that is itself reached at no others.
+    """
+    found = _FORM.fullmatch(address) if len(address) <= MAX_ADDRESS_CHARACTERS else None
+    if found is None or not 0 < int(found["port"]) <= 65_535:
+        return PeerId("")
+    try:
+        version = ip_address(found["host"]).version
+        public_of(found["peer"])
+    except (ValueError, InvalidSignature):
+        return PeerId("")
+    believed = (
+        dialable.credible(found["host"], together=loopback) and found["kind"] == f"ip{version}"
+    )
+    return PeerId(found["peer"] if believed else "")
+
+
+def only_loopback(listen: Iterable[str]) -> bool:
+    """Say whether a node that listens on these addresses is reached from its own machine only."""
+    return all(address.startswith(("/ip4/127.", "/ip6/::1/")) for address in listen)
+
+
+@dataclass(slots=True)
+class _Refusal:
+    times: int = 0
+    until: float = 0.0
+
+
+@dataclass(slots=True)
+class Strangers:
+    """The strangers that may be dialled; times are seconds on any one clock that the caller keeps to."""
+
+    own: PeerId
+    loopback: bool
+    rng: random.Random = field(default_factory=random.Random)
+    _claims: dict[Origin, dict[PeerId, tuple[str, ...]]] = field(default_factory=dict)
+    _refusals: dict[PeerId, _Refusal] = field(default_factory=dict)
+
+    def claim(self, origin: Origin, addresses: Iterable[str]) -> None:
+        """Replace what one source claims."""
+        found: dict[PeerId, tuple[str, ...]] = {}
+        for address in dict.fromkeys(addresses):
+            peer = claim_in(address, loopback=self.loopback)
+            if peer and peer != self.own and len(found.get(peer, ())) < MAX_CLAIMED:
+                found[peer] = (*found.get(peer, ()), address)
+        # Drawn, not the first: else whoever claims the most keeps everybody else out for ever.
+        kept = self.rng.sample(sorted(found), min(len(found), MAX_STRANGERS))
+        self._claims[origin] = {peer: found[peer] for peer in kept}
+
+    def addresses(self, now: float) -> tuple[str, ...]:
+        """Return what may be dialled now."""
+        return tuple(
+            address
+            for dialable in self._claims.values()
+            for peer, addresses in dialable.items()
+            if self._refusals.get(peer, _Refusal()).until <= now
+            for address in addresses
+        )
+
+    def origin(self, peer: PeerId) -> Origin | None:
+        """Say which source claims a peer."""
+        return next((o for o, dialable in self._claims.items() if peer in dialable), None)
+
+    def refuse(self, peer: PeerId, now: float) -> None:
+        """Leave a peer alone that did not answer or is not of our mesh, longer each time, at most ten minutes."""
+        refusal = self._refusals.pop(peer, _Refusal())
+        if len(self._refusals) >= MAX_REFUSED:
+            self._refusals.pop(next(iter(self._refusals)))
+        wait = min(_FIRST_REFUSAL * 2 ** min(refusal.times, 8), _LONGEST_REFUSAL)
+        self._refusals[peer] = _Refusal(
+            refusal.times + 1, now + wait * self.rng.uniform(0.75, 1.25)
+        )
+
+    def accept(self, peer: PeerId) -> None:
+        """Forget what speaks against a peer that proved to be of our mesh."""
+        self._refusals.pop(peer, None)

@@ -1,0 +1,1 @@
+"""The mesh over libp2p, for nodes on different machines. Only this folder knows libp2p and trio."""

@@ -1,0 +1,257 @@
+"""How does a question travel over a libp2p stream? Length, question; length, answer; and so on, on a stream that stands.
+
+Lengths are u32, big endian. One question at a time: the asker puts the next when it has the answer, on this stream or
+another. While it waits it keeps its side open: closing it sooner says that nobody waits any more, and ends the work for the
+answer. Opening a stream takes six packets more than a question on one that stands, so streams are kept for the next.
+"""
+
+import struct
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import trio
+from libp2p.abc import IHost, INetStream
+from libp2p.custom_types import TProtocol
+from libp2p.network.stream.exceptions import StreamClosed, StreamEOF
+from libp2p.peer.id import ID
+
+from registry.errors import PeerUnreachable
+from registry.mesh import MAX_ANSWER_BYTES, MAX_QUESTION_BYTES
+from registry.mesh.libp2p.guards import indifferent, unreachable
+from registry.mesh.libp2p.thread import VisitFailed
+from registry.records import PeerId
+
+ASK = TProtocol("/modelvine/ask/1")
+
+MESSAGE_SECONDS = 30.0
+"""Seconds that a peer may take to put its question across, or to take its answer."""
+
+QUESTIONS = 64
+"""Questions answered at one time, all peers together; more are refused."""
+
+STREAMS_PER_PEER = 32
+"""Streams for questions that one peer may have open, at work or idle; more are refused."""
+
+KEPT_PER_PEER = 2
+"""Idle streams that an asker keeps to one peer; more are closed after their answer."""
+
+STANDING_PER_PEER = 4
+"""Idle streams of one peer that an answerer keeps; more are closed after their answer."""
+
+IDLE_SECONDS = 300.0
+"""Seconds after which an asker closes a stream that it had no use for."""
+
+TIDY_SECONDS = 60.0
+"""Seconds between looks for such streams."""
+
+STANDING_SECONDS = 2 * IDLE_SECONDS
+"""Seconds after which an answerer closes a stream on which nothing was asked; the asker should have, long before."""
+
+_LENGTH = struct.Struct("!I")
+
+
+class Asking:
+    """Puts questions to peers, over streams that are kept for the next."""
+
+    def __init__(self, host: IHost) -> None:
+        self._host = host
+        self._idle: dict[PeerId, list[tuple[float, INetStream]]] = {}
+
+    async def ask(self, peer: PeerId, question: bytes, timeout: float) -> bytes:
+        """Put a question to a peer; raise `PeerUnreachable` when no answer came in time."""
+        with unreachable(f"{peer} gave no answer"), trio.fail_after(timeout):
+            if (kept := self._take(peer)) is not None:
+                # The peer may have closed it this very moment; a question may be put twice without harm.
+                with suppress(StreamEOF, StreamClosed):
+                    return await self._put(peer, kept, question)
+            opened = await self._host.new_stream(ID.from_string(peer), [ASK])
+            return await self._put(peer, opened, question)
+
+    async def tidy_forever(self) -> None:
+        """Close the streams that have had no use for long, and those that their peer has closed."""
+        while True:
+            await trio.sleep(TIDY_SECONDS)
+            for stream in self._give_up(trio.current_time()):
+                with trio.move_on_after(MESSAGE_SECONDS):
+                    await _close(stream)
+
+    def _take(self, peer: PeerId) -> INetStream | None:
+        kept = self._idle.get(peer, [])
+        for entry in reversed(kept):
+            if not _is_over(entry[1]):
+                kept.remove(entry)
+                return entry[1]
+        return None
+
+    def _give_up(self, now: float) -> list[INetStream]:
+        over = []
+        for peer, kept in self._idle.items():
+            old = [e for e in kept if now - e[0] >= IDLE_SECONDS or _is_over(e[1])]
+            self._idle[peer] = [entry for entry in kept if entry not in old]
+            over += [stream for _, stream in old]
+        self._idle = {peer: kept for peer, kept in self._idle.items() if kept}
+        return over
+
+    async def _put(self, peer: PeerId, stream: INetStream, question: bytes) -> bytes:
+        try:
+            await _send(stream, question)
+            answer = await _receive(stream)
+        except BaseException:
+            await _reset(stream)
+            raise
+        kept = self._idle.setdefault(peer, [])
+        if len(kept) < KEPT_PER_PEER:
+            kept.append((trio.current_time(), stream))
+        else:
+            await _close(stream)
+        return answer
+
+
+class _BeyondLimit(PeerUnreachable):
+    """A peer wants more than one may."""
+
+
+class Questions:
+    """Answers what peers ask. `answer` is awaited in trio and raises `VisitFailed` for no answer.
+
+    `refused` is called for each stream that is reset because its peer, or all of them together, want too much.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[PeerId, bytes], Awaitable[bytes]],
+        refused: Callable[[], object],
+    ) -> None:
+        self._answer = answer
+        self._refused = refused
+        self._answering = 0
+        self._open: Counter[PeerId] = Counter()
+        self._idle: Counter[PeerId] = Counter()
+
+    @property
+    def standing(self) -> int:
+        """How many streams stand idle until their peer asks again."""
+        return self._idle.total()
+
+    async def handle(self, stream: INetStream) -> None:
+        """Serve one stream; a peer's fault costs it this stream and nothing else."""
+        peer = PeerId(str(stream.muxed_conn.peer_id))
+        try:
+            with (
+                unreachable("the asker broke off"),
+                _counted(self._open, peer, STREAMS_PER_PEER),
+            ):
+                await self._serve(peer, stream)
+        except PeerUnreachable as error:
+            if isinstance(error, _BeyondLimit):
+                self._refused()
+            await _reset(stream)
+
+    async def _serve(self, peer: PeerId, stream: INetStream) -> None:
+        size: int | None
+        with trio.fail_after(MESSAGE_SECONDS):
+            size = await _receive_size(stream, MAX_QUESTION_BYTES)
+        while size is not None:
+            await self._serve_one(peer, stream, size)
+            size = await self._await_next(peer, stream)
+        await _close(stream)
+
+    async def _serve_one(self, peer: PeerId, stream: INetStream, size: int) -> None:
+        if self._answering >= QUESTIONS:
+            raise _BeyondLimit("too many questions at one time")
+        self._answering += 1
+        try:
+            with trio.fail_after(MESSAGE_SECONDS):
+                question = await read_exactly(stream, size)
+            answer = await self._find_answer(peer, stream, question)
+            with trio.fail_after(MESSAGE_SECONDS):
+                await _send(stream, answer)
+        finally:
+            self._answering -= 1
+
+    async def _find_answer(self, peer: PeerId, stream: INetStream, question: bytes) -> bytes:
+        answers: list[bytes] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_until_left, stream, nursery.cancel_scope)
+            with suppress(VisitFailed):
+                answers.append(await self._answer(peer, question))
+            nursery.cancel_scope.cancel()
+        if not answers or len(answers[0]) > MAX_ANSWER_BYTES:
+            raise PeerUnreachable("there is no answer")
+        return answers[0]
+
+    async def _await_next(self, peer: PeerId, stream: INetStream) -> int | None:
+        """Return the length of the next question; nothing when none comes, or enough streams stand idle."""
+        if self._idle[peer] >= STANDING_PER_PEER:
+            return None
+        with (
+            _counted(self._idle, peer, STANDING_PER_PEER),
+            suppress(StreamEOF),
+            trio.move_on_after(STANDING_SECONDS),
+        ):
+            return await _receive_size(stream, MAX_QUESTION_BYTES)
+        return None
+
+
+async def read_exactly(stream: INetStream, size: int) -> bytes:
+    """Read `size` bytes; memory follows what arrived, not what was announced."""
+    parts = bytearray()
+    while len(parts) < size:
+        chunk = await stream.read(min(size - len(parts), 256 * 1024))
+        if not chunk:
+            raise PeerUnreachable("the stream ended early")
+        parts += chunk
+    return bytes(parts)
+
+
+async def _receive(stream: INetStream) -> bytes:
+    return await read_exactly(stream, await _receive_size(stream, MAX_ANSWER_BYTES))
+
+
+async def _receive_size(stream: INetStream, most: int) -> int:
+    size: int
+    (size,) = _LENGTH.unpack(await read_exactly(stream, _LENGTH.size))
+    if size > most:
+        raise _BeyondLimit(f"the peer announced {size} bytes")
+    return size
+
+
+async def _send(stream: INetStream, message: bytes) -> None:
+    await stream.write(_LENGTH.pack(len(message)) + message)
+
+
+async def _until_left(stream: INetStream, scope: trio.CancelScope) -> None:
+    with indifferent():
+        await stream.read(1)
+    scope.cancel()
+
+
+async def _reset(stream: INetStream) -> None:
+    with trio.CancelScope(shield=True), indifferent():
+        await stream.reset()
+
+
+async def _close(stream: INetStream) -> None:
+    with indifferent():
+        await stream.close()
+
+
+def _is_over(stream: INetStream) -> bool:
+    # Also when the connection has gone: yamux closes all its streams then.
+    wire: Any = stream
+    return bool(wire.muxed_stream.recv_closed)
+
+
+@contextmanager
+def _counted(counts: Counter[PeerId], peer: PeerId, most: int) -> Iterator[None]:
+    if counts[peer] >= most:
+        raise _BeyondLimit(f"{most} streams of this peer are open")
+    counts[peer] += 1
+    try:
+        yield
+    finally:
+        counts[peer] -= 1
+        if not counts[peer]:
+            del counts[peer]

@@ -1,0 +1,122 @@
+"""How does a node use a relay? Circuit relay v2 from its two ends: a place is reserved, a circuit dialled, or accepted.
+
+A circuit is a connection like any other: noise and yamux run from end to end, and the relay reads none of it.
+"""
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+from libp2p.abc import IHost, INetStream
+from libp2p.connection_types import ConnectionType
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessage
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as Peer
+from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
+from libp2p.security.pnet.protector import new_protected_conn
+from multiaddr import Multiaddr
+
+from registry.errors import PeerUnreachable
+from registry.mesh.libp2p.guards import indifferent, unreachable
+from registry.mesh.libp2p.relay import HOP, MESSAGE_SECONDS
+from registry.records import PeerId
+
+_ADDRESSES = 16
+
+
+class _CircuitEnd(RawConnection):
+    """The stream to a relay as a connection. It has no address of its own, by which it is known and not counted."""
+
+    def get_remote_address(self) -> tuple[str, int] | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A place at a relay: where others find it, and for how many seconds, by the relay's clock."""
+
+    addresses: tuple[str, ...]
+    lease: float
+
+
+class Circuits:
+    """Our ends of circuits. Every method runs in trio."""
+
+    def __init__(self, host: IHost, swarm_key: str | None) -> None:
+        self._host = host
+        self._swarm_key = swarm_key
+        self.relays: Collection[PeerId] = ()
+
+    async def reserve(self, relay: PeerId) -> Granted:
+        """Ask a connected peer to hand on to us; raise `PeerUnreachable` when it does not."""
+        with unreachable(f"{relay} is no relay"), trio.fail_after(MESSAGE_SECONDS):
+            stream = await self._host.new_stream(ID.from_string(relay), [HOP])
+            try:
+                own = Peer(id=self._host.get_id().to_bytes())
+                await write_delimited_msg(stream, HopMessage(type=HopMessage.RESERVE, peer=own))
+                reply = await read_delimited_msg(stream, HopMessage)
+            finally:
+                await _reset(stream)
+            _require(reply)
+            addresses = tuple(str(Multiaddr(a)) for a in reply.reservation.addrs[:_ADDRESSES])
+            return Granted(addresses, reply.reservation.expire - time.time())
+
+    async def dial(self, relay: PeerId, peer: PeerId) -> Any:
+        """Connect to a peer through a relay that is connected; raise `PeerUnreachable`. Not bounded in time."""
+        with unreachable(f"{peer} is not reached through {relay}"):
+            stream = await self._host.new_stream(ID.from_string(relay), [HOP])
+            try:
+                target = ID.from_string(peer)
+                asked = HopMessage(type=HopMessage.CONNECT, peer=Peer(id=target.to_bytes()))
+                await write_delimited_msg(stream, asked)
+                _require(await read_delimited_msg(stream, HopMessage))
+                # The library puts the swarm key on inbound connections by itself, on outbound ones only if it dialled them.
+                raw: Any = self._end(stream, relay, peer, initiator=True)
+                if self._swarm_key is not None:
+                    raw = new_protected_conn(raw, self._swarm_key)
+                network: Any = self._host.get_network()
+                return await network.upgrade_outbound_raw_conn(raw, target)
+            except BaseException:
+                await _reset(stream)
+                raise
+
+    async def handle(self, stream: INetStream) -> None:
+        """Accept a circuit that a relay of ours brings, and keep it until it ends."""
+        relay = PeerId(str(stream.muxed_conn.peer_id))
+        try:
+            with unreachable("the relay broke off"):
+                with trio.fail_after(MESSAGE_SECONDS):
+                    asked = await read_delimited_msg(stream, StopMessage)
+                    wanted = asked.type == StopMessage.CONNECT and relay in self.relays
+                    status = Status.OK if wanted else Status.PERMISSION_DENIED
+                    await write_delimited_msg(
+                        stream, StopMessage(type=StopMessage.STATUS, status=status)
+                    )
+                if wanted:
+                    # Who it is, noise will tell; what the relay says of it is shown to people at most.
+                    asker = PeerId(str(ID(asked.peer.id)))
+                    end = self._end(stream, relay, asker, initiator=False)
+                    network: Any = self._host.get_network()
+                    await network.upgrade_inbound_raw_conn(end, end.get_transport_addresses()[0])
+        except PeerUnreachable:
+            pass
+        await _reset(stream)
+
+    def _end(
+        self, stream: INetStream, relay: PeerId, peer: PeerId, *, initiator: bool
+    ) -> _CircuitEnd:
+        address = Multiaddr(f"/p2p/{relay}/p2p-circuit/p2p/{peer}")
+        return _CircuitEnd(stream, initiator, ConnectionType.RELAYED, [address])
+
+
+def _require(reply: HopMessage) -> None:
+    if reply.type != HopMessage.STATUS or reply.status != Status.OK:
+        raise PeerUnreachable(f"the relay answered with status {reply.status}")
+
+
+async def _reset(stream: INetStream) -> None:
+    with trio.CancelScope(shield=True), indifferent():
+        await stream.reset()

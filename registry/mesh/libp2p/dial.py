@@ -1,0 +1,155 @@
+"""How is one address dialled? By TCP, through a relay where it says so, and beside a relayed connection where one stands."""
+
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import trio
+from libp2p.abc import IHost
+from libp2p.exceptions import MultiError
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import PeerInfo
+from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
+from multiaddr import Multiaddr
+
+from registry.errors import PeerUnreachable
+from registry.mesh.libp2p.circuit import Circuits
+from registry.mesh.libp2p.guards import unreachable
+from registry.mesh.libp2p.watch import Watch
+from registry.records import PeerId
+
+_CIRCUIT = "/p2p-circuit"
+# How the library writes whose key it was that answered.
+_ANSWERER = re.compile(r"from_pubkey=(12D3KooW\w{40,50})")
+
+
+class NobodyAnswered(PeerUnreachable):
+    """None of a peer's addresses answered: `reasons` says of each why."""
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        super().__init__("no address answers")
+        self.reasons = reasons
+
+
+class Dials:
+    """Makes connections, one address at a time; the caller bounds the time. Every method runs in trio."""
+
+    def __init__(self, host: IHost, watch: Watch, circuits: Circuits, *, private: bool) -> None:
+        self._host = host
+        self._watch = watch
+        self._circuits = circuits
+        self._private = private
+        # Peers whose host took our connection, in the dial that runs or ran last.
+        self._accepted: set[str] = set()
+        network: Any = host.get_network()
+        network.upgrade_outbound_raw_conn = self._noting(network.upgrade_outbound_raw_conn)
+
+    async def dial(self, address: str) -> PeerId:
+        """Connect to the peer that an address ends in; raise `PeerUnreachable`."""
+        with unreachable(f"{address!r} cannot be dialled"):
+            where, _, last = address.rpartition("/p2p/")
+            target = ID.from_string(last)
+            if not where or target == self._host.get_id():
+                raise PeerUnreachable("this address is our own, or nobody's")
+            self._accepted.discard(last)
+            peer = PeerId(str(target))
+            if where.endswith(_CIRCUIT):
+                await self._through(where.removesuffix(_CIRCUIT), peer)
+            else:
+                await self._directly(target, peer, Multiaddr(where))
+            return peer
+
+    async def first_of(self, addresses: Sequence[str], timeout: float) -> None:
+        """Dial addresses of one peer one by one, each for `timeout` seconds: given all, the library dials the first alone.
+
+        Raise `NobodyAnswered`.
+        """
+        reasons: dict[str, str] = {}
+        for address in addresses:
+            try:
+                with unreachable(address), trio.fail_after(timeout):
+                    await self.dial(address)
+            except PeerUnreachable as error:
+                reasons[address] = self.reason(address, error)
+            else:
+                return
+        raise NobodyAnswered(reasons)
+
+    def _noting(self, upgrade: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def upgrade_and_note(raw: Any, peer: ID, *others: Any) -> Any:
+            self._accepted.add(str(peer))
+            return await upgrade(raw, peer, *others)
+
+        return upgrade_and_note
+
+    def reason(self, address: str, error: PeerUnreachable) -> str:
+        """Say in a few words why a dial failed, as far as it can be known."""
+        peer = address.rpartition("/p2p/")[2]
+        accepted = peer in self._accepted
+        self._accepted.discard(peer)
+        causes = [*_causes(error)]
+        for cause in causes:
+            if isinstance(cause, PeerIDMismatchesPubkey):
+                return self._another(str(cause))
+        if accepted:
+            # With another swarm key, or where one has none, all that is heard is noise or nothing.
+            keys = (
+                "the swarm keys differ"
+                if self._private
+                else "it has a swarm key, which this node lacks"
+            )
+            return f"it listens, but does not answer as a node: {keys}, or it is no node"
+        for cause in causes:
+            if isinstance(cause, OSError) and cause.errno:
+                return os.strerror(cause.errno).lower()
+        if any(isinstance(cause, trio.TooSlowError) for cause in causes):
+            return "timed out"
+        if address.startswith("/dns"):
+            return "the name leads nowhere"
+        # Its words are ours, or the library's for its own people.
+        return (
+            str(causes[-1])
+            if isinstance(causes[-1], PeerUnreachable)
+            else type(causes[-1]).__name__
+        )
+
+    def _another(self, said: str) -> str:
+        found = _ANSWERER.search(said)
+        if found and found[1] == str(self._host.get_id()):
+            return "this node itself answers there, and the address names another"
+        who = f", {found[1]}" if found else ""
+        return f"wrong peer id: another node answers there{who}"
+
+    async def _directly(self, target: ID, peer: PeerId, address: Multiaddr) -> None:
+        network: Any = self._host.get_network()
+        # A failed dial blocks its peer for a minute, and old addresses are tried before new ones.
+        network.unblock_peer(target)
+        if peer in self._watch.peers() - self._watch.peers(directly=True):
+            # The library dials nobody who is connected already.
+            await network.dial_addr(address, target)
+        else:
+            self._host.get_peerstore().clear_addrs(target)
+            await self._host.connect(PeerInfo(target, [address]))
+
+    async def _through(self, relay: str, peer: PeerId) -> None:
+        if peer in self._watch.peers():
+            return
+        through = PeerId(relay.rpartition("/p2p/")[2])
+        if through not in self._watch.peers(directly=True):
+            await self.dial(relay)
+        await self._circuits.dial(through, peer)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Go through an error and what led to it; the library, like trio, hides causes in groups."""
+    yield error
+    inner: Sequence[BaseException] = ()
+    if isinstance(error, MultiError):
+        inner = error.errors
+    elif isinstance(error, BaseExceptionGroup):
+        inner = error.exceptions
+    for each in inner:
+        yield from _causes(each)
+    if error.__cause__ is not None:
+        yield from _causes(error.__cause__)

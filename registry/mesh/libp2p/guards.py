@@ -1,0 +1,212 @@
+"""What must libp2p 0.8.1 not be trusted with? Every guard against its defects, each with its reason.
+
+Each guard raises at start when what it patches is gone, so that a new release cannot disarm it silently.
+Broad `except` is the point of this module: libp2p raises what it likes, and any of it ends the whole node.
+"""
+
+import functools
+import logging
+import math
+import struct
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import libp2p.network.connection.swarm_connection as connection_module
+import libp2p.pubsub.pubsub as pubsub_module
+import libp2p.stream_muxer.muxer_multistream as muxer_module
+import trio
+from libp2p.abc import IHost, INetConn, INetStream
+from libp2p.pubsub.gossipsub import GossipSub
+from libp2p.pubsub.rpc_queue import RpcQueue
+from libp2p.stream_muxer.yamux.yamux import (
+    FLAG_SYN,
+    TYPE_PING,
+    YAMUX_HEADER_FORMAT,
+    Yamux,
+    YamuxStream,
+)
+
+from registry.errors import MeshError, PeerUnreachable
+from registry.mesh.libp2p.connection_limits import Callers
+from registry.mesh.libp2p.muxer import GuardedYamux
+
+_log = logging.getLogger("modelvine.mesh")
+
+QUEUE = 1024
+"""Messages that may wait for us or for one peer; libp2p's 32 silently lose a burst."""
+
+WINDOW_BATCH = 16 * 1024
+"""Bytes read before a window update is sent; libp2p sends one for each read, even of one byte."""
+
+
+class HardGossipSub(GossipSub):
+    """GossipSub whose lazy gossip reaches pruned peers, the very ones that need it."""
+
+    def _get_in_topic_gossipsub_peers_from_minus(
+        self,
+        topic: str,
+        num_to_select: int,
+        minus: Any,
+        backoff_check: bool = False,  # noqa: FBT001, FBT002 (the library's signature)
+    ) -> Any:
+        # Back-off forbids GRAFT for a minute, not IHAVE; the library mixes the two up in its heartbeat.
+        if sys._getframe(1).f_code.co_name == "_handle_topic_heartbeat":  # noqa: SLF001
+            backoff_check = False
+        return super()._get_in_topic_gossipsub_peers_from_minus(
+            topic, num_to_select, minus, backoff_check
+        )
+
+
+def harden() -> None:
+    """Patch the library once for the whole process; call it before any host is made."""
+    _require(pubsub_module, "SUBSCRIPTION_CHANNEL_SIZE", "RpcQueue")
+    _require(pubsub_module.Pubsub, "push_msg", "notify_subscriptions", "stream_handler")
+    _require(pubsub_module.Pubsub, "continuously_read_stream", "_handle_dead_peer", "write_msg")
+    _require(pubsub_module.Pubsub, "_peer_is_connected", "_schedule_peer_stream_retry")
+    _require(pubsub_module.Pubsub, "_is_msg_seen", "_is_subscribed_to_msg", "handle_subscription")
+    _require(GossipSub, "_get_in_topic_gossipsub_peers_from_minus", "_handle_topic_heartbeat")
+    _require(muxer_module, "Yamux")
+    _require(Yamux, "_measure_rtt_loop", "_write_frame")
+    _require(YamuxStream, "_auto_tune_and_send_window_update")
+    _require(connection_module, "logging")
+    # Its calls go to the root logger, and each gives an unconfigured process a handler on stderr.
+    patched: Any = connection_module
+    patched.logging = logging.getLogger("libp2p.network.connection")
+    patched = pubsub_module
+    patched.SUBSCRIPTION_CHANNEL_SIZE = QUEUE
+    patched.RpcQueue = functools.partial(RpcQueue, max_size=QUEUE)
+    # It measures every connection twice a minute, whether or not `ping` does, and at times from a clock's zero.
+    patched = Yamux
+    patched._measure_rtt_loop = _nothing  # noqa: SLF001
+    # Whichever class a host is given, the library makes its own.
+    patched = muxer_module
+    patched.Yamux = GuardedYamux
+    original = YamuxStream._auto_tune_and_send_window_update  # noqa: SLF001
+    if original.__name__ != "_batched_window_update":
+        patched = YamuxStream
+        patched._auto_tune_and_send_window_update = _batching(original)  # noqa: SLF001
+
+
+def guard(host: IHost, callers: Callers, refused: Callable[[], object]) -> None:
+    """Guard one host, between its making and its running; `refused` is called for each caller that is turned away."""
+    network: Any = host.get_network()
+    _require(network, "common_stream_handler", "_inbound_limiter", "upgrade_inbound_raw_conn")
+    _require(network, "unblock_peer", "close_peer", "auto_connector", "upgrade_outbound_raw_conn")
+    _require(network.auto_connector, "maybe_connect")
+    network.set_stream_handler(_guarded(host, network.common_stream_handler))
+    # The library takes a token for every inbound connection and keeps it until the host ends, so a host
+    # goes deaf after `max_connections` callers, however short; that limit is kept where connections register.
+    network._inbound_limiter = trio.CapacityLimiter(math.inf)  # noqa: SLF001
+    # It dials whoever it has heard of until half of `max_connections` stand, whatever its watermarks say.
+    network.auto_connector.maybe_connect = _nothing
+    upgrade = _ending_with_its_connection(network.upgrade_inbound_raw_conn)
+    network.upgrade_inbound_raw_conn = _counting(upgrade, callers, refused)
+
+
+async def ping(connection: INetConn, timeout: float) -> bool:
+    """Have the other end's yamux answer, and measure the round trip; return whether it did in time.
+
+    libp2p's own ping opens a stream, which takes nine packets more.
+    """
+    muxed: Any = connection.muxed_conn
+    muxed._ping_id += 1  # noqa: SLF001
+    muxed._ping_event = answered = trio.Event()  # noqa: SLF001
+    # Before it is sent: the answer may be there before we are back.
+    muxed._ping_sent_time = trio.current_time()  # noqa: SLF001
+    frame = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_PING, FLAG_SYN, 0, muxed._ping_id)  # noqa: SLF001
+    with trio.move_on_after(timeout):
+        await muxed._write_frame(frame)  # noqa: SLF001
+        await answered.wait()
+    return answered.is_set()
+
+
+@contextmanager
+def unreachable(what: str) -> Iterator[None]:
+    """Turn whatever libp2p raises while it deals with one peer into `PeerUnreachable`."""
+    try:
+        yield
+    except MeshError:
+        raise
+    except Exception as error:
+        raise PeerUnreachable(f"{what}: {type(error).__name__}") from error
+
+
+@contextmanager
+def indifferent() -> Iterator[None]:
+    """Ignore what libp2p raises while something is closed that may be closed already."""
+    with suppress(Exception):
+        yield
+
+
+def _guarded(
+    host: IHost, inner: Callable[[INetStream], Awaitable[None]]
+) -> Callable[[INetStream], Awaitable[None]]:
+    async def handle(stream: INetStream) -> None:
+        # Any exception here ends the node; a malformed pubsub message is one of them.
+        try:
+            await inner(stream)
+        except Exception as error:  # noqa: BLE001 (it would end the node)
+            protocol, peer = str(stream.get_protocol()), stream.muxed_conn.peer_id
+            _log.warning("a stream of %s failed: %s (%s)", peer, type(error).__name__, protocol)
+            with indifferent():
+                await stream.reset()
+            if protocol.startswith("/meshsub"):
+                with indifferent():
+                    await host.get_network().close_peer(peer)
+
+    return handle
+
+
+def _ending_with_its_connection(
+    upgrade: Callable[..., Awaitable[Any]],
+) -> Callable[..., Awaitable[Any]]:
+    async def upgrade_and_wait(*positional: Any) -> Any:
+        # The library's task for an inbound connection waits for the end of the host; raising ends it in time.
+        connection = await upgrade(*positional)
+        await connection.event_closed.wait()
+        raise ConnectionResetError("the connection has ended")
+
+    return upgrade_and_wait
+
+
+def _counting(
+    upgrade: Callable[..., Awaitable[Any]], callers: Callers, refused: Callable[[], object]
+) -> Callable[..., Awaitable[Any]]:
+    async def count_and_upgrade(raw: Any, *positional: Any) -> Any:
+        # Before the handshake: the library looks at its limits when that is paid for, and at addresses never.
+        address, *_ = raw.get_remote_address() or ("",)
+        if why := callers.enter(address, trio.current_time()):
+            refused()
+            _log.warning("refused a connection: %s", why)
+            await raw.close()
+            raise ConnectionResetError(why)
+        try:
+            return await upgrade(raw, *positional)
+        finally:
+            callers.leave(address)
+
+    return count_and_upgrade
+
+
+async def _nothing(*_: object) -> None:
+    """Stand in for a part of the library that must not act."""
+
+
+def _batching(original: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    async def _batched_window_update(self: Any, *, bytes_read: int = 0) -> None:
+        waiting = self.__dict__.get("_read_since_update", 0) + bytes_read
+        if waiting < WINDOW_BATCH and self.recv_window > self.target_recv_window // 2:
+            self._read_since_update = waiting
+            return
+        self._read_since_update = 0
+        await original(self, bytes_read=waiting)
+
+    return _batched_window_update
+
+
+def _require(owner: object, *names: str) -> None:
+    for name in names:
+        if not hasattr(owner, name):
+            raise RuntimeError(f"libp2p has changed: {owner!r} has no {name}; review the guards")

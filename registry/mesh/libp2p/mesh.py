@@ -1,0 +1,289 @@
+"""How do machines meet? Over libp2p, which lives in a thread of its own and comes back when it dies.
+
+This is the asyncio side: it holds what must outlive the trio run, and what callers see of it.
+"""
+
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from registry.errors import InvalidFrame, LimitReached, MeshDown
+from registry.mesh import (
+    MAX_FRAME_BYTES,
+    MAX_QUESTION_BYTES,
+    Answerer,
+    Arrived,
+    Connection,
+    Joined,
+    Judge,
+    MeshEvent,
+    Offended,
+    Origin,
+    Parted,
+    Pipe,
+    PipeHandler,
+    Restarted,
+    trust,
+)
+from registry.mesh.byte_queue import ByteQueue
+from registry.mesh.discovered import claim_in, only_loopback
+from registry.mesh.inbox import Inbox
+from registry.mesh.libp2p.dial_plan import peer_in
+from registry.mesh.libp2p.node import (
+    CONNECTIONS_REFUSED,
+    STREAMS_REFUSED,
+    Doors,
+    Place,
+    Plan,
+)
+from registry.mesh.libp2p.pipes import WINDOW, PipeEnd, StreamPipe
+from registry.mesh.libp2p.task_group import Crew
+from registry.mesh.libp2p.thread import TrioThread, living_tasks
+from registry.mesh.mdns import Neighbours, service_of
+from registry.records import PeerId
+from registry.settings import MeshSettings
+from registry.signing import Identity
+
+START_SECONDS = 30.0
+STOP_SECONDS = 8.0
+"""Seconds that beginning and ending the libp2p thread may take."""
+
+_SWARM_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+class LibP2PMesh:
+    """A node's place in the libp2p mesh. `swarm_key` is 64 lower-case hex digits, or `None` for an open mesh."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: MeshSettings,
+        *,
+        swarm_key: str | None = None,
+        topic: str = "modelvine/1",
+    ) -> None:
+        if swarm_key is not None and not _SWARM_KEY.fullmatch(swarm_key):
+            raise ValueError("a swarm key is 64 lower-case hex digits")
+        self._plan = Plan(identity, settings, settings.listen, swarm_key, topic, settings.bootstrap)
+        self._inbox = Inbox(settings.queue)
+        self._connections: tuple[Connection, ...] = ()
+        self._failures: dict[str, str] = {}
+        self._addresses: tuple[str, ...] = ()
+        self._place: Place | None = None
+        self._begun = False
+        self._tasks = self._standing = 0
+        # Counted apart, each by one thread only: what trio sent towards the inbox, and what came in.
+        self._sent = 0
+        self._landed = 0
+        self._refused = 0
+        self._turned_away = {CONNECTIONS_REFUSED: 0, STREAMS_REFUSED: 0}
+        # Where our own interfaces are, which `announce` may leave out.
+        self._interfaces: tuple[str, ...] = ()
+        self._crew = Crew()
+        self._thread: TrioThread[Place] = TrioThread(self._main, up=self._up, down=self._down)
+
+    @property
+    def peer(self) -> PeerId:
+        """Our own id."""
+        return self._plan.identity.peer
+
+    async def start(self, answer: Answerer, serve_pipe: PipeHandler, judge: Judge = trust) -> None:
+        """Listen and begin to dial; raise `MeshDown` when an address cannot be listened on."""
+        self._judge = judge
+        self._answer = answer
+        self._serve_pipe = serve_pipe
+        await self._thread.start(timeout=START_SECONDS)
+        if self._plan.settings.mdns:
+            service = service_of(self._plan.swarm_key)
+            neighbours = Neighbours(service, own=self._announced, found=self._neighbours)
+            self._crew.spawn(neighbours.run())
+
+    async def stop(self) -> None:
+        """Send what is still queued, close every connection and end the thread; may be called again."""
+        await self._crew.dismiss()
+        if self._place is not None:
+            with suppress(MeshDown):
+                await self._thread.call(self._place.flush)
+        await self._thread.stop(timeout=STOP_SECONDS)
+        self._down()
+        self._inbox.close()
+
+    def events(self) -> AsyncIterator[MeshEvent]:
+        """What happens, in order, for one reader."""
+        return self._inbox.events()
+
+    async def publish(self, frame: bytes) -> None:
+        """Hand a frame to the gossip; raise `InvalidFrame` when it is too long, or `MeshDown`."""
+        if len(frame) > MAX_FRAME_BYTES:
+            raise InvalidFrame(f"a frame has at most {MAX_FRAME_BYTES} bytes, not {len(frame)}")
+        await self._thread.call(self._up_place().publish, bytes(frame))
+
+    async def ask(self, peer: PeerId, question: bytes, *, timeout: float) -> bytes:
+        """Put a question to one peer; raise `PeerUnreachable`, `MeshDown`, or `LimitReached` for its size."""
+        if len(question) > MAX_QUESTION_BYTES:
+            raise LimitReached(f"a question has at most {MAX_QUESTION_BYTES} bytes")
+        return await self._thread.call(self._up_place().ask, peer, bytes(question), timeout)
+
+    async def open_pipe(self, peer: PeerId, *, timeout: float) -> Pipe:
+        """Open a byte stream; raise `PeerUnreachable`, `MeshDown`, or `LimitReached` at `max_pipes`."""
+        incoming = ByteQueue(WINDOW)
+        end = await self._thread.call(self._up_place().open_pipe, peer, timeout, incoming)
+        return StreamPipe(peer, end, incoming, self._thread)
+
+    async def connect(self, address: str, *, timeout: float) -> PeerId:
+        """Dial a multiaddr that ends in `/p2p/<peer id>`; raise `PeerUnreachable` or `MeshDown`."""
+        return await self._thread.call(self._up_place().connect, address, timeout)
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close every connection to a peer; one that is kept is dialled again after `redial`."""
+        await self._thread.call(self._up_place().disconnect, peer)
+
+    async def protocols(self, peer: PeerId) -> tuple[str, ...]:
+        """Return what a peer said that it speaks, for our own id what we do; nothing where that is not known now."""
+        with suppress(MeshDown):
+            return await self._thread.call(self._up_place().protocols, peer)
+        return ()
+
+    def pin(self, addresses: tuple[str, ...]) -> None:
+        """Replace the bootstrap addresses, which are dialled until they answer."""
+        self._plan = replace(self._plan, bootstrap=addresses)
+        self._failures = {a: why for a, why in self._failures.items() if a in addresses}
+        if self._place is not None:
+            self._thread.post(self._place.company.pin, addresses)
+
+    def failures(self) -> Mapping[str, str]:
+        """Why bootstrap addresses did not answer when they were dialled last."""
+        return dict(self._failures)
+
+    def keep(self, addresses: tuple[str, ...]) -> None:
+        """Replace the addresses that are dialled until `degree` peers are connected."""
+        self._plan = replace(self._plan, kept=addresses)
+        if self._place is not None:
+            self._thread.post(self._place.company.keep, addresses)
+
+    def addresses(self) -> tuple[str, ...]:
+        """Our own dialable multiaddrs; empty while the mesh is down."""
+        return self._addresses
+
+    def connections(self) -> tuple[Connection, ...]:
+        """The peers that are connected now, one entry each."""
+        return self._connections
+
+    def dropped(self) -> int:
+        """How many frames were dropped because nobody had time for them."""
+        return self._inbox.dropped + self._refused
+
+    def relaying(self) -> Mapping[str, int]:
+        """What this node did for others as a relay since the mesh came up."""
+        return {} if self._place is None else dict(self._place.relaying)
+
+    def refused(self) -> Mapping[str, int]:
+        """What of others was refused because a limit was reached: how often, by event."""
+        return dict(self._turned_away)
+
+    def tasks(self) -> int:
+        """How many tasks trio had when this was last asked: it counts them for the next time."""
+        self._thread.post(self._count_tasks)
+        return self._tasks if self.running() else 0
+
+    def standing(self) -> int:
+        """On how many idle streams peers may put their next question, when `tasks` was last asked."""
+        return self._standing if self.running() else 0
+
+    def _count_tasks(self) -> None:
+        self._tasks = living_tasks()
+        self._standing = self._place.questions.standing if self._place else 0
+
+    def running(self) -> bool:
+        """Whether the trio run lives."""
+        return self._place is not None
+
+    async def _main(self, ready: Callable[[Place], object]) -> None:
+        thread = self._thread
+        doors = Doors(
+            tell=thread.tell,
+            judge=self._judge,
+            arrived=self._arrived,
+            offended=self._arrived,
+            refused=self._turn_away,
+            connected=self._see,
+            unanswered=self._note_failures,
+            addressed=self._addressed,
+            answer=lambda asker, question: thread.visit(self._answered, asker, question),
+            serve=lambda peer, end, incoming: thread.visit(self._served, peer, end, incoming),
+        )
+        await Place(self._plan, doors).run(ready)
+
+    async def _answered(self, asker: PeerId, question: bytes) -> bytes:
+        return await self._answer(asker, question)
+
+    async def _served(self, peer: PeerId, end: PipeEnd, incoming: ByteQueue) -> None:
+        await self._serve_pipe(StreamPipe(peer, end, incoming, self._thread))
+
+    def _arrived(self, arrived: Arrived | Offended) -> None:
+        # In trio. What waits to cross is bounded too: a busy event loop must not become a heap of callbacks.
+        if self._sent - self._landed >= self._plan.settings.queue:
+            self._refused += 1
+            return
+        self._sent += 1
+        self._thread.tell(self._land, arrived)
+
+    def _turn_away(self, event: str) -> None:
+        self._turned_away[event] += 1
+
+    def _land(self, arrived: Arrived | Offended) -> None:
+        self._landed += 1
+        self._inbox.put(arrived)
+
+    def _up(self, place: Place) -> None:
+        self._place = place
+        self._addresses, self._interfaces = place.addresses(), place.interfaces()
+        # Peers know us by this port, so a restart must come back to it even if it was chosen for us.
+        self._plan = replace(self._plan, listen=place.listening())
+        if self._begun:
+            self._inbox.put(Restarted())
+        self._begun = True
+
+    def _down(self) -> None:
+        if self._place is not None:
+            self._place.abandon()
+        self._place = None
+        self._addresses = self._interfaces = ()
+        self._failures = {}
+        self._see(())
+
+    def _note_failures(self, reasons: Mapping[str, str]) -> None:
+        connected = {connection.peer for connection in self._connections}
+        self._failures |= {a: why for a, why in reasons.items() if peer_in(a) not in connected}
+
+    def _addressed(self, addresses: tuple[str, ...]) -> None:
+        if self._place is not None:
+            self._addresses = addresses
+
+    def _see(self, connections: tuple[Connection, ...]) -> None:
+        before = {connection.peer for connection in self._connections}
+        now = {connection.peer for connection in connections}
+        # That a way through a relay ended says something about the relay, or that nobody used it.
+        relayed = {connection.peer for connection in self._connections if connection.relayed}
+        self._connections = connections
+        self._failures = {a: why for a, why in self._failures.items() if peer_in(a) not in now}
+        for peer in sorted(before - now - relayed):
+            self._inbox.put(Parted(peer))
+        for peer in sorted(now - before):
+            self._inbox.put(Joined(peer))
+
+    def _announced(self) -> tuple[str, ...]:
+        # By name nobody asks for us on a network, and what only this machine reaches is of use to none but its own nodes.
+        loopback = only_loopback(self._plan.listen)
+        return tuple(a for a in self._interfaces if claim_in(a, loopback=loopback))
+
+    def _neighbours(self, addresses: tuple[str, ...]) -> None:
+        self._plan = replace(self._plan, neighbours=addresses)
+        if self._place is not None:
+            self._thread.post(self._place.company.claim, Origin.MDNS, addresses)
+
+    def _up_place(self) -> Place:
+        if self._place is None:
+            raise MeshDown("the mesh is down")
+        return self._place

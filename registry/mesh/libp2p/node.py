@@ -1,0 +1,355 @@
+"""What does a node do in the libp2p mesh? Gossip, questions, pipes and dialling, all in the trio thread."""
+
+import re
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import trio
+from libp2p.abc import INetStream
+from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStoreError
+from libp2p.pubsub.pb import rpc_pb2
+from libp2p.tools.anyio_service import background_trio_service
+from libp2p.utils.address_validation import expand_wildcard_address
+from multiaddr import Multiaddr
+
+from registry.errors import LimitReached, PeerUnreachable, cannot_listen
+from registry.mesh import MAX_FRAME_BYTES, Arrived, Connection, Judge, Offended, Origin
+from registry.mesh.byte_queue import ByteQueue
+from registry.mesh.discovered import Strangers, only_loopback
+from registry.mesh.libp2p.ask import ASK, Asking, Questions
+from registry.mesh.libp2p.connections import Company, Origins
+from registry.mesh.libp2p.dial import Dials
+from registry.mesh.libp2p.dial_plan import peer_in
+from registry.mesh.libp2p.guards import indifferent, unreachable
+from registry.mesh.libp2p.host import make_host
+from registry.mesh.libp2p.nat import Nat
+from registry.mesh.libp2p.pipes import WINDOW, PipeEnd
+from registry.mesh.libp2p.rendezvous import RENDEZVOUS, Calls, Point, Visitor
+from registry.mesh.libp2p.rendezvous_book import name_of
+from registry.mesh.libp2p.thread import VisitFailed
+from registry.mesh.libp2p.watch import Watch
+from registry.records import PeerId
+from registry.settings import MeshSettings
+from registry.signing import Identity
+
+MAX_PROTOCOLS = 64
+"""How many of the protocols that a peer says it speaks are shown."""
+
+_PROTOCOL = re.compile(r"[!-~]{1,128}")
+PIPE = TProtocol("/modelvine/pipe/1")
+
+CLOSE_SECONDS = 3.0
+"""Seconds that closing all connections may take."""
+
+FLUSH_SECONDS = 0.5
+"""Seconds that writing what gossip still holds may take at the end."""
+
+CONNECTIONS_REFUSED, STREAMS_REFUSED = "connections_refused", "streams_refused"
+"""Events that the mesh counts."""
+
+_FLUSH_POLL = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """The ways back to the asyncio side."""
+
+    tell: Callable[..., object]
+    judge: Judge
+    arrived: Callable[[Arrived], None]
+    offended: Callable[[Offended], None]
+    refused: Callable[[str], None]
+    connected: Callable[[tuple[Connection, ...]], None]
+    unanswered: Callable[[Mapping[str, str]], None]
+    addressed: Callable[[tuple[str, ...]], None]
+    answer: Callable[[PeerId, bytes], Awaitable[bytes]]
+    serve: Callable[[PeerId, PipeEnd, ByteQueue], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a place is built from; the same after every restart."""
+
+    identity: Identity
+    settings: MeshSettings
+    listen: tuple[str, ...]
+    swarm_key: str | None
+    topic: str
+    bootstrap: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    neighbours: tuple[str, ...] = ()
+
+
+def require_free(address: Multiaddr) -> None:
+    """Raise `OSError` when somebody listens there: libp2p would share the port and get half of the callers."""
+    host, port = (
+        address.value_for_protocol(address.protocols()[0].code),
+        address.value_for_protocol("tcp"),
+    )
+    family = socket.AF_INET6 if ":" in str(host) else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port or 0)))
+        except OSError as error:
+            raise OSError(cannot_listen(str(address), "mesh.listen (--listen)", error)) from error
+
+
+class Place:
+    """A running node. `run` calls `ready` when every listener stands, and goes on until cancelled."""
+
+    def __init__(self, plan: Plan, doors: Doors) -> None:
+        self._plan = plan
+        self._doors = doors
+        self._made = make_host(
+            plan.identity,
+            plan.settings,
+            swarm_key=plan.swarm_key,
+            topic=plan.topic,
+            judge=doors.judge,
+            deliver=self._deliver,
+            offended=self._tell_offence,
+            refused=partial(doors.refused, CONNECTIONS_REFUSED),
+        )
+        self._host = self._made.host
+        self._asking = Asking(self._host)
+        self._origins: Origins = {}
+        self._watch = Watch(
+            self._host,
+            plan.settings,
+            self._tell_connections,
+            self._origins,
+            self._made.pubsub.reopen,
+        )
+        self._nat = Nat(
+            self._host,
+            plan.identity.peer,
+            plan.settings,
+            plan.swarm_key,
+            self._watch,
+            listening=self._own_addresses,
+            busy=lambda: {id(end.wire) for end in self._pipes if not end.over.is_set()},
+            changed=self._tell_addresses,
+        )
+        self._told: tuple[str, ...] = ()
+        private = plan.swarm_key is not None
+        self._dials = Dials(self._host, self._watch, self._nat.circuits, private=private)
+        self._pipes: set[PipeEnd] = set()
+        self.questions = Questions(
+            self._doors.answer, partial(self._doors.refused, STREAMS_REFUSED)
+        )
+        self.company = Company(
+            Strangers(plan.identity.peer, only_loopback(plan.listen)),
+            plan.settings,
+            watch=self._watch,
+            origins=self._origins,
+            members=self._members,
+            dial=lambda addresses: self._dials.first_of(addresses, plan.settings.dial_timeout),
+            unanswered=partial(self._doors.tell, self._doors.unanswered),
+            disconnect=self.disconnect,
+        )
+        self.company.pin(plan.bootstrap)
+        self.company.keep(plan.kept)
+        self.company.claim(Origin.MDNS, plan.neighbours)
+
+    async def run(self, ready: Callable[["Place"], object]) -> None:
+        """Listen, call `ready`, dial and ping until cancelled."""
+        self._host.set_stream_handler(ASK, self.questions.handle)
+        self._host.set_stream_handler(PIPE, self._take_pipe)
+        if self._plan.settings.rendezvous_point:
+            self._host.set_stream_handler(RENDEZVOUS, Point().handle)
+        self._nat.open()
+        async with AsyncExitStack() as stack:
+            stack.callback(self._made.pubsub.retire)
+            # Gossip runs before anything listens: a stream that came sooner would end the node.
+            await stack.enter_async_context(background_trio_service(self._made.pubsub))
+            await stack.enter_async_context(background_trio_service(self._made.gossip))
+            await self._made.pubsub.wait_until_ready()
+            await self._made.pubsub.subscribe(self._plan.topic)
+            listen = [Multiaddr(address) for address in self._plan.listen]
+            for address in listen:
+                require_free(address)
+            await stack.enter_async_context(self._host.run(listen_addrs=listen))
+            stack.push_async_callback(self._close)
+            self._require_listeners()
+            self._nursery = await stack.enter_async_context(trio.open_nursery())
+            self._nursery.start_soon(self._watch.ping_forever)
+            self._nursery.start_soon(self._asking.tidy_forever)
+            self._nursery.start_soon(self.company.run)
+            self._nursery.start_soon(self._visitor().visit_forever)
+            self._nursery.start_soon(self._nat.run)
+            ready(self)
+            await trio.sleep_forever()
+
+    def listening(self) -> tuple[str, ...]:
+        """Return what to listen on next time: the same addresses, with the ports obtained now."""
+        listeners = self._host.get_network().listeners
+        return tuple(
+            wanted.replace(
+                "/tcp/0", f"/tcp/{listeners[wanted].get_addrs()[0].value_for_protocol('tcp')}"
+            )
+            for wanted in self._plan.listen
+        )
+
+    @property
+    def relaying(self) -> Mapping[str, int]:
+        """What we did for others as a relay."""
+        return self._nat.counted if self._plan.settings.relay else {}
+
+    def addresses(self) -> tuple[str, ...]:
+        """Return our dialable addresses: those to announce, or every interface's; then those at relays."""
+        return self._own_addresses() + self._nat.addresses
+
+    def _own_addresses(self) -> tuple[str, ...]:
+        suffix = f"/p2p/{self._plan.identity.peer}"
+        announced = (a.partition("/p2p/")[0] + suffix for a in self._plan.settings.announce)
+        return tuple(dict.fromkeys(announced)) or self.interfaces()
+
+    def interfaces(self) -> tuple[str, ...]:
+        """Return where we are reached on this machine's own interfaces, whatever is announced."""
+        suffix = f"/p2p/{self._plan.identity.peer}"
+        found = (
+            str(address)
+            for listener in self._host.get_transport_addrs()
+            for address in expand_wildcard_address(listener)
+        )
+        return tuple(dict.fromkeys(address.partition("/p2p/")[0] + suffix for address in found))
+
+    def abandon(self) -> None:
+        """Free the ports of a run that was cut short; from any thread, once that run is over.
+
+        An error in trio's own core ends a run without unwinding it, and then nobody closes its sockets: trio's
+        globals keep them. Shut down and not closed, because their owner may yet close that number.
+        """
+        for listener in self._host.get_network().listeners.values():
+            for one in cast("Any", listener).listeners:
+                with suppress(OSError):
+                    one.socket.shutdown(socket.SHUT_RDWR)
+
+    async def publish(self, frame: bytes) -> None:
+        """Hand a frame to gossipsub."""
+        await self._made.pubsub.publish(self._plan.topic, frame)
+
+    async def flush(self) -> None:
+        """Let gossip write what it was handed: its queues die with the run, and the last word said is a farewell."""
+        with trio.move_on_after(FLUSH_SECONDS):
+            # Polled: the library tells nobody that a queue has become empty.
+            while any(len(queue) for queue in self._made.pubsub.peer_queues.values()):  # noqa: ASYNC110
+                await trio.sleep(_FLUSH_POLL)
+            # What left its queue last may still be on its way to the socket.
+            await trio.sleep(_FLUSH_POLL)
+
+    async def ask(self, peer: PeerId, question: bytes, timeout: float) -> bytes:
+        """Put a question to a peer."""
+        return await self._asking.ask(peer, question, timeout)
+
+    async def open_pipe(self, peer: PeerId, timeout: float, incoming: ByteQueue) -> PipeEnd:
+        """Open a pipe whose bytes go to `incoming`."""
+        if self._pipes_are_full():
+            raise LimitReached(f"{self._plan.settings.max_pipes} pipes are open")
+        with unreachable(f"{peer} took no pipe"), trio.fail_after(timeout):
+            stream = await self._host.new_stream(ID.from_string(peer), [PIPE])
+        end = PipeEnd(stream, self._doors.tell, incoming)
+        self._pipes.add(end)
+        self._nursery.start_soon(end.run)
+        return end
+
+    async def connect(self, address: str, timeout: float) -> PeerId:
+        """Dial an address and return its peer."""
+        self._origins.setdefault(peer_in(address), Origin.ASKED)
+        try:
+            with unreachable(address), trio.fail_after(timeout):
+                return await self._dials.dial(address)
+        except PeerUnreachable as error:
+            why = self._dials.reason(address, error)
+            raise PeerUnreachable(f"{address!r} cannot be dialled: {why}") from error
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close every connection to a peer."""
+        with indifferent():
+            await self._host.disconnect(ID.from_string(peer))
+
+    async def protocols(self, peer: PeerId) -> tuple[str, ...]:
+        """Return what we speak, or what a peer said that it does, as far as that can be shown."""
+        if peer == self._plan.identity.peer:
+            said = [str(name) for name in self._host.get_mux().get_protocols() if name]
+        else:
+            try:
+                said = self._host.get_peerstore().get_protocols(ID.from_string(peer))
+            except PeerStoreError:
+                said = []
+        return tuple(sorted(filter(_PROTOCOL.fullmatch, said[:MAX_PROTOCOLS])))
+
+    def _members(self) -> set[PeerId]:
+        """Return the connected peers that speak our topic."""
+        subscribed = self._made.pubsub.peer_topics.get(self._plan.topic, ())
+        return self._watch.peers() & {PeerId(str(peer)) for peer in subscribed}
+
+    def _visitor(self) -> Visitor:
+        async def connect(address: str) -> PeerId:
+            self._origins.setdefault(peer_in(address), Origin.RENDEZVOUS)
+            return await self.connect(address, self._plan.settings.dial_timeout)
+
+        calls = Calls(
+            connect=connect,
+            disconnect=self.disconnect,
+            members=self._members,
+            addresses=self.addresses,
+            found=lambda addresses: self.company.claim(Origin.RENDEZVOUS, addresses),
+        )
+        name = name_of(self._plan.settings.name, self._plan.swarm_key)
+        return Visitor(self._host, self._plan.settings.rendezvous, name, calls)
+
+    async def _take_pipe(self, stream: INetStream) -> None:
+        if self._pipes_are_full():
+            self._doors.refused(STREAMS_REFUSED)
+            await stream.reset()
+            return
+        incoming = ByteQueue(WINDOW)
+        end = PipeEnd(stream, self._doors.tell, incoming)
+        self._pipes.add(end)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end.run)
+            try:
+                await self._doors.serve(PeerId(str(stream.muxed_conn.peer_id)), end, incoming)
+            except VisitFailed:
+                await end.reset()
+            else:
+                await end.leave()
+
+    def _pipes_are_full(self) -> bool:
+        self._pipes = {end for end in self._pipes if not end.over.is_set()}
+        return len(self._pipes) >= self._plan.settings.max_pipes
+
+    def _deliver(self, forwarder: ID, message: rpc_pb2.Message) -> None:
+        if forwarder != self._host.get_id() and len(message.data) <= MAX_FRAME_BYTES:
+            self._doors.arrived(Arrived(bytes(message.data), PeerId(str(forwarder))))
+
+    def _tell_offence(self, peer: ID) -> None:
+        self._doors.offended(Offended(PeerId(str(peer))))
+
+    def _tell_connections(self, connections: tuple[Connection, ...]) -> None:
+        self._doors.tell(self._doors.connected, connections)
+
+    def _tell_addresses(self) -> None:
+        addresses = self.addresses()
+        if addresses != self._told:
+            self._told = addresses
+            self._doors.tell(self._doors.addressed, addresses)
+
+    def _require_listeners(self) -> None:
+        missing = [a for a in self._plan.listen if a not in self._host.get_network().listeners]
+        if missing or not all(n.get_addrs() for n in self._host.get_network().listeners.values()):
+            raise OSError(f"cannot listen on {', '.join(missing or self._plan.listen)}")
+
+    async def _close(self) -> None:
+        with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_SECONDS):
+            await self._watch.cut_all()
+            with indifferent():
+                await self._host.close()

@@ -1,0 +1,223 @@
+"""How does a pipe travel over a libp2p stream? As frames, with credit.
+
+Yamux gives a stalled writer five seconds and then breaks the stream, so libp2p's own back-pressure cannot
+carry a slow reader. Instead each side grants credit: a writer sends no more than the reader has room for,
+and the reader's end always reads, so that no window ever closes. A writer without credit simply waits.
+
+A frame is a kind (u8), a number (u32, big endian), and for `BYTES` that many bytes.
+"""
+
+import struct
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+import trio
+from libp2p.abc import INetStream
+
+from registry.errors import MeshDown, PeerUnreachable
+from registry.mesh.byte_queue import ByteQueue
+from registry.mesh.libp2p.ask import read_exactly
+from registry.mesh.libp2p.guards import indifferent, unreachable
+from registry.mesh.libp2p.thread import TrioThread
+from registry.records import PeerId
+
+WINDOW = 512 * 1024
+"""Bytes that one side of a pipe may send ahead of its reader, and so the memory that one pipe may hold."""
+
+CHUNK = 32 * 1024
+"""The largest `BYTES` frame. Small, so that credit and other pipes get through between two of them."""
+
+LINGER = 5.0
+"""Seconds that a finished side waits for the other's end before it cuts what is left."""
+
+_HEAD = struct.Struct("!BI")
+
+
+class Kind(IntEnum):
+    """What a frame says."""
+
+    BYTES = 0
+    CREDIT = 1
+    END = 2
+
+
+class PipeEnd:
+    """The trio side of a pipe: speaks the frames. Every method runs in trio."""
+
+    def __init__(
+        self, stream: INetStream, tell: Callable[..., object], incoming: ByteQueue
+    ) -> None:
+        self._stream = stream
+        self._tell = tell
+        self._incoming = incoming
+        self._sending = trio.Lock()
+        self._changed = trio.Event()
+        self._credit = WINDOW
+        self._room = WINDOW
+        self._freed = 0
+        self._sent_end = False
+        self._got_end = False
+        self.over = trio.Event()
+
+    @property
+    def wire(self) -> object:
+        """The connection that carries it."""
+        return self._stream.muxed_conn
+
+    async def run(self) -> None:
+        """Read frames and grant credit until the pipe is over; never raises for what a peer does."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._grant)
+            try:
+                with unreachable("the pipe broke"):
+                    await self._receive()
+            except PeerUnreachable:
+                pass
+            finally:
+                nursery.cancel_scope.cancel()
+                await self.reset()
+
+    async def write(self, chunk: bytes) -> None:
+        """Send all of `chunk`, as credit comes in; raise `PeerUnreachable` when the pipe is over."""
+        view = memoryview(chunk)
+        while view:
+            while not self._credit and not self.over.is_set():
+                await self._change()
+            self._require_open()
+            size = min(len(view), self._credit, CHUNK)
+            self._credit -= size
+            await self._send(_HEAD.pack(Kind.BYTES, size) + view[:size])
+            view = view[size:]
+
+    async def finish(self) -> None:
+        """Say that nothing more is written."""
+        if self._sent_end:
+            return
+        self._require_open()
+        self._sent_end = True
+        await self._send(_HEAD.pack(Kind.END, 0))
+        await self._close_when_done()
+
+    async def leave(self) -> None:
+        """End the pipe after its handler: what was finished arrives, what was not is cut."""
+        if self._sent_end:
+            with trio.move_on_after(LINGER):
+                await self.over.wait()
+        await self.reset()
+
+    async def reset(self) -> None:
+        """Cut both directions; harmless when the pipe is over."""
+        if self.over.is_set():
+            return
+        self.over.set()
+        self._stir()
+        self._tell(self._incoming.cut)
+        with trio.CancelScope(shield=True), indifferent():
+            await self._stream.reset()
+
+    def free(self, size: int) -> None:
+        """Note that the reader has taken `size` bytes; credit for them follows."""
+        self._freed += size
+        self._stir()
+
+    async def _receive(self) -> None:
+        while True:
+            kind, number = _HEAD.unpack(await read_exactly(self._stream, _HEAD.size))
+            if kind == Kind.BYTES and not self._got_end and 0 < number <= min(self._room, CHUNK):
+                self._room -= number
+                self._tell(_feed, self._incoming, await read_exactly(self._stream, number))
+            elif kind == Kind.CREDIT and self._credit + number <= WINDOW:
+                self._credit += number
+                self._stir()
+            elif kind == Kind.END and not self._got_end:
+                self._got_end = True
+                self._tell(self._incoming.end)
+                await self._close_when_done()
+            else:
+                raise PeerUnreachable("the peer broke the pipe's rules")
+
+    async def _grant(self) -> None:
+        while True:
+            # A quarter at a time: credit for every byte would double the frames.
+            while self._freed < WINDOW // 4 or self._got_end:
+                await self._change()
+            size, self._freed = self._freed, 0
+            self._room += size
+            with indifferent():
+                await self._send(_HEAD.pack(Kind.CREDIT, size))
+
+    async def _close_when_done(self) -> None:
+        if self._sent_end and self._got_end:
+            with indifferent():
+                await self._stream.close()
+
+    async def _send(self, frame: bytes) -> None:
+        # Half a frame would garble all that follows, so a frame that was begun is sent or the pipe is cut.
+        # The shield is bounded: yamux gives up after 5 s, and a dead connection is closed by its ping.
+        with trio.CancelScope(shield=True):
+            async with self._sending:
+                with unreachable("the pipe broke"):
+                    await self._stream.write(frame)
+
+    def _require_open(self) -> None:
+        if self.over.is_set() or self._sent_end:
+            raise PeerUnreachable("the pipe was cut or finished")
+
+    def _stir(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def _change(self) -> None:
+        await self._changed.wait()
+
+
+class StreamPipe:
+    """The asyncio side of a pipe: what the mesh hands out."""
+
+    def __init__(
+        self, peer: PeerId, end: PipeEnd, incoming: ByteQueue, thread: TrioThread[Any]
+    ) -> None:
+        self._peer = peer
+        self._end = end
+        self._incoming = incoming
+        self._thread = thread
+
+    @property
+    def peer(self) -> PeerId:
+        """The peer at the other end, as noise authenticated it."""
+        return self._peer
+
+    async def read(self) -> bytes:
+        """Return the next bytes, `b""` at the end; raise `PeerUnreachable` when cut."""
+        chunk = await self._incoming.read()
+        if chunk:
+            self._thread.post(self._end.free, len(chunk))
+        return chunk
+
+    async def write(self, chunk: bytes) -> None:
+        """Send all of `chunk`, waiting while the reader has enough; raise `PeerUnreachable` when cut."""
+        await self._call(self._end.write, bytes(chunk))
+
+    async def finish(self) -> None:
+        """Say that nothing more will be written."""
+        await self._call(self._end.finish)
+
+    async def reset(self) -> None:
+        """Cut both directions at once."""
+        self._incoming.cut()
+        try:
+            await self._call(self._end.reset)
+        except PeerUnreachable:
+            return
+
+    async def _call(self, work: Callable[..., Any], *args: object) -> None:
+        try:
+            await self._thread.call(work, *args)
+        except MeshDown as error:
+            raise PeerUnreachable("the pipe was cut") from error
+
+
+def _feed(queue: ByteQueue, chunk: bytes) -> None:
+    if not queue.closed:
+        queue.feed(chunk)

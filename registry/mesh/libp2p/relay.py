@@ -1,0 +1,213 @@
+"""How does this node relay others? Circuit relay v2, the half called hop: places, and bytes copied between two streams.
+
+The messages are libp2p's; the service is ours, because that of the library lets anybody reserve for somebody else, ends all
+circuits of a peer with the first one, writes statuses into what it relays, and bounds neither circuits in all nor an idle one.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+from libp2p.abc import IHost, INetStream
+from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
+    HopMessage,
+    Limit,
+    Reservation,
+    Status,
+    StopMessage,
+)
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as Peer
+from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
+from multiaddr import Multiaddr
+
+from registry.errors import PeerUnreachable
+from registry.mesh.libp2p.guards import indifferent, unreachable
+from registry.mesh.libp2p.relay_book import Refusal, RelayBook
+from registry.mesh.libp2p.watch import is_relayed
+from registry.records import PeerId
+
+HOP = TProtocol("/libp2p/circuit/relay/0.2.0/hop")
+STOP = TProtocol("/libp2p/circuit/relay/0.2.0/stop")
+
+MESSAGE_SECONDS = 10.0
+"""Seconds that a peer may take to say what it wants, or to accept a circuit."""
+
+ASKING = 64
+"""Peers that may be asking for something at one time; more are refused."""
+
+_CHUNK = 64 * 1024
+_STATUS = {
+    Refusal.NO_RESERVATION: Status.NO_RESERVATION,
+    Refusal.TOO_MANY: Status.RESOURCE_LIMIT_EXCEEDED,
+}
+
+
+class Relay:
+    """Answers those who want to be reached through us, and those who want to reach them."""
+
+    def __init__(
+        self,
+        host: IHost,
+        book: RelayBook,
+        addresses: Callable[[], Sequence[str]],
+        counted: dict[str, int],
+    ) -> None:
+        self._host = host
+        self._book = book
+        self._addresses = addresses
+        self._counted = counted
+        self._asking = 0
+
+    def show(self) -> None:
+        """Bring the numbers up to date that tell what there is now."""
+        self._counted["reservations"] = self._book.reservations(trio.current_time())
+        self._counted["circuits"] = self._book.circuits
+
+    async def handle(self, stream: INetStream) -> None:
+        """Serve one stream: one request, and for a circuit all that follows."""
+        if self._asking >= ASKING:
+            self._counted["refused"] += 1
+            await _reset(stream)
+            return
+        self._asking += 1
+        try:
+            with unreachable("the asker broke off"), trio.fail_after(MESSAGE_SECONDS):
+                asked = await read_delimited_msg(stream, HopMessage)
+                target = await self._asked(stream, asked)
+        except PeerUnreachable:
+            target = None
+            await _reset(stream)
+        finally:
+            self._asking -= 1
+        if target is not None:
+            await self._relay(stream, target)
+
+    async def _asked(self, stream: INetStream, asked: HopMessage) -> PeerId | None:
+        """Answer what needs no circuit; return the peer to which one is wanted."""
+        if is_relayed(stream.muxed_conn):
+            await self._refuse(stream, Status.PERMISSION_DENIED)
+        elif asked.type == HopMessage.RESERVE:
+            await self._reserve(stream)
+        elif asked.type == HopMessage.CONNECT:
+            return PeerId(str(ID(asked.peer.id)))
+        else:
+            await self._refuse(stream, Status.UNEXPECTED_MESSAGE)
+        return None
+
+    async def _reserve(self, stream: INetStream) -> None:
+        # Whoever asks, asks for itself: what it says of its id in the message does not count.
+        peer = _peer_of(stream)
+        if self._book.reserve(peer, trio.current_time()) is not None:
+            await self._refuse(stream, Status.RESERVATION_REFUSED)
+            return
+        self._counted["reserved"] += 1
+        self.show()
+        limits = self._book.limits
+        reservation = Reservation(
+            expire=int(time.time() + limits.lease),
+            addrs=[Multiaddr(address).to_bytes() for address in self._addresses()],
+        )
+        reply = HopMessage(
+            type=HopMessage.STATUS, status=Status.OK, reservation=reservation, limit=self._limit()
+        )
+        await write_delimited_msg(stream, reply)
+        await stream.close()
+
+    async def _relay(self, stream: INetStream, target: PeerId) -> None:
+        asker = _peer_of(stream)
+        refused = self._book.open(asker, target, trio.current_time())
+        if refused is not None:
+            with indifferent(), trio.move_on_after(MESSAGE_SECONDS):
+                await self._refuse(stream, _STATUS[refused])
+            return
+        self.show()
+        onward: INetStream | None = None
+        try:
+            with unreachable("no circuit"):
+                with trio.fail_after(MESSAGE_SECONDS):
+                    onward = await self._onward(asker, target)
+                    await write_delimited_msg(
+                        stream,
+                        HopMessage(type=HopMessage.STATUS, status=Status.OK, limit=self._limit()),
+                    )
+                self._counted["opened"] += 1
+                await self._splice(stream, onward)
+        except PeerUnreachable:
+            if onward is None:
+                with indifferent(), trio.move_on_after(MESSAGE_SECONDS):
+                    await self._refuse(stream, Status.CONNECTION_FAILED)
+        finally:
+            self._book.close(asker, target)
+            self.show()
+            await _reset(stream)
+            if onward is not None:
+                await _reset(onward)
+
+    async def _onward(self, asker: PeerId, target: PeerId) -> INetStream:
+        """Open a stream to a peer that stands in the book, and have it accept the circuit."""
+        peer = ID.from_string(target)
+        if not self._host.get_network().get_connections(peer):
+            raise PeerUnreachable("the target is gone")
+        onward = await self._host.new_stream(peer, [STOP])
+        try:
+            asked = StopMessage(
+                type=StopMessage.CONNECT,
+                peer=Peer(id=ID.from_string(asker).to_bytes()),
+                limit=self._limit(),
+            )
+            await write_delimited_msg(onward, asked)
+            _require_acceptance(onward, await read_delimited_msg(onward, StopMessage))
+        except BaseException:
+            await _reset(onward)
+            raise
+        return onward
+
+    async def _splice(self, one: INetStream, other: INetStream) -> None:
+        """Copy bytes both ways until one side ends or the circuit has had its share."""
+        left = [self._book.limits.size]
+        with trio.move_on_after(self._book.limits.seconds) as scope:
+            async with trio.open_nursery() as nursery:
+                for source, sink in ((one, other), (other, one)):
+                    nursery.start_soon(self._carry, source, sink, left, nursery.cancel_scope)
+        self._counted["cut"] += scope.cancelled_caught or left[0] <= 0
+
+    async def _carry(
+        self, source: INetStream, sink: INetStream, left: list[int], scope: trio.CancelScope
+    ) -> None:
+        with indifferent():
+            while left[0] > 0 and (chunk := await source.read(_CHUNK)):
+                left[0] -= len(chunk)
+                self._counted["bytes"] += len(chunk)
+                # Half a frame would garble the peer's whole connection; yamux itself gives up after 5 s without room.
+                with trio.CancelScope(shield=True):
+                    await sink.write(chunk)
+        # A libp2p connection does not end in one direction only.
+        scope.cancel()
+
+    async def _refuse(self, stream: INetStream, status: Any) -> None:
+        self._counted["refused"] += 1
+        await write_delimited_msg(stream, HopMessage(type=HopMessage.STATUS, status=status))
+        await stream.close()
+
+    def _limit(self) -> Limit:
+        return Limit(duration=int(self._book.limits.seconds), data=self._book.limits.size)
+
+
+def _require_acceptance(onward: INetStream, reply: StopMessage) -> None:
+    # A circuit over a circuit would be paid for twice.
+    if is_relayed(onward.muxed_conn):
+        raise PeerUnreachable("the target is relayed itself")
+    if reply.type != StopMessage.STATUS or reply.status != Status.OK:
+        raise PeerUnreachable("the target does not want the circuit")
+
+
+def _peer_of(stream: INetStream) -> PeerId:
+    return PeerId(str(stream.muxed_conn.peer_id))
+
+
+async def _reset(stream: INetStream) -> None:
+    with trio.CancelScope(shield=True), indifferent():
+        await stream.reset()

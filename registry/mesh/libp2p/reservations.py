@@ -1,0 +1,85 @@
+"""At which relays can this node be reached, and which is asked next? Two are held, renewed, and replaced when lost."""
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from registry.members.backoff import Backoff
+from registry.records import PeerId
+
+HELD = 2
+"""Relays at which a place is held: when one goes, the other carries on."""
+
+ADDRESSES = 4
+"""Addresses of one relay that are passed on."""
+
+RENEW_WITHIN = 120.0
+"""Seconds after which a place is renewed at the latest: what a relay says of its lease, it says by its own clock."""
+
+_FIRST_PAUSE = 10.0
+_LONGEST_PAUSE = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    addresses: tuple[str, ...]
+    renew_at: float
+
+
+@dataclass(slots=True)
+class Reservations:
+    """The places that a node holds. Times are seconds on any one clock that the caller keeps to."""
+
+    own: PeerId
+    rng: random.Random = field(default_factory=random.Random)
+    _held: dict[PeerId, _Place] = field(default_factory=dict)
+    _refused: Backoff[PeerId] = field(
+        default_factory=lambda: Backoff[PeerId](_FIRST_PAUSE, _LONGEST_PAUSE)
+    )
+
+    def next(self, connected: Collection[PeerId], now: float) -> PeerId | None:
+        """Return the peer to ask for a place now: one whose place must be renewed, else one that may have one."""
+        for relay, place in self._held.items():
+            if place.renew_at <= now:
+                return relay
+        if len(self._held) >= HELD:
+            return None
+        ready = [p for p in connected if p not in self._held and self._refused.is_due(p, now)]
+        return self.rng.choice(sorted(ready)) if ready else None
+
+    def granted(self, relay: PeerId, addresses: Sequence[str], lease: float, now: float) -> None:
+        """Note that a relay will hand on to us, at addresses of its that end in its own id."""
+        good = tuple(
+            a for a in addresses if a.endswith(f"/p2p/{relay}") and "/p2p-circuit" not in a
+        )
+        renew_at = now + max(min(lease / 2, RENEW_WITHIN), 1.0)
+        self._held[relay] = _Place(good[:ADDRESSES], renew_at)
+        self._refused.forget(relay)
+
+    def refused(self, peer: PeerId, now: float) -> None:
+        """Note that a peer is no relay, or has no place for us."""
+        self._held.pop(peer, None)
+        self._refused.failed(peer, now)
+
+    def parted(self, peer: PeerId) -> None:
+        """Note that the connection to a peer ended, and with it the place there; it may come back as a relay."""
+        self._held.pop(peer, None)
+        self._refused.forget(peer)
+
+    def clear(self) -> None:
+        """Give every place up: others reach us by themselves."""
+        self._held.clear()
+
+    @property
+    def relays(self) -> frozenset[PeerId]:
+        """Where we hold a place."""
+        return frozenset(self._held)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The multiaddrs at which relays hand on to us."""
+        return tuple(
+            f"{address}/p2p-circuit/p2p/{self.own}"
+            for _, place in sorted(self._held.items())
+            for address in place.addresses
+        )

@@ -1,0 +1,260 @@
+"""How do asyncio and trio live in one process? Trio has a thread of its own; the two talk only through here.
+
+`call` crosses from asyncio to trio, `visit` from trio to asyncio; cancellation and exceptions cross both ways.
+When the trio run dies, its calls fail with `MeshDown` and it is started again, later each time.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Generic, Protocol, TypeVar
+
+import trio
+
+from registry.errors import MeshDown
+from registry.mesh.libp2p.task_group import Crew
+
+_log = logging.getLogger("modelvine.mesh")
+_Result = TypeVar("_Result")
+_Place = TypeVar("_Place")
+_Ready_co = TypeVar("_Ready_co", covariant=True)
+
+FIRST_DELAY = 0.2
+LAST_DELAY = 5.0
+"""Seconds before a dead run is started again: the first time, and at most. Doubles in between."""
+
+STEADY = 30.0
+"""Seconds of life after which the next death is met with the first delay again."""
+
+
+class VisitFailed(Exception):
+    """Work on the asyncio side raised or was ended; its owner has logged why."""
+
+
+class Main(Protocol[_Ready_co]):
+    """What runs in the thread until it is cancelled; calls `ready` with what calls are made on."""
+
+    def __call__(self, ready: Callable[[_Ready_co], object]) -> Coroutine[Any, Any, None]:
+        """Start, call `ready`, and go on."""
+
+
+def living_tasks() -> int:
+    """From trio: how many tasks live."""
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+class TrioThread(Generic[_Place]):
+    """A supervised trio run. `up` and `down` are called on the asyncio side, `down` after each death."""
+
+    def __init__(
+        self, main: Main[_Place], *, up: Callable[[_Place], None], down: Callable[[], None]
+    ) -> None:
+        self._main = main
+        self._up = up
+        self._down = down
+        self._crew = Crew()
+        self._calls: set[asyncio.Future[Any]] = set()
+        self._stopping = threading.Event()
+        self._place: _Place | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._nursery: trio.Nursery | None = None
+        self._thread: threading.Thread | None = None
+
+    async def start(self, *, timeout: float) -> None:
+        """Return once the run is ready; raise `MeshDown` when it could not begin."""
+        self._loop = asyncio.get_running_loop()
+        self._begun: asyncio.Future[None] = self._loop.create_future()
+        self._ended = asyncio.Event()
+        self._thread = threading.Thread(target=self._supervise, name="mesh", daemon=True)
+        self._thread.start()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._begun
+        except TimeoutError as error:
+            await self.stop(timeout=timeout)
+            raise MeshDown(f"the mesh did not begin within {timeout} s") from error
+
+    async def stop(self, *, timeout: float) -> None:
+        """End the run, its thread and the work for peers, in that order, within about `timeout` seconds."""
+        self._stopping.set()
+        if self._thread is None:
+            return
+        self._post(self._cancel)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._ended.wait()
+            self._thread.join(timeout)
+        except TimeoutError:
+            # The thread is a daemon, so even a stuck one cannot keep the process alive.
+            _log.error("the mesh's thread did not end within %s s", timeout)
+        self._fail_calls()
+        await self._crew.dismiss()
+
+    async def call(self, work: Callable[..., Awaitable[_Result]], *args: object) -> _Result:
+        """Run `work(*args)` in trio and return what it returns; raise `MeshDown` when the run is dead."""
+        answer: asyncio.Future[_Result] = self._loop.create_future()
+        scope = trio.CancelScope()
+
+        async def run() -> None:
+            try:
+                with scope:
+                    self._settle(answer, await work(*args))
+            except Exception as error:  # noqa: BLE001 (it crosses to the caller, who names what it can act on)
+                self._settle(answer, error)
+
+        self._calls.add(answer)
+        answer.add_done_callback(self._calls.discard)
+        try:
+            if self._place is None or not self._post(self._begin, run):
+                raise MeshDown("the mesh is down")
+            return await answer
+        finally:
+            if not answer.done() or answer.cancelled():
+                self._post(scope.cancel)
+            answer.cancel()
+
+    def post(self, work: Callable[..., object], *args: object) -> None:
+        """Run a synchronous `work(*args)` in trio soon, if the run lives; it must not raise."""
+        self._post(work, *args)
+
+    async def visit(
+        self, work: Callable[..., Coroutine[Any, Any, _Result]], *args: object
+    ) -> _Result:
+        """From trio: run `work(*args)` on the asyncio side; raise `VisitFailed` when it fails there."""
+        back, token = trio.Event(), trio.lowlevel.current_trio_token()
+        tasks: list[asyncio.Task[_Result]] = []
+
+        def ended(_: object) -> None:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(back.set)
+
+        def begin() -> None:
+            tasks.append(self._crew.spawn(work(*args)))
+            tasks[0].add_done_callback(ended)
+
+        def cancel() -> None:
+            for task in tasks:
+                task.cancel()
+
+        if self._stopping.is_set() or not self.tell(begin):
+            raise VisitFailed
+        try:
+            await back.wait()
+        except trio.Cancelled:
+            self.tell(cancel)
+            raise
+        (task,) = tasks
+        if task.cancelled() or task.exception() is not None:
+            raise VisitFailed
+        return task.result()
+
+    def tell(self, work: Callable[..., object], *args: object) -> bool:
+        """From trio: run a synchronous `work(*args)` on the asyncio side; say whether there is one."""
+        try:
+            self._loop.call_soon_threadsafe(work, *args)
+        except RuntimeError:  # the loop is closed: nobody is left to be told
+            return False
+        return True
+
+    def _supervise(self) -> None:
+        delay = FIRST_DELAY
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            # A thread for each life: an error in trio's own core leaves its thread unable to run trio again.
+            life = threading.Thread(target=self._live, name="libp2p", daemon=True)
+            life.start()
+            life.join()
+            self._token = self._nursery = None
+            self.tell(self._died)
+            if time.monotonic() - began > STEADY:
+                delay = FIRST_DELAY
+            self._stopping.wait(delay)
+            delay = min(2 * delay, LAST_DELAY)
+        self.tell(self._ended.set)
+
+    def _live(self) -> None:
+        try:
+            trio.run(self._root)
+        except BaseException as error:  # noqa: BLE001 (the supervisor: whatever kills the run, it comes back)
+            self._report(error)
+
+    def _report(self, error: BaseException) -> None:
+        if self._begun.done() and not self._stopping.is_set():
+            _log.warning("the mesh died and is started again: %r", first_of(error))
+            _log.debug("the mesh died", exc_info=error)
+        self.tell(self._refuse_start, error)
+
+    def _refuse_start(self, error: BaseException) -> None:
+        if not self._begun.done():
+            self._stopping.set()
+            failure = MeshDown(f"the mesh could not begin: {first_of(error)}")
+            failure.__cause__ = error
+            self._begun.set_exception(failure)
+
+    async def _root(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            if self._stopping.is_set():
+                return
+            await self._main(lambda place: self.tell(self._ready, place))
+            nursery.cancel_scope.cancel()
+
+    def _ready(self, place: _Place) -> None:
+        self._place = place
+        self._up(place)
+        if not self._begun.done():
+            self._begun.set_result(None)
+
+    def _died(self) -> None:
+        self._fail_calls()
+        if self._place is not None:
+            self._place = None
+            self._down()
+
+    def _fail_calls(self) -> None:
+        for answer in tuple(self._calls):
+            if not answer.done():
+                answer.set_exception(MeshDown("the mesh went down"))
+
+    def _begin(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        # A closed nursery raises, and what raises here would kill the run; `_died` answers the caller.
+        with suppress(RuntimeError):
+            if self._nursery is not None:
+                self._nursery.start_soon(run)
+
+    def _cancel(self) -> None:
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+
+    def _settle(self, answer: "asyncio.Future[_Result]", outcome: _Result | Exception) -> None:
+        self.tell(_settle, answer, outcome)
+
+    def _post(self, work: Callable[..., object], *args: object) -> bool:
+        try:
+            if self._token is None:
+                return False
+            self._token.run_sync_soon(work, *args)
+        except (trio.RunFinishedError, OSError):
+            # A run that is ending has closed what wakes it already.
+            return False
+        return True
+
+
+def _settle(answer: "asyncio.Future[Any]", outcome: object) -> None:
+    if answer.done():
+        return
+    if isinstance(outcome, Exception):
+        answer.set_exception(outcome)
+    else:
+        answer.set_result(outcome)
+
+
+def first_of(error: BaseException) -> BaseException:
+    """Return the first plain error inside nested groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,178 @@
+"""Who is connected, and do they still live? Reports changes, and pings every connection."""
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import chain, repeat
+from typing import Any
+
+import trio
+from libp2p.abc import IHost, INetConn, INetStream, INetwork, INotifee
+from libp2p.connection_types import ConnectionType
+from libp2p.peer.id import ID
+from libp2p.rcmgr.metrics import Direction as Opened
+from multiaddr import Multiaddr
+
+from registry.mesh import Connection, Direction, Origin
+from registry.mesh.libp2p.guards import indifferent, ping
+from registry.records import PeerId
+from registry.settings import MeshSettings
+
+_FIRST_PINGS = (0.5, 5.0)
+
+
+def is_relayed(wire: Any) -> bool:
+    """Whether a muxed connection runs through a relay: then it has no remote address of its own."""
+    return wire.get_remote_address() is None
+
+
+Report = Callable[[tuple[Connection, ...]], object]
+
+
+class Watch(INotifee):
+    """Tells the whole list of connections whenever it may have changed."""
+
+    def __init__(
+        self,
+        host: IHost,
+        settings: MeshSettings,
+        report: Report,
+        origins: Mapping[PeerId, Origin],
+        moved: Callable[[ID], object],
+    ) -> None:
+        """Take whom to tell: `report` of all changes, `moved` of peers that lost one connection and have another."""
+        self._network = host.get_network()
+        self._settings = settings
+        self._report = report
+        self._origins = origins
+        self._moved = moved
+        # Each with what happens when it ends.
+        self._standing: dict[Any, trio.Event] = {}
+        self._arrived, self._arrivals = trio.open_memory_channel[tuple[INetConn, trio.Event]](
+            math.inf
+        )
+        self.changed = trio.Event()
+        self._network.register_notifee(self)
+
+    def peers(self, *, directly: bool = False) -> set[PeerId]:
+        """Return the peers that are connected now, in whatever way or `directly`."""
+        return {
+            PeerId(str(peer))
+            for peer, conns in self._live().items()
+            if not directly or not is_relayed(conns[0].muxed_conn)
+        }
+
+    def relayed(self) -> list[tuple[Any, bool]]:
+        """Return the connections that run through relays, each with whether there is a direct one to its peer too."""
+        return [
+            (conn, not is_relayed(conns[0].muxed_conn))
+            for conns in self._live().values()
+            for conn in conns
+            if is_relayed(conn.muxed_conn)
+        ]
+
+    def callers(self) -> set[PeerId]:
+        """Return the peers whose every connection was opened by them, without a relay."""
+        return {
+            PeerId(str(peer))
+            for peer, conns in self._live().items()
+            if all(
+                conn.direction is Opened.INBOUND
+                and conn.get_connection_type() != ConnectionType.RELAYED
+                for conn in conns
+            )
+        }
+
+    async def ping_forever(self) -> None:
+        """Ping each connection soon, and every `ping` seconds from then on; close those that do not answer."""
+        # Each on its own: one frozen peer must not delay the discovery of the next.
+        async with trio.open_nursery() as nursery:
+            async for conn, ended in self._arrivals:
+                nursery.start_soon(self._keep_pinging, conn, ended)
+
+    async def cut_all(self) -> None:
+        """Close the socket of every connection, under whatever cancellation.
+
+        A cancelled host forgets its connections without closing them; their peers would wait for a ping to fail.
+        """
+        for conn in tuple(self._standing):
+            with indifferent():
+                await conn.muxed_conn.secured_conn.close()
+
+    def tell(self) -> None:
+        """Report the connections as they are."""
+        self.changed.set()
+        self.changed = trio.Event()
+        self._report(tuple(self._described(str(p), conns) for p, conns in self._live().items()))
+
+    async def connected(self, network: INetwork, conn: INetConn) -> None:  # noqa: ARG002 (the library's signature)
+        """Take the library's word that a connection stands."""
+        self._standing[conn] = ended = trio.Event()
+        self._arrived.send_nowait((conn, ended))
+
+        # The library forgets on the way up what kind a connection is, and goes by it when it chooses one for a stream.
+        described: Any = conn
+        kind = ConnectionType.RELAYED if is_relayed(conn.muxed_conn) else ConnectionType.DIRECT
+        described.set_transport_info(conn.get_transport_addresses(), kind)
+        self.tell()
+
+    async def disconnected(self, network: INetwork, conn: INetConn) -> None:  # noqa: ARG002 (the library's signature)
+        """Take the library's word that a connection is gone."""
+        if (ended := self._standing.pop(conn, None)) is not None:
+            ended.set()
+        if conn.muxed_conn.peer_id in self._live():
+            self._moved(conn.muxed_conn.peer_id)
+        self.tell()
+
+    async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
+        """Ignore streams."""
+
+    async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
+        """Ignore streams."""
+
+    async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        """Ignore our own listeners."""
+
+    async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        """Ignore our own listeners."""
+
+    def _live(self) -> dict[ID, list[Any]]:
+        found = {}
+        for peer, conns in self._network.get_connections_map().items():
+            if live := [conn for conn in conns if not conn.is_closed]:
+                # A direct connection stands for its peer, beside one through a relay.
+                found[peer] = sorted(live, key=lambda conn: is_relayed(conn.muxed_conn))
+        return found
+
+    async def _keep_pinging(self, conn: INetConn, ended: trio.Event) -> None:
+        # A round trip that was measured in a connection's busy first second is corrected soon.
+        for wait in chain(_FIRST_PINGS, repeat(self._settings.ping)):
+            with trio.move_on_after(min(wait, self._settings.ping)):
+                await ended.wait()
+            if conn.is_closed:
+                return
+            await self._ping(conn)
+            self.tell()
+
+    async def _ping(self, conn: INetConn) -> None:
+        answered = False
+        with indifferent():
+            answered = await ping(conn, self._settings.ping_timeout)
+        if not answered and not conn.is_closed:
+            with indifferent():
+                await conn.close()
+
+    def _described(self, peer: str, conns: list[Any]) -> Connection:
+        conn = conns[0]
+        relayed = is_relayed(conn.muxed_conn)
+        addresses = [str(address) for address in conn.get_transport_addresses()]
+        outbound = conn.direction is Opened.OUTBOUND
+        address = addresses[0].partition("/p2p/")[0] if addresses else ""
+        return Connection(
+            peer=PeerId(peer),
+            address=f"{address}/p2p/{peer}",
+            direction=Direction.OUTBOUND if outbound else Direction.INBOUND,
+            relayed=relayed,
+            round_trip=float(conn.muxed_conn.rtt()),
+            origin=self._origins.get(PeerId(peer), Origin.ASKED) if outbound else Origin.INBOUND,
+            wires=len(conns),
+        )

@@ -1,0 +1,193 @@
+"""Who is connected to whom in one process, and what happens to a frame on its way?"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from registry.errors import PeerUnreachable
+from registry.mesh import Arrived, Joined, MeshEvent, Parted
+from registry.mesh.memory.pipe import MemoryPipe
+from registry.records import PeerId
+
+_PREFIX = "/memory/0/p2p/"
+
+
+def address_of(peer: PeerId) -> str:
+    """Return the address that a peer has on every switchboard."""
+    return _PREFIX + peer
+
+
+def peer_in(address: str) -> PeerId:
+    """Return the peer that an address ends in; raise `PeerUnreachable` when it names none."""
+    head, found, peer = address.rpartition("/p2p/")
+    if not (head and found and peer):
+        raise PeerUnreachable(f"{address!r} does not end in /p2p/<peer id>")
+    return PeerId(peer)
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What befalls frames, as probabilities from 0 to 1, for each receiver by itself.
+
+    A delayed frame waits until another frame for the same receiver has passed it, or until `release`.
+    """
+
+    lost: float = 0.0
+    doubled: float = 0.0
+    delayed: float = 0.0
+
+
+@dataclass(eq=False, slots=True)
+class Link:
+    """A standing connection, and what runs over it."""
+
+    opener: PeerId
+    questions: set["asyncio.Task[bytes]"] = field(default_factory=set)
+    pipes: set[MemoryPipe] = field(default_factory=set)
+
+    def carry(self, pipe: MemoryPipe) -> None:
+        """Let a pipe end with this connection."""
+        self.pipes = {carried for carried in self.pipes if carried.open} | {pipe}
+
+    def cut(self) -> None:
+        """End everything that runs over the connection."""
+        for question in self.questions:
+            question.cancel()
+        for pipe in self.pipes:
+            pipe.cut()
+
+
+class Attached(Protocol):
+    """A node as the switchboard sees it."""
+
+    @property
+    def peer(self) -> PeerId:
+        """Its id."""
+
+    def wanted(self) -> tuple[PeerId, ...]:
+        """The peers that it keeps connected."""
+
+    def take(self, event: MeshEvent) -> None:
+        """Receive an event."""
+
+    def take_question(self, asker: PeerId, question: bytes) -> "asyncio.Task[bytes]":
+        """Start answering a peer."""
+
+    def take_pipe(self, pipe: MemoryPipe) -> None:
+        """Start serving a peer's pipe."""
+
+
+class MemoryNet:
+    """A switchboard. `faults` may be replaced at any moment."""
+
+    def __init__(self, rng: random.Random | None = None, faults: Faults = Faults()) -> None:
+        self.faults = faults
+        self._rng = rng if rng is not None else random.Random(0)  # noqa: S311 (faults, not secrets)
+        self._nodes: dict[PeerId, Attached] = {}
+        self._links: dict[PeerId, dict[PeerId, Link]] = {}
+        self._sides: dict[PeerId, int] = {}
+        self._delayed: dict[PeerId, deque[Arrived]] = {}
+
+    def enter(self, node: Attached) -> None:
+        """Take a node in and make every connection that is wanted."""
+        self._nodes[node.peer] = node
+        self._links.setdefault(node.peer, {})
+        self.settle()
+
+    def leave(self, node: Attached) -> None:
+        """Let a node go; its connections end."""
+        for other in tuple(self._links.get(node.peer, ())):
+            self.cut(node.peer, other)
+        self._nodes.pop(node.peer, None)
+        self._delayed.pop(node.peer, None)
+
+    def at(self, peer: PeerId) -> Attached:
+        """Return a node that is on the switchboard."""
+        return self._nodes[peer]
+
+    def links_of(self, peer: PeerId) -> Mapping[PeerId, Link]:
+        """Return the connections of one node, by peer."""
+        return self._links.get(peer, {})
+
+    def link(self, opener: PeerId, peer: PeerId) -> Link:
+        """Connect two nodes, unless they are; raise `PeerUnreachable` when they cannot be."""
+        if (standing := self.links_of(opener).get(peer)) is not None:
+            return standing
+        if opener == peer or not self._reachable(opener, peer):
+            raise PeerUnreachable(f"{peer} cannot be reached")
+        link = Link(opener)
+        self._links[opener][peer] = self._links[peer][opener] = link
+        self._nodes[opener].take(Joined(peer))
+        self._nodes[peer].take(Joined(opener))
+        return link
+
+    def cut(self, one: PeerId, other: PeerId) -> None:
+        """End a connection, with everything that runs over it; harmless when there is none."""
+        link = self._links.get(one, {}).pop(other, None)
+        if link is None:
+            return
+        del self._links[other][one]
+        link.cut()
+        self._nodes[one].take(Parted(other))
+        self._nodes[other].take(Parted(one))
+
+    def partition(self, *groups: Iterable[PeerId]) -> None:
+        """Split the net into groups that cannot reach each other; nodes not named form one more."""
+        self._sides = {peer: side for side, group in enumerate(groups, 1) for peer in group}
+        for one, links in self._links.items():
+            for other in tuple(links):
+                if not self._reachable(one, other):
+                    self.cut(one, other)
+
+    def heal(self) -> None:
+        """End the partition and make every connection that is wanted again."""
+        self._sides = {}
+        self.settle()
+
+    def settle(self) -> None:
+        """Make every connection that is wanted and possible, in the order in which nodes came."""
+        for node in tuple(self._nodes.values()):
+            for peer in node.wanted():
+                if peer != node.peer and self._reachable(node.peer, peer):
+                    self.link(node.peer, peer)
+
+    def spread(self, author: Attached, frame: bytes) -> None:
+        """Carry a frame to every node that a chain of connections leads to, nearest first."""
+        told = {author.peer}
+        hops = deque([author.peer])
+        while hops:
+            via = hops.popleft()
+            for peer in self.links_of(via):
+                if peer not in told:
+                    told.add(peer)
+                    hops.append(peer)
+                    self._carry(peer, Arrived(frame, via))
+
+    def release(self) -> None:
+        """Deliver every delayed frame."""
+        for peer, delayed in self._delayed.items():
+            while delayed:
+                self._nodes[peer].take(delayed.popleft())
+
+    def _carry(self, peer: PeerId, arrived: Arrived) -> None:
+        if self._chance(self.faults.lost):
+            return
+        delayed = self._delayed.setdefault(peer, deque())
+        if self._chance(self.faults.delayed):
+            delayed.append(arrived)
+            return
+        self._nodes[peer].take(arrived)
+        if self._chance(self.faults.doubled):
+            self._nodes[peer].take(arrived)
+        while delayed:
+            self._nodes[peer].take(delayed.popleft())
+
+    def _chance(self, probability: float) -> bool:
+        return probability > 0 and self._rng.random() < probability
+
+    def _reachable(self, one: PeerId, other: PeerId) -> bool:
+        both = one in self._nodes and other in self._nodes
+        return both and self._sides.get(one, 0) == self._sides.get(other, 0)

@@ -1,0 +1,211 @@
+"""What do we say of ourselves, and when? Our own record, its repetitions, our heartbeats, our refutations. No I/O."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from registry import wire
+from registry.catalog import Signed
+from registry.effects import Effect, Publish
+from registry.errors import LimitReached
+from registry.intake.rate import Pace
+from registry.members.load import Reporter
+from registry.records import (
+    Doubt,
+    Heartbeat,
+    Load,
+    LoadNote,
+    PeerId,
+    Reach,
+    Record,
+    Service,
+    Standing,
+    Version,
+)
+from registry.settings import RegistrySettings
+from registry.signing import Identity
+
+# The first refutations go out at once; a second machine with our key would have us answer it for ever.
+_REFUTATIONS_PER_SECOND = 0.2
+_REFUTATIONS_AT_ONCE = 5
+_CONTESTS = 5
+# "I live" out of turn: a few at once, then rarely, so that nobody can make us shout.
+_REASSURANCES_PER_SECOND = 0.2
+_REASSURANCES_AT_ONCE = 3
+_DOUBTS_PER_SECOND = 2.0
+_DOUBTS_AT_ONCE = 20
+_FOREVER = float("inf")
+
+
+@dataclass(slots=True)
+class _Turn:
+    """When something is said again: a period after the last time, which stretches with the mesh, or sooner.
+
+    What a node knows of the mesh's size when it speaks is less than what it knows later: above all at its first word.
+    """
+
+    period: float
+    last: float
+    spread: float = 1.0
+    sooner: float = _FOREVER
+
+    def due(self, rarity: float) -> float:
+        return min(self.sooner, self.last + self.period * self.spread * rarity)
+
+    def hasten(self, at: float) -> None:
+        self.sooner = min(self.sooner, at)
+
+    def taken(self, now: float, jitter: float) -> None:
+        # Between 0.75 and 1.25 of the period, so that nodes which started together drift apart.
+        self.last, self.spread, self.sooner = now, 0.75 + 0.5 * jitter, _FOREVER
+
+
+class Voice:
+    """Speaks for one node; `spoken` is its newest word, none before the first."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: RegistrySettings,
+        *,
+        epoch: int,
+        jitter: Callable[[], float],
+    ) -> None:
+        self.own = Record(node=identity.peer, version=Version(epoch, 0))
+        self.spoken: Signed | None = None
+        self.quiet = False
+        self._identity = identity
+        self._settings = settings
+        self._jitter = jitter
+        self._began = epoch
+        self._contests = 0
+        self._beat = 0
+        self._unpublished = False
+        # Nothing is published before the first word; the first heartbeat is due with it.
+        self._record = _Turn(settings.reannounce, last=_FOREVER)
+        self._heartbeat = _Turn(settings.heartbeat, last=-_FOREVER)
+        self._rarity = 1.0
+        self._refutations = Pace(rate=_REFUTATIONS_PER_SECOND, burst=_REFUTATIONS_AT_ONCE)
+        self._reassurances = Pace(rate=_REASSURANCES_PER_SECOND, burst=_REASSURANCES_AT_ONCE)
+        self._doubts = Pace(rate=_DOUBTS_PER_SECOND, burst=_DOUBTS_AT_ONCE)
+        self._reporter = Reporter()
+
+    def describe(self, agent: str, name: str = "") -> None:
+        """Name the software, and this node, in our record, from the next word on."""
+        self.own = replace(self.own, agent=agent, name=name)
+
+    def draft(
+        self,
+        *,
+        services: Sequence[Service] | None,
+        reach: Reach | None,
+        standing: Standing | None,
+    ) -> Record:
+        """Return our record with these changes; what is `None` stays. Raise `LimitReached` when it does not fit."""
+        draft = self.own
+        if services is not None:
+            self.fits(services)
+            draft = replace(draft, services=tuple(services))
+        if reach is not None:
+            # A machine with many interfaces has more addresses than a record carries; the first do.
+            most = wire.MAX_ADDRESSES
+            draft = replace(
+                draft, reach=replace(reach, mesh=reach.mesh[:most], links=reach.links[:most])
+            )
+        return draft if standing is None else replace(draft, standing=standing)
+
+    def fits(self, services: Sequence[Service]) -> None:
+        """Raise `LimitReached` unless a record of these services could be announced."""
+        if len(services) > self._settings.max_services:
+            raise LimitReached(
+                f"a node announces at most {self._settings.max_services:,} models, not {len(services):,}"
+            )
+        wire.encode_record(replace(self.own, services=tuple(services)), self._identity)
+
+    def speak(self, draft: Record, now: float) -> Signed:
+        """Sign the next version; it is published as soon as a burst of changes is over."""
+        version = Version(self.own.version.epoch, self.own.version.sequence + 1)
+        signed = wire.encode_record(replace(draft, version=version), self._identity)
+        self.own = signed.record
+        self.spoken = signed
+        if not self._unpublished:
+            self._unpublished = True
+            self._record.hasten(now + self._settings.coalesce)
+        return signed
+
+    def may_refute(self, version: Version, now: float) -> bool:
+        """Say whether we may contradict this word with our key once more, and count it.
+
+        A version of our own epoch that we never spoke is somebody's who answers us. After a few rounds of that, the
+        one whose epoch is contested, the later start of the two, falls silent; the other's word stands.
+        """
+        self._contests += version.epoch == self._began
+        self.quiet = self._contests > _CONTESTS
+        return not self.quiet and self._refutations.allows(self.own.node, now)
+
+    def prove(self, challenge: bytes) -> bytes:
+        """Sign a challenge; raise `InvalidFrame` when it is none."""
+        return wire.encode_proof(challenge, self._identity)
+
+    def step_past(self, version: Version) -> None:
+        """Let our next word be newer than `version`."""
+        if version >= self.own.version:
+            self.own = replace(self.own, version=version)
+
+    def hurry(self, now: float) -> None:
+        """Make our word and a heartbeat due at once."""
+        self._heartbeat.hasten(now)
+        if self.spoken is not None:
+            self._record.hasten(now)
+
+    def reassure(self, now: float, *, at: float) -> None:
+        """Make a heartbeat due at `at`, unless that happened too often lately: somebody doubts us, or lost us."""
+        soon = self._heartbeat.due(self._rarity)
+        if at < soon and self._reassurances.allows(self.own.node, now):
+            self._heartbeat.hasten(at)
+
+    def doubt(self, about: PeerId, now: float) -> list[Effect]:
+        """Say that we cannot reach a node; nothing when we have said so of too many."""
+        if self.spoken is None or self.quiet or not self._doubts.allows(self.own.node, now):
+            return []
+        self._beat += 1
+        doubt = Doubt(self.own.node, self.own.version, self._beat, about)
+        return [Publish(wire.encode_doubt(doubt, self._identity))]
+
+    def report(
+        self, busy: Mapping[Service, Load], now: float, *, rarity: float = 1.0
+    ) -> list[Effect]:
+        """Say how busy we are, when that is worth a note; not before the record that names the replicas is out."""
+        if self.spoken is None or self.quiet or self._unpublished:
+            return []
+        said = self._reporter.rows(busy, now, rarity=rarity)
+        # What is being unregistered has no place in the record any more.
+        named = enumerate(self.own.services) if said else ()
+        rows = tuple((place, said[service]) for place, service in named if service in said)
+        if not rows:
+            return []
+        self._beat += 1
+        note = LoadNote(self.own.node, self.own.version, self._beat, rows)
+        return [Publish(wire.encode_load(note, self._identity))]
+
+    def tick(self, now: float, *, rarity: float = 1.0) -> list[Effect]:
+        """Publish what is due; `rarity` multiplies the time since the last repetition and heartbeat, as it is now."""
+        self._rarity = rarity
+        effects: list[Effect] = []
+        if now < self.due():
+            return effects
+        if now >= self._record.due(rarity) and self.spoken is not None:
+            self._unpublished = False
+            self._record.taken(now, self._jitter())
+            effects.append(Publish(self.spoken.frame))
+        if now >= self._heartbeat.due(rarity):
+            self._heartbeat.taken(now, self._jitter())
+            self._beat += 1
+            note = Heartbeat(self.own.node, self.own.version, self._beat)
+            effects.append(Publish(wire.encode_heartbeat(note, self._identity)))
+        return effects
+
+    def due(self) -> float:
+        """Return when `tick` next has something to say."""
+        if self.spoken is None or self.quiet:
+            return _FOREVER
+        return min(self._record.due(self._rarity), self._heartbeat.due(self._rarity))

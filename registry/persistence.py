@@ -1,0 +1,189 @@
+"""What is not in the store yet? Collects changes, writes them in batches, and says when the store does not work."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from registry.catalog import Catalog
+from registry.effects import Forget, Persist, Remember
+from registry.errors import StoreUnavailable
+from registry.members.liveness import Pulse
+from registry.records import PeerId, Version
+from registry.store import Change, Delete, Put, Space, Store, limits
+
+log = logging.getLogger("modelvine.registry")
+
+BEAT_KEY = "beat:"
+"""Prefix of the keys under which the newest heartbeat of each node is kept: epoch, sequence, beat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """How often the store is turned to, in seconds."""
+
+    grain: float = 0.25
+    """Changes within this time go into one write."""
+
+    retry: float = 2.0
+    """Between two tries while it does not work."""
+
+    check: float = 2.5
+    """Between two looks when nothing is to be saved: an idle node would say that it is well for ever."""
+
+
+Source = Callable[[], Iterable[Change]]
+"""Yields everything that one part of the node wants to find in the store after a restart."""
+
+
+class Saving:
+    """Writes behind: serving never waits for the store. Of two changes to one value the later is written."""
+
+    def __init__(self, store: Store, mark: Put, pauses: Pauses = Pauses()) -> None:
+        """Begin. `mark` is in the store as long as the store is the one that we know: else it was emptied."""
+        self._store = store
+        self._pauses = pauses
+        self._mark = mark
+        self._sources: list[Source] = []
+        self._unsaved: dict[tuple[Space, str], Change] = {}
+        self._writing = asyncio.Lock()
+        self._failure = ""
+
+    @property
+    def failure(self) -> str:
+        """A sentence on why the store does not work now; empty when it does."""
+        return self._failure
+
+    def also(self, source: Source) -> None:
+        """Write what `source` yields again when the store lost everything."""
+        self._sources.append(source)
+
+    def note(self, change: Change) -> None:
+        """Have a change written soon."""
+        self._unsaved[change.space, change.key] = change
+
+    async def write(self, changes: Sequence[Change], *, undo: Iterable[Change]) -> None:
+        """Make changes now or never; raise `StoreUnavailable`, or `LimitReached` for what is too long.
+
+        A write whose answer was lost may have happened, or may happen yet: `undo` is written when the store is back.
+        """
+        limits.check(changes)
+        if self._failure:
+            # A store that has just answered is written to, no other: so what is to be undone cannot pile up.
+            await self._check()
+        for change in changes:
+            self.note(change)
+        written = False
+        try:
+            await self.save()
+            written = True
+        finally:
+            if not written:
+                for change in undo:
+                    self.note(change)
+
+    def keep(self, effect: Persist | Forget | Remember) -> None:
+        """Have the store remember what an effect says."""
+        match effect:
+            case Persist(signed):
+                self.note(Put(Space.RECORDS, signed.record.node, signed.frame))
+            case Forget(node):
+                self.note(Delete(Space.RECORDS, node))
+                self.note(Delete(Space.SELF, BEAT_KEY + node))
+            case Remember(node, version, beat):
+                self.note(beat_row(node, version, beat))
+
+    async def read(self, space: Space) -> Mapping[str, bytes]:
+        """Return what one space holds, nothing when the store cannot be read."""
+        try:
+            return await self._store.read(space)
+        except StoreUnavailable as error:
+            self._failed(error)
+            return MappingProxyType({})
+
+    async def save(self) -> None:
+        """Write what is unsaved; raise `StoreUnavailable`."""
+        async with self._writing:
+            if not self._unsaved:
+                return
+            batch = dict(self._unsaved)
+            try:
+                await self._store.write(*batch.values())
+            except StoreUnavailable as error:
+                self._failed(error)
+                raise
+            # Struck off only now: a write that failed or was cancelled is made again.
+            self._unsaved = {k: c for k, c in self._unsaved.items() if batch.get(k) is not c}
+            self._works()
+
+    async def run(self) -> None:
+        """Save again and again until cancelled, and see to it that the store is there and remembers."""
+        clock = asyncio.get_running_loop().time
+        checked = clock()
+        while True:
+            pause = self._pauses.grain
+            try:
+                if self._failure or clock() >= checked + self._pauses.check:
+                    await self._check()
+                    checked = clock()
+                await self.save()
+            except StoreUnavailable:
+                pause = self._pauses.retry
+            await asyncio.sleep(pause)
+
+    async def _check(self) -> None:
+        """Prove the store; write everything anew when it was emptied. Raise `StoreUnavailable`."""
+        try:
+            kept = await self._store.read(self._mark.space)
+            if self._failure:
+                # What can be read cannot always be written: a full disk, a replica.
+                await self._store.write(self._mark)
+        except StoreUnavailable as error:
+            self._failed(error)
+            raise
+        if self._mark.key not in kept:
+            log.warning("the store was emptied; what this node knows is written anew")
+            for change in (self._mark, *(c for source in self._sources for c in source())):
+                self.note(change)
+        self._works()
+
+    def _works(self) -> None:
+        if self._failure:
+            self._failure = ""
+            log.info("the store works again")
+
+    def _failed(self, error: StoreUnavailable) -> None:
+        if not self._failure:
+            log.error("the store does not work, serving goes on: %s", error)
+        self._failure = error.told
+
+
+def rows_of(catalog: Catalog, pulses: Mapping[PeerId, Pulse]) -> Iterable[Change]:
+    """Write down what we know of all nodes."""
+    yield from (Put(Space.RECORDS, node, signed.frame) for node, signed in catalog.held.items())
+    yield from (beat_row(node, p.version, p.beat) for node, p in pulses.items() if p.beat >= 0)
+
+
+def beat_row(node: PeerId, version: Version, beat: int) -> Put:
+    """Write down the newest heartbeat of a node."""
+    kept = f"{version.epoch} {version.sequence} {beat}"
+    return Put(Space.SELF, BEAT_KEY + node, kept.encode())
+
+
+def beats_in(rows: Mapping[str, bytes]) -> dict[PeerId, tuple[Version, int]]:
+    """Read the newest heartbeats of other nodes; rows that are none are passed over."""
+    return {
+        PeerId(key.removeprefix(BEAT_KEY)): beat
+        for key, row in rows.items()
+        if key.startswith(BEAT_KEY) and (beat := _beat(row)) is not None
+    }
+
+
+def _beat(row: bytes) -> tuple[Version, int] | None:
+    parts = row.split(b" ")
+    # Sixteen digits hold every counter; what is longer is not ours.
+    if len(parts) != 3 or not all(part.isdigit() and len(part) <= 16 for part in parts):
+        return None
+    epoch, sequence, beat = map(int, parts)
+    return Version(epoch, sequence), beat

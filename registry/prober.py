@@ -1,0 +1,196 @@
+"""Carries rounds of probes over the mesh, as `registry.members.probe` has them, and answers those of others.
+
+A probe of a connected peer is the comparison of digests, so that it repairs as well. Through others travels a challenge,
+which the node signs: nobody can vouch for the dead.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from registry import sync, wire
+from registry.effects import Effect
+from registry.errors import InvalidFrame, LimitReached, MeshError
+from registry.intake import dialable
+from registry.members.liveness import Evidence
+from registry.members.probe import Attempt, Cut, Found, Own, Saw, dial_patience, patience
+from registry.mesh import Connection, Mesh
+from registry.records import PeerId, Reach
+from registry.replica import Replica
+from registry.settings import RegistrySettings
+
+log = logging.getLogger("modelvine.registry")
+
+PROVE, VOUCH = b"?", b"v"
+"""First bytes of questions: sign this challenge; put this challenge to that node."""
+
+VOUCHING = 16
+"""Challenges passed on for others at one time; more are refused."""
+
+_AT_ONCE = 32
+_WAITING = 256
+_CUT_WITHIN = 3.0
+
+
+class Probing:
+    """Performs the probes that the replica wants, and tells it what came of them."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        mesh: Mesh,
+        settings: RegistrySettings,
+        *,
+        now: Callable[[], float],
+        perform: Callable[[Sequence[Effect]], Awaitable[None]],
+        differs: Callable[[PeerId], None],
+        counters: Counter[str],
+    ) -> None:
+        self._replica = replica
+        self._mesh = mesh
+        self._settings = settings
+        self._now = now
+        self._perform = perform
+        self._differs = differs
+        self._counters = counters
+        self._wanted: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
+        self._vouching = 0
+
+    def want(self, node: PeerId) -> None:
+        """Probe a node soon; when too many wait, the replica asks again."""
+        if not self._wanted.full():
+            self._wanted.put_nowait(node)
+
+    async def run(self) -> None:
+        """Probe until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_AT_ONCE):
+                group.create_task(self._work())
+
+    async def answer(self, question: bytes) -> bytes:
+        """Answer a peer's `PROVE` or `VOUCH`; raise `InvalidFrame` for nonsense, `LimitReached` when busy."""
+        if question[:1] == PROVE:
+            return self._replica.prove(question[1:])
+        challenge = question[1 : 1 + wire.CHALLENGE_BYTES]
+        about = wire.peer_named(question[1 + wire.CHALLENGE_BYTES :])
+        if about == self._replica.peer:
+            return self._replica.prove(challenge)
+        if about not in self._connections():
+            return b""
+        return await self._vouch(about, challenge)
+
+    async def _vouch(self, about: PeerId, challenge: bytes) -> bytes:
+        if self._vouching >= VOUCHING:
+            self._counters["questions_refused"] += 1
+            raise LimitReached(f"{VOUCHING} challenges are being passed on already")
+        self._vouching += 1
+        try:
+            proof = await self._mesh.ask(about, PROVE + challenge, timeout=self._patience(about))
+        except MeshError:
+            return b""
+        finally:
+            self._vouching -= 1
+        return proof
+
+    async def _work(self) -> None:
+        while True:
+            await self._round(await self._wanted.get())
+
+    async def _round(self, node: PeerId) -> None:
+        self._counters["probes"] += 1
+        trips = {peer: c.round_trip for peer, c in self._connections().items()}
+        going = self._replica.members.round(node, trips)
+        found = Found()
+        try:
+            step = next(going)
+            while self._mesh.running():
+                match step:
+                    case Attempt(own, helpers):
+                        found = await self._attempt(node, own, helpers)
+                    case Saw(evidence):
+                        self._counters["probes_failed"] += evidence is Evidence.UNREACHED
+                        await self._observe(node, evidence)
+                    case Cut():
+                        await self._cut(node)
+                step = going.send(found)
+        except StopIteration:
+            pass
+        finally:
+            self._replica.members.ended(node, self._now())
+
+    async def _attempt(self, node: PeerId, own: Own, helpers: Sequence[PeerId]) -> Found:
+        async with asyncio.TaskGroup() as group:
+            proofs = [group.create_task(self._through(helper, node)) for helper in helpers]
+            match own:
+                case Own.ASK:
+                    reached = await self._ask(node)
+                case Own.DIAL:
+                    reached = await self._dial(node) and await self._ask(node)
+                case Own.NOTHING:
+                    reached = False
+            if reached:
+                # What others would still say is not needed any more.
+                for proof in proofs:
+                    proof.cancel()
+        return Found(reached, any(not p.cancelled() and p.result() for p in proofs))
+
+    async def _ask(self, node: PeerId) -> bool:
+        question = sync.digest_question(self._replica)
+        try:
+            reply = await self._mesh.ask(node, question, timeout=self._patience(node))
+        except MeshError:
+            return False
+        await self._observe(node, Evidence.ANSWERED)
+        if reply == sync.EQUAL and not self._replica.lacks_hearsay():
+            self._counters["syncs"] += 1
+        else:
+            self._differs(node)
+        return True
+
+    async def _through(self, helper: PeerId, node: PeerId) -> bool:
+        challenge = secrets.token_bytes(wire.CHALLENGE_BYTES)
+        # The helper waits for the node as long as we would, and we wait for the helper.
+        timeout = 2 * self._patience(helper)
+        try:
+            proof = await self._mesh.ask(helper, VOUCH + challenge + node.encode(), timeout=timeout)
+            wire.check_proof(proof, node=node, challenge=challenge)
+        except (MeshError, InvalidFrame):
+            return False
+        await self._perform(self._replica.proved(node, helper, self._now()))
+        return True
+
+    async def _dial(self, node: PeerId) -> bool:
+        held = self._replica.catalog.held.get(node)
+        reach = held.record.reach if held else Reach()
+        together = dialable.among_ourselves(self._replica.own.reach)
+        trips = {peer: c.round_trip for peer, c in self._connections().items()}
+        timeout = dial_patience(self._settings.probe_timeout, trips)
+        # One address, as the redial loop tries; each failed dial of a silent machine takes its whole time.
+        own = dialable.direct_addresses(reach, node, together=together)
+        own += dialable.relayed_addresses(reach, node, together=together)
+        for address in own[:1]:
+            with suppress(MeshError):
+                await self._mesh.connect(address, timeout=timeout)
+                return True
+        return False
+
+    async def _cut(self, node: PeerId) -> None:
+        try:
+            async with asyncio.timeout(_CUT_WITHIN):
+                await self._mesh.disconnect(node)
+        except (MeshError, TimeoutError) as error:
+            log.debug("could not cut the connection to %s: %s", node, error)
+
+    async def _observe(self, node: PeerId, evidence: Evidence) -> None:
+        await self._perform(self._replica.observe(node, evidence, self._now()))
+
+    def _connections(self) -> dict[PeerId, Connection]:
+        return {connection.peer: connection for connection in self._mesh.connections()}
+
+    def _patience(self, node: PeerId) -> float:
+        connection = self._connections().get(node)
+        trip = connection.round_trip if connection else 0.0
+        return patience(self._settings.probe_timeout, trip)

@@ -1,0 +1,134 @@
+"""Whom is a request put to, in which order, and whose slot does it hold already? Reads the ledger, and asks the policy."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from registry.catalog import Catalog
+from registry.members.liveness import Presence
+from registry.records import PeerId
+from router.errors import NobodyServes
+from router.ledger import Ledger
+from router.policies import Policy, in_order
+from router.requests import Request
+from router.select.candidates import Candidate, Excluded, Field, Reason, candidates
+from router.select.nobody import nobody
+from router.state.last_answers import RESTART
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Whom a request would be sent to, in this order, and who may not answer it."""
+
+    ordered: tuple[Candidate, ...]
+    excluded: tuple[Excluded, ...]
+
+
+class Choosing:
+    """The choice for each request, from a snapshot of all that is known when it is made."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        own: PeerId,
+        catalog: Callable[[], Catalog],
+        presence: Callable[[PeerId], Presence],
+        draining: Callable[[], bool],
+        policy: Policy,
+        random: Callable[[], float],
+        absence: Callable[[PeerId], float] = lambda _: 0.0,
+    ) -> None:
+        self._ledger = ledger
+        self._own = own
+        self._catalog = catalog
+        self._presence = presence
+        self._draining = draining
+        self._policy = policy
+        self._random = random
+        self._absence = absence
+
+    def explain(self, request: Request) -> Explained:
+        """Say whom a request would be put to now, and why not to others; takes no slot."""
+        field = self.field(request)
+        ordered = in_order(self._policy, request, field.eligible, self._random)
+        return Explained(tuple(ordered), field.excluded)
+
+    async def ordered(self, request: Request) -> tuple[list[Candidate], bool]:
+        """Return whom to try, and whether a slot of the first is taken already: it had to be waited for."""
+        field = self.field(request)
+        full = self.only_full(field) if field.excluded else []
+        if not full and field.eligible and all(map(self._is_gone, field.eligible)):
+            raise self._gone(request, field.eligible)
+        # Rather a slot of one that is well than one that failed time and again.
+        if field.eligible and not (full and all(c.ejected for c in field.eligible)):
+            ordered = list(in_order(self._policy, request, field.eligible, self._random))
+            self._policy.begun(request)
+            if self._ledger.lent is None:
+                return ordered, False
+            left, holds_slot = await self._ledger.lent.secure(ordered)
+            if left:
+                return left, holds_slot
+            full += ordered
+        if not full:
+            names = chain(self._ledger.workers().by_name, self._catalog().offers)
+            raise nobody(request, field.excluded, names)
+        return await self.slot(request, full)
+
+    def may_return(self, request: Request) -> bool:
+        """Say whether anybody who is not there is worth waiting for, by any of the names that are asked for."""
+        for name in (request.model, *request.fallbacks):
+            field = self.field(replace(request, model=name))
+            if any(map(self._ledger.may_return, field.eligible)):
+                return True
+            if any(self._may_be_back(e) for e in field.excluded):
+                return True
+        return False
+
+    def _may_be_back(self, one: Excluded) -> bool:
+        match one.reason:
+            case Reason.LOST | Reason.LEFT:
+                return self._absence(one.candidate.node) < RESTART
+            case Reason.DRAINING:
+                return True
+            case _:
+                return False
+
+    def _is_gone(self, candidate: Candidate) -> bool:
+        """Say whether a candidate has not been there for so long that only one request at a time tries."""
+        return candidate.ejected and not self._ledger.may_return(candidate)
+
+    def _gone(self, request: Request, candidates: Sequence[Candidate]) -> NobodyServes:
+        words = f"{request.model!r} is known, but nobody who serves it has answered for some time"
+        seconds = min(self._ledger.condition(c).retry_in for c in candidates)
+        return NobodyServes(words, retry_after=max(1.0, seconds))
+
+    def only_full(self, field: Field) -> list[Candidate]:
+        """Return who is left out for want of a slot only, those that are well if there are any."""
+        full = [e.candidate for e in field.excluded if e.reason is Reason.FULL]
+        return [c for c in full if self._ledger.admits(c)] or full
+
+    async def slot(
+        self, request: Request, full: Sequence[Candidate]
+    ) -> tuple[list[Candidate], bool]:
+        """Wait for a slot of one of these, and return whose it is, and that it is taken."""
+        service = await self._ledger.waiting.turn(request, full)
+        worker = self._ledger.workers().by_key.get(service.key)
+        if worker is None or worker.service != service:
+            self._ledger.release(service)
+            raise NobodyServes(
+                f"{request.model!r} was unregistered while this request waited for it"
+            )
+        return [Candidate(self._own, service, worker)], True
+
+    def field(self, request: Request) -> Field:
+        """Say who could answer a request, and who could not."""
+        return candidates(
+            request,
+            own=self._own,
+            catalog=self._catalog(),
+            workers=self._ledger.workers(),
+            presence=self._presence,
+            known=self._ledger.known(),
+            draining=self._draining(),
+        )

@@ -1,0 +1,71 @@
+"""What has every request in common that a LocalAI backend answers with one message, or with several of them?"""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from router.canonical import dropped
+from router.canonical.values import Leaving
+from router.dialects import Answer, Route
+from router.errors import WorkerFailed
+from router.http.exchange import NOTHING
+from router.openai.usage import Usage
+from router.peers.headers import DROPPED, HEARD
+from router.requests import Request
+from router.select.fitness import USUAL_BYTES
+
+NAME = "LocalAI"
+
+JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """One request on its way to a backend.
+
+    `model` is the name that callers know, `own_model` the backend's own. `ask` puts an RPC by its name, with the fields of its
+    message, and returns what is told; it raises a `WorkerError`. `fetch` returns the image whose address stands in a field,
+    see `router.http.fetch`. `voices` is the directory of the operator's voice files, if there is one.
+    """
+
+    request: Request
+    model: str
+    own_model: str
+    ask: Callable[[str, Mapping[str, object]], Coroutine[Any, Any, Any]]
+    fetch: Callable[[str, str], Coroutine[Any, Any, bytes]]
+    voices: str = ""
+
+
+def answer_of(
+    body: bytes,
+    content_type: str = JSON,
+    *,
+    usage: Usage | None = None,
+    unheard: Sequence[str] = (),
+    heard: Sequence[str] = (),
+) -> Answer:
+    """Return an answer in one piece; `unheard` are the parameters that had no effect, `heard` those that few workers hear."""
+    answer = Answer(200, content_type, body, NOTHING, Route.LOCAL, len(body))
+    answer.usage = usage
+    named = {DROPPED: unheard, HEARD: heard}
+    answer.headers = {header: ", ".join(names) for header, names in named.items() if names}
+    return answer
+
+
+def unheard(asked: Leaving, **said: object) -> list[str]:
+    """Name what has no effect: of `said`, that which the caller said, and all that was not read."""
+    return [*sorted(name for name, value in said.items() if value), *dropped(asked)]
+
+
+def estimated(*texts: str) -> Usage:
+    """Estimate the tokens of texts, which the backend does not tell."""
+    size = sum(len(text.encode(errors="replace")) for text in texts)
+    return Usage(-(-size // USUAL_BYTES), 0, estimated=True)
+
+
+def finite(numbers: Sequence[float]) -> list[float]:
+    """Return numbers that a backend told; raise `WorkerFailed` where one is none."""
+    if not all(map(isfinite, numbers)):
+        raise WorkerFailed("the worker told a number that is none")
+    return list(numbers)

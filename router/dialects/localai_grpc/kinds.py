@@ -1,0 +1,64 @@
+"""Which kinds of request beside texts does a LocalAI backend serve, and by which of its calls?"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+from router.dialects import Answer
+from router.dialects.localai_grpc import images, sounds, stores, vectors
+from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
+from router.dialects.localai_grpc.exchange import Asking
+from router.dialects.localai_grpc.files import sweep
+from router.errors import WorkerTimeout
+from router.http.fetch import Fetching
+from router.requests import STORES, Kind, Request
+from router.rpc.failures import RpcFailed
+
+SERVED: Mapping[Kind, Callable[[Asking], Coroutine[Any, Any, Answer]]] = {
+    Kind.EMBEDDING: vectors.embed,
+    Kind.RERANK: vectors.rank,
+    Kind.TOKENIZE: vectors.cut,
+    Kind.IMAGE: images.generate,
+    Kind.IMAGE_EDIT: images.edit,
+    Kind.TRANSCRIPTION: sounds.write_down,
+    Kind.TRANSLATION: sounds.write_down,
+    Kind.SPEECH: sounds.speak,
+    Kind.SOUND: sounds.make_sound,
+    **dict.fromkeys(STORES, stores.serve),
+}
+"""What answers each kind."""
+
+
+class Others:
+    """Asks for everything but texts."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._fetching = Fetching(backend.settings)
+        sweep()
+
+    async def answer(self, request: Request, model: str, errand: Errand) -> Answer:
+        """Return the whole answer; raise a `WorkerError`. However many calls it takes, all of them share the time."""
+        settings, own_model = self._backend.settings, errand.worker.own_model
+        seconds, ask = settings.total_timeout, partial(self._ask, errand)
+        fetch, voices = self._fetching.image, settings.voice_files
+        asking = Asking(request, model, own_model, ask, fetch, voices)
+        try:
+            async with asyncio.timeout(seconds):
+                return await SERVED[request.kind](asking)
+        except TimeoutError as error:
+            raise WorkerTimeout("answer", seconds) from error
+
+    async def _ask(self, errand: Errand, call: str, fields: Mapping[str, object]) -> Any:
+        method = METHODS[call]
+        message = method.asked(**fields)
+        try:
+            try:
+                return await errand.ask(method, message)
+            except RpcFailed as failed:
+                if stores.wrong_length(failed) or not await errand.mended(failed):
+                    raise
+            return await errand.ask(method, message)
+        except RpcFailed as failed:
+            raise stores.wrong_length(failed) or failed.as_error(call) from failed

@@ -1,0 +1,123 @@
+"""What does a LocalAI backend tell? Its replies, as what they say of a text."""
+
+import codecs
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from router.canonical import Asked
+from router.errors import WorkerFailed
+from router.openai.result_writers import Reason
+from router.openai.usage import Usage
+from router.translate.text import Said, read_by, tokens_of
+
+COUNTABLE = 1_000_000
+"""Characters of the longest text of which a backend is asked how many tokens it has."""
+
+
+class Replies:
+    """The replies for one choice, in their order.
+
+    A reply may hold nothing, or end in the middle of a character. Why a text ended is never told: one that has as many tokens as
+    it might was cut off, by the backend's count, else by what was `counted_later`, else by an estimate.
+    """
+
+    def __init__(self, asked: Asked, choice: int, body: Mapping[str, object]) -> None:
+        self._asked = asked
+        self._choice = choice
+        self._limit = body.get("Tokens")
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._tokens = Tokens()
+        self._prompt = 0
+        self._guess: int | None = None
+        self._texts: list[str] = []
+        self._kept = self._bytes = 0
+        self.counted_later: Usage | None = None
+
+    @property
+    def counted(self) -> bool:
+        """Whether anything was told of tokens."""
+        return self._tokens.count > 0
+
+    @property
+    def text(self) -> str:
+        """The text, stop strings included, as long as nothing was told of its tokens, and a little beyond `COUNTABLE`."""
+        return "".join(self._texts)
+
+    def read(self, _: Asked, reply: Any | None) -> Said:
+        """Read the next reply, `None` for the end of them."""
+        if reply is None:
+            rest = self._decoder.decode(b"", final=True)
+            return Said(rest, self._reason(), self.counted_later, over=True)
+        self._tokens.heard(reply.tokens)
+        self._prompt = max(self._prompt, reply.prompt_tokens)
+        text = self._decoder.decode(reply.message)
+        self._bytes += len(reply.message)
+        if text and not self.counted and self._kept <= COUNTABLE:
+            self._texts.append(text)
+            self._kept += len(text)
+        return Said(text, usage=self._usage())
+
+    def _usage(self) -> Usage | None:
+        """Return what is known so far; a backend that counts nothing says 0."""
+        if not self.counted:
+            return None
+        if self._prompt:
+            return Usage(self._prompt, self._tokens.count)
+        # Reading all that was asked costs too much to be done for each reply.
+        self._guess = self._guess or read_by(self._asked, self._choice)
+        return Usage(self._guess, self._tokens.count, estimated=True)
+
+    def _reason(self) -> Reason:
+        if self._tokens.count:
+            return reason(self._limit, self._tokens.count)
+        later = self.counted_later
+        return reason(self._limit, later.completion if later else tokens_of(self._bytes))
+
+
+def reason(limit: object, written: int) -> Reason:
+    """Say why a text of so many tokens ended that might have `limit`, 0 for as many as it likes."""
+    return "length" if isinstance(limit, int) and 0 < limit <= written else "stop"
+
+
+def whole(asked: Asked, choice: int, body: Mapping[str, object], reply: Any) -> Said:
+    """Read the one reply for a choice; raise `WorkerFailed` where it must be JSON and is not."""
+    replies = Replies(asked, choice, body)
+    said, end = replies.read(asked, reply), replies.read(asked, None)
+    text = said.text + end.text
+    if asked.schema is not None and end.reason != "length":
+        _check_json(text)
+    return Said(text, end.reason, said.usage)
+
+
+def _check_json(text: str) -> None:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        # Backends that know no grammar pass it over without a word.
+        raise WorkerFailed("the worker's answer is not the JSON that was asked for") from error
+
+
+class Tokens:
+    """How many tokens were written, told so far by some backends and of each reply by others."""
+
+    def __init__(self) -> None:
+        self._told = 0
+        self._last = 0
+        self._sum = 0
+        self._rising = True
+
+    def heard(self, tokens: int) -> None:
+        """Take in what one reply tells."""
+        if tokens <= 0:
+            return
+        self._rising = self._rising and tokens >= self._last
+        self._told, self._last, self._sum = self._told + 1, tokens, self._sum + tokens
+
+    @property
+    def count(self) -> int:
+        """How many there were so far, 0 where nothing is told."""
+        # Sums so far never fall, and are never less than the number of times they were told.
+        sums = self._rising and self._last >= self._told
+        return self._last if sums else self._sum

@@ -1,0 +1,196 @@
+"""How is a request said to a LocalAI backend? In fields of `PredictOptions`, by their names there.
+
+What is not said there is 0, which to some backends is no default but a value: so every field that shapes a text is said.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import orjson
+
+from router import canonical
+from router.canonical import Asked, Sampling
+from router.dialects.localai_grpc import extended, grammar
+from router.errors import WorkerUnable
+from router.openai.result_writers import refused
+from router.requests import Kind
+from router.translate.request import Orders
+from router.translate.templates import rendered, text_of
+from router.workers import Template, Worker
+
+PREDICT, STREAM, STATUS = "Predict", "PredictStream", "Status"
+
+COMPLETION_TOKENS = 16
+"""What a completion without a limit may take, OpenAI's own default; a chat's limit is then the worker's own."""
+
+MOST_SEED = 2**31 - 1
+MAX_IMAGES = 64
+MAX_BIASES = 1_024
+"""Tokens whose odds one request may change."""
+
+# LocalAI's own defaults. One as a penalty changes nothing, and the last 64 tokens are those that count as repeated.
+TOP_P, TOP_K, TEMPERATURE, REPEAT = 0.95, 40, 0.9, 64
+
+_BASE64 = re.compile(r"[A-Za-z0-9+/=]+")
+_VIDEO = re.compile(r"data:video/[a-z0-9.+-]{1,32};base64,([A-Za-z0-9+/=]+)")
+_IMAGE = re.compile(r"data:image/[a-z0-9.+-]{1,32};base64,([A-Za-z0-9+/=]+)")
+
+
+def orders(asked: Asked, _: Worker) -> Orders:
+    """Say a request in the worker's words; raise `WorkerUnable` where that would change what is answered."""
+    others = dict(asked.others)
+    said: dict[str, object] = _sampling(asked)
+    if (bias := _bias(others.pop("logit_bias", None))) is not None:
+        said["LogitBias"] = bias
+    said |= extended.said(others)
+    others = {name: value for name, value in others.items() if name not in extended.NAMES}
+    if asked.schema is not None:
+        if "Grammar" in said:
+            raise WorkerUnable("a schema and a grammar are two forms of one text", param="grammar")
+        said["Grammar"] = grammar.written(asked.schema)
+    bodies = _chats(asked) if asked.kind is Kind.CHAT else _completions(asked)
+    unheard: tuple[str, ...] = ("min_p",) if asked.sampling.min_p is not None else ()
+    # A greater seed is cut to 31 bits: it is the same each time, and not the caller's.
+    unheard += ("seed",) if (asked.sampling.seed or 0) > MOST_SEED else ()
+    # A text that must be JSON is looked at before it goes on: backends that know no grammar say nothing of it.
+    streamed = asked.stream and asked.schema is None
+    return Orders(
+        STREAM if streamed else PREDICT,
+        tuple(body | said | _seeded(asked, choice) for choice, body in enumerate(bodies)),
+        (*unheard, *canonical.dropped(replace(asked, others=others))),
+        streamed,
+    )
+
+
+def templated(body: Mapping[str, object]) -> bool:
+    """Whether the worker is to make one text of a chat by its own template."""
+    return body.get("UseTokenizerTemplate") is True
+
+
+def rendered_here(
+    asked: Asked, body: Mapping[str, object], template: Template
+) -> tuple[Asked, Mapping[str, object]]:
+    """Return a chat as one text, and what is asked then: it ends where another message would begin."""
+    chat = rendered(template, [_message(message) for message in asked.messages])
+    stops = (*asked.stop, *chat.stops)
+    rest = {k: v for k, v in body.items() if k not in ("UseTokenizerTemplate", "Messages")}
+    return replace(asked, stop=stops), {**rest, "Prompt": chat.prompt, "StopPrompts": list(stops)}
+
+
+def _sampling(asked: Asked) -> dict[str, object]:
+    given: Sampling = asked.sampling
+    unlimited = 0 if asked.kind is Kind.CHAT else COMPLETION_TOKENS
+    greedy = given.temperature == 0 or given.top_p == 0
+    return {
+        "Tokens": given.max_tokens or unlimited,
+        "Temperature": 0.0 if greedy else _or(given.temperature, TEMPERATURE),
+        "TopP": TOP_P if greedy else _or(given.top_p, TOP_P),
+        "TopK": given.top_k or TOP_K,
+        "TypicalP": given.typical_p or 1.0,
+        "TailFreeSamplingZ": 1.0,
+        "Penalty": _or(given.repetition_penalty, 1.0),
+        "Repeat": REPEAT,
+        "FrequencyPenalty": _or(given.frequency_penalty, 0.0),
+        "PresencePenalty": _or(given.presence_penalty, 0.0),
+        "StopPrompts": list(asked.stop),
+    }
+
+
+def _or(given: float | None, usual: float) -> float:
+    return usual if given is None else given
+
+
+def _seeded(asked: Asked, choice: int) -> dict[str, object]:
+    """Return the seed of one choice: from the same one each would be the same text. Without one it is drawn when asked."""
+    seed = asked.sampling.seed
+    return {} if seed is None else {"Seed": (seed + choice) & MOST_SEED}
+
+
+def _completions(asked: Asked) -> list[dict[str, object]]:
+    return [{"Prompt": asked.prompts[choice // asked.n]} for choice in range(asked.choices)]
+
+
+def _chats(asked: Asked) -> list[dict[str, object]]:
+    seen: dict[str, object] = {}
+    for kind, (name, read) in _FILES.items():
+        files = [read(part) for message in asked.messages for part in _parts(message, kind)]
+        if len(files) > MAX_IMAGES:
+            raise WorkerUnable(f"at most {MAX_IMAGES} files of a kind", param="messages")
+        seen |= {name: files} if files else {}
+    messages = [_message(message) for message in asked.messages]
+    said = seen | {"UseTokenizerTemplate": True, "Messages": messages}
+    # What is long is shared between the choices, of which there may be many.
+    return [said] * asked.choices
+
+
+def _message(message: Mapping[str, object]) -> dict[str, object]:
+    role = message.get("role")
+    # Templates do not know OpenAI's newer word for it.
+    said = "system" if role == "developer" else role
+    return {"role": said, "content": text_of(_texts_only(message))}
+
+
+def _texts_only(message: Mapping[str, object]) -> Mapping[str, object]:
+    """Return a message without images, sounds and films, which are said apart."""
+    if message.get("tool_calls") or message.get("function_call"):
+        raise WorkerUnable("LocalAI has no word for a tool call in a message", param="messages")
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    texts = [part for part in content if part.get("type") not in _FILES]
+    if any(part.get("type") != "text" or not isinstance(part.get("text"), str) for part in texts):
+        raise WorkerUnable("LocalAI reads texts, images, sounds and films only", param="messages")
+    return {**message, "content": texts}
+
+
+def _parts(message: Mapping[str, object], kind: str) -> list[Mapping[str, object]]:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    return [part for part in parts if part.get("type") == kind]
+
+
+def _sound(part: Mapping[str, object]) -> str:
+    match part:
+        case {"input_audio": {"data": str(data)}} if _BASE64.fullmatch(data):
+            return data
+    raise WorkerUnable("a sound must have `data` in base64", param="messages")
+
+
+def _film(part: Mapping[str, object]) -> str:
+    match part:
+        case {"video_url": {"url": str(url)}} if found := _VIDEO.fullmatch(url):
+            return found[1]
+    raise WorkerUnable("LocalAI takes films as `data:` URLs in base64 only", param="messages")
+
+
+def _image(part: Mapping[str, object]) -> str:
+    match part:
+        case {"image_url": {"url": str(url)}}:
+            pass
+        case _:
+            raise WorkerUnable("an image must have a `url`", param="messages")
+    found = _IMAGE.fullmatch(url)
+    if found is None:
+        # To fetch it for a stranger would be to ask for him from inside.
+        raise WorkerUnable("LocalAI takes images as `data:` URLs in base64 only", param="messages")
+    return found[1]
+
+
+_FILES: Mapping[str, tuple[str, Callable[[Mapping[str, object]], str]]] = {
+    "image_url": ("Images", _image),
+    "input_audio": ("Audios", _sound),
+    "video_url": ("Videos", _film),
+}
+"""Parts of messages that are files, the field in which they are said, and how they are read."""
+
+
+def _bias(given: object) -> str | None:
+    """Return what changes the odds of tokens, as the JSON text in which it is said."""
+    if not given:
+        return None
+    if not isinstance(given, dict) or len(given) > MAX_BIASES:
+        raise refused("`logit_bias` must be an object of numbers", "logit_bias")
+    if any(isinstance(v, bool) or not isinstance(v, int | float) for v in given.values()):
+        raise refused("`logit_bias` must be an object of numbers", "logit_bias")
+    return orjson.dumps(given).decode()

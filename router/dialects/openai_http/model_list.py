@@ -1,0 +1,133 @@
+"""What do servers of OpenAI's protocol say of their models? Each adds words of its own to `/v1/models`; llama.cpp, `/props`."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from registry.abilities import Ability
+from registry.records import ModelType
+from registry.wire import MAX_NAME_BYTES
+from router.dialects.openai_http.endpoints import type_at
+from router.worker_description import (
+    MOST_SLOTS,
+    Described,
+    Offered,
+    abilities_of,
+    count_of,
+    first_count,
+    models_of,
+    text_of,
+)
+
+# Who owns a model of theirs, in the words of each server.
+_OWNERS: Mapping[str, str] = {
+    "library": "Ollama",
+    "llamacpp": "llama.cpp",
+    "organization_owner": "LM Studio",
+    "sglang": "SGLang",
+    "vllm": "vLLM",
+}
+_TYPES = {int(kind): kind for kind in ModelType}
+_MOST_CHARACTERS = 2_048
+_CONTEXTS = ("max_model_len", "context_length", "context_window", "max_context_length")
+
+
+def is_list(said: object) -> bool:
+    """Whether this is a list of models at all."""
+    rows = _object(said).get("data")
+    return isinstance(rows, list) and all(_name(_object(row)) is not None for row in rows)
+
+
+def describes(said: object, path: str) -> bool:
+    """Whether a server's own description (OpenAPI) has a path, to which something is posted."""
+    return "post" in _object(_object(_object(said).get("paths")).get(path))
+
+
+def listed(said: object) -> Described:
+    """Read what `/v1/models` says; nothing of what has another shape."""
+    rows, project = _object(said).get("data"), _object(said).get("project")
+    found = [_object(row) for row in rows] if isinstance(rows, list) else []
+    models = models_of(_offered(row, project) for row in found)
+    return Described(software=_software(found), models=models)
+
+
+def with_properties(described: Described, said: object) -> Described:
+    """Add what llama.cpp's `/props` says of the one model that it runs: its slots, and how many tokens each of them has."""
+    properties = _object(said)
+    slots = count_of(properties.get("total_slots"), MOST_SLOTS)
+    if not slots or len(described.models) > 1:
+        return described
+    (model,) = described.models or (Offered(""),)
+    context = count_of(_object(properties.get("default_generation_settings")).get("n_ctx"))
+    model = replace(
+        model,
+        context=context or model.context,
+        abilities=(_modalities(properties) or model.abilities) | _tools(properties),
+    )
+    build = text_of(properties.get("build_info"))
+    return replace(described, software=f"llama.cpp {build}".strip(), models=(model,), slots=slots)
+
+
+def _name(row: Mapping[str, object]) -> str | None:
+    """Return what a model is called: by OpenAI's word, or by the interface standard's, which says where as well."""
+    match row:
+        case {"id": str(name)} | {"model": str(name), "url": str()}:
+            return name
+    return None
+
+
+def _offered(row: Mapping[str, object], project: object) -> Offered:
+    shape = _object(row.get("architecture"))
+    context = first_count(row, *_CONTEXTS) or count_of(_object(row.get("meta")).get("n_ctx"))
+    abilities = abilities_of(shape.get("input_modalities"), shape.get("output_modalities"))
+    offered = Offered(_name(row) or "", context, abilities)
+    standard, ours = "id" not in row, _is_ours(row)
+    if not standard and not ours:
+        # Others may mean something else by the same words.
+        return offered
+    # A node of ours is asked for all its models at one place.
+    api = text_of(row.get("url"), _MOST_CHARACTERS) if standard else ""
+    number, whose = row.get("type"), text_of(row.get("project", project), MAX_NAME_BYTES)
+    return replace(offered, type=_type(number, api), api=api, project=whose)
+
+
+def _type(said: object, api: str) -> ModelType | None:
+    if isinstance(said, int) and not isinstance(said, bool):
+        return _TYPES.get(said)
+    return type_at(api)
+
+
+def _is_ours(row: Mapping[str, object]) -> bool:
+    return "replicas" in row and "projects" in row
+
+
+def _software(rows: list[Mapping[str, object]]) -> str:
+    for row in rows:
+        if _is_ours(row):
+            return "modelvine"
+        if (owner := text_of(row.get("owned_by"))) in _OWNERS:
+            return _OWNERS[owner]
+    return ""
+
+
+def _modalities(properties: Mapping[str, object]) -> Ability:
+    said = _object(properties.get("modalities"))
+    if not isinstance(said.get("vision"), bool):
+        return Ability.NOT_SAID
+    found = Ability.TEXT_IN | Ability.TEXT_OUT
+    for word, ability in (
+        ("vision", Ability.IMAGE_IN),
+        ("audio", Ability.AUDIO_IN),
+        ("video", Ability.VIDEO_IN),
+    ):
+        if said.get(word) is True:
+            found |= ability
+    return found
+
+
+def _tools(properties: Mapping[str, object]) -> Ability:
+    caps = _object(properties.get("chat_template_caps"))
+    return Ability.TOOLS if caps.get("supports_tool_calls") is True else Ability.NOT_SAID
+
+
+def _object(said: object) -> Mapping[str, object]:
+    return said if isinstance(said, dict) else {}

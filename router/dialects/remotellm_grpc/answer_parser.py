@@ -1,0 +1,93 @@
+"""What does a RemoteLLM worker tell? Texts, with a JSON object beside each that may say more; messages of gRPC in, events out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from router.canonical import Asked
+from router.errors import WorkerFailed
+from router.openai.result_writers import Event, Reason
+from router.openai.result_writers.guts import Next, Token
+from router.openai.usage import Usage, told
+from router.translate.text import Said, in_one_piece, tokens_of
+
+_REASONS: Mapping[object, Reason] = {"length": "length", "content_filter": "content_filter"}
+
+
+def alternatives(told: Any) -> list[Said]:
+    """Return the texts for a prompt; what they took is told with the first of them, or else estimated."""
+    if not told.generations:
+        raise WorkerFailed("the worker gave no text for a prompt")
+    first, *more = (_said(one.text, _info(one.generation_info)) for one in told.generations)
+    return [first, *(replace(said, usage=_share(first, said)) for said in more)]
+
+
+def texts(asked: Asked, found: Sequence[Sequence[Said]]) -> list[Event]:
+    """Return the events of all choices, of which each prompt has `n`."""
+    chosen = [said for alternatives in found for said in alternatives[: asked.n]]
+    return [event for n, said in enumerate(chosen) for event in in_one_piece(asked, n, said)]
+
+
+def _said(text: str, info: Mapping[str, object]) -> Said:
+    reason = _REASONS.get(info.get("finish_reason"))
+    return Said(text=text, reason=reason, usage=_usage(info), over=True)
+
+
+def _share(first: Said, said: Said) -> Usage:
+    """Return what another text for a prompt took, which was read once."""
+    if first.usage is not None:
+        return Usage(0, 0)
+    return Usage(0, tokens_of(len(said.text.encode())), estimated=True)
+
+
+def no_text() -> WorkerFailed:
+    """Return the failure of a worker that says nothing at all: so it answers a key that it does not know."""
+    return WorkerFailed("the worker gave no text: it may want another key")
+
+
+def spent(message: Any, reply: Any) -> Usage:
+    """Return what the texts took, as far as anything tells; the alternatives to a prompt are told of with the first."""
+    first = [one.generations[0] for one in reply.generations if one.generations]
+    known = [usage for one in first if (usage := _usage(_info(one.generation_info)))]
+    if first and len(known) == len(first):
+        return sum(known[1:], start=known[0])
+    written = sum(len(text.text.encode()) for one in reply.generations for text in one.generations)
+    asked = sum(len(prompt.encode()) for prompt in message.prompts)
+    return Usage(tokens_of(asked), tokens_of(written), estimated=True)
+
+
+def tokens(reply: Any) -> list[Token]:
+    """Return the tokens of a text, with what the model makes of each."""
+    return [
+        Token(
+            one.token,
+            one.token_id,
+            tuple(one.positional_embedding),
+            tuple(one.token_embedding),
+            tuple(one.hidden_state),
+        )
+        for one in reply.tokens
+    ]
+
+
+def following(reply: Any) -> list[Next]:
+    """Return the tokens that may come next."""
+    return [Next(one.token, one.id, one.logit) for one in reply.generations]
+
+
+def _info(text: str) -> Mapping[str, object]:
+    """Read what stands beside a text: the worker may write there what it likes."""
+    try:
+        info = orjson.loads(text or b"{}")
+    except orjson.JSONDecodeError:
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
+def _usage(info: Mapping[str, object]) -> Usage | None:
+    for name in ("token_usage", "usage"):
+        if usage := told({"usage": info.get(name)}):
+            return usage
+    return told({"usage": info})

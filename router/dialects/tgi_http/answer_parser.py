@@ -1,0 +1,198 @@
+"""What does TGI tell? Its answers and stream events, as events of one kind; its failures, as errors of an attempt."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import islice, zip_longest
+from uuid import uuid4
+
+import orjson
+
+from router.canonical import Asked
+from router.errors import (
+    WorkerBusy,
+    WorkerError,
+    WorkerFailed,
+    WorkerIncomplete,
+    WorkerRejected,
+)
+from router.openai import logprobs
+from router.openai.logprobs import MAX_LIKELIEST, Token
+from router.openai.result_writers import Event, Reason, ToolCall
+from router.openai.usage import Usage, told
+from router.requests import Kind
+from router.translate.text import Said, in_one_piece, object_of, read_by
+
+_MOST_TOKENS = 2**53
+_REASONS: Mapping[str, Reason] = {"length": "length", "tool_calls": "tool_calls"}
+
+
+def part(asked: Asked, data: bytes) -> Said:
+    """Read one event of a stream; raise a `WorkerError` when it says a failure, or nonsense."""
+    if data == b"[DONE]":
+        return Said(over=True)
+    said = object_of(data)
+    if "error" in said:
+        raise failure(said)
+    if "choices" in said:
+        text, reason, likely = _of_chunk(said)
+        # It may still tell its usage.
+        return Said(text, reason, told(said), tokens=_likely(asked, likely))
+    if asked.kind is Kind.CHAT:
+        raise WorkerFailed("an event of the worker's stream has no choice")
+    text, reason = of_token(said)
+    spent = of_details(said.get("details"), "", lambda: read_by(asked, 0)) or told(said)
+    tokens = _tokens(asked, [said.get("token")], [said.get("top_tokens")])
+    return Said(text, reason, spent, over=reason is not None, tokens=tokens)
+
+
+def whole(asked: Asked, choice: int, body: bytes, header: Callable[[str], str]) -> list[Event]:
+    """Read an answer in one piece, which is one choice."""
+    said = object_of(body)
+    if "error" in said:
+        raise failure(said)
+    if asked.kind is Kind.CHAT:
+        return in_one_piece(asked, choice, _chat(asked, choice, said))
+    match said:
+        case {"choices": [{"text": str(text), **ending}, *_]}:
+            ended = _reason(ending.get("finish_reason"))
+            return in_one_piece(asked, choice, Said(text, ended, told(said)))
+        case {"generated_text": str(text)}:
+            details = said.get("details")
+            rest = details if isinstance(details, dict) else {}
+            told_by = header("x-prompt-tokens")
+            spent = of_details(details, told_by, lambda: read_by(asked, choice))
+            tokens = _tokens(asked, rest.get("tokens"), rest.get("top_tokens"))
+            ended = _reason(rest.get("finish_reason"))
+            return in_one_piece(asked, choice, Said(text, ended, spent, tokens=tokens))
+    raise WorkerFailed("the worker's answer has no text")
+
+
+def failure(said: Mapping[str, object]) -> WorkerError:
+    """Say what an error of TGI's means for an attempt."""
+    match said.get("error_type"):
+        case "overloaded":
+            return WorkerBusy("the worker is full")
+        case "validation" | "tool_error" | "template_error":
+            return WorkerRejected(400, orjson.dumps({"error": str(said.get("error"))}))
+        case "incomplete_generation":
+            return WorkerIncomplete()
+        case kind:
+            return WorkerFailed(f"the worker failed: {kind if kind in _KNOWN else 'no reason'}")
+
+
+_KNOWN = ("generation", "healthcheck", "unhealthy")
+
+
+def _reason(said: object) -> Reason:
+    return _REASONS.get(said, "stop") if isinstance(said, str) else "stop"
+
+
+def of_token(said: Mapping[str, object]) -> tuple[str, Reason | None]:
+    """Return what shows of one token of a stream, and why the text ends where it does; raise `WorkerFailed`."""
+    match said:
+        case {"token": {"text": str(text), **rest}}:
+            details = said.get("details")
+            ended = isinstance(details, dict) or isinstance(said.get("generated_text"), str)
+            reason = details.get("finish_reason") if isinstance(details, dict) else None
+            shown = "" if rest.get("special") is True else text
+            return shown, _reason(reason) if ended else None
+    raise WorkerFailed("an event of the worker's stream has no token")
+
+
+def _tokens(asked: Asked, given: object, likeliest: object) -> tuple[Token, ...]:
+    """Read the tokens of a text that show in it, each with the likeliest at its place; what is no token is passed over."""
+    if asked.logprobs is None:
+        return ()
+    tokens = given if isinstance(given, list) else []
+    others = likeliest if isinstance(likeliest, list) else []
+    found = []
+    for token, beside in zip_longest(tokens, others[: len(tokens)]):
+        if (drawn := _token(token)) is not None:
+            rest = filter(None, map(_token, beside if isinstance(beside, list) else ()))
+            found.append(replace(drawn, likeliest=tuple(islice(rest, MAX_LIKELIEST))))
+    return tuple(found)
+
+
+def _token(given: object) -> Token | None:
+    match given:
+        case {"text": str(text), **rest} if rest.get("special") is not True:
+            return logprobs.token(text, rest.get("logprob"), rest.get("id"))
+    return None
+
+
+def _likely(asked: Asked, given: object) -> tuple[Token, ...]:
+    return () if asked.logprobs is None else logprobs.read(given)
+
+
+def _of_chunk(said: Mapping[str, object]) -> tuple[str, Reason | None, object]:
+    """Return text, reason and `logprobs` of an event."""
+    match said.get("choices"):
+        case [{"delta": dict(delta), **rest}, *_]:
+            text, reason = delta.get("content"), rest.get("finish_reason")
+            ended = _reason(reason) if reason else None
+            return (text if isinstance(text, str) else ""), ended, rest.get("logprobs")
+        case [{"text": str(text), **rest}, *_]:
+            # Until its end the reason is an empty text.
+            reason = rest.get("finish_reason")
+            return text, _reason(reason) if reason else None, None
+        case []:
+            return "", None, None
+    raise WorkerFailed("an event of the worker's stream has no choice")
+
+
+def of_details(details: object, prompt_tokens: str, read: Callable[[], int]) -> Usage | None:
+    """Return the usage that the details of a text tell; of the prompt newer servers and a header of old ones do, else `read`."""
+    match details:
+        case {"generated_tokens": int(written), **rest} if 0 <= written <= _MOST_TOKENS:
+            pass
+        case _:
+            return None
+    match rest.get("input_length"), rest.get("prefill"):
+        case int(length), _ if 0 <= length <= _MOST_TOKENS:
+            return Usage(length, written)
+        case _, [*prefill] if prefill:
+            return Usage(len(prefill), written)
+    if prompt_tokens.isascii() and prompt_tokens.isdigit() and len(prompt_tokens) < 16:
+        return Usage(int(prompt_tokens), written)
+    return Usage(read(), written, estimated=True)
+
+
+def _chat(asked: Asked, choice: int, said: Mapping[str, object]) -> Said:
+    match said.get("choices"):
+        case [{"message": dict(message), **rest}, *_]:
+            pass
+        case _:
+            raise WorkerFailed("the worker's answer has no message")
+    spent = told(said)
+    text = _notice(message) or message.get("content")
+    calls = () if _notice(message) else _calls(asked, choice, message.get("tool_calls"))
+    if calls:
+        return Said(usage=spent, calls=calls)
+    if asked.tool_choice in ("required", "named"):
+        raise WorkerFailed("the worker called no tool")
+    reason = _reason(rest.get("finish_reason"))
+    tokens = _likely(asked, rest.get("logprobs"))
+    return Said(text if isinstance(text, str) else "", reason, spent, tokens=tokens)
+
+
+def _notice(message: Mapping[str, object]) -> str:
+    """Return why the model called none of the tools: TGI offers it one more, by which it says so."""
+    match message.get("tool_calls"):
+        case [{"function": {"name": "notify_error", "arguments": {"error": str(why)}}}]:
+            return why
+    return ""
+
+
+def _calls(asked: Asked, choice: int, given: object) -> tuple[ToolCall, ...]:
+    calls: list[ToolCall] = []
+    names = {tool["name"] for tool in asked.tools}
+    for call in given if isinstance(given, list) else []:
+        match call:
+            case {"function": {"name": str(name), "arguments": arguments}} if name in names:
+                # All of its calls have the id 0, and their arguments may be an object, or null for none.
+                said = {} if arguments is None else arguments
+                text = said if isinstance(said, str) else orjson.dumps(said).decode()
+                calls.append(ToolCall(f"call_{uuid4().hex}", name, text, choice))
+            case _:
+                raise WorkerFailed("the worker called a tool that it was not offered")
+    return tuple(calls)

@@ -1,0 +1,264 @@
+"""How does a text stream go on whose worker died in the middle? A state machine over its events, without I/O.
+
+Only where its caller asked for it: what was sent cannot be taken back, so another worker is asked with the text so far as the
+beginning of the answer, and goes on from there. A seam in the stream says so. What is more than one plain text (tool calls,
+several choices, forms that must be kept, thoughts) breaks off as ever.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+import orjson
+
+from registry.records import PeerId
+from router.openai.sse import Event
+from router.requests import Kind, Request
+
+MOST_SEAMS = 3
+"""Times that one stream is taken up again; then it breaks off."""
+
+MOST_TEXT_CHARACTERS = 1024 * 1024
+"""The longest text that is remembered; a stream that has sent more breaks off when its worker dies."""
+
+_DONE = b"[DONE]"
+_END = b"data: [DONE]\n\n"
+# What asks for more than one plain text, or for a text of a form that its second half would not keep.
+_FORBIDDING = (
+    "tools", "functions", "logprobs", "top_logprobs", "echo", "suffix", "audio", "prompt_logprobs", "return_token_ids",
+    "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "json_schema", "regex",
+    "ebnf",
+)  # fmt: skip
+_LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
+_HEAD = ("id", "object", "created", "model")
+
+
+class State(Enum):
+    """How far a stream has come."""
+
+    OPEN = auto()
+    COMPLETE = auto()
+    """It has said why it ends; only usage and `[DONE]` may follow."""
+    CLOSED = auto()
+    """`[DONE]` was there."""
+    BROKEN = auto()
+    """Its worker said that it gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Ask this, and let the answer go on."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Nothing was left to say: these are the last events."""
+
+    last: bytes
+
+
+class Continuing:
+    """One stream, over all the workers that write it. `state` is that of the present one's part."""
+
+    def __init__(self, request: Request, fields: Mapping[str, object]) -> None:
+        """Use `of`."""
+        self._request = request
+        self._fields = fields
+        self._text: list[str] = []
+        self._characters = 0
+        self._head: dict[str, object] = {}
+        self._written = 0
+        """Events with text in all parts, which is about their tokens."""
+        self._lost = 0
+        """Those of the parts that broke off."""
+        self._plain = True
+        self._told = False
+        self._first = True
+        """Whether the present part is the first that the caller sees anything of: it passes as it is."""
+        self._dead = PeerId("")
+        self.seams = 0
+        self.state = State.OPEN
+
+    def take(self, event: Event) -> bytes:
+        """Take in an event of the present part and return what the caller is to see of it, nothing perhaps."""
+        if not event.data:
+            return event.raw
+        if event.data == _DONE:
+            self.state = State.CLOSED
+            return event.raw
+        said = _object(event.data)
+        if "error" in said and "choices" not in said:
+            self.state = State.BROKEN
+            return b""
+        empty = self._learn(said.get("choices"))
+        self._told = self._told or isinstance(said.get("usage"), dict)
+        if self._first:
+            self._head = self._head or {name: said[name] for name in _HEAD if name in said}
+            return event.raw
+        return b"" if empty else _event(self._joined(said))
+
+    def broke(self, dead: PeerId) -> Resume | Finish | None:
+        """Say how it goes on after the present part ended too soon; `None` when it does not."""
+        self._dead, self._lost = dead, self._written
+        left = self._left()
+        if self.state is State.CLOSED:
+            return Finish(b"")
+        if self.state is State.COMPLETE or (left is not None and left < 1):
+            return Finish(self._last_events())
+        if not self._plain or self.seams >= MOST_SEAMS:
+            return None
+        self.seams += 1
+        self.state, self._first = State.OPEN, not self._head
+        return Resume(replace(self._request, body=orjson.dumps(self._asking(left))))
+
+    def seam(self, node: PeerId) -> bytes:
+        """Return the event that shows where one worker's text ends and that of another, at `node`, begins."""
+        if self._first:
+            return b""
+        seam = {"from": self._dead, "to": node, "characters": self._characters}
+        return b": continued\n" + _event(self._chunk(None) | {"modelvine": {"seam": seam}})
+
+    def _learn(self, choices: object) -> bool:
+        """Learn from the choices of an event; return whether it says nothing but who speaks."""
+        match choices:
+            case [{**choice}]:
+                pass
+            case None | []:
+                return False
+            case _:
+                self._plain = False
+                return False
+        delta = choice.get("delta") or {}
+        if not isinstance(delta, dict) or choice.get("index", 0) != 0:
+            self._plain = False
+            return False
+        others = any(delta[name] for name in delta if name not in ("role", "content"))
+        if others or choice.get("logprobs"):
+            self._plain = False
+        text = choice.get("text") if self._request.kind is Kind.COMPLETION else delta.get("content")
+        if isinstance(text, str) and text:
+            self._write(text)
+        if choice.get("finish_reason") is not None:
+            self.state = State.COMPLETE
+        return not text and not others and self.state is State.OPEN
+
+    def _write(self, text: str) -> None:
+        self._written += 1
+        self._characters += len(text)
+        if self._characters > MOST_TEXT_CHARACTERS:
+            self._plain = False
+            self._text.clear()
+        if self._plain:
+            self._text.append(text)
+
+    def _joined(self, said: dict[str, object]) -> dict[str, object]:
+        """Return an event of a later part as one of the first."""
+        match said.get("choices"):
+            case [{"delta": {"role": _, **delta}, **choice}]:
+                said["choices"] = [{**choice, "delta": delta}]
+        if isinstance(said.get("usage"), dict):
+            said["usage"] = self._sum(said["usage"])
+            said["modelvine"] = {"estimated": True, "seams": self.seams}
+        return said | self._head
+
+    def _sum(self, usage: object) -> dict[str, object]:
+        """Return the usage of all parts: what broke off was estimated, and the last worker has read it as prompt."""
+        match usage:
+            case {"prompt_tokens": int(prompt), "completion_tokens": int(completion)}:
+                said = {
+                    "prompt_tokens": max(prompt - self._lost, 0),
+                    "completion_tokens": completion + self._lost,
+                }
+                return {**said, "total_tokens": sum(said.values())}
+            case _:
+                return {}
+
+    def _left(self) -> int | None:
+        """Return how many tokens may still be written, `None` when there is no limit."""
+        limits = [self._fields.get(name) for name in _LIMITS]
+        given = [limit for limit in limits if isinstance(limit, int) and limit > 0]
+        return min(given) - self._written if given else None
+
+    def _asking(self, left: int | None) -> dict[str, object]:
+        asking = dict(self._fields)
+        if left is not None:
+            asking |= {name: left for name in _LIMITS if asking.get(name) is not None}
+        text = "".join(self._text)
+        if not text:
+            return asking
+        if self._request.kind is Kind.COMPLETION:
+            return asking | {"prompt": f"{asking['prompt']}{text}"}
+        # llama.cpp goes on with a last message of the assistant's by itself, vLLM and SGLang want to be told.
+        asking |= {"continue_final_message": True, "add_generation_prompt": False}
+        return asking | {"messages": _with_answer(asking["messages"], text)}
+
+    def _chunk(self, ending: object) -> dict[str, object]:
+        said: dict[str, object] = (
+            {"text": ""} if self._request.kind is Kind.COMPLETION else {"delta": {}}
+        )
+        return {**self._head, "choices": [{"index": 0, **said, "finish_reason": ending}]}
+
+    def _last_events(self) -> bytes:
+        """Return what was still to come of a text that is whole."""
+        last = b"" if self.state is State.COMPLETE else _event(self._chunk("length"))
+        match self._fields.get("stream_options"):
+            case {"include_usage": True} if not self._told:
+                usage = {"prompt_tokens": 0, "completion_tokens": self._written}
+                told = {"usage": usage | {"total_tokens": self._written}}
+                note = {"modelvine": {"estimated": True, "seams": self.seams}}
+                last += _event({**self._head, "choices": [], **told, **note})
+        return last + _END
+
+
+def of(request: Request) -> Continuing | None:
+    """Return the stream that a request will be answered with, if its caller wants it to be continued and it can be."""
+    # With a list of models, another one could go on.
+    if request.fallbacks:
+        return None
+    if not (request.continues and request.stream and request.kind in (Kind.CHAT, Kind.COMPLETION)):
+        return None
+    fields = _object(request.body)
+    plain = (
+        not any(fields.get(name) for name in _FORBIDDING)
+        and all(fields.get(name) in (None, 1) for name in ("n", "best_of"))
+        and fields.get("response_format") in (None, {"type": "text"})
+    )
+    return Continuing(request, fields) if plain and _has_place(request.kind, fields) else None
+
+
+def _has_place(kind: Kind, fields: Mapping[str, object]) -> bool:
+    """Whether the beginning of an answer can be put behind what the caller says."""
+    if kind is Kind.COMPLETION:
+        return isinstance(fields.get("prompt"), str)
+    match fields.get("messages"):
+        case [*_, {"role": "assistant", "content": content}]:
+            return isinstance(content, str)
+        case [*_, {"role": str(role)}]:
+            return role != "assistant"
+        case _:
+            return False
+
+
+def _with_answer(messages: object, text: str) -> list[object]:
+    match messages:
+        case [*before, {"role": "assistant", "content": str(begun), **rest}]:
+            # The caller had begun the answer itself.
+            return [*before, {**rest, "role": "assistant", "content": begun + text}]
+        case [*before]:
+            return [*before, {"role": "assistant", "content": text}]
+        case _:
+            return []
+
+
+def _object(data: bytes) -> dict[str, object]:
+    try:
+        said = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _event(said: Mapping[str, object]) -> bytes:
+    return b"data: " + orjson.dumps(said) + b"\n\n"

@@ -1,0 +1,109 @@
+"""Is a second worker asked because the first is slower than usual? The first answer counts, the other is cancelled at once.
+
+Only short answers that come in one piece, of which it is known how long they usually take; only an idle worker on another
+machine or in another process; and only within the budget of second attempts: asking twice must not add to a high load.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from router.attempt import Attempt, Desk, Routed
+from router.errors import WorkerError
+from router.requests import Kind
+from router.select.candidates import Candidate
+from router.state.latency import Usual
+
+SHORTEST_WAIT = 0.05
+"""Seconds after which a second worker is asked at the earliest: what takes less is not worth two workers' time."""
+
+LONGEST_WAIT = 5.0
+"""Seconds beyond which an answer is no short one, and its worker is left to it."""
+
+_KINDS = frozenset({Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING})
+
+
+class Hedging:
+    """Knows when a second worker is worth asking, and asks it."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._ledger = desk.ledger
+        self._usual = Usual()
+
+    async def enter(self, attempt: Attempt) -> tuple[Attempt, Routed]:
+        """Enter an attempt or the one that overtook it, and return which; raise the first's `WorkerError`."""
+        request = attempt.request
+        if request.stream or request.kind not in _KINDS:
+            return attempt, await attempt.__aenter__()
+        slow, began = self._usual.slow(request.model, request.kind), self._desk.now()
+        if slow is None or slow > LONGEST_WAIT or not attempt.others:
+            entered = attempt, await attempt.__aenter__()
+        else:
+            rival = partial(self._rival, attempt)
+            entered = await race(attempt, rival, max(slow, SHORTEST_WAIT))
+            self._ledger.events["hedges_won"] += entered[0] is not attempt
+        self._usual.took(request.model, request.kind, self._desk.now() - began)
+        return entered
+
+    def _rival(self, first: Attempt) -> Attempt | None:
+        """Return an attempt at somebody else; `None` where all are busy or in doubt, or the budget is spent."""
+        asked = first.candidate.place
+        idle = (c for c in first.others if c.place != asked and not c.rank and self._idle(c))
+        rival = next(idle, None)
+        if rival is None or not self._ledger.afford_hedge():
+            return None
+        # It need not wait for a slot: the first is at work.
+        others, number = (first.candidate,), first.number + 1
+        return Attempt(
+            self._desk, first.request, rival, number=number, others=others, holds_slot=False
+        )
+
+    def _idle(self, candidate: Candidate) -> bool:
+        theirs = candidate.report.others if candidate.report else 0.0
+        return theirs < 1 and not self._ledger.in_flight.get(candidate.key)
+
+
+async def race(
+    first: Attempt, second: Callable[[], Attempt | None], wait: float
+) -> tuple[Attempt, Routed]:
+    """Enter an attempt, and after so many seconds another; return whichever is entered first, the other is cancelled.
+
+    Raise the first's error where neither is.
+    """
+    entered: dict[Attempt, Routed] = {}
+    failed: dict[Attempt, WorkerError] = {}
+
+    async def enter(attempt: Attempt) -> None:
+        try:
+            entered[attempt] = await attempt.__aenter__()
+        except WorkerError as error:
+            failed[attempt] = error
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            trying = {group.create_task(enter(first))}
+            await asyncio.wait(trying, timeout=wait)
+            if not (entered or failed) and (other := second()) is not None:
+                trying.add(group.create_task(enter(other)))
+            while trying and not entered:
+                _, trying = await asyncio.wait(trying, return_when=asyncio.FIRST_COMPLETED)
+            for loser in trying:
+                loser.cancel()
+    except BaseException:
+        await _leave(entered)
+        raise
+    # Both may have begun in the same moment.
+    await _leave([*entered][1:])
+    for attempt, routed in entered.items():
+        return attempt, routed
+    error = failed[first]
+    before = first.request.deaths
+    error.deaths = before + sum(other.deaths - before for other in failed.values())
+    error.attempts = max(other.attempts for other in failed.values())
+    raise error
+
+
+async def _leave(attempts: Iterable[Attempt]) -> None:
+    for attempt in attempts:
+        await attempt.__aexit__(None, None, None)

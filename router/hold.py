@@ -1,0 +1,192 @@
+"""How does a request wait until somebody is ready to answer it? One of those that wait tries, now and then, for all.
+
+A try that comes back soon has found nobody ready; one that does not, or that is answered, lets everybody else go at once.
+Who waits longest tries, nobody waits beyond its time, and a caller who leaves is gone.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from router.errors import NobodyServes, RouterError, WorkerError, WorkerLoading
+from router.requests import Request
+from router.settings import RouterSettings
+from router.state.readiness import Readiness, not_ready
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 0.5
+"""Seconds between two tries for one model: doubled by each that found nobody ready, up to this."""
+
+COMES_BACK = 0.25
+"""Seconds after which a try that has not come back is taken for one that somebody works on."""
+
+MAX_HELD = 1_000
+"""Requests that wait on this node for any model; those beyond it, and beyond `router.queue` for one model, do not wait."""
+
+MAX_HELD_BYTES = 256 * 1024 * 1024
+"""Bytes of their bodies; a request that would go beyond does not wait."""
+
+_Result = TypeVar("_Result")
+
+
+class Holding:
+    """The requests that wait for a worker to be ready, on one event loop."""
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        events: Counter[str],
+        now: Callable[[], float],
+        draining: Callable[[], bool],
+        hopeful: Callable[[Request, RouterError], bool],
+    ) -> None:
+        """A node that is `draining` keeps nobody waiting; `hopeful` says whether who was not there may be back in a moment."""
+        self.readiness = Readiness()
+        self._settings = settings
+        self._events = events
+        self._now = now
+        self._draining = draining
+        self._hopeful = hopeful
+        self._bytes = 0
+        self._rooms: dict[str, _Room] = {}
+
+    async def until_ready(
+        self,
+        request: Request,
+        error: NobodyServes | WorkerError,
+        began: float,
+        attempt: Callable[[Request], Awaitable[_Result]],
+    ) -> _Result:
+        """Try again and again what failed because nobody was ready; raise the last error when its time is up.
+
+        The request `began` at that time. Raise at once when there is no point or no place.
+        """
+        self.readiness.missed(request.model, error, self._now())
+        patience = self._settings.ready_timeout - (self._now() - began)
+        promising = self.readiness.promising(request.model, self._now())
+        error.hopeful = promising and self._hopeful(request, error)
+        if patience <= 0 or not error.hopeful or self._draining():
+            raise self._told(request, error)
+        room = self._room(request)
+        if room is None:
+            self._events["holds_refused"] += 1
+            raise self._told(request, error)
+        self._events["held"] += 1
+        ends = asyncio.get_running_loop().time() + patience
+        place, found_out = room.enter(), True
+        self._bytes += len(request.body)
+        try:
+            while found_out := await room.turn(place, ends):
+                try:
+                    return await attempt(request)
+                except (NobodyServes, WorkerError) as again:
+                    again.hopeful = not_ready(again) and self._hopeful(request, again)
+                    if not again.hopeful or self._draining():
+                        raise
+                    error = again
+                    self.readiness.missed(request.model, error, self._now())
+        except asyncio.CancelledError:
+            found_out = False
+            raise
+        finally:
+            self._bytes -= len(request.body)
+            room.leave(place, found_out=found_out)
+            if not room.places:
+                self._rooms.pop(request.model, None)
+        self._events["held_in_vain"] += 1
+        raise self._told(request, error)
+
+    def _told(self, request: Request, error: NobodyServes | WorkerError) -> Exception:
+        if isinstance(error, WorkerLoading) and error.eta is None:
+            error.eta = self.readiness.eta(request.model, self._now())
+        return error
+
+    @property
+    def held(self) -> int:
+        """How many wait now."""
+        return sum(len(room.places) for room in self._rooms.values())
+
+    def _room(self, request: Request) -> "_Room | None":
+        room = self._rooms.get(request.model)
+        full = self.held >= MAX_HELD or self._bytes + len(request.body) > MAX_HELD_BYTES
+        if full or (room and len(room.places) >= self._settings.queue):
+            return None
+        return room or self._rooms.setdefault(request.model, _Room())
+
+
+class _Place:
+    __slots__ = ("turn",)
+
+    def __init__(self) -> None:
+        self.turn: asyncio.Future[None] | None = None
+
+
+class _Room:
+    """Those who wait for one model, longest first; at most one of them tries at one time."""
+
+    def __init__(self) -> None:
+        self.places: dict[_Place, None] = {}
+        self._trying: _Place | None = None
+        self._pause = FIRST_PAUSE
+        self._timer: asyncio.TimerHandle | None = None
+
+    def enter(self) -> _Place:
+        place = _Place()
+        self.places[place] = None
+        return place
+
+    async def turn(self, place: _Place, ends: float) -> bool:
+        """Wait until it is this one's turn to try; say whether it came in time."""
+        if self._trying is place:
+            self._trying = None
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            self._look_in(self._pause)
+        elif self._timer is None:
+            self._look_in(self._pause)
+        place.turn = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout_at(ends):
+                await place.turn
+        except TimeoutError:
+            return False
+        finally:
+            place.turn = None
+        return True
+
+    def leave(self, place: _Place, *, found_out: bool) -> None:
+        """Wait no more; `found_out` says that a try ended with something else than that nobody is ready."""
+        del self.places[place]
+        if self._trying is place:
+            self._trying = None
+        if found_out:
+            self._let_go()
+        if not self.places and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._trying is not None:
+            self._trying = None
+            self._let_go()
+            return
+        waiting = next((place for place in self.places if _waits(place)), None)
+        if waiting is not None and waiting.turn is not None:
+            self._trying = waiting
+            waiting.turn.set_result(None)
+            self._look_in(COMES_BACK)
+
+    def _let_go(self) -> None:
+        for place in self.places:
+            if place.turn is not None and not place.turn.done():
+                place.turn.set_result(None)
+
+
+def _waits(place: _Place) -> bool:
+    return place.turn is not None and not place.turn.done()

@@ -1,0 +1,318 @@
+"""How is a request put to an HTTP worker, and its answer watched? What every dialect over HTTP has in common.
+
+Four budgets: connecting and the first byte, before which everything is a failed attempt; then silence between two
+bytes and the whole answer, after which the answer is broken. While the caller is slow, nobody counts as silent.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from types import AsyncGeneratorType
+
+from router import worker_headers
+from router.dialects import Answer, Route
+from router.errors import (
+    AnswerBroken,
+    Looped,
+    WorkerBusy,
+    WorkerDied,
+    WorkerError,
+    WorkerFailed,
+    WorkerRejected,
+    WorkerTimeout,
+    WorkerUnreachable,
+)
+from router.http.connection import (
+    CannotConnect,
+    ConnectTimeout,
+    HttpError,
+    HungUp,
+    Reply,
+    request_head,
+)
+from router.http.deadlines import Deadlines, GivenUp
+from router.http.pool import Place
+from router.openai.sse import Splitter
+from router.peers.headers import DROPPED, HEARD, VIA
+from router.requests import Request
+from router.settings import RouterSettings
+from router.workers import Worker
+
+SMALL_BYTES = 64 * 1024
+"""Up to here an answer of known length is handed over in one piece."""
+
+MAX_REFUSAL_BYTES = 64 * 1024
+"""What is read of a refusal, and shown of it."""
+
+REFUSALS = frozenset({400, 413, 415, 422})
+"""Statuses that find fault with the request itself: every worker would say the same."""
+
+_PASSED = ("accept", "traceparent", "tracestate", VIA)
+_SHOWN = ("content-disposition", DROPPED, HEARD)
+_LONGEST_RETRY = 3600.0
+
+LOOP_DETECTED = 508
+"""What a node says to a request that has passed it before (RFC 5842 7.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request as it goes out."""
+
+    place: Place
+    start: bytes
+    """The first line and the headers that do not change, see `start_of`."""
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def headers_of(request: Request) -> dict[str, str]:
+    """Return the headers that travel: what describes the body, the trace and the nodes passed, never who the caller is."""
+    headers = {"Content-Type": request.content_type, "X-Request-Id": request.id}
+    for name in _PASSED:
+        if (value := request.passed.get(name)) is not None:
+            headers[name] = value
+    return headers
+
+
+def headers_to(worker: Worker, request: Request) -> dict[str, str]:
+    """Return the headers that travel to a worker: its operator's win; raise `WorkerFailed` where one cannot be had."""
+    headers = headers_of(request)
+    if worker.headers:
+        headers |= worker_headers.read(worker)
+    return headers
+
+
+class Exchange:
+    """An answer whose headers are there."""
+
+    def __init__(
+        self,
+        reply: Reply,
+        settings: RouterSettings,
+        ends: float,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._reply = reply
+        self._settings = settings
+        self._ends = ends
+        self._loop = loop
+        self._waiting = math.inf
+        self._overdue = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self.broken: AnswerBroken | None = None
+        self.status = reply.status
+        self.content_type = reply.headers.get("content-type", "application/octet-stream")
+        self.streamed = self.content_type.startswith("text/event-stream")
+        self.length = reply.length
+
+    def header(self, name: str) -> str:
+        """Return a header of the answer by its lower-case name, empty when it has none."""
+        return self._reply.headers.get(name, "")
+
+    async def some(self) -> bytes:
+        """Return the next bytes as soon as there are any, `b""` at the end; for use before the first byte goes on."""
+        return await self._reply.some()
+
+    async def at_most(self, limit: int) -> bytes:
+        """Read until the end, or until more than `limit` bytes are there."""
+        return await self._reply.at_most(limit)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to read."""
+        return self._reply.ended
+
+    def answer(self, first: bytes, route: Route, *, length: int | None = None) -> Answer:
+        """Make an answer of the first bytes and what is still to come; `length` is its total where known."""
+        if not first:
+            raise WorkerFailed("the worker's answer is empty")
+        if length is not None and length > self._settings.max_answer_bytes:
+            raise WorkerFailed("the answer is longer than `max_answer_bytes`")
+        headers = self._reply.headers
+        if headers.get("content-encoding", "") not in ("", "identity"):
+            raise WorkerFailed("the answer is packed in a way that was not asked for")
+        shown = {name: headers[name] for name in _SHOWN if headers.get(name)}
+        rest = NOTHING if self.ended else self.rest(len(first))
+        return Answer(self.status, self.content_type, first, rest, route, length, shown)
+
+    async def rest(self, taken: int) -> AsyncGenerator[bytes, None]:
+        """Hand on what comes, as it comes; `taken` bytes have gone on before. Raise `AnswerBroken`."""
+        reply, clock = self._reply, self._loop.time
+        left = math.inf if self.streamed else self._settings.max_answer_bytes - taken
+        self._waiting = clock()
+        self._watch()
+        try:
+            while chunk := await reply.some():
+                self._waiting = math.inf
+                left -= len(chunk)
+                if left < 0:
+                    raise self.broke("the answer is longer than `max_answer_bytes`")
+                yield chunk
+                self._waiting = clock()
+        except HttpError as error:
+            raise self.broke(self._overdue or "the worker broke off") from error
+
+    def broke(self, message: str) -> AnswerBroken:
+        """Remember that the answer broke, and return the error to raise."""
+        self.broken = AnswerBroken(message)
+        return self.broken
+
+    def close(self) -> None:
+        """Let go of the connection: back to the pool when the answer is complete, cut otherwise."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._reply.close()
+
+    def _watch(self) -> None:
+        # One timer that looks now and then, instead of one that is set anew for every chunk.
+        now = self._loop.time()
+        silent = self._settings.idle_timeout
+        due = min(self._ends, min(self._waiting, now) + silent)
+        if due > now:
+            self._timer = self._loop.call_at(due, self._watch)
+            return
+        if self._ends <= now:
+            self._overdue = f"no end within {self._settings.total_timeout:g} s"
+        else:
+            self._overdue = f"no byte for {silent:g} s"
+        self._reply.close()
+
+
+class Sending:
+    """A request that is sent, entered once: with the answer that `read` makes of what comes, within the budgets.
+
+    Entering raises a `WorkerError`. Leaving before the end cuts the connection, so that the worker sees its caller go.
+    """
+
+    __slots__ = ("_answer", "_call", "_deadlines", "_exchange", "_read", "_settings")
+
+    def __init__(
+        self,
+        call: Call,
+        settings: RouterSettings,
+        deadlines: Deadlines,
+        read: Callable[[Exchange], Awaitable[Answer]],
+    ) -> None:
+        self._call = call
+        self._settings = settings
+        self._deadlines = deadlines
+        self._read = read
+        self._exchange: Exchange | None = None
+        self._answer: Answer | None = None
+
+    async def __aenter__(self) -> Answer:
+        call, settings, loop = self._call, self._settings, self._deadlines.loop
+        ends = loop.time() + settings.total_timeout
+        try:
+            async with self._deadlines.within(
+                min(settings.first_byte_timeout, settings.total_timeout)
+            ):
+                head = request_head(call.start, call.headers, len(call.body))
+                reply = await call.place.ask(head, call.body)
+                self._exchange = Exchange(reply, settings, ends, loop)
+                self._answer = answer = await self._read(self._exchange)
+        except OSError as error:
+            raise _failure(error, settings) from error
+        finally:
+            if self._answer is None:
+                self._close()
+        return answer
+
+    async def __aexit__(self, *_: object) -> None:
+        answer, exchange = self._answer, self._exchange
+        try:
+            if answer is not None and exchange is not None:
+                answer.broken = exchange.broken
+                if isinstance(answer.rest, AsyncGeneratorType):
+                    await answer.rest.aclose()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        if self._exchange is not None:
+            self._exchange.close()
+
+
+async def read_plain(exchange: Exchange, route: Route) -> Answer:
+    """Make an answer of bytes that nobody has to look at."""
+    if exchange.length is None or exchange.length > SMALL_BYTES:
+        return exchange.answer(await exchange.some(), route, length=exchange.length)
+    first = await exchange.at_most(SMALL_BYTES)
+    return exchange.answer(first, route, length=len(first))
+
+
+async def refusal(exchange: Exchange) -> WorkerError:
+    """Say what a status beyond 299 means, as far as all dialects over HTTP agree."""
+    status = exchange.status
+    if status in REFUSALS:
+        return WorkerRejected(status, await objection(exchange))
+    # 529 is Anthropic's word for overloaded, which others have taken up.
+    if status in (408, 425, 429, 529):
+        return busy(exchange)
+    if status == LOOP_DETECTED:
+        return Looped("the request came round: its worker is a node that had passed it on")
+    if status in (401, 403):
+        return WorkerFailed("the worker does not let this node in")
+    return WorkerFailed(f"the worker answered with status {status}")
+
+
+async def objection(exchange: Exchange) -> bytes:
+    """Return the body that says what is wrong with a request: TGI may write it as the event of a stream."""
+    body = (await exchange.at_most(MAX_REFUSAL_BYTES))[:MAX_REFUSAL_BYTES]
+    if not exchange.streamed:
+        return body
+    splitter = Splitter(max_event_bytes=MAX_REFUSAL_BYTES)
+    said = (event.data for event in (*splitter.feed(body), *splitter.finish()))
+    return next(filter(None, said), body)
+
+
+def busy(exchange: Exchange) -> WorkerBusy:
+    """Say that the worker is full, for as long as its `Retry-After` says where that makes sense."""
+    seconds = retry_after(exchange.header("retry-after"), time.time())
+    if seconds is None:
+        return WorkerBusy("the worker is full")
+    return WorkerBusy("the worker is full", retry_after=seconds, named=True)
+
+
+def retry_after(said: str, now: float) -> float | None:
+    """Read seconds or a date (RFC 9110 10.2.3); `None` for what is neither. `now` is the wall clock's time."""
+    try:
+        seconds = float(said)
+    except ValueError:
+        try:
+            seconds = max(0.0, parsedate_to_datetime(said).timestamp() - now)
+        except ValueError:
+            return None
+    return min(seconds, _LONGEST_RETRY) if seconds >= 0 else None
+
+
+def _failure(error: OSError, settings: RouterSettings) -> WorkerError:
+    match error:
+        case ConnectTimeout():
+            return WorkerTimeout("connection", settings.connect_timeout)
+        case GivenUp():
+            return WorkerUnreachable("the node that was asked fell silent", sent=True)
+        case TimeoutError():
+            return WorkerTimeout("first byte", settings.first_byte_timeout)
+        case CannotConnect():
+            return WorkerUnreachable(f"whoever serves this model cannot be reached: {error}")
+        case HungUp():
+            return WorkerDied("the worker hung up before it answered")
+        case _:
+            return WorkerFailed("what came back is no HTTP answer")
+
+
+class _Nothing:
+    def __aiter__(self) -> "_Nothing":
+        return self
+
+    async def __anext__(self) -> bytes:
+        raise StopAsyncIteration
+
+
+NOTHING: AsyncIterator[bytes] = _Nothing()
+"""The rest of an answer that was complete with its first bytes."""

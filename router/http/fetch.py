@@ -1,0 +1,107 @@
+"""How is an image fetched whose address stands in a request? Only from the public web, and only where the operator allows it.
+
+Whoever may ask a model could else have this machine ask its neighbours: so the very address that is connected to must be public,
+at a port of the web, no redirect is followed, and nothing of the request goes along.
+"""
+
+import asyncio
+from ipaddress import IPv6Address, IPv6Network, ip_address
+
+from yarl import URL
+
+from router.errors import WorkerRejected, WorkerUnable
+from router.http.connection import HttpError, request_head
+from router.http.pool import Objection, Place, public_context, tcp, written_start
+from router.openai.file_type import type_of
+from router.openai.result_writers import refused
+from router.settings import RouterSettings
+
+MAX_FETCHED_BYTES = 20 * 1024 * 1024
+"""The largest image that is fetched."""
+
+FETCH_SECONDS = 20.0
+"""How long an image may take."""
+
+_PORTS = frozenset({80, 443})
+# They hold IPv4 addresses, which may be anybody's: NAT64's, and 6to4's.
+_WRAPPED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"), IPv6Network("2002::/16"))
+
+
+def objection(address: str, port: int) -> str:
+    """Say why nothing is fetched from an IP address and port, nothing when it may be."""
+    if port not in _PORTS:
+        return "images are fetched from ports 80 and 443 only"
+    return "" if is_public(address) else "images are fetched from the public web only"
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP literal is one of the public web, whatever it is wrapped in."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped:
+            return is_public(str(found.ipv4_mapped))
+        if any(found in network for network in _WRAPPED):
+            return False
+    return found.is_global and not found.is_multicast
+
+
+class Fetching:
+    """Fetches images, one connection for each."""
+
+    def __init__(self, settings: RouterSettings, objection: Objection = objection) -> None:
+        self._settings = settings
+        self._objection = objection
+
+    async def image(self, address: str, param: str) -> bytes:
+        """Return an image; raise `WorkerUnable` where none is fetched, `WorkerRejected` for what is none or cannot be had."""
+        if not self._settings.fetch_images:
+            words = "images are not fetched here (router.fetch_images): send the image itself, as a file or a data URI"
+            raise WorkerUnable(words, param=param)
+        try:
+            async with asyncio.timeout(FETCH_SECONDS):
+                content = await self._fetched(_url_of(address, param))
+        except TimeoutError as error:
+            raise _unfetched(param, f"it took longer than {FETCH_SECONDS:g} s") from error
+        except (HttpError, OSError) as error:
+            # Why exactly would tell callers what stands where.
+            raise _unfetched(param, "its server does not hand it out") from error
+        if len(content) > MAX_FETCHED_BYTES:
+            raise _unfetched(param, f"it has more than {MAX_FETCHED_BYTES:,} bytes")
+        if not type_of(content).is_image:
+            raise _unfetched(param, "there is no PNG, JPEG, WebP or GIF")
+        return content
+
+    async def _fetched(self, url: URL) -> bytes:
+        context = public_context() if url.scheme == "https" else None
+        place = Place(
+            tcp(url.host or "", url.port or 0, context, objection=self._objection), self._settings
+        )
+        try:
+            head = request_head(written_start(url, "GET"), {"Accept": "image/*"}, 0)
+            reply = await place.ask(head, b"")
+            try:
+                if reply.status != 200:
+                    raise HttpError("no image there")
+                return await reply.at_most(MAX_FETCHED_BYTES)
+            finally:
+                reply.close()
+        finally:
+            place.close()
+
+
+def _url_of(address: str, param: str) -> URL:
+    try:
+        url = URL(address)
+        usable = url.host and url.port and not url.user and not url.password
+    except ValueError as error:
+        raise _unfetched(param, "its address is none") from error
+    if url.scheme not in ("http", "https") or not usable:
+        raise _unfetched(param, "its address is none of the public web")
+    return url
+
+
+def _unfetched(param: str, why: str) -> WorkerRejected:
+    return refused(f"the image cannot be fetched: {why}", param)

@@ -1,0 +1,288 @@
+"""How are HTTP connections to workers and peers opened, kept and cut?
+
+A connection that was closed while it lay in the pool is passed over before anything is written to it. What was written is never
+written again, since whoever read it may have died of it, but for what merely asks (RFC 9110 9.2.2). A request that is given up
+cuts its connection at once, so that whoever works on it notices. Each address is looked at when it is connected to, whatever its
+name led to before; no redirect is followed.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from ipaddress import ip_address
+from time import monotonic
+
+from yarl import URL
+
+from router.http.connection import (
+    CannotConnect,
+    Connection,
+    ConnectTimeout,
+    HungUp,
+    NotAdmitted,
+    Reply,
+)
+from router.settings import RouterSettings
+from router.ssrf_guard import Premises
+
+WORKERS_IDLE_SECONDS = 4.0
+"""Less than the five after which most servers of models hang up: what is written just then is lost, and not written again."""
+
+_IDLE_SECONDS = 15.0
+_PLACES = 4096
+_REPEATABLE = b"GET "
+
+Dial = Callable[[Callable[[], Connection]], Awaitable[Connection]]
+"""Opens a connection whose protocol the given function makes; raises `OSError`."""
+
+
+Objection = Callable[[str, int], str]
+"""Says why nothing may be connected to at an IP address and port, nothing when it may."""
+
+
+class Place:
+    """The connections to one place: kept while they are used, at most `connections_per_worker` of them."""
+
+    def __init__(
+        self, dial: Dial, settings: RouterSettings, *, idle: float = _IDLE_SECONDS
+    ) -> None:
+        """Connections are kept for so many `idle` seconds."""
+        self._dial = dial
+        self._keep = idle
+        self._limit = settings.connections_per_worker
+        self._connect_timeout = settings.connect_timeout
+        self._known: set[Connection] = set()
+        self._idle: list[tuple[Connection, float]] = []
+        self._dialling = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._sweep: asyncio.TimerHandle | None = None
+        self.closed = False
+        self._retired = False
+
+    @property
+    def unused(self) -> bool:
+        """Whether it has no connection."""
+        return not (self._known or self._dialling)
+
+    async def ask(self, head: bytes, body: bytes) -> Reply:
+        """Send a request; return the answer once its head is there, or raise `HttpError`."""
+        # Most often one lies here, and there is nothing to wait for.
+        connection = self._idle_one() or await self._kept()
+        if connection is not None:
+            try:
+                return await connection.ask(head, body)
+            except HungUp as error:
+                if not (error.untouched and head.startswith(_REPEATABLE)):
+                    raise
+        return await (await self._opened()).ask(head, body)
+
+    async def warm(self) -> None:
+        """Open a connection for the next request, so that there is proof of one; raise `HttpError`."""
+        self.free(await self._opened())
+
+    def close(self) -> None:
+        """Cut every connection, and let nobody wait for one."""
+        self.closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for connection in self._known:
+            connection.abort()
+        self._idle.clear()
+        while self._waiting:
+            self._next()
+
+    def retire(self) -> None:
+        """Keep no connection any more: cut the idle ones, and each other one after its request."""
+        self._retired = True
+        for connection, _ in self._idle:
+            connection.abort()
+        self._idle.clear()
+
+    # What connections tell.
+
+    def free(self, connection: Connection) -> None:
+        """Keep a connection for the next request."""
+        if self.closed:
+            connection.abort()
+            return
+        if self._retired:
+            connection.abort()
+            return
+        self._idle.append((connection, monotonic()))
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(self._keep, self._tidy)
+        self._next()
+
+    def lost(self, connection: Connection) -> None:
+        """Forget a connection that is closed."""
+        self._known.discard(connection)
+        self._next()
+
+    # How.
+
+    def _idle_one(self) -> Connection | None:
+        while self._idle:
+            # The one that was used last has the best chance to stand still.
+            connection, since = self._idle.pop()
+            if connection.quiet and monotonic() - since < self._keep:
+                return connection
+            connection.abort()
+        return None
+
+    async def _kept(self) -> Connection | None:
+        """Return an idle connection, or nothing when a new one may be opened; wait while neither is so."""
+        while True:
+            if (connection := self._idle_one()) is not None:
+                return connection
+            if self.closed or len(self._known) + self._dialling < self._limit:
+                return None
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self._next()
+                raise
+
+    async def _opened(self) -> Connection:
+        if self.closed:
+            raise CannotConnect("this node lets go of its connections")
+        self._dialling += 1
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                connection = await self._dial(lambda: Connection(self))
+        except TimeoutError as error:
+            raise ConnectTimeout("no connection in time") from error
+        except CannotConnect:
+            raise
+        except OSError as error:
+            raise CannotConnect(_reason_of(error)) from error
+        finally:
+            self._dialling -= 1
+            self._next()
+        self._known.add(connection)
+        return connection
+
+    def _next(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def _tidy(self) -> None:
+        loop, now = asyncio.get_running_loop(), monotonic()
+        fresh = [(c, since) for c, since in self._idle if now - since < self._keep]
+        stale = self._idle[: len(self._idle) - len(fresh)]
+        self._idle = fresh
+        for connection, _ in stale:
+            connection.abort()
+        self._sweep = loop.call_later(self._keep, self._tidy) if fresh else None
+
+
+def _reason_of(error: OSError) -> str:
+    """Say in the system's words, which name no address, why there is no connection."""
+    if isinstance(error, socket.gaierror):
+        return "its name leads nowhere"
+    if isinstance(error, ssl.SSLError):
+        return "its TLS handshake failed"
+    return os.strerror(error.errno).lower() if error.errno else "no address of it answers"
+
+
+class Places:
+    """The places that this machine's workers listen at, by URL."""
+
+    def __init__(self, settings: RouterSettings, premises: Premises) -> None:
+        self._settings = settings
+        self._premises = premises
+        self._places: dict[tuple[str, str, int], Place] = {}
+
+    def of(self, url: URL) -> Place:
+        """Return the connections to the host and port of a URL."""
+        origin = url.scheme, url.host or "", url.port or 80
+        place = self._places.get(origin)
+        if place is None:
+            if len(self._places) >= _PLACES:
+                self._places = {o: p for o, p in self._places.items() if not p.unused}
+            context = public_context() if origin[0] == "https" else None
+            dial = tcp(origin[1], origin[2], context, objection=self._premises.objection)
+            place = Place(dial, self._settings, idle=WORKERS_IDLE_SECONDS)
+            self._places[origin] = place
+        return place
+
+    def close(self) -> None:
+        """Cut every connection."""
+        for place in self._places.values():
+            place.close()
+
+
+def tcp(
+    host: str,
+    port: int,
+    context: ssl.SSLContext | None = None,
+    *,
+    name: str | None = None,
+    objection: Objection = lambda address, port: "",  # noqa: ARG005
+) -> Dial:
+    """Return how to connect over TCP, with a context over TLS, as `name` if that is not the host's.
+
+    A host's addresses are tried in turn, none but those to which there is no objection: a name may lead anywhere by now.
+    """
+    shown = (host if name is None else name) if context else None
+
+    async def dial(make: Callable[[], Connection]) -> Connection:
+        connect = asyncio.get_running_loop().create_connection
+        failure = OSError("no address")
+        for address in await addresses_of(host, port):
+            if why := objection(address, port):
+                failure = NotAdmitted(why)
+                continue
+            try:
+                _, connection = await connect(
+                    make, address, port, ssl=context, server_hostname=shown
+                )
+            except OSError as error:
+                failure = error
+            else:
+                return connection
+        raise failure
+
+    return dial
+
+
+async def addresses_of(host: str, port: int) -> list[str]:
+    """Return the IP addresses that a host has now; raise `OSError`."""
+    try:
+        return [str(ip_address(host))]
+    except ValueError:
+        pass
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [*dict.fromkeys(str(address[0]) for *_, address in found)]
+
+
+@lru_cache(maxsize=4096)
+def start_of(url: URL, method: str = "POST") -> bytes:
+    """Return how a request for a URL begins that is asked for again and again."""
+    return written_start(url, method)
+
+
+def written_start(url: URL, method: str) -> bytes:
+    """Return how a request for a URL begins: its first line, its host, and that no packing is wanted."""
+    default = {"http": 80, "https": 443}.get(url.scheme)
+    host = url.host_subcomponent or ""
+    authority = host if url.port == default else f"{host}:{url.port}"
+    line = (
+        f"{method} {url.raw_path_qs} HTTP/1.1\r\nHost: {authority}\r\nAccept-Encoding: identity\r\n"
+    )
+    return line.encode()
+
+
+@lru_cache(maxsize=1)
+def public_context() -> ssl.SSLContext:
+    """Return the context for servers whose certificates the public authorities vouch for."""
+    return ssl.create_default_context()

@@ -1,0 +1,94 @@
+"""What does a worker answer to something small over HTTP, and why does it answer nothing?"""
+
+import asyncio
+from dataclasses import dataclass
+
+import orjson
+from yarl import URL
+
+from router import worker_headers
+from router.dialects import ALIVE_SECONDS
+from router.errors import WorkerFailed
+from router.http.connection import CannotConnect, ConnectTimeout, NotAdmitted, request_head
+from router.http.pool import Places, start_of
+from router.workers import Worker
+
+MAX_HEARD_BYTES = 1024 * 1024
+"""What is read of an answer; a longer one is no answer that could be read."""
+
+_KEY = "it wants a key: --header 'authorization: Bearer @/path/to/key'"
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """An HTTP answer, or why there is none: then `status` is 0."""
+
+    status: int = 0
+    body: bytes = b""
+    why: str = ""
+
+    @property
+    def answered(self) -> bool:
+        """Whether it was an answer, whatever it says."""
+        return self.status != 0
+
+    @property
+    def json(self) -> object:
+        """What a JSON body says, `None` for any other."""
+        try:
+            return orjson.loads(self.body)
+        except orjson.JSONDecodeError:
+            return None
+
+    @property
+    def came(self) -> str:
+        """Say it in a word or two, with what there is to do about it."""
+        match self.status:
+            case 0:
+                return self.why
+            case 401 | 403:
+                return f"{self.status}: {_KEY}"
+            case 503:
+                return "503: it is loading its model, or down"
+        return str(self.status)
+
+
+async def glance(
+    places: Places,
+    worker: Worker,
+    url: URL,
+    *,
+    method: str = "GET",
+    body: bytes = b"",
+    at_most: int = MAX_HEARD_BYTES,
+) -> Heard:
+    """Ask something small within `ALIVE_SECONDS`, with the headers of its operator; `at_most` 0 reads no body."""
+    reply = None
+    try:
+        headers = dict(worker_headers.read(worker))
+        if body:
+            headers["Content-Type"] = "application/json"
+        head = request_head(start_of(url, method), headers, len(body))
+        async with asyncio.timeout(ALIVE_SECONDS):
+            reply = await places.of(url).ask(head, body)
+            found = await reply.at_most(at_most) if at_most else b""
+            return Heard(reply.status, found)
+    except WorkerFailed as lacks:
+        return Heard(why=str(lacks))
+    except OSError as error:
+        return Heard(why=_silence(error))
+    finally:
+        if reply is not None:
+            reply.close()
+
+
+def _silence(error: OSError) -> str:
+    match error:
+        case NotAdmitted():
+            return str(error)
+        case CannotConnect():
+            return "nothing listens there"
+        case ConnectTimeout() | TimeoutError():
+            return f"no answer within {ALIVE_SECONDS:g} s"
+        case _:
+            return "what answers is no HTTP server"

@@ -1,0 +1,145 @@
+"""How is a worker's event stream told in OpenAI's form, as it comes? And what does a status mean where there is none.
+
+Until the stream has said something, everything is a failed attempt; after it, whatever is no end breaks the answer off.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Protocol
+
+from router.dialects import Answer, Route
+from router.errors import (
+    AnswerBroken,
+    WorkerError,
+    WorkerFailed,
+    WorkerIncomplete,
+    WorkerRejected,
+)
+from router.http.exchange import MAX_REFUSAL_BYTES, REFUSALS, Exchange, busy, objection, refusal
+from router.openai.result_writers import DONE, Event, Form, ToolCall
+from router.openai.sse import SILENT_BYTES, EventTooLarge, Splitter
+from router.state import readiness
+
+NOT_ACCEPTABLE = 406
+INTERNAL_ERROR = 500
+_INCOMPLETE = b'"incomplete_generation"'
+
+
+class NoSuchPath(WorkerFailed):
+    """The worker serves nothing where it was asked."""
+
+
+class Telling(Protocol):
+    """Reads what a worker's stream says, event by event."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the text is complete, so that nothing more is worth reading."""
+
+    def take(self, data: bytes) -> list[Event]:
+        """Take in what one event says; raise a `WorkerError` for a failure and for nonsense."""
+
+    def finish(self) -> list[Event]:
+        """Take in that the stream is over; return nothing when its text is not."""
+
+
+async def begin(exchange: Exchange, told: Telling, form: Form, max_event_bytes: int) -> Answer:
+    """Make an answer of a stream that has said something; raise a `WorkerError` when that is a failure."""
+    splitter = Splitter(max_event_bytes=max_event_bytes)
+    said, _ = await first_said(exchange, splitter)
+    form = form.told_by(said[0])
+    pen = _Pen(told, form)
+    first = form.opening() + pen.written(said[:1])
+    answer = exchange.answer(first, Route.LOCAL)
+    answer.rest = _rest(exchange, pen, splitter, said[1:])
+    return answer
+
+
+async def first_said(exchange: Exchange, splitter: Splitter) -> tuple[list[bytes], bytes]:
+    """Read until a stream says something: what its first events say, and all that came; raise `WorkerFailed` if it never does."""
+    raw = bytearray()
+    said: list[bytes] = []
+    try:
+        while not said and (chunk := await exchange.some()):
+            raw += chunk
+            said = [event.data for event in splitter.feed(chunk) if event.data]
+            if len(raw) > SILENT_BYTES and not said:
+                raise WorkerFailed(f"the stream said nothing in {SILENT_BYTES:,} bytes")
+    except EventTooLarge as error:
+        raise WorkerFailed(str(error)) from error
+    said = said or [event.data for event in splitter.finish() if event.data]
+    if not said:
+        raise WorkerFailed("the stream ended before its first event")
+    return said, bytes(raw)
+
+
+async def _rest(
+    exchange: Exchange, pen: "_Pen", splitter: Splitter, left: list[bytes]
+) -> AsyncGenerator[bytes, None]:
+    """Say in OpenAI's form what comes after the first event; raise `AnswerBroken`."""
+    told = pen.told
+    async with aclosing(exchange.rest(0)) as chunks:
+        try:
+            if written := pen.written(left):
+                yield written
+            while not told.ended and (chunk := await anext(chunks, b"")):
+                said = [event.data for event in splitter.feed(chunk) if event.data]
+                if written := pen.written(said):
+                    yield written
+            if not told.ended:
+                said = [event.data for event in splitter.finish() if event.data]
+                if written := pen.written(said, last=True):
+                    yield written
+        except AnswerBroken:
+            raise
+        except (WorkerError, EventTooLarge) as error:
+            raise exchange.broke(str(error)) from error
+    if not told.ended:
+        raise exchange.broke("the worker's stream ended before its text did")
+
+
+class _Pen:
+    """Writes what events say."""
+
+    __slots__ = ("_calls", "_form", "told")
+
+    def __init__(self, told: Telling, form: Form) -> None:
+        self.told = told
+        self._form = form
+        self._calls = 0
+
+    def written(self, said: list[bytes], *, last: bool = False) -> bytes:
+        """Write what some events say; the end of a text is the end of the stream, and so is the `last` of them."""
+        events: list[Event] = []
+        for data in said:
+            if not self.told.ended:
+                events += self.told.take(data)
+        if last:
+            events += self.told.finish()
+        written = b"".join(map(self._event, events))
+        return written + DONE if self.told.ended and events else written
+
+    def _event(self, event: Event) -> bytes:
+        written = self._form.event(event, self._calls)
+        self._calls += isinstance(event, ToolCall)
+        return written
+
+
+async def check(exchange: Exchange) -> None:
+    """Raise what a status beyond 299 means."""
+    status = exchange.status
+    if 200 <= status <= 299:
+        return
+    if status in REFUSALS or status == NOT_ACCEPTABLE:
+        raise WorkerRejected(400, await objection(exchange))
+    if status == 404:
+        raise NoSuchPath("the worker has no such path")
+    if status == 503:
+        body = await exchange.at_most(MAX_REFUSAL_BYTES)
+        if b"overloaded" in body or exchange.header("retry-after"):
+            raise busy(exchange)
+        if (loading := readiness.said(body)) is not None:
+            raise loading
+    if status == INTERNAL_ERROR and _INCOMPLETE in await exchange.at_most(MAX_REFUSAL_BYTES):
+        raise WorkerIncomplete
+    raise await refusal(exchange)

@@ -1,0 +1,286 @@
+"""How is a worker asked that does not speak OpenAI's protocol? The way there and back, for every dialect over HTTP.
+
+A dialect brings its `Words`: what the worker is asked, and what it says, event by event or in one piece.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import orjson
+from yarl import URL
+
+from router.canonical import Asked
+from router.dialects import Answer, Route
+from router.errors import WorkerFailed, WorkerRejected, WorkerTimeout
+from router.http.exchange import NOTHING, Call, Exchange, Sending, headers_to
+from router.http.pool import start_of
+from router.http.probe import glance
+from router.http.translated_stream import begin, check
+from router.http.verbatim import MAX_ANSWER_BYTES, Passing
+from router.http.verbatim import read as passing_on
+from router.openai.body import OURS, object_of, without
+from router.openai.result_writers import Event, Form
+from router.openai.usage import Takers
+from router.peers.headers import DROPPED, HEARD
+from router.peers.links import Links
+from router.requests import Kind, Request
+from router.select.candidates import Candidate
+from router.translate.request import Orders, Wording, unserved
+from router.translate.text import Said, Told
+from router.worker_description import Described
+from router.workers import Worker
+
+NOT_FOUND = 404
+_JSON = "application/json"
+_EVENTS = "text/event-stream"
+_STREAMED = f"{_EVENTS}, {_JSON};q=0.5"
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """A kind of request that is no text: `asked` says what the worker is asked once, `told` reads what it answers.
+
+    Both raise a `WorkerError`; `told` returns OpenAI's JSON.
+    """
+
+    asked: Callable[[Request], Orders]
+    told: Callable[[Request, bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words(Wording):
+    """A protocol over HTTP with JSON bodies.
+
+    `part` reads one event of a stream; `whole` reads the answer to a body in one piece, whose number and headers it gets.
+    Both raise a `WorkerError` for a failure and for nonsense. `paths` are the protocol's own, by which the base is found in
+    whatever was registered; any answer at the first of them means that the worker lives. `others` are the kinds of request
+    that are no texts. `passing` says what is passed on as it is, of callers who speak the protocol too, and `beside` says
+    what such a caller's own words add to what is translated.
+    """
+
+    paths: tuple[str, ...]
+    part: Callable[[Asked, bytes], Said]
+    whole: Callable[[Asked, int, bytes, Callable[[str], str]], list[Event]]
+    others: Mapping[Kind, Once] = field(default_factory=dict)
+    passing: Passing | None = None
+    beside: Callable[[Orders, Mapping[str, object]], Orders] | None = None
+
+
+class Translating:
+    """Speaks to workers of this machine in their own words."""
+
+    def __init__(self, links: Links, words: Words) -> None:
+        self._words = words
+        self._places = links.workers
+        self._settings = links.settings
+        self._deadlines = links.deadlines
+        self._streamers = Takers(b"stream", b"event-stream")
+
+    @asynccontextmanager
+    async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
+        """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
+        worker, name = candidate.worker, candidate.service.model
+        if worker is None:
+            raise WorkerFailed("this dialect speaks to workers of this machine only")
+        if (said := self._verbatim(request, worker)) is not None:
+            async with said as answer:
+                yield answer
+            return
+        if once := self._words.others.get(request.kind):
+            async with self._once(once, request, worker) as answer:
+                yield answer
+            return
+        asked, orders = self._words.read(request, worker)
+        own = request.verbatim
+        if self._words.beside and own and own.protocol == worker.dialect:
+            orders = self._words.beside(orders, object_of(own.body))
+        asking = _Asking(worker, request, asked, orders, form_of(request, name))
+        async with AsyncExitStack() as open_:
+            answer = await self._begun(asking, open_)
+            answer.headers = _headers(orders)
+            answer.hides_usage = answer.streamed and not asked.include_usage
+            yield answer
+
+    async def alive(self, worker: Worker) -> bool:
+        """Ask for something; whatever the status, a worker that answers lives."""
+        url = self.url(worker, self._words.paths[0])
+        return (await glance(self._places, worker, url, at_most=0)).answered
+
+    async def slots(self, worker: Worker) -> int:  # noqa: ARG002
+        """Say nothing: in most protocols there is no word for it."""
+        return 0
+
+    async def describe(self, worker: Worker) -> Described | None:  # noqa: ARG002
+        """Say nothing: in most protocols there is no word for it."""
+        return Described()
+
+    def url(self, worker: Worker, path: str) -> URL:
+        """Return the URL of one of the worker's paths."""
+        return endpoint(worker.api, path, self._words.paths)
+
+    async def _begun(self, asking: "_Asking", open_: AsyncExitStack) -> Answer:
+        """Enter the answer; a worker that refuses to stream is asked once more, for all of it in one piece."""
+        orders, api, now = asking.orders, asking.worker.api, time.monotonic()
+        if not orders.streamed:
+            return await open_.enter_async_context(self._whole(asking, orders.bodies))
+        if orders.unstreamed is None:
+            return await open_.enter_async_context(self._stream(asking))
+        if not self._streamers.takes(api, now):
+            return await open_.enter_async_context(self._whole(asking, (orders.unstreamed,)))
+        try:
+            answer = await open_.enter_async_context(self._stream(asking))
+        except WorkerRejected as refused:
+            if not self._streamers.may_mind(api, refused.status, refused.body):
+                raise
+        else:
+            self._streamers.took(api)
+            return answer
+        answer = await open_.enter_async_context(self._whole(asking, (orders.unstreamed,)))
+        self._streamers.refused(api, now)
+        return answer
+
+    def _verbatim(
+        self, request: Request, worker: Worker
+    ) -> AbstractAsyncContextManager[Answer] | None:
+        """Pass on the caller's own words, where they are the worker's too."""
+        said, passing = request.verbatim, self._words.passing
+        if said is None or said.protocol != worker.dialect:
+            return None
+        if (
+            passing is None
+            or said.call not in passing.calls
+            or (request.stream and not passing.streamed)
+        ):
+            if said.needs:
+                raise self._words.lacks(said.needs)
+            return None
+
+        async def read(exchange: Exchange) -> Answer:
+            limit = self._settings.max_event_bytes
+            return await passing_on(
+                exchange, passing, said, streams=request.stream, max_event_bytes=limit
+            )
+
+        body = passing.addressed(without(said.body, OURS), worker)
+        accept = _STREAMED if request.stream else _JSON
+        call = self._call(worker, request, said.call, body, accept=accept)
+        return Sending(call, self._settings, self._deadlines, read)
+
+    def _once(
+        self, once: Once, request: Request, worker: Worker
+    ) -> AbstractAsyncContextManager[Answer]:
+        orders = once.asked(request)
+
+        async def read(exchange: Exchange) -> Answer:
+            if exchange.status == NOT_FOUND:
+                raise unserved(self._words.name, request.kind)
+            await check(exchange)
+            said = once.told(request, await _all_of(exchange))
+            return Answer(200, _JSON, said, NOTHING, Route.LOCAL, len(said), _headers(orders))
+
+        body = orjson.dumps(orders.bodies[0])
+        call = self._call(worker, request, orders.path, body, accept=_JSON)
+        return Sending(call, self._settings, self._deadlines, read)
+
+    def _stream(self, asking: "_Asking") -> AbstractAsyncContextManager[Answer]:
+        async def read(exchange: Exchange) -> Answer:
+            await check(exchange)
+            if exchange.streamed:
+                told = Told(asking.asked, self._words.part)
+                return await begin(exchange, told, asking.form, self._settings.max_event_bytes)
+            # Who does not stream says it all at once.
+            events = await self._read_whole(asking, 0, exchange)
+            return at_once(asking.asked, asking.form, events)
+
+        path, body = asking.orders.path, orjson.dumps(asking.orders.bodies[0])
+        call = self._call(asking.worker, asking.request, path, body, accept=_STREAMED)
+        return Sending(call, self._settings, self._deadlines, read)
+
+    @asynccontextmanager
+    async def _whole(
+        self, asking: "_Asking", bodies: Sequence[Mapping[str, object]]
+    ) -> AsyncIterator[Answer]:
+        ends = time.monotonic() + self._settings.total_timeout
+        events: list[Event] = []
+        # Written one by one: many choices of a long chat would not fit into memory.
+        for number, body in enumerate(bodies):
+            if time.monotonic() > ends:
+                raise WorkerTimeout("answer", self._settings.total_timeout)
+
+            async def read(exchange: Exchange, number: int = number) -> Answer:
+                await check(exchange)
+                events.extend(await self._read_whole(asking, number, exchange))
+                return Answer(200, _JSON, b"", NOTHING, Route.LOCAL)
+
+            path = asking.orders.path
+            written = orjson.dumps(body)
+            call = self._call(asking.worker, asking.request, path, written, accept=_JSON)
+            async with Sending(call, self._settings, self._deadlines, read):
+                pass
+        yield at_once(asking.asked, asking.form, events)
+
+    def _call(
+        self, worker: Worker, request: Request, path: str, body: bytes, *, accept: str
+    ) -> Call:
+        url = self.url(worker, path)
+        headers = {**headers_to(worker, request), "Content-Type": _JSON, "accept": accept}
+        return Call(self._places.of(url), start_of(url), headers, body)
+
+    async def _read_whole(self, asking: "_Asking", number: int, exchange: Exchange) -> list[Event]:
+        body = await _all_of(exchange)
+        asking.form = asking.form.told_by(body)
+        return self._words.whole(asking.asked, number, body, exchange.header)
+
+
+@dataclass(slots=True)
+class _Asking:
+    """One request on its way, and the form of its answer as far as it is known."""
+
+    worker: Worker
+    request: Request
+    asked: Asked
+    orders: Orders
+    form: Form
+
+
+async def _all_of(exchange: Exchange) -> bytes:
+    body = await exchange.at_most(MAX_ANSWER_BYTES)
+    if not exchange.ended:
+        raise WorkerFailed(f"the answer has more than {MAX_ANSWER_BYTES:,} bytes")
+    return body
+
+
+def _headers(orders: Orders) -> Mapping[str, str]:
+    named = {DROPPED: orders.dropped, HEARD: orders.heard}
+    return {header: ", ".join(names) for header, names in named.items() if names}
+
+
+def at_once(asked: Asked, form: Form, events: list[Event]) -> Answer:
+    """Make an answer of all that a worker said, in the form that the caller wants."""
+    if asked.stream:
+        return Answer(200, _EVENTS, form.stream(events), NOTHING, Route.LOCAL)
+    body, spent = form.whole(events)
+    answer = Answer(200, _JSON, body, NOTHING, Route.LOCAL, len(body))
+    answer.usage = spent
+    return answer
+
+
+def form_of(request: Request, name: str) -> Form:
+    """Return what every part of the answer to a request has in common; `name` is the registered model's."""
+    prefix = "chatcmpl" if request.kind is Kind.CHAT else "cmpl"
+    return Form(f"{prefix}-{request.id}", int(time.time()), name, request.kind)
+
+
+@lru_cache(maxsize=4096)
+def endpoint(api: str, path: str, paths: tuple[str, ...]) -> URL:
+    """Return the URL of one of a protocol's paths, whether `api` is its base or ends with one of `paths`."""
+    url = URL(api)
+    base = url.path.rstrip("/")
+    for known in paths:
+        if base.endswith(f"/{known}"):
+            base = base.removesuffix(f"/{known}")
+            break
+    return url.with_path(f"{base}/{path}", keep_query=True)

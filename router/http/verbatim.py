@@ -1,0 +1,120 @@
+"""How are a caller's own words passed to a worker over HTTP that speaks them, and its answer back? As they are.
+
+What must be known of them is little: where the model is named, whether the answer is a failure, when a stream is over, and
+how many tokens it took.
+"""
+
+import re
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from router.dialects import Answer, Route
+from router.errors import WorkerFailed
+from router.http.exchange import Exchange
+from router.http.translated_stream import check, first_said
+from router.openai.sse import Splitter
+from router.openai.usage import Tells, Usage
+from router.translate.verbatim import HEADERS, Verbatim
+from router.workers import Worker
+
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+"""The longest answer in one piece that is read."""
+
+_LONGEST_END = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passing:
+    """What is passed on of a protocol over HTTP.
+
+    `calls` are the paths; `addressed` makes the worker's body of the caller's. `whole` reads what an answer in one piece took, of
+    the caller's body, the answer and its headers, and raises a `WorkerError` for a failure. `streamed` is what is known of its
+    streams, where those are passed on too.
+    """
+
+    calls: frozenset[str]
+    addressed: Callable[[bytes, Worker], bytes]
+    whole: Callable[[bytes, bytes, Callable[[str], str]], Usage | None]
+    streamed: "Streamed | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streamed:
+    """What is looked at of a stream.
+
+    `event` looks at the first event, and raises a `WorkerError` for a failure. `over` finds the end of a text, or of all hope for
+    it, in at most 64 bytes: a stream without it broke off. `tells` says where it tells its tokens, given the caller's body.
+    """
+
+    event: Callable[[bytes], object]
+    over: re.Pattern[bytes]
+    tells: Callable[[bytes], Tells]
+
+
+async def read(
+    exchange: Exchange, passing: Passing, said: Verbatim, *, streams: bool, max_event_bytes: int
+) -> Answer:
+    """Make an answer of what a worker says to a caller's own words; raise a `WorkerError` when that is a failure."""
+    await check(exchange)
+    if exchange.streamed and not streams:
+        raise WorkerFailed("the worker streams what was asked for in one piece")
+    if streams and not exchange.streamed:
+        raise WorkerFailed("the worker answers in one piece where a stream was asked for")
+    if passing.streamed and streams:
+        answer = await _stream(exchange, passing.streamed, max_event_bytes)
+        answer.tells = passing.streamed.tells(said.body)
+    else:
+        whole = await exchange.at_most(MAX_ANSWER_BYTES)
+        if not exchange.ended:
+            raise WorkerFailed(f"the answer has more than {MAX_ANSWER_BYTES:,} bytes")
+        spent = passing.whole(said.body, whole, exchange.header)
+        answer = exchange.answer(whole, Route.LOCAL, length=len(whole))
+        answer.usage = spent
+    answer.verbatim = said.protocol
+    answer.headers = {**answer.headers, **headers_of(exchange)}
+    return answer
+
+
+def headers_of(exchange: Exchange) -> dict[str, str]:
+    """Return the headers of an answer that belong to the words of its protocol."""
+    return {name: said for name in HEADERS if (said := exchange.header(name))}
+
+
+async def _stream(exchange: Exchange, known: Streamed, max_event_bytes: int) -> Answer:
+    said, raw = await first_said(exchange, Splitter(max_event_bytes=max_event_bytes))
+    known.event(said[0])
+    answer = exchange.answer(raw, Route.LOCAL)
+    answer.rest = _rest(exchange, known.over, raw)
+    return answer
+
+
+async def _rest(
+    exchange: Exchange, over: re.Pattern[bytes], first: bytes
+) -> AsyncGenerator[bytes, None]:
+    """Hand on what comes; raise `AnswerBroken` when it ends before its text does."""
+    ending = Ending(over)
+    ending.see(first)
+    async with aclosing(exchange.rest(len(first))) as chunks:
+        async for chunk in chunks:
+            ending.see(chunk)
+            yield chunk
+    if not ending.seen:
+        raise exchange.broke("the worker's stream ended before its text did")
+
+
+class Ending:
+    """Whether the end of a text was seen in a stream, however its bytes fall."""
+
+    __slots__ = ("_over", "_tail", "seen")
+
+    def __init__(self, over: re.Pattern[bytes]) -> None:
+        self._over = over
+        self._tail = b""
+        self.seen = False
+
+    def see(self, chunk: bytes) -> None:
+        """Take in the next bytes."""
+        if not self.seen:
+            looked = self._tail + chunk
+            self.seen, self._tail = self._over.search(looked) is not None, looked[-_LONGEST_END:]

@@ -1,0 +1,325 @@
+"""What does a request's body say, and how is one name in it replaced with every other byte left as it came?
+
+A body is hostile until read: `read` answers for its shape, and turns whatever is wrong into `BadRequest`.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+import orjson
+
+from router.errors import BadRequest
+from router.openai import multipart
+from router.openai.media_type import media_of
+
+MAX_MODEL_CHARACTERS = 513
+"""`PROJECT/MODEL`, each at most 256 bytes."""
+
+MAX_NAMES = 8
+"""Names that a body may list in `models`: each may cost `router.attempts` attempts."""
+
+MAX_VALUES = 2_000_000
+"""Values in one JSON body: more would cost hundreds of megabytes once parsed. A million tokens of text have far fewer."""
+
+MAX_DEPTH = 250
+"""How deep arrays and objects may be nested; schemas of tools take a dozen. Readers in C give up at 250 to 1,000."""
+
+MAX_ESCAPED_BYTES = 256 * 1024
+"""The longest body whose ASCII letters may be spelt as escapes, as no program does; each of its keys must be read."""
+
+OURS = frozenset({"project", "models"})
+"""Fields of a body that only nodes understand: some workers refuse what they do not."""
+
+MAX_WALKED = 200_000
+"""Quotes and brackets of a body that is gone through member by member; one that has more is written anew."""
+
+_SMALL = 1024 * 1024
+_KEY = b'"model"'
+_OTHER_CASES = frozenset(map("".join, product(*zip("model", "MODEL", strict=True)))) - {"model"}
+# \u006d is an m: each letter of the key may be spelt so. A backslash that is escaped itself begins no escape.
+_ESCAPED_LETTER = re.compile(rb"(?<!\\)(?:\\\\)*+\\u006")
+_ANY_ESCAPED_LETTER = re.compile(rb"(?<!\\)(?:\\\\)*+\\u00[67]")
+_SPACE = b" \t\r\n"
+_PLAIN = re.compile(rb"[^,}\]\s]++")
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_NOTABLE = re.compile(rb'["{}\[\]]')
+_COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a body says that routing needs. `fields` are its other top-level fields; of a form, the short text ones.
+
+    `names` are those to be asked for in turn where the body lists several (`models`), or the one that it names elsewhere;
+    `model` is the first of them, and the body lacks it.
+    """
+
+    model: str
+    stream: bool
+    fields: Mapping[str, object]
+    names: tuple[str, ...] = ()
+
+
+def read(body: bytes, content_type: str, *, named_by: str = "") -> Asked:
+    """Read a JSON object or a multipart form; raise `BadRequest` for everything else.
+
+    `named_by` is the field of a JSON object that names the model where `model` is missing.
+    """
+    kind = media_of(content_type).kind
+    if kind == multipart.CONTENT_TYPE:
+        form = multipart.fields(body, content_type)
+        stream = form.get("stream", "").lower() in ("true", "1")
+        return Asked(_model(form.get("model")), stream, form)
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise BadRequest(
+            f"send application/json or {multipart.CONTENT_TYPE}, not {kind[:100]!r}", status=415
+        )
+    fields = object_of(body)
+    _check_named_once(body, fields)
+    wanted = fields.get("stream")
+    if wanted is not None and not isinstance(wanted, bool):
+        raise BadRequest("`stream` must be true or false", param="stream")
+    if fields.get("models") is not None:
+        names = _names(fields)
+        return Asked(names[0], bool(wanted), fields, names)
+    if named_by and fields.get("model") is None:
+        name = _model(fields.get(named_by), named_by)
+        return Asked(name, bool(wanted), fields, (name,))
+    return Asked(_model(fields.get("model")), bool(wanted), fields)
+
+
+def with_one_model(body: bytes, asked: Asked) -> bytes:
+    """Name the model in `model` alone, the first of several: workers know no other. All other bytes stay."""
+    if isinstance(asked.fields.get("model"), str):
+        return without(body, {"models"})
+    return with_field(without(body, {"model", "models"}), "model", asked.model)
+
+
+def with_field(body: bytes, name: str, value: object) -> bytes:
+    """Put a field before all others of a JSON object that lacks it."""
+    head, brace, rest = body.partition(b"{")
+    comma = b"" if rest.lstrip(_SPACE).startswith(b"}") else b","
+    return b"".join((head, brace, orjson.dumps(name), b":", orjson.dumps(value), comma, rest))
+
+
+def for_worker(body: bytes, content_type: str) -> bytes:
+    """Leave out of a body that `read` has accepted what only nodes understand; all other bytes stay as they were."""
+    if media_of(content_type).kind != multipart.CONTENT_TYPE:
+        return without(body, OURS)
+    # Names in forms have one spelling; reading a form takes longer than looking for them.
+    if any(name.encode() in body for name in OURS):
+        return multipart.without(body, content_type, OURS)
+    return body
+
+
+def without(body: bytes, names: Set[str]) -> bytes:
+    """Leave out the top-level fields of a JSON object that are called so, doubled ones too; all other bytes stay as they were.
+
+    `body` must be valid JSON, and the names ASCII letters.
+    """
+    if not _may_name(body, names):
+        return body
+    fields = orjson.loads(body)
+    if names.isdisjoint(fields):
+        return body
+    if sum(map(body.count, (b'"', b"{", b"["))) > MAX_WALKED:
+        return orjson.dumps({name: value for name, value in fields.items() if name not in names})
+    for start, end in reversed([(at, end) for at, end, name in _members(body) if name in names]):
+        before, after = body[:start], body[end:].lstrip(_SPACE)
+        if after.startswith(b","):
+            after = after[1:].lstrip(_SPACE)
+        else:
+            before = before.rstrip(_SPACE).removesuffix(b",")
+        body = before + after
+    return body
+
+
+def with_model(body: bytes, content_type: str, model: str) -> bytes:
+    """Return a body that `read` has accepted with its model named `model`, all other bytes as they were."""
+    if media_of(content_type).kind == multipart.CONTENT_TYPE:
+        return multipart.with_model(body, content_type, model)
+    return splice_model(body, model)
+
+
+def splice_model(body: bytes, model: str) -> bytes:
+    """Replace the text of every top-level `model` of a JSON object; a `model` that is no text is left alone.
+
+    `body` must be valid JSON. Of doubled keys every one is replaced: readers disagree on which of them counts.
+    """
+    only = _only_value(body)
+    spans = _values(body) if only is None else [only]
+    if not spans:
+        return body
+    name = orjson.dumps(model)
+    pieces: list[bytes] = []
+    at = 0
+    for start, end in spans:
+        pieces += (body[at:start], name)
+        at = end
+    return b"".join((*pieces, body[at:]))
+
+
+def object_of(body: bytes) -> Mapping[str, object]:
+    """Return a body as a JSON object; raise `BadRequest` for what is none, or has too many values or levels."""
+    if not body:
+        raise BadRequest("the request has no body; send a JSON object")
+    if len(body) > _SMALL and sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise BadRequest(f"the body holds more than {MAX_VALUES:,} values", status=413)
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the body is not JSON: {error.msg}") from error
+    if not isinstance(parsed, dict):
+        raise BadRequest("the body must be a JSON object")
+    # To write it takes less time than to count its brackets, but the memory of one more body.
+    if len(body) <= _SMALL or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        written(parsed)
+    return parsed
+
+
+def _may_name(body: bytes, names: Set[str]) -> bool:
+    """Say whether a body may have such a field; most have not, and are not gone through."""
+    if _spelt(frozenset(names)).search(body):
+        return True
+    escaped = body.rfind(b"\\u006") >= 0 or body.rfind(b"\\u007") >= 0
+    return escaped and len(body) <= MAX_ESCAPED_BYTES and bool(_ANY_ESCAPED_LETTER.search(body))
+
+
+@lru_cache(maxsize=64)
+def _spelt(names: frozenset[str]) -> re.Pattern[bytes]:
+    # One pass for all of them: an image is long.
+    return re.compile(b'"(?:%b)"' % b"|".join(re.escape(name.encode()) for name in names))
+
+
+def written(parsed: object) -> bytes:
+    """Write JSON without doubled keys or needless escapes; raise `BadRequest` where it is nested too deep."""
+    try:
+        return orjson.dumps(parsed)
+    except orjson.JSONEncodeError as error:
+        raise BadRequest(f"the body is nested too deep; {MAX_DEPTH} levels are read") from error
+
+
+def _check_named_once(body: bytes, fields: Mapping[str, object]) -> None:
+    """Refuse a body in which a worker could find another model than we did: readers disagree on which of two counts.
+
+    Some readers, Go's among them, take `Model` for `model`.
+    """
+    escaped = _has_escaped_letters(body)
+    if escaped and len(body) > MAX_ESCAPED_BYTES:
+        raise BadRequest("ASCII letters are spelt as escapes in a long body; send them as they are")
+    if escaped:
+        twice = sum(1 for _ in _keys(body)) > 1
+    else:
+        # From both ends the same one is found sooner than all of the body is searched for others.
+        several = body.find(_KEY) != body.rfind(_KEY)
+        # Written anew, an object has each key once; inside strings the quotes are escaped, so they count nowhere.
+        twice = several and body.count(_KEY) > written(fields).count(_KEY)
+    if twice or not _OTHER_CASES.isdisjoint(fields):
+        raise BadRequest("the body names `model` twice", param="model")
+
+
+def _has_escaped_letters(body: bytes) -> bool:
+    # In chats `rfind` takes a third of the time of `in`; `bench.overhead` shows it.
+    return body.rfind(b"\\u006") >= 0 and _ESCAPED_LETTER.search(body) is not None
+
+
+def _names(fields: Mapping[str, object]) -> tuple[str, ...]:
+    listed, first = fields["models"], fields.get("model")
+    if not isinstance(listed, list) or not listed or len(listed) > MAX_NAMES:
+        raise BadRequest(f"`models` must list 1 to {MAX_NAMES} names", param="models")
+    names = listed if first is None else [first, *listed]
+    return tuple(dict.fromkeys(map(_model, names)))
+
+
+def _model(model: object, also: str = "") -> str:
+    if not isinstance(model, str) or not model:
+        where = f"`model` or `{also}`" if also else "`model`"
+        raise BadRequest(f"{where} must name a model", param="model")
+    if len(model) > MAX_MODEL_CHARACTERS:
+        raise BadRequest(f"`model` has at most {MAX_MODEL_CHARACTERS} characters", param="model")
+    return model
+
+
+def _only_value(body: bytes) -> tuple[int, int] | None:
+    """Find the value of `model` in the common case, at the speed of `bytes.find`; `None` when that does not settle it.
+
+    The key stands once, is spelt without escapes, and nothing was opened before it or is closed after its value but
+    the object itself: so it is the top-level one.
+    """
+    key = body.find(_KEY)
+    if key < 1 or body[key - 1] not in b"{," + _SPACE or body.find(_KEY, key + 1) >= 0:
+        return None
+    colon = _COLON.match(body, key + len(_KEY))
+    value = _STRING.match(body, colon.end()) if colon else None
+    if value is None or _has_escaped_letters(body):
+        return None
+    if body.count(b"{", 0, key) == 1 and body.find(b"[", 0, key) < 0:
+        return value.span()
+    if body.count(b"}", value.end()) == 1 and body.find(b"]", value.end()) < 0:
+        return value.span()
+    return None
+
+
+def _values(body: bytes) -> list[tuple[int, int]]:
+    found = (_STRING.match(body, at) for at in _keys(body))
+    return [value.span() for value in found if value is not None]
+
+
+def _keys(body: bytes) -> Iterator[int]:
+    """Say where the value of each top-level `model` begins."""
+    return (value for _, value, key in _top_level(body) if _is_key(key))
+
+
+def _members(body: bytes) -> Iterator[tuple[int, int, str]]:
+    """Say where each top-level field begins and ends, and its name."""
+    for start, value, key in _top_level(body):
+        yield start, _end_of(body, value), orjson.loads(key)
+
+
+def _top_level(body: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Say of each top-level field where it begins, where its value does, and how its name is written."""
+    depth = at = 0
+    while (notable := _NOTABLE.search(body, at)) is not None:
+        at = notable.end()
+        match notable[0]:
+            case b"{" | b"[":
+                depth += 1
+            case b"}" | b"]":
+                depth -= 1
+            case _:
+                text = _STRING.match(body, notable.start())
+                if text is None:
+                    break
+                at = text.end()
+                colon = _COLON.match(body, at) if depth == 1 else None
+                if colon is not None:
+                    at = colon.end()
+                    yield text.start(), at, text[0]
+
+
+def _end_of(body: bytes, at: int) -> int:
+    """Say where the value ends that begins here."""
+    if (plain := _STRING.match(body, at) or _PLAIN.match(body, at)) and body[at] not in b"{[":
+        return plain.end()
+    depth = 0
+    while (notable := _NOTABLE.search(body, at)) is not None:
+        at = notable.end()
+        match notable[0]:
+            case b"{" | b"[":
+                depth += 1
+            case b"}" | b"]":
+                depth -= 1
+            case _:
+                text = _STRING.match(body, notable.start())
+                at = text.end() if text else at
+        if not depth:
+            break
+    return at
+
+
+def _is_key(text: bytes) -> bool:
+    return text == _KEY or (b"\\" in text and json.loads(text) == "model")

@@ -1,0 +1,259 @@
+"""Which bytes of a multipart form are which field? Spans into the body, so that a field can be replaced in place.
+
+Follows RFC 7578. Forms are read more strictly than the RFC allows, because its latitude is used by nobody: preambles and
+padding after delimiters cost a parser a step per byte, and names that are doubled, encoded or escaped, charsets and
+transfer encodings are understood differently by the worker that reads the form next.
+"""
+
+import re
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NoReturn
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser
+
+from router.errors import BadRequest
+from router.openai.media_type import is_utf8, media_of
+
+CONTENT_TYPE = "multipart/form-data"
+
+MAX_PARTS = 64
+MAX_HEADERS = 8
+MAX_HEADER_BYTES = 1024
+MAX_EPILOGUE_BYTES = 64
+MAX_TEXT_BYTES = 2048
+"""The longest text field that `fields` returns; prompts and files are nobody's business here."""
+
+_HEAD_BYTES = 16 * 1024  # of a part: its headers, and a little of what they are about
+_TAIL_BYTES = 1024
+# No boundary has it, so none is found that begins before what was left out, and ends behind it.
+_LEFT_OUT = b"\0"
+
+# RFC 2046 5.1.1, without what needs quoting twice.
+_BOUNDARY = re.compile(r"[0-9A-Za-z'()+_,./:=? -]{0,69}[0-9A-Za-z'()+_,./:=?-]")
+_PARAMETER = re.compile(
+    rb"""[ \t]*;[ \t]*([!#$%&'+.^_`|~*0-9A-Za-z-]+)=("(?:[^"\\]|\\.)*+"|[^\s;"\\]+)"""
+)
+_FORM_DATA = b"form-data"
+_AS_IT_IS = frozenset({b"7bit", b"8bit", b"binary"})
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a form: its name, whether it is a file, and where its content lies in the body."""
+
+    name: str
+    is_file: bool
+    start: int
+    end: int
+
+
+def fields(body: bytes, content_type: str) -> Mapping[str, str]:
+    """Return the short text fields of a form; raise `BadRequest` when it is malformed or names `model` twice."""
+    found: dict[str, str] = {}
+    listed = parts(body, content_type)
+    # Files too, and other spellings: a worker may take any of them for the one that counts.
+    if sum(part.name.lower() == "model" for part in listed) > 1:
+        raise BadRequest("the form names `model` twice", param="model")
+    for part in listed:
+        if part.is_file or part.end - part.start > MAX_TEXT_BYTES:
+            continue
+        try:
+            found[part.name] = body[part.start : part.end].decode()
+        except UnicodeDecodeError as error:
+            raise BadRequest(f"{part.name!r} is not UTF-8", param=part.name) from error
+    # RFC 7578 4.6: what this field says is the charset of all the others.
+    if not is_utf8(found.get("_charset_", "utf-8")):
+        raise BadRequest("forms are read as UTF-8; send no other `_charset_`", param="_charset_")
+    return found
+
+
+def with_model(body: bytes, content_type: str, model: str) -> bytes:
+    """Replace the content of the field `model`; a form without one is returned as it is."""
+    for part in parts(body, content_type):
+        if part.name == "model" and not part.is_file and part.end > part.start:
+            return body[: part.start] + model.encode() + body[part.end :]
+    return body
+
+
+def without(body: bytes, content_type: str, names: Set[str]) -> bytes:
+    """Leave out every part, field or file, whose name is in `names` in any case; all other bytes stay as they were."""
+    listed = parts(body, content_type)
+    left_out = [part.name.lower() in names for part in listed]
+    if not any(left_out):
+        return body
+    delimiter = b"--" + media_of(content_type).parameters["boundary"].encode()
+    # What follows each delimiter: the parts, and the end.
+    *blocks, end = (b"\r\n" + body).split(b"\r\n" + delimiter)[1:]
+    if len(blocks) != len(listed):
+        raise BadRequest("a part of the form has no end of its own")
+    kept = [block for block, out in zip(blocks, left_out, strict=True) if not out]
+    return delimiter + (b"\r\n" + delimiter).join([*kept, end])
+
+
+def parts(body: bytes, content_type: str) -> list[Part]:
+    """List the parts of a form in their order; raise `BadRequest` when it is malformed or beyond a limit."""
+    named = media_of(content_type).parameters.get("boundary", "")
+    if not _BOUNDARY.fullmatch(named):
+        raise BadRequest(
+            "the content type of a form must name its boundary, of at most 70 characters"
+        )
+    boundary = named.encode()
+    delimiters = _delimiters(body, boundary)
+    reader = _Reader()
+    try:
+        parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": reader.begin,
+                "on_part_data": reader.data,
+                "on_part_end": reader.end,
+                "on_header_field": reader.field,
+                "on_header_value": reader.value,
+                "on_header_end": reader.header,
+                "on_headers_finished": reader.headers,
+                "on_end": reader.finish,
+            },
+            max_header_count=MAX_HEADERS,
+            max_header_size=MAX_HEADER_BYTES,
+        )
+        reader.read(parser, body, delimiters)
+        parser.finalize()
+    except (FormParserError, ValueError) as error:
+        raise BadRequest(f"the form is malformed{reader.fault}") from error
+    if not reader.finished:
+        raise BadRequest("the form breaks off before its end")
+    return reader.parts
+
+
+def _delimiters(body: bytes, boundary: bytes) -> list[int]:
+    """Say where delimiters begin; raise `BadRequest` unless they are well-formed, few, and all there."""
+    delimiter = b"--" + boundary
+    if not boundary or not body.startswith(delimiter):
+        raise BadRequest("the form does not begin with the boundary that its content type names")
+    # One pass: an image is long.
+    at, closing = 0, -1
+    found: list[int] = []
+    for _ in range(MAX_PARTS + 1):
+        found.append(at)
+        after = at + len(delimiter)
+        if body.startswith(b"--", after):
+            closing = at
+        elif not body.startswith(b"\r\n", after):
+            closing = -1
+            break
+        at = body.find(delimiter, after)
+        if at < 0:
+            break
+    else:
+        raise BadRequest(f"the form has more than {MAX_PARTS} parts", status=413)
+    if closing < 0:
+        raise BadRequest("a boundary of the form is malformed, or the last one is missing")
+    if len(body) - closing > len(delimiter) + 2 + MAX_EPILOGUE_BYTES:
+        raise BadRequest("the form goes on after its end")
+    return found
+
+
+class _Reader:
+    """Takes in what the parser finds."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self.finished = False
+        self.fault = ""
+        self._start = self._end = self._at = 0
+        self._piece = b""
+
+    def read(self, parser: MultipartParser, body: bytes, delimiters: list[int]) -> None:
+        """Let the parser read the body but for the middle of long parts: no delimiter is there, nor need it look for one."""
+        at = 0
+        for after, before in pairwise(delimiters):
+            begun, ends = after + _HEAD_BYTES, before - _TAIL_BYTES
+            if begun < ends:
+                self._write(parser, body, at, begun)
+                at = begun
+                # Else its headers go on.
+                if self._start:
+                    parser.write(_LEFT_OUT)
+                    at = ends
+        self._write(parser, body, at, len(body))
+
+    def _write(self, parser: MultipartParser, body: bytes, start: int, end: int) -> None:
+        self._at, self._piece = start, body[start:end]
+        parser.write(self._piece)
+
+    def begin(self) -> None:
+        self._name, self._is_file = "", False
+        self._seen: set[bytes] = set()
+        self._header = self._value = b""
+
+    def field(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
+
+    def value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def header(self) -> None:
+        name, value = self._header.lower(), self._value.strip()
+        self._header = self._value = b""
+        if name in self._seen:
+            self._refuse("a part has a header twice")
+        self._seen.add(name)
+        match name:
+            case b"content-disposition":
+                options = _disposition(value)
+                if options is None:
+                    self._refuse('each part says Content-Disposition: form-data; name="…", once')
+                else:
+                    self._name = options[b"name"].decode("utf-8", "replace")
+                    self._is_file = bool(options.keys() & {b"filename", b"filename*"})
+            case b"content-transfer-encoding" if value.lower() not in _AS_IT_IS:
+                self._refuse("parts are read as they are; send no Content-Transfer-Encoding")
+            case b"content-type" if b"charset" in value.lower():
+                charset = value.lower().partition(b"charset")[2].strip(b" \t='\"")
+                if not is_utf8(charset.decode("latin-1")):
+                    self._refuse("parts are read as UTF-8; send no other charset")
+
+    def headers(self) -> None:
+        if not self._name:
+            self._refuse("a part has no name")
+
+    def data(self, data: bytes, start: int, end: int) -> None:
+        # Or else the beginning of a boundary that was none.
+        if data is self._piece:
+            self._start = self._start or self._at + start
+            self._end = self._at + end
+
+    def end(self) -> None:
+        self.parts.append(Part(self._name, self._is_file, self._start, self._end))
+        self._start = self._end = 0
+
+    def finish(self) -> None:
+        self.finished = True
+
+    def _refuse(self, fault: str) -> NoReturn:
+        self.fault = f": {fault}"
+        raise FormParserError(fault)
+
+
+def _disposition(value: bytes) -> Mapping[bytes, bytes] | None:
+    """Read what a part says of itself; `None` where two readers might find two names in it."""
+    if value[: len(_FORM_DATA)].lower() != _FORM_DATA:
+        return None
+    found: dict[bytes, bytes] = {}
+    at = len(_FORM_DATA)
+    while at < len(value):
+        parameter = _PARAMETER.match(value, at)
+        if parameter is None or parameter[1].lower() in found:
+            return None
+        if b'\\"' in parameter[2] and b";" in parameter[2]:
+            return None  # whoever knows no escapes finds a parameter in the quotes
+        at = parameter.end()
+        found[parameter[1].lower()] = parameter[2]
+    names = [name for name in found if name.startswith(b"name")]
+    if names != [b"name"] or b"\\" in found[b"name"]:
+        return None
+    found[b"name"] = found[b"name"].strip(b'"')
+    return found

@@ -1,0 +1,212 @@
+"""What does an answer in OpenAI's form say that is no text? JSON in, values out: the other half of `hearing`.
+
+For clients that speak another protocol. What is no such answer is a failure of whoever gave it.
+"""
+
+import struct
+from base64 import b64decode
+from binascii import Error as NoBase64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from router.errors import WorkerFailed
+from router.openai.result_writers.rerank import Ranked
+from router.openai.result_writers.transcription import Segment
+from router.openai.usage import Usage, told
+
+_MOST_TOKEN = 2**31 - 1
+# The greatest number of 32 bits is the most that other protocols can tell.
+_MOST = (2 - 2**-23) * 2.0**127
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Embeddings, in the order of the texts that they are of; `usage` where it was told."""
+
+    vectors: tuple[tuple[float, ...], ...]
+    usage: Usage | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """How documents were ranked, in the order of the answer; `usage` where it was told, and the `total` beside it."""
+
+    ranked: tuple[Ranked, ...]
+    usage: Usage | None
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """What was said, and when: without segments where the answer has no times."""
+
+    text: str
+    segments: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What a store holds; `similarities` of what was found, else none."""
+
+    keys: tuple[tuple[float, ...], ...]
+    values: tuple[str, ...]
+    similarities: tuple[float, ...]
+
+
+def vectors_of(body: bytes, count: int) -> Vectors:
+    """Read embeddings of so many texts, as numbers or base64."""
+    said = _object(body)
+    placed: dict[int, tuple[float, ...]] = {}
+    for at, one in enumerate(_list(said, "data")):
+        match one:
+            case {"embedding": given, **rest}:
+                placed[_place(rest.get("index", at), count)] = _vector(given)
+            case _:
+                raise WorkerFailed("the answer holds what is no embedding")
+    if len(placed) != count:
+        raise WorkerFailed("the answer has not one embedding for each text")
+    return Vectors(tuple(placed[at] for at in range(count)), _spent(said))
+
+
+def images_of(body: bytes) -> tuple[bytes | str, ...]:
+    """Read images: each is the image itself, or a text that says where on the web it is."""
+    return tuple(map(_image, _list(_object(body), "data")))
+
+
+def transcript_of(body: bytes) -> Transcript:
+    """Read what was written down of a recording, in JSON, verbose or not."""
+    said = _object(body)
+    text = said.get("text")
+    if not isinstance(text, str):
+        raise WorkerFailed("the answer has no text")
+    segments = said.get("segments")
+    return Transcript(text, tuple(map(_segment, segments if isinstance(segments, list) else ())))
+
+
+def ranking_of(body: bytes, count: int) -> Ranking:
+    """Read how so many documents were ranked, as Jina and Cohere say it."""
+    said = _object(body)
+    ranked = tuple(_ranked(one, count) for one in _list(said, "results"))
+    if len({one.index for one in ranked}) != len(ranked):
+        raise WorkerFailed("a document is ranked twice")
+    match said.get("usage"):
+        case {"total_tokens": int(total)} if 0 <= total <= _MOST_TOKEN:
+            return Ranking(ranked, _spent(said), int(total))
+    return Ranking(ranked, _spent(said))
+
+
+def tokens_of(body: bytes) -> tuple[int, ...]:
+    """Read the numbers of tokens, which llama.cpp may tell with their texts."""
+    return tuple(map(_token, _list(_object(body), "tokens")))
+
+
+def columns_of(body: bytes) -> Columns:
+    """Read what a store returned or found."""
+    said = _object(body)
+    keys = tuple(map(_numbers, _list(said, "keys")))
+    values = tuple(str(one) for one in _list(said, "values") if isinstance(one, str))
+    similarities = _numbers(said.get("similarities") or [])
+    if len(keys) != len(_list(said, "values")) or len(keys) != len(values):
+        raise WorkerFailed("the answer has not one value for each key")
+    if similarities and len(similarities) != len(keys):
+        raise WorkerFailed("the answer has not one similarity for each key")
+    return Columns(keys, values, similarities)
+
+
+def _vector(given: object) -> tuple[float, ...]:
+    if not isinstance(given, str):
+        return _numbers(given)
+    packed = _decoded(given)
+    if len(packed) % 4:
+        raise WorkerFailed("an embedding is no list of numbers")
+    return _numbers(list(struct.unpack(f"<{len(packed) // 4}f", packed)))
+
+
+def _image(given: object) -> bytes | str:
+    match given:
+        case {"b64_json": str(data)} if data:
+            return _decoded(data)
+        case {"url": str(url)} if url.startswith("data:"):
+            return _decoded(url.partition(",")[2])
+        case {"url": str(url)} if url.startswith(("http://", "https://")):
+            return url
+    raise WorkerFailed("the answer holds what is no image")
+
+
+def _segment(given: object) -> Segment:
+    match given:
+        case {
+            "start": int() | float() as start,
+            "end": int() | float() as end,
+            "text": str(text),
+            **rest,
+        }:
+            tokens = rest.get("tokens")
+            numbers = tuple(map(_token, tokens)) if isinstance(tokens, list) else ()
+            begins, ends = _numbers([start, end])
+            return Segment(begins, ends, text, numbers)
+    raise WorkerFailed("the answer holds what is no segment")
+
+
+def _ranked(given: object, count: int) -> Ranked:
+    match given:
+        case {"index": place, "relevance_score": score}:
+            return Ranked(_place(place, count), _numbers([score])[0])
+    raise WorkerFailed("the answer ranks what is no document")
+
+
+def _token(given: object) -> int:
+    number = given.get("id") if isinstance(given, dict) else given
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MOST_TOKEN:
+        raise WorkerFailed("the answer holds what is no token")
+    return number
+
+
+def _place(given: object, count: int) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given < count:
+        raise WorkerFailed("the answer speaks of what was not asked about")
+    return given
+
+
+def _numbers(given: object) -> tuple[float, ...]:
+    if isinstance(given, list):
+        numbers = [
+            one for one in given if isinstance(one, int | float) and not isinstance(one, bool)
+        ]
+        if len(numbers) == len(given) and all(-_MOST <= one <= _MOST for one in numbers):
+            return tuple(map(float, numbers))
+    raise WorkerFailed("the answer holds what is no list of numbers")
+
+
+def _decoded(data: str) -> bytes:
+    try:
+        return b64decode(data, validate=True)
+    except (NoBase64, ValueError) as error:
+        raise WorkerFailed("the answer holds what is no base64") from error
+
+
+def _spent(said: Mapping[str, object]) -> Usage | None:
+    match said.get("usage"):
+        # Jina and Infinity tell the sum alone, of which nothing was written.
+        case {"total_tokens": int(total), **rest} if "prompt_tokens" not in rest:
+            return told({"usage": {"prompt_tokens": total}})
+    return told(said)
+
+
+def _list(said: Mapping[str, object], name: str) -> Sequence[object]:
+    found = said.get(name)
+    if not isinstance(found, list):
+        raise WorkerFailed(f"the answer has no list of {name}")
+    return found
+
+
+def _object(body: bytes) -> Mapping[str, object]:
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise WorkerFailed("the answer calls itself JSON and is not") from error
+    if not isinstance(said, dict):
+        raise WorkerFailed("the answer is no JSON object")
+    return said

@@ -1,0 +1,236 @@
+"""What does an answer in OpenAI's form say? Its JSON or its stream events in, small events out: the mirror of `rendering`.
+
+For clients that speak another protocol. What they have no word for (ids, fingerprints) is not read.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import orjson
+
+from router.errors import WorkerFailed
+from router.openai import logprobs
+from router.openai.result_writers import Delta, End, Reason
+from router.openai.sse import EventTooLarge, Splitter
+from router.openai.usage import Usage, told
+from router.requests import Kind
+
+_MOST_CHOICES = 2**16
+_STOPPED = ("stop_reason", "matched_stop")
+_REASONS: Mapping[object, Reason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """A piece of what a model thinks before it says its text, where its worker tells that apart."""
+
+    text: str
+    choice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """A piece of a call of a tool. The first of each `index` has its id and name; the `arguments` are JSON once joined."""
+
+    index: int
+    id: str
+    name: str
+    arguments: str
+    choice: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The stream is over because somebody on its way failed."""
+
+    message: str
+    type: str
+    code: str
+
+
+Heard: TypeAlias = Delta | Thought | CallPart | End | Usage | Failure
+
+
+class Stream:
+    """One stream of text, chunk by chunk, whatever their size. `ended` says that it said its `[DONE]`, or failed."""
+
+    __slots__ = ("_splitter", "_told", "ended")
+
+    def __init__(self, *, max_event_bytes: int) -> None:
+        self._splitter = Splitter(max_event_bytes=max_event_bytes)
+        self.ended = self._told = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether it may end here. Some workers never say why they end, others no `[DONE]`; who says neither broke off."""
+        return self.ended or self._told
+
+    def take(self, chunk: bytes) -> list[Heard]:
+        """Return what the next bytes say; raise `WorkerFailed` for what is no stream of OpenAI's."""
+        try:
+            events = self._splitter.feed(chunk)
+        except EventTooLarge as error:
+            raise WorkerFailed(str(error)) from error
+        return self._heard(event.data for event in events)
+
+    def finish(self) -> list[Heard]:
+        """Return what the stream's last event says, whose blank line never came."""
+        return self._heard(event.data for event in self._splitter.finish())
+
+    def _heard(self, said: Iterable[bytes]) -> list[Heard]:
+        heard: list[Heard] = []
+        for data in said:
+            if not data or self.ended:
+                continue
+            if data == b"[DONE]":
+                self.ended = True
+                continue
+            for event in of_chunk(_object(data)):
+                heard.append(event)
+                if not isinstance(event, Delta):
+                    self.ended = self.ended or isinstance(event, Failure)
+                    self._told = self._told or isinstance(event, End)
+        return heard
+
+
+def whole(kind: Kind, body: bytes) -> list[Heard]:
+    """Return what an answer in one piece says of a chat or a completion; raise `WorkerFailed` for what is no such answer."""
+    said = _object(body)
+    choices = said.get("choices")
+    if not isinstance(choices, list) or not choices:
+        raise WorkerFailed("the answer has no choices")
+    heard: list[Heard] = []
+    for at, choice in enumerate(choices):
+        if not isinstance(choice, dict):
+            raise WorkerFailed("a choice of the answer is no object")
+        index = _index(choice.get("index"), at)
+        message = choice.get("message") if kind is Kind.CHAT else choice
+        if not isinstance(message, dict):
+            raise WorkerFailed("a choice of the answer has no message")
+        heard += _pieces(message, index, choice.get("logprobs"))
+        heard.append(_end(choice, index))
+    if (usage := told(said)) is not None:
+        heard.append(usage)
+    return heard
+
+
+def text_of(heard: Iterable[Heard], choice: int = 0) -> str:
+    """Return the text of one choice."""
+    return "".join(
+        event.text for event in heard if isinstance(event, Delta) and event.choice == choice
+    )
+
+
+def reason_of(heard: Iterable[Heard], choice: int = 0) -> Reason:
+    """Return why one choice ended."""
+    ends = (event.reason for event in heard if isinstance(event, End) and event.choice == choice)
+    return next(ends, "stop")
+
+
+def usage_of(heard: Iterable[Heard]) -> Usage | None:
+    """Return the tokens that an answer took, where it tells: the last word counts."""
+    last: Usage | None = None
+    for event in heard:
+        if isinstance(event, Usage):
+            last = event
+    return last
+
+
+def of_chunk(said: Mapping[str, object]) -> Iterator[Heard]:
+    """Return what one event of a stream says; raise `WorkerFailed` for what is none."""
+    error = said.get("error")
+    if error:
+        yield _failure(error)
+        return
+    choices = said.get("choices")
+    for at, choice in enumerate(choices if isinstance(choices, list) else ()):
+        if not isinstance(choice, dict):
+            raise WorkerFailed("a choice of the stream is no object")
+        index = _index(choice.get("index"), at)
+        delta = choice.get("delta")
+        piece = delta if isinstance(delta, dict) else choice
+        yield from _pieces(piece, index, choice.get("logprobs"))
+        if choice.get("finish_reason"):
+            yield _end(choice, index)
+    if (usage := told(said)) is not None:
+        yield usage
+
+
+def _pieces(said: Mapping[str, object], choice: int, likely: object) -> Iterator[Heard]:
+    for name in ("reasoning_content", "reasoning"):
+        thought = said.get(name)
+        if isinstance(thought, str) and thought:
+            yield Thought(thought, choice)
+            break
+    for name in ("content", "refusal", "text"):
+        text = said.get(name)
+        if isinstance(text, str) and text:
+            yield Delta(text, choice, logprobs.read(likely) if likely else ())
+            break
+    calls = said.get("tool_calls")
+    for at, call in enumerate(calls if isinstance(calls, list) else ()):
+        yield _call(call, at, choice)
+
+
+def _call(call: object, at: int, choice: int) -> CallPart:
+    match call:
+        case {"function": dict(function), **rest}:
+            return CallPart(
+                index=_index(rest.get("index"), at),
+                id=_text(rest.get("id")),
+                name=_text(function.get("name")),
+                arguments=_arguments(function.get("arguments")),
+                choice=choice,
+            )
+    raise WorkerFailed("a call of a tool names no function")
+
+
+def _arguments(given: object) -> str:
+    # Some workers hand over an object where OpenAI has its JSON.
+    if isinstance(given, dict):
+        return orjson.dumps(given).decode()
+    return _text(given)
+
+
+def _failure(error: object) -> Failure:
+    match error:
+        case {"message": str(message), **rest}:
+            return Failure(message, _text(rest.get("type")), _text(rest.get("code")))
+        case str(message):
+            return Failure(message, "", "")
+    return Failure("the stream broke off", "", "")
+
+
+def _end(said: Mapping[str, object], choice: int) -> End:
+    given = said.get("finish_reason")
+    reason = _REASONS.get(given, "stop") if isinstance(given, str) else "stop"
+    # vLLM and SGLang say what OpenAI's form does not; a token that ended it has a number there.
+    stops = [stop for name in _STOPPED if isinstance(stop := said.get(name), str)]
+    return End(reason, choice, stops[0] if stops and reason == "stop" else "")
+
+
+def _index(given: object, otherwise: int) -> int:
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < _MOST_CHOICES:
+        return given
+    return otherwise
+
+
+def _text(given: object) -> str:
+    return given if isinstance(given, str) else ""
+
+
+def _object(data: bytes) -> Mapping[str, object]:
+    try:
+        said = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise WorkerFailed("the answer calls itself JSON and is not") from error
+    if not isinstance(said, dict):
+        raise WorkerFailed("the answer is no JSON object")
+    return said

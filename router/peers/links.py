@@ -1,0 +1,183 @@
+"""How is a peer reached? Over HTTPS at an address of its own, else over a mesh pipe; always bound to its key.
+
+The certificate that a peer's signed record names is the only one that is trusted for it, and its key must be the
+peer's. An address is proven by a handshake before a request goes there; what did not answer is left alone for a while.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from yarl import URL
+
+from registry.errors import InvalidSignature
+from registry.intake import dialable
+from registry.mesh import Pipe
+from registry.mesh.libp2p.task_group import Crew
+from registry.records import PeerId, Reach
+from registry.signing import Identity
+from router.errors import WorkerTimeout, WorkerUnreachable
+from router.http.connection import HttpError
+from router.http.deadlines import Deadlines
+from router.http.pool import Places
+from router.lingering import Lingering
+from router.peers.certificate import client_context, peer_of_certificate
+from router.peers.paths import Link, Way
+from router.peers.pipes import serve_pipe
+from router.settings import RouterSettings
+from router.ssrf_guard import Premises
+
+__all__ = ["Link", "Links", "serve_pipe"]
+
+MAX_PEERS = 1024
+"""Peers to which connections are kept; the one that was used longest ago makes room."""
+
+MAX_ADDRESSES = 8
+"""Addresses of one peer that are tried, all at once."""
+
+
+class Links:
+    """Every way from this node to others, and the connections to its own workers. Lives on one event loop."""
+
+    def __init__(
+        self,
+        *,
+        identity: Identity,
+        reach: Callable[[PeerId], Reach | None],
+        open_pipe: Callable[[PeerId], Awaitable[Pipe]],
+        relayed: Callable[[PeerId], Awaitable[bool]],
+        settings: RouterSettings,
+        premises: Premises | None = None,
+    ) -> None:
+        """Take what a way needs; workers may stand on loopback only unless `premises` says otherwise."""
+        self.settings = settings
+        self.identity = identity
+        self.premises = premises or Premises()
+        self.workers = Places(settings, self.premises)
+        self.deadlines = Deadlines()
+        self._reach = reach
+        self._open_pipe = open_pipe
+        self._relayed = relayed
+        self._ways: dict[PeerId, Way] = {}
+        self._closing: list[Callable[[], Awaitable[None]]] = []
+        self.crew = Crew()
+        self.lingering = Lingering(self.crew.spawn)
+
+    def also_close(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Close with the rest what a dialect opens by itself."""
+        self._closing.append(close)
+
+    async def close(self) -> None:
+        """Close every connection and end every pump."""
+        ways, self._ways = self._ways, {}
+        for way in ways.values():
+            way.close()
+        self.workers.close()
+        for close_also in self._closing:
+            await close_also()
+        await self.crew.dismiss()
+
+    def give_up(self, peer: PeerId) -> None:
+        """End every wait for the first byte of a peer's answer: it is lost. Answers that have begun go on."""
+        if (way := self._ways.get(peer)) is not None:
+            way.deadlines.give_up()
+            way.doubt()
+
+    def forgive(self, peer: PeerId) -> None:
+        """A peer that was lost lives: addresses of its that did not answer are waited for once more."""
+        if (way := self._ways.get(peer)) is not None:
+            way.forgive()
+
+    @asynccontextmanager
+    async def to(self, peer: PeerId) -> AsyncIterator[Link]:
+        """Give a way to a peer; raise `WorkerUnreachable` when nothing is known of how to reach it.
+
+        A failure to connect that is raised in the body makes the next caller look for an address anew.
+        """
+        way = await self._way(peer)
+        way.users += 1
+        try:
+            yield await way.link(self._usable(way.reach))
+        except (WorkerUnreachable, WorkerTimeout, HttpError):
+            way.doubt()
+            raise
+        finally:
+            way.users -= 1
+            _close([way] if way.retired else [])
+
+    async def _way(self, peer: PeerId) -> Way:
+        reach = self._reach(peer)
+        known = self._ways.get(peer)
+        if reach is None or not reach.certificate:
+            _close(self._drop([peer]))
+            raise WorkerUnreachable("nothing is known of how to reach this node")
+        if known is not None and known.reach.certificate == reach.certificate:
+            self._ways[peer] = self._ways.pop(peer)  # the dictionary's order is the order of use
+            known.learn(reach)
+            return known
+        context = await asyncio.to_thread(self._context, peer, reach.certificate)
+        if (other := self._ways.get(peer)) is not None and other is not known:
+            return other  # made by another request, while we were making ours
+        gone = self._drop([peer, *self._vanished()])
+        gone += self._drop(list(self._ways)[: max(0, len(self._ways) - MAX_PEERS + 1)])
+        way = self._ways[peer] = Way(
+            reach,
+            context,
+            open_pipe=lambda: self._open_pipe(peer),
+            relayed=lambda: self._relayed(peer),
+            crew=self.crew,
+            settings=self.settings,
+            objection=self._objection,
+        )
+        _close(gone)
+        return way
+
+    def _context(self, peer: PeerId, certificate: bytes) -> ssl.SSLContext:
+        try:
+            if peer_of_certificate(certificate) != peer:
+                raise WorkerUnreachable("the node's record names a certificate of another key")
+            return client_context(self.identity, certificate)
+        except InvalidSignature as error:
+            raise WorkerUnreachable("the node's record names no certificate of a node") from error
+
+    def _vanished(self) -> list[PeerId]:
+        return [peer for peer in self._ways if self._reach(peer) is None]
+
+    def _drop(self, peers: list[PeerId]) -> list[Way]:
+        dropped = [self._ways.pop(peer) for peer in peers if peer in self._ways]
+        for way in dropped:
+            way.retired = True
+        return dropped
+
+    def _together(self) -> bool:
+        # Another machine's loopback is our own: its claims lead to strangers, unless all of us are on one machine.
+        ours = self._reach(self.identity.peer)
+        return ours is not None and dialable.among_ourselves(ours)
+
+    def _objection(self, address: str, _port: int) -> str:
+        credible = dialable.credible(address, together=self._together())
+        return "" if credible else "a peer's name leads to where no other machine is"
+
+    def _usable(self, reach: Reach) -> list[URL]:
+        together = self._together()
+        addresses = [address for link in reach.links if (address := _address(link)) is not None]
+        credible = [a for a in addresses if dialable.credible(a.host or "", together=together)]
+        return credible[:MAX_ADDRESSES]
+
+
+def _close(retired: list[Way]) -> None:
+    for way in retired:
+        if not way.users:
+            way.close()
+
+
+def _address(link: str) -> URL | None:
+    """Read a `host:port` that a peer claims; `None` for what no listener has."""
+    try:
+        url = URL(f"https://{link}")
+    except ValueError:
+        return None
+    if url.explicit_port is None or url.user is not None or url.raw_path_qs != "/" or url.fragment:
+        return None
+    return url

@@ -1,0 +1,213 @@
+"""Which of the ways to one peer is taken? An address that has proven itself, else a pipe; and the connections kept."""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+
+from yarl import URL
+
+from registry.mesh import Pipe
+from registry.mesh.libp2p.task_group import Crew
+from registry.records import Reach
+from router.dialects import Route
+from router.http.connection import HttpError, NotHttp, request_head
+from router.http.deadlines import Deadlines
+from router.http.pool import Objection, Place, start_of, tcp
+from router.peers.pipes import over_pipes
+from router.settings import RouterSettings
+
+_FIRST_PAUSE = 5.0
+_LONGEST_PAUSE = 320.0
+_BESIDE_A_RELAY = 0.5
+_TRIED = 64  # addresses that one peer's records may name before the oldest are waited for again
+_PIPED = URL("https://peer.invalid")  # RFC 2606: a name that never resolves
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A way to a peer that is ready for use: append a path to `base`."""
+
+    place: Place
+    base: URL
+    route: Route
+    deadlines: Deadlines
+
+    async def get(
+        self, path: str, headers: Mapping[str, str], *, at_most: int
+    ) -> tuple[int, bytes]:
+        """Fetch something short; return status and body, or raise `HttpError`."""
+        start = start_of(self.base.with_path(path), "GET")
+        reply = await self.place.ask(request_head(start, headers, 0), b"")
+        try:
+            body = b""
+            while piece := await reply.some():
+                body += piece
+                if len(body) > at_most:
+                    raise NotHttp("the answer is too long")
+            return reply.status, body
+        finally:
+            reply.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Untried:
+    """No address of the peer has been tried yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """The peer answered here, and showed its key."""
+
+    base: URL
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Shut:
+    """No address answered; they are tried again then, for nobody to wait for, and left alone for twice the pause."""
+
+    until: float
+    pause: float
+    tried: frozenset[URL] = frozenset()
+
+
+Direct = Untried | Proven | Shut
+
+
+class Way:
+    """What is known of the way to one peer, and the connections that stand."""
+
+    def __init__(
+        self,
+        reach: Reach,
+        context: ssl.SSLContext,
+        *,
+        open_pipe: Callable[[], Awaitable[Pipe]],
+        relayed: Callable[[], Awaitable[bool]],
+        crew: Crew,
+        settings: RouterSettings,
+        objection: Objection = lambda address, port: "",  # noqa: ARG005
+    ) -> None:
+        """Take what ways need; `objection` is asked of each address that a peer's claims lead to."""
+        self.reach = reach
+        self.deadlines = Deadlines()
+        self.users = 0
+        self.retired = False
+        self._context = context
+        self._relayed = relayed
+        self._crew = crew
+        self._settings = settings
+        self._objection = objection
+        self._direct: Direct = Untried()
+        self._trying = asyncio.Lock()
+        self._places: dict[URL, Place] = {}
+        self._pipe = over_pipes(open_pipe, context=context, crew=crew)
+        self._pipes: dict[Route, Place] = {}
+
+    def learn(self, reach: Reach) -> None:
+        """Take in a newer word on the peer's addresses."""
+        self.reach = reach
+
+    def forgive(self) -> None:
+        """The peer was lost and lives: its addresses deserve to be waited for once more."""
+        if isinstance(self._direct, Shut):
+            self._direct = Untried()
+
+    def doubt(self) -> None:
+        """A request could not connect: an address that was proven has to be proven anew."""
+        if isinstance(self._direct, Proven):
+            self._direct = Untried()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for place in (*self._pipes.values(), *self._places.values()):
+            place.close()
+
+    async def link(self, addresses: list[URL]) -> Link:
+        """Choose between the ways. All callers wait for addresses that were never tried, nobody for those that failed."""
+        if not addresses:
+            return await self._piped()
+        if isinstance(self._direct, Proven) and self._direct.base not in addresses:
+            self._direct = Untried()
+        if self._never_tried(addresses):
+            async with self._trying:
+                if fresh := self._never_tried(addresses):
+                    await self._try(fresh, _FIRST_PAUSE)
+        elif isinstance(self._direct, Shut):
+            self._retry(self._direct, addresses)
+        if isinstance(self._direct, Proven):
+            return Link(self._direct.place, self._direct.base, Route.DIRECT, self.deadlines)
+        return await self._piped()
+
+    def _never_tried(self, addresses: list[URL]) -> list[URL]:
+        match self._direct:
+            case Proven():
+                return []
+            case Shut(tried=tried):
+                return [address for address in addresses if address not in tried]
+            case Untried():
+                return addresses
+
+    def _retry(self, shut: Shut, addresses: list[URL]) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= shut.until:
+            pause = min(2 * shut.pause, _LONGEST_PAUSE)
+            self._direct = replace(shut, until=now + self._settings.connect_timeout)
+            self._crew.spawn(self._try(addresses, pause))
+
+    async def _try(self, addresses: list[URL], pause: float) -> None:
+        before = self._direct.tried if isinstance(self._direct, Shut) else frozenset()
+        found = await self._first_that_answers(addresses)
+        self._places = {a: p for a, p in self._places.items() if not p.unused}
+        if found is not None:
+            self._direct = found
+            return
+        tried = before.union(addresses) if len(before) < _TRIED else frozenset(addresses)
+        self._direct = Shut(asyncio.get_running_loop().time() + pause, pause, tried)
+
+    async def _first_that_answers(self, addresses: list[URL]) -> Proven | None:
+        tries = [self._crew.spawn(self._answers(address)) for address in addresses]
+        try:
+            async with asyncio.timeout(self._patience()):
+                for done in asyncio.as_completed(tries):
+                    if (found := await done) is not None:
+                        return found
+        except TimeoutError:
+            pass
+        finally:
+            for attempt in tries:
+                attempt.cancel()
+        return None
+
+    def _patience(self) -> float:
+        # Who gives addresses at relays says that others cannot dial it: its own are for those beside it.
+        relayed = any("/p2p-circuit" in address for address in self.reach.mesh)
+        longest = self._settings.connect_timeout
+        return min(_BESIDE_A_RELAY, longest) if relayed else longest
+
+    async def _answers(self, address: URL) -> Proven | None:
+        place = self._places.get(address)
+        if place is None:
+            dial = tcp(
+                address.host or "",
+                address.port or 0,
+                self._context,
+                name="",
+                objection=self._objection,
+            )
+            place = self._places[address] = Place(dial, self._settings)
+        try:
+            await place.warm()
+        except HttpError:
+            return None
+        return Proven(address, place)
+
+    async def _piped(self) -> Link:
+        route = Route.RELAY if await self._relayed() else Route.DIRECT
+        # Pipes through a relay are not for requests that can go straight: the relay is let go of once they are closed.
+        for other in [r for r in self._pipes if r is not route]:
+            self._pipes.pop(other).retire()
+        if route not in self._pipes:
+            self._pipes[route] = Place(self._pipe, self._settings)
+        return Link(self._pipes[route], _PIPED, route, self.deadlines)

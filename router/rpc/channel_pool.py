@@ -1,0 +1,241 @@
+"""Where does a channel lead, and does it stand? One to each place, opened anew when it broke, the premises asked before.
+
+A name is looked up once for a channel, which leads to the address that was looked at: grpc itself resolves nothing, follows no
+proxy of the environment, retries nothing and reads no configuration from DNS.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from router.errors import WorkerError, WorkerFailed, WorkerTimeout, WorkerUnreachable
+from router.http.pool import addresses_of
+from router.rpc.failures import RpcFailed, too_large
+from router.rpc.library import grpc
+from router.rpc.messages import Method
+from router.settings import RouterSettings
+from router.ssrf_guard import Premises
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""The largest message, both ways: a larger answer is a failed worker, a larger request is refused with 413."""
+
+_T = TypeVar("_T")
+_NOTICE = 0.1  # seconds in which a channel learns that the other end hung up
+_GRACE = 1.0  # seconds by which a worker's own clock for a call runs longer than ours
+_READY = grpc.ChannelConnectivity.READY
+_FAILED = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
+
+
+class Place:
+    """Where a worker listens, and the channel that leads there now."""
+
+    def __init__(self, host: str, port: int, settings: RouterSettings, premises: Premises) -> None:
+        self._host = host
+        self._port = port
+        self._timeout = settings.connect_timeout
+        self._premises = premises
+        self._opening = asyncio.Lock()
+        self._line: Line | None = None
+
+    @property
+    def used(self) -> bool:
+        """Whether anybody needs it now."""
+        return self._opening.locked() or (self._line is not None and self._line.users > 0)
+
+    async def greets(self) -> bool:
+        """Say whether a connection of its own can be made now."""
+        try:
+            line = await self._opened()
+        except WorkerError:
+            return False
+        await line.close()
+        return True
+
+    async def accepts(self) -> bool:
+        """Say whether somebody listens: the kernel answers for a process that is busy, and for none that is gone."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                for address in await addresses_of(self._host, self._port):
+                    if not self._premises.objection(address, self._port):
+                        _, writer = await asyncio.open_connection(address, self._port)
+                        writer.transport.abort()
+                        return True
+        except OSError:
+            return False
+        return False
+
+    async def line(self) -> "Line":
+        """Return a channel that stands; raise `WorkerUnreachable` or `WorkerTimeout`."""
+        if self._line is not None and self._line.stands:
+            return self._line
+        async with self._opening:
+            if self._line is None or not self._line.stands:
+                await self._drop()
+                self._line = await self._opened()
+            return self._line
+
+    async def close(self) -> None:
+        """Cut the channel."""
+        line, self._line = self._line, None
+        if line is not None:
+            await line.close()
+
+    async def _drop(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.retired = True
+            await line.close_if_unused()
+
+    async def _opened(self) -> "Line":
+        no = "whoever serves this model cannot be reached"
+        failure: WorkerError = WorkerUnreachable(no)
+        try:
+            async with asyncio.timeout(self._timeout):
+                for address in await addresses_of(self._host, self._port):
+                    if why := self._premises.objection(address, self._port):
+                        failure = WorkerUnreachable(f"{no}: {why}")
+                    elif (line := await _connected(address, self._port, self._timeout)) is not None:
+                        return line
+        except TimeoutError as error:
+            raise WorkerTimeout("connection", self._timeout) from error
+        except OSError as error:
+            raise failure from error
+        raise failure
+
+
+class Line:
+    """One channel to one address; `retired` says that it is closed once nobody uses it."""
+
+    def __init__(self, address: str, port: int, timeout: float) -> None:
+        shown = f"[{address}]" if ":" in address else address
+        family = "ipv6" if ":" in address else "ipv4"
+        self.channel = grpc.aio.insecure_channel(
+            f"{family}:{shown}:{port}", options=_options(timeout)
+        )
+        self.users = 0
+        self.retired = False
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is connected, and was never seen to break."""
+        return not self.retired and self.channel.get_state() is _READY
+
+    def call(self, method: Method, message: Any, said: Mapping[str, str], seconds: float) -> Any:
+        """Begin an RPC; raise `WorkerRejected` when its message is too large."""
+        if message.ByteSize() > MAX_MESSAGE_BYTES:
+            raise too_large()
+        make = self.channel.unary_stream if method.streams else self.channel.unary_unary
+        begin = make(
+            method.path,
+            request_serializer=method.asked.SerializeToString,
+            response_deserializer=_reader(method.told),
+        )
+        return begin(message, timeout=seconds + _GRACE, metadata=tuple(said.items()))
+
+    async def told(self, call: Any, deadline: float) -> Any:
+        """Return the one answer of a call."""
+        try:
+            return _checked(await call)
+        except grpc.aio.AioRpcError as error:
+            raise await self._failed(error, deadline) from error
+        except asyncio.CancelledError as error:
+            raise _closed() from error
+
+    async def read(self, call: Any, deadline: float) -> Any:
+        """Return the next answer of a call, `None` at its end."""
+        try:
+            message = await call.read()
+        except grpc.aio.AioRpcError as error:
+            raise await self._failed(error, deadline) from error
+        except asyncio.CancelledError as error:
+            raise _closed() from error
+        return None if message is grpc.aio.EOF else _checked(message)
+
+    async def _failed(self, error: grpc.aio.AioRpcError, deadline: float) -> RpcFailed:
+        code, words = error.code(), error.details() or ""
+        trailing = {k: v for k, v in error.trailing_metadata() or () if isinstance(v, str)}
+        failed = RpcFailed(code.name, words, trailing=trailing, deadline=deadline)
+        if code is grpc.StatusCode.UNAVAILABLE:
+            failed.hung_up = await self._hung_up()
+        return failed
+
+    async def _hung_up(self) -> bool:
+        """Say whether the connection ended under a call, which grpc tells by the same status as a server's own word.
+
+        The channel may notice only now that it is gone; then it is retired.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_NOTICE):
+                await self.channel.wait_for_state_change(_READY)
+            self.retired = True
+        return self.channel.get_state() is grpc.ChannelConnectivity.IDLE
+
+    async def close_if_unused(self) -> None:
+        """Cut what is retired once its last call is over."""
+        if self.retired and not self.users:
+            await self.close()
+
+    async def close(self) -> None:
+        """Cut it, with all of its calls."""
+        await self.channel.close()
+
+
+def _closed() -> BaseException:
+    """Return what a cancelled call means: its caller left, or the channel was closed under it."""
+    task = asyncio.current_task()
+    if task is None or task.cancelling():
+        return asyncio.CancelledError()
+    return WorkerUnreachable("the channel to the worker was closed", sent=True)
+
+
+async def _connected(address: str, port: int, timeout: float) -> Line | None:
+    """Return a channel that stands, `None` where nobody answers."""
+    line = Line(address, port, timeout)
+    try:
+        while (state := line.channel.get_state(try_to_connect=True)) is not _READY:
+            if state in _FAILED:
+                return None
+            await line.channel.wait_for_state_change(state)
+    finally:
+        if not line.stands:
+            await line.close()
+    return line
+
+
+def _options(timeout: float) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        # Whatever the environment says of proxies: a worker stands where it was registered.
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.service_config_disable_resolution", 1),
+        ("grpc.enable_retries", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+        # One that idles is kept: whoever connects anew may meet another process.
+        ("grpc.client_idle_timeout_ms", 2**31 - 1),
+        # The time for one attempt to connect, whatever its name; ours passes first.
+        ("grpc.min_reconnect_backoff_ms", int(timeout * 1000) + 1000),
+    ]
+
+
+def _reader(told: Any) -> Any:
+    def read(data: bytes) -> Any:
+        # What is raised here would be told as an internal error of the server's, with a trace in the log.
+        try:
+            return told.FromString(data)
+        except DecodeError:
+            return _GARBLED
+
+    return read
+
+
+_GARBLED = object()
+
+
+def _checked(message: _T) -> _T:
+    if message is _GARBLED:
+        raise WorkerFailed("what the worker says is no message of its protocol")
+    return message

@@ -1,0 +1,146 @@
+"""How is an RPC answered? A server for handlers by the names of their methods, with bounds on size and number."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from router.rpc.channel_pool import MAX_MESSAGE_BYTES
+from router.rpc.failures import PUSHBACK
+from router.rpc.library import grpc
+from router.rpc.messages import methods_of
+
+MAX_HEAD_BYTES = 16 * 1024
+"""Metadata of one call; more is refused by the library."""
+
+_CLOSE_WITHIN = 1.0
+
+Answers = Callable[[Any, Any], Awaitable[Any]]
+"""Answers an RPC in one message, from its message and its context."""
+
+Streams = Callable[[Any, Any], AsyncIterator[Any]]
+"""Answers one message after the other."""
+
+
+class Refused(Exception):
+    """An RPC is not answered; `code` names gRPC's status. `pushback` are the seconds after which to ask again, 0 for any time."""
+
+    def __init__(self, code: str, words: str, *, pushback: float = 0.0) -> None:
+        super().__init__(words)
+        self.code = code
+        self.pushback = pushback
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much a server takes in: bytes of one message, and calls at one time, beyond which it says RESOURCE_EXHAUSTED."""
+
+    message_bytes: int = MAX_MESSAGE_BYTES
+    calls: int = 1024
+
+
+class CannotListen(OSError):
+    """Somebody else listens there, or nobody may."""
+
+
+Refuse = Callable[[Exception], Refused]
+
+
+def no_refusal(error: Exception) -> Refused:
+    """Leave an error as it is: the library tells the caller its text, which suits stubs only."""
+    raise error
+
+
+@asynccontextmanager
+async def serving(
+    service: str,
+    handlers: Mapping[str, Answers | Streams],
+    place: str,
+    bounds: Bounds | None = None,
+    refuse: Refuse = no_refusal,
+) -> AsyncIterator[int]:
+    """Serve a service at `HOST:PORT`, and return the port; methods without a handler are UNIMPLEMENTED.
+
+    `refuse` says what a caller sees of an error that is no `Refused`.
+    """
+    bounds = bounds or Bounds()
+    server = grpc.aio.server(options=_options(bounds), maximum_concurrent_rpcs=bounds.calls)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(service, _handlers(service, handlers, refuse)),)
+    )
+    try:
+        port = server.add_insecure_port(place)
+    except RuntimeError as error:
+        raise CannotListen(
+            f"cannot listen on {place}: another program does, or this user may not"
+        ) from error
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(_CLOSE_WITHIN)
+
+
+def _handlers(
+    service: str, given: Mapping[str, Answers | Streams], refuse: Refuse
+) -> dict[str, Any]:
+    made = {}
+    for name, handler in given.items():
+        method = methods_of(service)[name]
+        make = (
+            grpc.unary_stream_rpc_method_handler
+            if method.streams
+            else grpc.unary_unary_rpc_method_handler
+        )
+        made[name] = make(
+            _streaming(handler, refuse) if method.streams else _answering(handler, refuse),
+            request_deserializer=method.asked.FromString,
+            response_serializer=method.told.SerializeToString,
+        )
+    return made
+
+
+def metadata_of(call: Any) -> dict[str, str]:
+    """Return what the caller said beside its message, without what is binary."""
+    return {k: v for k, v in call.invocation_metadata() or () if isinstance(v, str)}
+
+
+def _answering(handler: Any, refuse: Refuse) -> Answers:
+    async def answer(asked: Any, call: Any) -> Any:
+        try:
+            return await handler(asked, call)
+        except Exception as error:  # noqa: BLE001 (the outermost: the library would tell the caller the exception's text)
+            return await _abort(call, _refusal(error, refuse))
+
+    return answer
+
+
+def _streaming(handler: Any, refuse: Refuse) -> Streams:
+    async def stream(asked: Any, call: Any) -> AsyncIterator[Any]:
+        try:
+            async for told in handler(asked, call):
+                yield told
+        except Exception as error:  # noqa: BLE001 (as above)
+            await _abort(call, _refusal(error, refuse))
+
+    return stream
+
+
+def _refusal(error: Exception, refuse: Refuse) -> Refused:
+    return error if isinstance(error, Refused) else refuse(error)
+
+
+async def _abort(call: Any, refused: Refused) -> Any:
+    again = ((PUSHBACK, str(round(refused.pushback * 1000))),) if refused.pushback else ()
+    await call.abort(grpc.StatusCode[refused.code], str(refused), again)
+
+
+def _options(bounds: Bounds) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_send_message_length", bounds.message_bytes),
+        ("grpc.max_receive_message_length", bounds.message_bytes),
+        ("grpc.max_metadata_size", MAX_HEAD_BYTES),
+        ("grpc.absolute_max_metadata_size", MAX_HEAD_BYTES),
+        # Else a second server could listen at the same place, and take half of the calls.
+        ("grpc.so_reuseport", 0),
+    ]

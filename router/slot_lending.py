@@ -1,0 +1,146 @@
+"""How do the processes of one node share the slots of its workers? One gives them out, the others borrow.
+
+The number of requests at a worker with a bound is never above that bound, whichever processes they pass: a slot is taken before
+an attempt and given back after it, and whoever waits for one waits in the lender's queues.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, Protocol
+
+from registry.records import PeerId, Service
+from router.errors import NobodyServes, WorkerBusy
+from router.requests import Request
+from router.select.candidates import Candidate
+from router.workers import Worker, Workers
+
+if TYPE_CHECKING:
+    from router.ledger import Ledger
+
+
+class Lender(Protocol):
+    """Gives out slots. A slot that was granted to somebody who has left meanwhile is taken back by whoever implements this."""
+
+    async def take(self, services: Sequence[Service]) -> Service | None:
+        """Take a slot of the first of these workers that has one."""
+
+    async def turn(self, request: Request, services: Sequence[Service]) -> Service:
+        """Wait until a slot of one of these workers is handed to a request; raise `NoCapacity` or `NobodyServes`."""
+
+    def give_back(self, service: Service) -> None:
+        """Give a slot back."""
+
+    def took(self, model: str, seconds: float) -> None:
+        """Say how long a slot was taken by a request for a model."""
+
+
+class Lent:
+    """The borrower's end: stands where `router.slot_wait.Waiting` stands in a process whose slots are its own."""
+
+    def __init__(self, lender: Lender, count: Callable[[Service], None]) -> None:
+        """`count` notes in this process's own books that a slot was granted."""
+        self._lender = lender
+        self._count = count
+        self.held: Counter[Service] = Counter()
+        """How many slots of which worker are borrowed now."""
+
+    async def secure(self, ordered: list[Candidate]) -> tuple[list[Candidate], bool]:
+        """Take a slot for the first that needs one; return who may be tried and whether the first's slot is taken.
+
+        Who is full is left out. Nobody is left when everybody is.
+        """
+        bounded = list(takewhile(_is_bounded, ordered))
+        if not bounded:
+            return ordered, False
+        service = await self._lender.take([candidate.service for candidate in bounded])
+        if service is None:
+            return ordered[len(bounded) :], False
+        self._granted(service)
+        place = next(i for i, candidate in enumerate(bounded) if candidate.service == service)
+        return ordered[place:], True
+
+    async def take(self, candidate: Candidate) -> bool:
+        """Take a slot if a candidate needs one, and say whether it did; raise `WorkerBusy` when it is full."""
+        left, holds_slot = await self.secure([candidate])
+        if not left:
+            raise WorkerBusy("every slot of this worker is taken", retry_after=1.0)
+        return holds_slot
+
+    async def turn(self, request: Request, full: Sequence[Candidate]) -> Service:
+        """Wait for a slot as `Waiting.turn` does."""
+        service = await self._lender.turn(request, [candidate.service for candidate in full])
+        self._granted(service)
+        return service
+
+    def hand_over(self, worker: Service, *, beyond: bool) -> bool:  # noqa: ARG002
+        """Give a slot back: whoever is next, the lender knows."""
+        if self.held[worker]:
+            self.held[worker] -= 1
+            if not self.held[worker]:
+                del self.held[worker]
+            self._lender.give_back(worker)
+        return False
+
+    def lengths(self) -> Mapping[Service, int]:
+        """Say that nobody waits here."""
+        return {}
+
+    def took(self, model: str, seconds: float) -> None:
+        """Hand on how long a slot was taken."""
+        self._lender.took(model, seconds)
+
+    def _granted(self, service: Service) -> None:
+        self.held[service] += 1
+        self._count(service)
+
+
+class Lending:
+    """The lender, over the books of the process that gives the slots out."""
+
+    def __init__(self, ledger: "Ledger", *, own: PeerId, workers: Callable[[], Workers]) -> None:
+        self._ledger = ledger
+        self._own = own
+        self._workers = workers
+
+    async def take(self, services: Sequence[Service]) -> Service | None:
+        """Take a slot of the first of these workers that has one."""
+        return self.lend(services)
+
+    def lend(self, services: Sequence[Service]) -> Service | None:
+        """Do what `take` does: here it needs no waiting."""
+        for service in services:
+            worker = self._worker(service)
+            count = self._ledger.in_flight[self._own, service]
+            if worker is not None and not 0 < worker.capacity <= count:
+                self._ledger.count(service)
+                return service
+        return None
+
+    async def turn(self, request: Request, services: Sequence[Service]) -> Service:
+        """Wait until a slot of one of these workers is handed to a request; raise `NoCapacity` or `NobodyServes`."""
+        # One may have come free since the borrower was told that there is none.
+        service = self.lend(services)
+        if service is not None:
+            return service
+        known = [(service, self._worker(service)) for service in services]
+        full = [Candidate(self._own, s, worker) for s, worker in known if worker is not None]
+        if not full:
+            raise NobodyServes(f"{request.model!r} was unregistered")
+        return await self._ledger.waiting.turn(request, full)
+
+    def give_back(self, service: Service) -> None:
+        """Hand a slot to whoever is next."""
+        self._ledger.release(service)
+
+    def took(self, model: str, seconds: float) -> None:
+        """Learn how long a slot was taken by a request for a model."""
+        self._ledger.waiting.took(model, seconds)
+
+    def _worker(self, service: Service) -> Worker | None:
+        worker = self._workers().by_key.get(service.key)
+        return worker if worker is not None and worker.service == service else None
+
+
+def _is_bounded(candidate: Candidate) -> bool:
+    return candidate.worker is not None and candidate.worker.capacity > 0

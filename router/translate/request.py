@@ -1,0 +1,96 @@
+"""How is a request said in a protocol that has no word for some of it? Said, done by the node, dropped and named, or refused.
+
+A dialect brings the words; what every one of them owes its callers stands here.
+"""
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from router import canonical
+from router.canonical import SHAPING, Asked, Sampling, dropped
+from router.canonical.values import Leaving
+from router.errors import BadRequest, WorkerUnable
+from router.openai.result_writers import refused
+from router.requests import Kind, Request
+from router.workers import Worker
+
+_T = TypeVar("_T")
+
+_SAMPLING = tuple(sorted(field.name for field in fields(Sampling)))
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a worker is asked: one body or several, at a path or by the name of a call.
+
+    `dropped` are the parameters that its protocol has no word for; `streamed` says that it shall stream. `unstreamed` is the
+    body that asks for the same in one piece, where a worker of this protocol may refuse to stream. `heard` are parameters for
+    which OpenAI's form has no word.
+    """
+
+    path: str
+    bodies: tuple[Mapping[str, object], ...]
+    dropped: tuple[str, ...] = ()
+    streamed: bool = False
+    unstreamed: Mapping[str, object] | None = None
+    heard: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wording:
+    """How requests for text are said in one protocol, which people call `name`.
+
+    `orders` says what is asked; what is refused before, it never sees: other `kinds`, tools and schemas of JSON unless the
+    protocol has `tools` and `schemas`, and fields that shape the answer unless they are among `shaping`, those that it has.
+    """
+
+    name: str
+    kinds: frozenset[Kind]
+    orders: Callable[[Asked, Worker], Orders]
+    tools: bool = False
+    schemas: bool = False
+    shaping: frozenset[str] = frozenset()
+
+    def read(self, request: Request, worker: Worker) -> tuple[Asked, Orders]:
+        """Read a request and say it in the worker's words; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
+        if request.kind not in self.kinds:
+            raise unserved(self.name, request.kind)
+        asked = checked(canonical.read, request)
+        refuse(self.name, asked, SHAPING - self.shaping)
+        if asked.schema is not None and not self.schemas:
+            raise self.lacks("response_format")
+        if asked.tools and asked.tool_choice != "none" and not self.tools:
+            raise self.lacks("tools")
+        return asked, self.orders(asked, worker)
+
+    def lacks(self, param: str) -> WorkerUnable:
+        """Return the refusal of a parameter, without which the answer would be of another kind."""
+        return WorkerUnable(f"{self.name} has no word for `{param}`", param=param)
+
+
+def checked(read: Callable[[Request], _T], request: Request) -> _T:
+    """Read a request; raise `WorkerRejected`, which names the field, for a wrong value."""
+    try:
+        return read(request)
+    except BadRequest as error:
+        raise refused(str(error), error.param or "") from error
+
+
+def refuse(name: str, asked: Leaving, shaping: Set[str]) -> None:
+    """Raise `WorkerUnable` where a field was not read without which the answer would be of another kind."""
+    for other in sorted(asked.others):
+        if other in shaping:
+            raise WorkerUnable(f"{name} has no word for `{other}`", param=other)
+
+
+def unserved(name: str, kind: Kind) -> WorkerUnable:
+    """Return the refusal of a kind of request that a protocol has not."""
+    return WorkerUnable(f"a {name} worker does not serve /v1/{kind}", param="model")
+
+
+def unheard(asked: Asked, *heard: str) -> tuple[str, ...]:
+    """Return what is dropped of a request whose worker knows these fields of `Sampling` only."""
+    given = asked.sampling
+    said = (name for name in _SAMPLING if name not in heard and getattr(given, name) is not None)
+    return (*said, *dropped(asked))

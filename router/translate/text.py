@@ -1,0 +1,151 @@
+"""What becomes of a text that a worker tells in another protocol? Cut at stop strings, and its tokens estimated if nobody tells.
+
+A dialect reads the worker's words into `Said`, piece by piece or at once; here they become the events of an answer.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import orjson
+
+from router.canonical import Asked
+from router.errors import WorkerFailed
+from router.openai.logprobs import Shown, Token
+from router.openai.result_writers import Delta, End, Event, Reason, ToolCall
+from router.openai.usage import Usage
+from router.requests import Kind
+from router.select.fitness import USUAL_BYTES
+from router.translate.stops import Stops
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a worker says at one time of one choice; `over` says that it has no more to say of it."""
+
+    text: str = ""
+    reason: Reason | None = None
+    usage: Usage | None = None
+    calls: tuple[ToolCall, ...] = ()
+    over: bool = False
+    tokens: tuple[Token, ...] = ()
+
+
+class Told(Generic[T]):
+    """One choice of a stream, event by event; `ended` says that it is complete, and nothing more is worth reading."""
+
+    __slots__ = (
+        "_asked",
+        "_bytes",
+        "_called",
+        "_choice",
+        "_echo",
+        "_read",
+        "_reason",
+        "_shown",
+        "_spent",
+        "_stops",
+        "ended",
+    )
+
+    def __init__(self, asked: Asked, read: Callable[[Asked, T], Said], choice: int = 0) -> None:
+        """`read` says what one event of the worker's says, and raises a `WorkerError` for a failure and for nonsense."""
+        self._asked = asked
+        self._read = read
+        self._choice = choice
+        self._echo = echo(asked, choice)
+        self._stops = Stops(asked.stop)
+        self._shown = Shown(len(self._echo))
+        self._reason: Reason | None = None
+        self._spent: Usage | None = None
+        self._bytes = 0
+        self._called = False
+        self.ended = False
+
+    def take(self, data: T) -> list[Event]:
+        """Take in what one event says; raise what the reading of it does."""
+        said = self._read(self._asked, data)
+        self._spent = said.usage or self._spent
+        self._bytes += len(said.text.encode())
+        shown = self._stops.take(said.text)
+        events = self._delta(shown, said.tokens)
+        if self._stops.hit:
+            return events + self._end("stop")
+        events += said.calls
+        self._called = self._called or bool(said.calls)
+        self._reason = said.reason or self._reason
+        return events + self._end(self._reason or "stop") if said.over else events
+
+    def finish(self) -> list[Event]:
+        """Take in that the stream is over; return nothing when it never said why."""
+        return self._end(self._reason) if self._reason and not self.ended else []
+
+    def _end(self, reason: Reason) -> list[Event]:
+        if self.ended:
+            return []
+        self.ended = True
+        rest = [] if self._stops.hit else self._delta(self._stops.rest(), (), last=True)
+        estimate = Usage(read_by(self._asked, self._choice), tokens_of(self._bytes), estimated=True)
+        reason = "tool_calls" if self._called else reason
+        return [*rest, End(reason, self._choice, self._stops.hit), self._spent or estimate]
+
+    def _delta(self, shown: str, tokens: tuple[Token, ...], *, last: bool = False) -> list[Event]:
+        text, self._echo = self._echo + shown, ""
+        if self._asked.logprobs is None:
+            return [Delta(text, self._choice)] if text else []
+        start = self._shown.start
+        told = self._shown.take(tokens, len(shown))
+        if last:
+            told += self._shown.rest()
+        return [Delta(text, self._choice, told, start if told else 0)] if text or told else []
+
+
+def in_one_piece(asked: Asked, choice: int, said: Said) -> list[Event]:
+    """Return the events of a choice that came whole."""
+    stops = Stops(asked.stop)
+    before = echo(asked, choice)
+    text = stops.take(said.text) + stops.rest()
+    likely = Shown(len(before))
+    tokens = likely.take(said.tokens, len(text)) + (() if stops.hit else likely.rest())
+    delta = Delta(before + text, choice, tokens, len(before) if tokens else 0)
+    reason: Reason = "stop" if stops.hit else said.reason or "stop"
+    spent = said.usage or estimated(asked, choice, said.text)
+    if said.calls:
+        shown: list[Event] = [delta] if delta.text else []
+        return [*shown, *said.calls, End("tool_calls", choice), spent]
+    return [delta, End(reason, choice, stops.hit), spent]
+
+
+def echo(asked: Asked, choice: int) -> str:
+    """Return what stands before the text of a choice, because its caller wants the prompt repeated."""
+    return asked.prompts[choice // asked.n] if asked.echo else ""
+
+
+def estimated(asked: Asked, choice: int, text: str) -> Usage:
+    """Estimate what a choice took."""
+    return Usage(read_by(asked, choice), tokens_of(len(text.encode())), estimated=True)
+
+
+def tokens_of(size: int) -> int:
+    """Estimate how many tokens so many bytes of a text are."""
+    return -(-size // USUAL_BYTES)
+
+
+def read_by(asked: Asked, choice: int) -> int:
+    """Estimate how many tokens of one choice were read: whoever counts them needs the model's tokenizer."""
+    if asked.kind is not Kind.CHAT:
+        return tokens_of(len(asked.prompts[choice // asked.n].encode()))
+    return tokens_of(len(orjson.dumps(asked.messages)))
+
+
+def object_of(body: bytes) -> Mapping[str, object]:
+    """Return a JSON object; raise `WorkerFailed` for anything else."""
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise WorkerFailed("the worker's answer calls itself JSON and is not") from error
+    if not isinstance(said, dict):
+        raise WorkerFailed("the worker's answer is no JSON object")
+    return said

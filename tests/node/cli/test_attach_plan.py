@@ -1,0 +1,124 @@
+"""Laws of what follows from a look at a worker."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from node.cli.console.attach_plan import GONE_AFTER, Attached, Step, port_of, rows_of, shown_name
+
+
+def found(*models: str | Mapping[str, Any]) -> dict[str, Any]:
+    told = [{"name": one} if isinstance(one, str) else one for one in models]
+    return {"dialect": "openai_http", "api": "http://w", "models": told}
+
+
+def take(attached: Attached, step: Step) -> tuple[list[str], list[str]]:
+    """Do what is to be done; return the names."""
+    for row in step.register:
+        attached.registered(row)
+    for name in step.withdraw:
+        attached.withdrawn(name)
+    return [str(row["model"]) for row in step.register], list(step.withdraw)
+
+
+def test_what_is_seen_is_registered_once() -> None:
+    attached = Attached()
+    assert take(attached, attached.seen(found("a", "b"))) == (["a", "b"], [])
+    assert take(attached, attached.seen(found("b", "a"))) == ([], [])
+    assert attached.names == ("a", "b")
+
+
+def test_models_that_come_and_go_are_registered_and_withdrawn() -> None:
+    attached = Attached()
+    take(attached, attached.seen(found("a", "b")))
+    assert take(attached, attached.seen(found("b", "c"))) == (["c"], ["a"])
+
+
+def test_a_model_of_which_other_things_are_said_is_registered_anew() -> None:
+    attached = Attached()
+    take(attached, attached.seen(found({"name": "a", "context": 4096})))
+    assert take(attached, attached.seen(found({"name": "a", "context": 512}))) == (["a"], [])
+
+
+def test_a_worker_that_misses_one_look_is_not_gone() -> None:
+    attached = Attached()
+    take(attached, attached.seen(found("a")))
+    steps = [attached.seen(None) for _ in range(GONE_AFTER - 1)]
+    assert steps == [Step()] * (GONE_AFTER - 1)
+    assert attached.seen(found("a")) == Step()
+
+
+def test_a_worker_that_is_gone_is_withdrawn_and_one_that_is_back_registered() -> None:
+    attached = Attached()
+    take(attached, attached.seen(found("a")))
+    gone = [attached.seen(None) for _ in range(GONE_AFTER)][-1]
+    assert (gone.gone, take(attached, gone)) == (True, ([], ["a"]))
+    assert attached.seen(None) == Step()
+    back = attached.seen(found("a"))
+    assert (back.back, take(attached, back)) == (True, (["a"], []))
+
+
+def test_a_name_has_one_registration_for_each_type() -> None:
+    attached = Attached()
+    draw, edit = {"name": "a", "type": 1}, {"name": "a", "type": 2, "api": "http://w/edit"}
+    assert take(attached, attached.seen(found(draw, edit))) == (["a", "a"], [])
+    assert attached.names == ("a",)
+    assert attached.seen(found(edit, draw)) == Step()
+    step = attached.seen(found(edit))
+    # All that has the name is withdrawn, and what is left registered again.
+    assert step.withdraw == ("a",)
+    assert [row["api"] for row in step.register] == ["http://w/edit"]
+
+
+def test_a_list_may_say_where_each_model_is_and_whose() -> None:
+    told = {"name": "a", "api": "http://w/draw", "project": "team"}
+    (one, two) = rows_of(found(told, "b"), [])
+    assert (one["api"], one["project"], one["said"]) == ("http://w/draw", "team", {})
+    assert (two["api"], "project" in two) == ("http://w", False)
+    attached = Attached()
+    take(attached, attached.seen(found(told, "b")))
+    assert [attached.project(name) for name in ("a", "b", "c")] == ["team", "", ""]
+
+
+def test_what_could_not_be_done_is_asked_for_again() -> None:
+    attached = Attached()
+    assert attached.seen(found("a")).register == attached.seen(found("a")).register != ()
+    take(attached, attached.seen(found("a")))
+    for _ in range(GONE_AFTER):
+        attached.seen(None)
+    assert attached.seen(None) == Step((), ("a",))
+
+
+def test_only_what_was_asked_for_is_registered() -> None:
+    assert [row["model"] for row in rows_of(found("a", "b", "c"), ["b"])] == ["b"]
+    assert rows_of(found("a"), ["x"]) == []
+
+
+def test_who_names_no_model_has_those_that_were_asked_for() -> None:
+    assert [row["model"] for row in rows_of(found(), ["own"])] == ["own"]
+    assert rows_of(found(), []) == []
+
+
+def test_a_file_goes_by_its_name_and_is_asked_for_by_its_path() -> None:
+    (row,) = rows_of(found("/models/Tiny-Q4.gguf"), [])
+    assert (row["model"], row["worker_model"]) == ("Tiny-Q4", "/models/Tiny-Q4.gguf")
+    assert [r["model"] for r in rows_of(found("/m/a.gguf"), ["a"])] == ["a"]
+    assert shown_name("org/model:latest") == "org/model:latest"
+    assert shown_name(r"C:\m\x.gguf") == "x"
+    assert shown_name(".gguf") == ".gguf"
+
+
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("http://127.0.0.1:8080/v1", "8080"),
+        ("127.0.0.1:50051", "50051"),
+        ("grpc+localai://[::1]:9", "9"),
+        ("https://box", ""),
+        ("http://127.0.0.1:99999", ""),
+        ("", ""),
+    ],
+)
+def test_replicas_are_told_apart_by_their_ports(url: str, port: str) -> None:
+    assert port_of(url) == port

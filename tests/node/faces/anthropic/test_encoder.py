@@ -1,0 +1,207 @@
+"""Answers in OpenAI's form, said as Anthropic's API has them: whole, and event by event."""
+
+import orjson
+import pytest
+
+from node.faces.anthropic.blocks import MAX_CALLS, UNREADABLE, Blocks, content_of
+from node.faces.anthropic.encoder import Telling
+from node.faces.anthropic.request_mapping import read
+from router.errors import WorkerFailed
+from router.openai.result_writers import Delta, End
+from router.openai.sse import Splitter
+from router.openai.text_parser import CallPart, Failure, Thought
+from router.openai.usage import Usage
+
+ASKED = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "12345678"}]}
+THINKING = {"thinking": {"type": "adaptive"}}
+CALLS = [
+    CallPart(0, "call_a", "look", ""),
+    CallPart(0, "", "", '{"city":'),
+    CallPart(0, "", "", '"Paris"}'),
+    CallPart(1, "call_b", "look", "{}"),
+]
+LOOK = {"type": "tool_use", "name": "look"}
+
+
+def telling(**fields) -> Telling:
+    return Telling(read(ASKED | fields), "r1", "a1", max_event_bytes=99_999)
+
+
+def events_of(stream: bytes) -> list[dict]:
+    """Return what a stream says; every event names its type twice."""
+    found = []
+    for event in Splitter(max_event_bytes=2**20).feed(stream):
+        name, data = event.raw.decode().strip().split("\n", 1)
+        said = orjson.loads(data.removeprefix("data: "))
+        assert name == f"event: {said['type']}"
+        found.append(said)
+    return found
+
+
+def streamed(heard, **fields) -> list[dict]:
+    voice = telling(stream=True, **fields)
+    said = voice.opening() + b"".join(voice.events([part]) for part in heard)
+    voice.stream(b"data: [DONE]\n\n")
+    return events_of(said + voice.closing())
+
+
+def whole(heard, **fields) -> dict:
+    return telling(**fields).answer(heard)
+
+
+def put_together(events) -> dict:
+    """Return the message that a client makes of a stream."""
+    message = events[0]["message"]
+    for event in events[1:]:
+        match event:
+            case {"type": "content_block_start", "index": index, "content_block": block}:
+                assert index == len(message["content"])
+                message["content"].append(block | {"open": True, "json": ""})
+            case {"type": "content_block_delta", "index": index, "delta": delta}:
+                block = message["content"][index]
+                assert block["open"]
+                match delta:
+                    case {"type": "text_delta", "text": text}:
+                        block["text"] += text
+                    case {"type": "thinking_delta", "thinking": text}:
+                        block["thinking"] += text
+                    case {"type": "input_json_delta", "partial_json": text}:
+                        block["json"] += text
+            case {"type": "content_block_stop", "index": index}:
+                block = message["content"][index]
+                assert block.pop("open")
+                if (arguments := block.pop("json")) or block["type"] == "tool_use":
+                    block["input"] = orjson.loads(arguments or "{}")
+            case {"type": "message_delta", "delta": delta, "usage": usage}:
+                message |= {**delta, "usage": usage}
+    assert events[-1] == {"type": "message_stop"}
+    return message
+
+
+SAID = pytest.mark.parametrize(
+    ("heard", "content", "reason"),
+    [
+        ([], [], "end_turn"),
+        ([Delta("a"), Delta("b"), End("stop")], [{"type": "text", "text": "ab"}], "end_turn"),
+        ([Delta("a"), End("length")], [{"type": "text", "text": "a"}], "max_tokens"),
+        ([End("content_filter")], [], "refusal"),
+        (
+            [Thought("Hm"), Thought("."), Delta("Yes."), End("stop")],
+            [
+                {"type": "thinking", "thinking": "Hm.", "signature": ""},
+                {"type": "text", "text": "Yes."},
+            ],
+            "end_turn",
+        ),
+        (
+            [Delta("Let me see."), *CALLS, End("tool_calls")],
+            [
+                {"type": "text", "text": "Let me see."},
+                LOOK | {"id": "call_a", "input": {"city": "Paris"}},
+                LOOK | {"id": "call_b", "input": {}},
+            ],
+            "tool_use",
+        ),
+        (
+            [CallPart(0, "", "look", "{}"), End("stop")],
+            [LOOK | {"id": "toolu_a1_0", "input": {}}],
+            "tool_use",
+        ),
+        ([Delta("a"), Delta("other", 1), End("length", 1)], [{"type": "text", "text": "a"}], "end_turn"),
+    ],
+)  # fmt: skip
+
+
+@SAID
+def test_whole(heard, content, reason):
+    said = whole([*heard, Usage(3, 4)], **THINKING)
+    assert (said["content"], said["stop_reason"]) == (content, reason)
+    assert said["usage"] == {"input_tokens": 3, "output_tokens": 4}
+    assert (said["id"], said["type"], said["role"], said["model"]) == (
+        "msg_a1",
+        "message",
+        "assistant",
+        "m",
+    )
+
+
+@SAID
+def test_in_a_stream_the_same(heard, content, reason):
+    said = put_together(streamed([*heard, Usage(3, 4)], **THINKING))
+    assert said == whole([*heard, Usage(3, 4)], **THINKING)
+
+
+def test_thoughts_are_kept_from_who_did_not_ask():
+    heard = [Thought("Hm."), Delta("Yes."), End("stop")]
+    assert whole(heard)["content"] == [{"type": "text", "text": "Yes."}]
+    assert put_together(streamed(heard))["content"] == [{"type": "text", "text": "Yes."}]
+
+
+def test_usage_that_nobody_tells_is_estimated_and_says_so():
+    said = whole([Delta("12345678")])
+    assert said["usage"] == {"input_tokens": 6, "output_tokens": 2, "estimated": True}
+    first, *_ = streamed([])
+    assert first["message"]["usage"] == {"input_tokens": 6, "output_tokens": 0}
+    assert put_together(streamed([Delta("12345678")]))["usage"] == said["usage"]
+
+
+STOPPED = [Delta("1, 2"), End("stop", 0, "3")]
+
+
+@pytest.mark.parametrize(
+    "said", [whole, lambda *given, **fields: put_together(streamed(*given, **fields))]
+)
+def test_a_stop_sequence_is_named_where_the_worker_tells_it(said):
+    told = said(STOPPED, stop_sequences=["x", "3"])
+    assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", "3")
+    # One that nobody asked for is the model's own.
+    told = said(STOPPED)
+    assert (told["stop_reason"], told["stop_sequence"]) == ("end_turn", None)
+
+
+def test_what_the_caller_had_begun_is_not_said_again():
+    begun = [*ASKED["messages"], {"role": "assistant", "content": "The answer is {"}]
+    for text in ("The answer is {42}", "42}"):
+        said = whole([Delta(text), End("stop")], messages=begun)
+        assert said["content"] == [{"type": "text", "text": "42}"}]
+    assert whole([Delta("The answer is {")], messages=begun)["content"] == []
+
+
+def test_arguments_that_are_no_object_are_handed_over_as_they_are():
+    for arguments in ('{"city": "Par', "[1]", '{"a":' * 300 + "1" + "}" * 300):
+        (call,) = whole([CallPart(0, "a", "look", arguments), End("length")])["content"]
+        assert call["input"] == {UNREADABLE: arguments}
+
+
+def test_space_between_calls_cuts_nothing():
+    heard = [CALLS[0], Delta("\n"), *CALLS[1:]]
+    assert [block["id"] for block in put_together(streamed(heard))["content"]] == [
+        "call_a",
+        "call_b",
+    ]
+
+
+def test_pieces_that_nobody_can_put_together_are_a_failure():
+    blocks = Blocks("a1")
+    blocks.take(CALLS)
+    assert blocks.take([CallPart(0, "", "", "")]) == b""
+    with pytest.raises(WorkerFailed):
+        blocks.take([CallPart(0, "", "", "more")])
+
+
+@pytest.mark.parametrize("take", [Blocks("a1").take, lambda said: content_of(said, "a1")])
+def test_a_call_without_a_name_and_calls_without_end_are_failures(take):
+    with pytest.raises(WorkerFailed):
+        take([CallPart(0, "a", "", "{}")])
+    with pytest.raises(WorkerFailed):
+        take([CallPart(index, "a", "look", "{}") for index in range(MAX_CALLS + 1)])
+
+
+def test_a_stream_that_breaks_off_ends_in_an_error():
+    voice = telling(stream=True)
+    (last,) = events_of(voice.failure(Failure("gone", "server_error", "answer_broken")))
+    assert last == {
+        "type": "error",
+        "error": {"type": "api_error", "message": "gone"},
+        "request_id": "r1",
+    }

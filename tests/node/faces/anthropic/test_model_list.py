@@ -1,0 +1,48 @@
+"""Clients of Anthropic's find the same models, in words of theirs; nobody else sees a difference."""
+
+from datetime import datetime
+
+import pytest
+
+from node.faces.anthropic.model_list import model, models
+from tests.node.faces.assembly import told
+
+VERSION = {"anthropic-version": "2023-06-01"}
+
+
+async def test_the_list_is_one_page(served):
+    status, said = await told(served.http.get("/v1/models?limit=20", headers=VERSION))
+    assert (status, said["has_more"], said["first_id"], said["last_id"]) == (
+        200,
+        False,
+        "tiny",
+        "tiny",
+    )
+    (entry,) = said["data"]
+    assert (entry["type"], entry["display_name"], entry["lifecycle"]) == (
+        "model",
+        "tiny",
+        "active",
+    )
+    made = datetime.strptime(entry["created_at"], "%Y-%m-%dT%H:%M:%S%z")
+    assert made.timestamp() == entry["created"] > 1_700_000_000
+
+
+async def test_one_model(served):
+    status, said = await told(served.http.get("/v1/models/tiny", headers=VERSION))
+    assert (status, said["type"], said["id"]) == (200, "model", "tiny")
+    status, _ = await told(served.http.get("/v1/models/none", headers=VERSION))
+    assert status == 404
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/tiny"])
+async def test_others_see_no_difference(served, path):
+    _, plain = await told(served.http.get(path))
+    (entry,) = plain.get("data", [plain])
+    assert entry["type"] == 0
+    assert not {"display_name", "first_id", "lifecycle"} & {*plain, *entry}
+
+
+def test_what_is_known_of_a_context_is_shown():
+    assert model({"id": "a", "created": 1, "context_length": 5})["max_input_tokens"] == 5
+    assert models({"data": []})["last_id"] is None

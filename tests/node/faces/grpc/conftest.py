@@ -1,0 +1,68 @@
+"""Faces over gRPC, opened on nodes of the tests; their clients are gRPC's own."""
+
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+
+from node.config.addresses import HostPort
+from node.config.settings import FacesSettings
+from node.faces.grpc import open_face
+from router.rpc.call import Channels
+from router.rpc.messages import methods_of
+from router.ssrf_guard import Premises
+from tests.router.world import QUICK
+
+
+class Client:
+    """Asks a face, RPC by RPC."""
+
+    def __init__(self, service, place):
+        self._methods = methods_of(service)
+        self._channels = Channels(QUICK, Premises())
+        self._api = f"grpc://{place}"
+        self.said = {}
+
+    async def ask(self, name, **fields):
+        method = self._methods[name]
+        return await self._channels.ask(self._api, method, method.asked(**fields), self.said)
+
+    async def stream(self, name, **fields):
+        method = self._methods[name]
+        async with self._channels.stream(
+            self._api, method, method.asked(**fields), self.said
+        ) as replies:
+            while (reply := await replies.next()) is not None:
+                yield reply
+
+    async def named(self, name, **fields):
+        """Ask, and return the parameters that are said to have had no effect."""
+        method = self._methods[name]
+        async with self._channels._line(self._api) as line:
+            call = line.call(method, method.asked(**fields), self.said, 10)
+            if method.streams:
+                async for _ in call:
+                    pass
+            else:
+                await call
+            trailing = dict(await call.trailing_metadata() or ())
+        return trailing.get("x-modelvine-dropped-params", "")
+
+    async def close(self):
+        await self._channels.close()
+
+
+@pytest.fixture
+async def opened():
+    """Open a face of a node with some settings, and return its client."""
+    async with AsyncExitStack() as closing:
+
+        async def open_(name, service, context, **faces):
+            settings = context.settings.model_copy(update={"faces": FacesSettings(**faces)})
+            context = replace(context, settings=settings)
+            place = await open_face(name, context, HostPort("127.0.0.1", 0), closing)
+            client = Client(service, place)
+            closing.push_async_callback(client.close)
+            return client
+
+        yield open_

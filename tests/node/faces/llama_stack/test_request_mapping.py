@@ -1,0 +1,178 @@
+"""What a client of Llama Stack asks, in OpenAI's form."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.faces.llama_stack import Voice
+from node.faces.llama_stack.request_mapping import body_of, dropped_of
+from router.errors import BadRequest
+from router.openai.result_writers import Delta, End
+from router.openai.usage import Usage
+
+PNG = "data:image/png;base64,aa"
+HI = {"role": "user", "text": "hi"}
+
+
+def said(*messages, streams=False, **fields):
+    return body_of({"model": "m", "messages": list(messages), **fields}, streams=streams)
+
+
+def test_a_chat_is_one_of_openais():
+    options = {"max_tokens": 5, "temperature": 0, "top_p": 0.5, "logprobs": False}
+    assert said(HI, options=options, n_completions=2) == {
+        "model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "temperature": 0, "top_p": 0.5, "n": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"options": {"temperature": "hot"}}, "temperature"),
+        ({"options": {"top_p": True}}, "top_p"),
+        ({"options": {"top_p": -1}}, "top_p"),
+        ({"options": {"max_tokens": 1.5}}, "max_tokens"),
+        ({"options": {"max_tokens": -1}}, "max_tokens"),
+        ({"options": {"logprobs": "yes"}}, "logprobs"),
+        ({"n_completions": 0}, "n_completions"),
+        ({"n_completions": "2"}, "n_completions"),
+        ({"stream": "yes"}, "stream"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(wrong, param):
+    with pytest.raises(BadRequest) as refused:
+        said(HI, **wrong)
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize("role", ["king", "", 5, None])
+def test_a_role_that_nobody_has_is_refused(role):
+    with pytest.raises(BadRequest) as refused:
+        said(HI, {"role": role, "text": "hi"})
+    assert refused.value.param == "messages[1].role"
+
+
+def test_how_likely_tokens_were_is_asked_for():
+    body = said(HI, options={"logprobs": True})
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 1)
+
+
+def test_a_stream_tells_what_it_took():
+    body = said(HI, streams=True)
+    assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
+
+
+@pytest.mark.parametrize(
+    ("message", "content"),
+    [
+        ({"text": "a"}, "a"),
+        ({"content": "a"}, "a"),
+        ({"content": [{"type": "text", "text": "a"}]}, [{"type": "text", "text": "a"}]),
+        ({}, ""),
+        (
+            {"text": "a", "attachments": [{"uri": PNG}]},
+            [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": PNG}}],
+        ),
+        (
+            {"attachments": [{"uri": "https://e.org/a", "mime-type": "image/gif"}]},
+            [{"type": "image_url", "image_url": {"url": "https://e.org/a"}}],
+        ),
+    ],
+    ids=str,
+)
+def test_texts_stand_under_either_name_and_images_are_attached(message, content):
+    assert said({"role": "user", **message})["messages"] == [{"role": "user", "content": content}]
+
+
+def test_what_a_model_said_is_an_answer_without_a_role():
+    [_, answer] = said(HI, {"id": "x", "text": "ho", "eot": True})["messages"]
+    assert answer == {"role": "assistant", "content": "ho"}
+
+
+def test_a_result_belongs_to_the_call_before_it():
+    call = {"text": "", "tool_call": {"name": "look", "arguments": [{"a": 1}, {"b": 2}]}}
+    _, calling, result = said(HI, call, {"role": "tool", "text": "7"})["messages"]
+    function = {"name": "look", "arguments": '{"a":1,"b":2}'}
+    assert calling["tool_calls"] == [{"id": "call_1", "type": "function", "function": function}]
+    assert result == {"role": "tool", "content": "7", "tool_call_id": "call_1"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": None}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [HI] * 10_001}, "messages"),
+        ({"messages": [5]}, "messages[0]"),
+        ({"messages": [{"text": "hi"}]}, "messages[0].role"),
+        ({"messages": [HI, {"role": 5}]}, "messages[1].role"),
+        ({"messages": [{"role": "user", "text": 5}]}, "messages[0].text"),
+        ({"messages": [{**HI, "attachments": 5}]}, "messages[0].attachments"),
+        ({"messages": [{**HI, "attachments": [5]}]}, "messages[0].attachments[0]"),
+        (
+            {"messages": [{**HI, "attachments": [{"uri": "data:text/plain,x"}]}]},
+            "messages[0].attachments[0]",
+        ),
+        (
+            {"messages": [{**HI, "attachments": [{"uri": "file:///etc/passwd"}]}]},
+            "messages[0].attachments[0]",
+        ),
+        ({"messages": [{"tool_call": {"arguments": []}}]}, "messages[0].tool_call"),
+        (
+            {"messages": [{"tool_call": {"name": "a", "arguments": [5]}}]},
+            "messages[0].tool_call.arguments",
+        ),
+        ({"options": 5}, "options"),
+        ({"stream": "yes"}, "stream"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_what_is_wrong_is_named(fields, param):
+    with pytest.raises(BadRequest) as refused:
+        body_of({"model": "m", "messages": [HI], **fields}, streams=False)
+    assert refused.value.param == param
+
+
+def test_what_has_no_effect_is_named():
+    options = {"max_tokens": 5, "logprobs": True, "top_k": 3, "seed": None}
+    given = {"messages": [HI], "x": 1, "a,b": 1, "ä": 1, "n" * 65: 1, "options": options}
+    assert dropped_of(given) == ("options.top_k", "x")
+    assert dropped_of({"messages": [HI], "options": {"logprobs": False}}) == ()
+
+
+NAMES = st.sampled_from([
+    "model", "messages", "options", "n_completions", "stream", "role", "text", "content", "attachments", "uri", "mime-type",
+    "tool_call", "name", "arguments", "eot", "max_tokens", "user", "type", PNG,
+])  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False) | NAMES | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(), inner),
+    max_leaves=12,
+)
+MESSAGES = st.lists(st.dictionaries(NAMES, JSON, max_size=4) | JSON, max_size=3)
+
+
+@given(st.dictionaries(NAMES | st.text(), JSON), MESSAGES, JSON, st.booleans())
+def test_whatever_is_asked_it_is_a_chat_or_refused(given_, messages, options, streams):
+    asked = {**given_, "messages": messages, "options": options}
+    try:
+        body = body_of(asked, streams=streams)
+    except BadRequest:
+        return
+    roles = {message["role"] for message in body["messages"]}
+    assert all(isinstance(role, str) and role for role in roles)
+    header = ", ".join(dropped_of(asked))
+    assert header.isascii()
+    assert not header or header.isprintable()
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("estimated", [False, True])
+def test_usage_that_is_an_estimate_is_left_out(streams, estimated):
+    voice = Voice("x", "llama", streams=streams, max_event_bytes=100)
+    heard = [Delta("a"), End("stop"), Usage(3, 4, estimated=estimated)]
+    if streams:
+        said = voice.events(heard) + voice.closing()
+        assert (b"output_tokens" in said) is not estimated
+    else:
+        assert ("usage" in dict(voice.answer(heard))) is not estimated

@@ -1,0 +1,96 @@
+"""One response in one piece and in a stream; however the worker's bytes are cut, the same is said."""
+
+from itertools import pairwise
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.faces.errors import refusal
+from node.faces.responses.encoder import Head, ResponsesVoice
+from router.errors import AnswerBroken
+from router.openai.result_writers import DONE, Delta, End, Form
+from router.openai.sse import Splitter
+from router.openai.usage import Usage
+from router.requests import Kind
+
+HEAD = Head("a", 1, "tiny", {"tools": []}, {})
+
+
+def voice(*, streams=True):
+    return ResponsesVoice(HEAD, streams=streams, max_event_bytes=9_999)
+
+
+def events_of(stream):
+    splitter = Splitter(max_event_bytes=99_999)
+    return [orjson.loads(event.data) for event in (*splitter.feed(stream), *splitter.finish())]
+
+
+def stream_of(*events):
+    form = Form("x", 1, "m", Kind.CHAT)
+    return form.opening() + b"".join(map(form.event, events)) + DONE
+
+
+STREAM = stream_of(Delta("Hä"), Delta("llo"), End("stop"), Usage(5, 6))
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=8))
+def test_however_a_stream_is_cut_its_events_are_the_same(cuts):
+    said, at = voice(), [0, *sorted(cuts), len(STREAM)]
+    heard = [said.stream(STREAM[a:b]) for a, b in pairwise(at)]
+    found = events_of(b"".join(heard) + said.end())
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    assert found[-1]["type"] == "response.completed"
+    response = found[-1]["response"]
+    assert response["output"][0]["content"][0]["text"] == "Hällo"
+    assert response["usage"]["total_tokens"] == 11
+
+
+def test_an_event_is_named_twice():
+    first = voice().stream(STREAM).split(b"\n")[0]
+    assert first == b"event: response.created"
+
+
+def test_the_response_is_the_same_in_one_piece_and_in_a_stream():
+    message = {"message": {"content": "ho"}, "finish_reason": "stop"}
+    body = orjson.dumps(
+        {"choices": [message], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}
+    )
+    kind, whole = voice(streams=False).whole(body)
+    streamed_kind, stream = voice().whole(body)
+    assert (kind, streamed_kind) == ("application/json", "text/event-stream")
+    assert orjson.loads(whole) == events_of(stream)[-1]["response"]
+
+
+def test_estimated_usage_says_so():
+    stream = stream_of(Delta("ho"), End("stop"), Usage(1, 2, estimated=True))
+    said = voice()
+    last = events_of(said.stream(stream) + said.end())[-1]
+    assert last["response"]["usage"]["estimated"] is True
+
+
+def test_whoever_never_said_why_it_ended_has_completed():
+    said = voice()
+    last = events_of(said.stream(stream_of(Delta("ho"))) + said.end())[-1]
+    assert (last["type"], last["response"]["usage"]) == ("response.completed", None)
+
+
+def test_a_failure_before_anything_was_said_is_the_failure_of_a_response_that_began():
+    found = events_of(voice().broken(refusal(AnswerBroken("gone"))))
+    kinds = [event["type"] for event in found]
+    assert kinds == ["response.created", "response.in_progress", "response.failed", "error"]
+    assert found[2]["response"]["error"] == {"code": "answer_broken", "message": "gone"}
+    assert found[3]["error"]["type"] == "server_error"
+
+
+def test_after_a_failure_nothing_is_said():
+    said = voice()
+    said.broken(refusal(AnswerBroken("gone")))
+    assert said.stream(STREAM) + said.end() == b""
+
+
+def test_a_stream_that_ends_without_a_word_why_has_failed():
+    said = voice()
+    stream = stream_of(Delta("ho")).removesuffix(DONE)
+    *_, failed, error = events_of(said.stream(stream) + said.end())
+    assert (failed["type"], error["code"]) == ("response.failed", "answer_broken")

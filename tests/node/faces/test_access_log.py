@@ -1,0 +1,76 @@
+"""What is written of a request: one line and its metrics, however it ends."""
+
+import asyncio
+import logging
+import re
+
+import pytest
+
+from node.faces.access_log import CALLER_LEFT, accounting
+from router.errors import UnknownModel
+from router.requests import Kind
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level(logging.INFO, "modelvine.requests")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def status_of(line: str) -> int:
+    return int(line.split(" status=")[1].split(maxsplit=1)[0])
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (UnknownModel("none"), 404),
+        (asyncio.CancelledError(), CALLER_LEFT),
+        (ConnectionResetError(), CALLER_LEFT),
+        (ZeroDivisionError(), 500),
+    ],
+)
+async def test_a_request_that_fails_is_booked_with_its_status(served, lines, error, status):
+    def fail():
+        with accounting(served.context, "r", Kind.CHAT) as account:
+            account.model = "tiny"
+            raise error
+
+    with pytest.raises(type(error)):
+        fail()
+    [line] = lines()
+    assert (status_of(line), "model=tiny" in line) == (status, True)
+
+
+async def test_requests_in_flight_are_counted(served):
+    async def in_flight():
+        async with served.http.get("/metrics") as response:
+            return "modelvine_requests_in_flight 1.0" in await response.text()
+
+    with accounting(served.context, "r", Kind.CHAT) as account:
+        assert await in_flight()
+        account.status = 200
+    assert not await in_flight()
+
+
+@pytest.mark.parametrize(
+    ("model", "shown"),
+    [
+        ("tiny", "model=tiny kind="),
+        ("größe/7b:q4", "model=größe/7b:q4 kind="),
+        ("tiny status=200 seconds=0.1", 'model="tiny status=200 seconds=0.1" kind='),
+        ('tiny" status="200', 'model="tiny\\" status=\\"200" kind='),
+        ("tiny\nrequest=forged", 'model="tiny\\nrequest=forged" kind='),
+        ("tiny\u2003status=200", 'model="tiny\\u2003status=200" kind='),
+        ("a\\nb", 'model="a\\\\nb" kind='),
+        ("x" * 10_000, f'model="{"x" * 256}\\u2026 (10000 characters)" kind='),
+    ],
+)
+async def test_a_name_that_callers_make_up_is_one_field_of_the_line(served, lines, model, shown):
+    with accounting(served.context, "r", Kind.CHAT) as account:
+        account.model = model
+        account.status = 404
+    [line] = lines()
+    assert shown in line
+    assert len(re.findall(r" status=404 ", line)) == 1
+    assert line.isprintable()

@@ -1,0 +1,218 @@
+"""A face with words of its own: its answers, streams and failures go the common road, and come out in its voice."""
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import aiohttp
+import orjson
+import pytest
+
+from node import web
+from node.faces.app import application
+from node.faces.encoder import Spoken, TextVoice
+from node.faces.errors import Refusal
+from node.faces.model_call import asking
+from node.faces.openai import request_of
+from node.faces.request_reader import read_fields
+from node.faces.respond import answer
+from node.listeners import serve
+from router.errors import AnswerBroken, UnknownModel
+from router.openai import text_parser
+from router.openai.result_writers import Delta
+from router.openai.usage import Usage
+from router.requests import Kind, Request
+from tests.node.faces.assembly import until
+from tests.workers import tgi_worker
+from tests.workers.openai_worker import WORDS
+
+SAID = "".join(WORDS)
+STREAMED = "".join(WORDS[1:])  # what the stub leaves to its role chunk
+ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "a"}]}
+
+
+class Shouting(TextVoice):
+    """Says texts in capitals, and everything else as plainly as can be."""
+
+    def opening(self):
+        return b"HARK "
+
+    def closing(self):
+        return b" END"
+
+    def answer(self, heard):
+        return {"shout": text_parser.text_of(heard).upper(), "why": text_parser.reason_of(heard)}
+
+    def events(self, heard):
+        return b"".join(e.text.upper().encode() for e in heard if isinstance(e, Delta))
+
+    def failure(self, failure):
+        return f" ALAS {failure.code}".encode()
+
+
+def refuse(refused: Refusal) -> Refusal:
+    return Refusal(418, {"alas": refused.body["error"]["code"]}, refused.headers)
+
+
+def face(context):
+    async def handle(http):
+        async def ask():
+            given = await read_fields(http, context.settings)
+            streams = given.get("stream") is True
+            said = {name: value for name, value in given.items() if name != "pitch"}
+            dropped = ("pitch",) if "pitch" in given else ()
+            request = request_of(context, http, Kind.CHAT, orjson.dumps(said))
+            voice = Shouting(Kind.CHAT, streams=streams, max_event_bytes=99_999)
+            return Spoken(request, voice, dropped)
+
+        return await answer(context, http, Kind.CHAT, ask, refuse=refuse)
+
+    return [web.post("/shout", handle)]
+
+
+@asynccontextmanager
+async def listening(context):
+    async with AsyncExitStack() as closing:
+        place = closing.enter_context(socket.create_server(("127.0.0.1", 0)))
+        app = application(face(context), context.access.admit)
+        await serve(app, place, closing, context.settings.web, context.metrics.crowd)
+        base = f"http://127.0.0.1:{place.getsockname()[1]}"
+        yield await closing.enter_async_context(aiohttp.ClientSession(base))
+
+
+@pytest.fixture(params=["serving", "asked"])
+async def shouting(request, mesh, worker):
+    await mesh.one.register(worker)
+    await mesh.knows(mesh.two, "tiny")
+    async with listening((mesh.one if request.param == "serving" else mesh.two).context) as http:
+        yield http
+
+
+@pytest.fixture
+async def tgi():
+    async with tgi_worker.running() as worker:
+        yield worker
+
+
+async def test_an_answer_in_one_piece(shouting):
+    async with shouting.post("/shout", json=ASKED) as response:
+        assert await response.json() == {"shout": SAID.upper(), "why": "stop"}
+        assert response.headers["x-modelvine-attempts"] == "1"
+
+
+async def test_a_stream(shouting):
+    async with shouting.post("/shout", json=ASKED | {"stream": True}) as response:
+        assert response.content_type == "text/event-stream"
+        assert await response.text() == f"HARK {STREAMED.upper()} END"
+
+
+async def test_a_stream_that_breaks_off_says_so_and_has_no_end(shouting, worker):
+    worker.fail(die_after=3)
+    async with shouting.post("/shout", json=ASKED | {"stream": True}) as response:
+        text = await response.text()
+    assert text.startswith("HARK ")
+    assert text.endswith(" ALAS answer_broken")
+
+
+async def test_a_stream_that_ends_without_a_word_why_broke_off(shouting, worker):
+    worker.fail(no_done=True)
+    async with shouting.post("/shout", json=ASKED | {"stream": True}) as response:
+        assert (await response.text()).endswith(" ALAS answer_broken")
+
+
+@pytest.mark.parametrize("fault", [{"finish": "stop"}, {"finish": "stop", "no_done": True}])
+async def test_why_or_that_it_ends_is_enough(shouting, worker, fault):
+    worker.fail(**fault)
+    async with shouting.post("/shout", json=ASKED | {"stream": True}) as response:
+        assert (await response.text()).endswith(" END")
+
+
+async def test_errors_before_the_first_byte_are_said_in_its_words(shouting):
+    async with shouting.post("/shout", json=ASKED | {"model": "none"}) as response:
+        assert (response.status, await response.json()) == (418, {"alas": "model_not_found"})
+
+
+async def test_what_is_no_answer_of_openais_is_a_failed_worker(shouting, worker):
+    worker.fail(garbage=True)
+    async with shouting.post("/shout", json=ASKED) as response:
+        assert (response.status, await response.json()) == (418, {"alas": "worker_failed"})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_the_face_has_no_word_for_is_named(shouting, stream):
+    async with shouting.post("/shout", json=ASKED | {"pitch": 1, "stream": stream}) as response:
+        assert response.headers["x-modelvine-dropped-params"] == "pitch"
+
+
+async def test_what_face_and_worker_have_no_word_for_is_named_together(mesh, tgi):
+    await mesh.one.register(tgi, api=tgi.url.replace("http:", "tgi+http:"))
+    asked = ASKED | {"pitch": 1, "top_k": 2}
+    async with (
+        listening(mesh.one.context) as shouting,
+        shouting.post("/shout", json=asked) as response,
+    ):
+        assert response.headers["x-modelvine-dropped-params"] == "pitch, top_k"
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "multipart/form-data; boundary=x"])
+async def test_a_body_that_is_no_json_is_refused(shouting, content_type):
+    headers = {"content-type": content_type}
+    async with shouting.post("/shout", data=b"{}", headers=headers) as response:
+        assert (response.status, await response.json()) == (418, {"alas": "unsupported_media_type"})
+
+
+async def test_a_caller_that_leaves_is_left_by_the_worker(shouting, worker):
+    worker.fail(delay_between=60)
+    async with shouting.post("/shout", json=ASKED | {"stream": True}) as response:
+        await response.content.readexactly(5)
+        response.close()
+    await until(lambda: worker.hung_up == 1)
+
+
+class TestAsking:
+    def request(self, **fields) -> Request:
+        body = orjson.dumps(ASKED | fields)
+        stream = fields.get("stream") is True
+        name = str(fields.get("model", "tiny"))
+        return Request("r1", Kind.CHAT, name, body, "application/json", stream=stream)
+
+    @pytest.mark.parametrize("stream", [False, True])
+    async def test_events_are_heard_as_they_come(self, served, stream):
+        options = {"stream_options": {"include_usage": True}} if stream else {}
+        request = self.request(stream=stream, **options)
+        async with asking(served.context, request) as told:
+            heard = [event async for events in told.events() for event in events]
+        assert text_parser.text_of(heard) == (STREAMED if stream else SAID)
+        assert text_parser.reason_of(heard) == "stop"
+        assert text_parser.usage_of(heard) == (Usage(5, 6) if stream else None)
+
+    async def test_a_stream_that_ends_without_a_word_why_broke_off(self, served, worker):
+        worker.fail(no_done=True)
+        async with asking(served.context, self.request(stream=True)) as told:
+            with pytest.raises(AnswerBroken, match="broke off"):
+                _ = [events async for events in told.events()]
+
+    async def test_errors_are_the_routers(self, served):
+        with pytest.raises(UnknownModel):
+            async with asking(served.context, self.request(model="none")):
+                pass
+
+    async def test_it_is_counted(self, served):
+        async with asking(served.context, self.request()) as told:
+            assert orjson.loads(await told.body())["choices"]
+        async with served.http.get("/metrics") as response:
+            text = await response.text()
+        assert 'modelvine_requests_total{kind="chat/completions",status="200"} 1.0' in text
+
+    async def test_leaving_early_leaves_the_worker(self, served, worker):
+        worker.fail(delay_between=60)
+
+        async def ask() -> None:
+            async with asking(served.context, self.request(stream=True)) as told:
+                _ = [events async for events in told.events()]
+
+        async with asyncio.TaskGroup() as group:
+            work = group.create_task(ask())
+            await until(lambda: served.context.router.in_flight.total() == 1 and worker.received)
+            work.cancel()
+        await until(lambda: worker.hung_up == 1)

@@ -1,0 +1,87 @@
+"""How bodies are taken in: packed or plain, never longer than the limit, and never waited for without end."""
+
+import gzip
+import zlib
+
+import orjson
+import pytest
+
+from registry.mesh.memory.network import MemoryNet
+from tests.node.faces.assembly import World, node, raw, settings_of, told
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "a secret prompt"}]}
+PATH = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("deflate", lambda body: zlib.compress(body)[2:-4]),
+        ("identity", bytes),
+    ],
+)
+async def test_a_body_may_come_packed(served, worker, encoding, pack):
+    headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+    data = pack(orjson.dumps(CHAT))
+    async with served.http.post(PATH, data=data, headers=headers) as response:
+        assert response.status == 200
+    assert orjson.loads(worker.received[-1].body) == CHAT
+
+
+async def test_a_packing_that_nobody_reads_is_415(served):
+    headers = {"Content-Type": "application/json", "Content-Encoding": "br"}
+    assert (await told(served.http.post(PATH, data=b"{}", headers=headers)))[0] == 415
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("body", [b"not packed", gzip.compress(b"{}")[:-9], b"\x78\x9c\xff"])
+async def test_bytes_that_are_not_packed_as_they_say_are_400(served, encoding, body, caplog):
+    headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+    assert (await told(served.http.post(PATH, data=body, headers=headers)))[0] == 400
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_body_whose_chunks_are_nonsense_is_400(served):
+    sent = (
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n"
+    )
+    head, _, body = (await raw(served, sent)).partition(b"\r\n\r\n")
+    assert b" 400 " in head
+    assert orjson.loads(body)["code"] == 1002
+
+
+class TestALargeBody:
+    @pytest.fixture
+    async def small(self):
+        settings = settings_of(max_body_bytes=10_000, idle_timeout=0.3)
+        async with node(World(MemoryNet()), settings) as running:
+            yield running
+
+    async def test_is_413_whether_it_says_how_long_it_is_or_not(self, small):
+        async def pieces():
+            for _ in range(20):
+                yield b"x" * 1_000
+
+        headers = {"Content-Type": "application/json"}
+        for body in (b"x" * 10_001, pieces()):
+            status, said = await told(small.http.post(PATH, data=body, headers=headers))
+            assert (status, said["error"]["code"]) == (413, "body_too_large")
+
+    @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+    async def test_is_413_when_only_unpacking_shows_it(self, small, encoding):
+        pack = gzip.compress if encoding == "gzip" else zlib.compress
+        headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+        call = small.http.post(PATH, data=pack(b" " * 5_000_000), headers=headers)
+        assert (await told(call))[0] == 413
+
+    async def test_that_does_not_come_is_408(self, small):
+        sent = (
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+        )
+        head, _, body = (await raw(small, sent)).partition(b"\r\n\r\n")
+        assert b" 408 " in head
+        assert orjson.loads(body)["code"] == 1005

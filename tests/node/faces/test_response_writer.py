@@ -1,0 +1,254 @@
+"""What a caller hears while it waits, over every way to the worker, and what becomes of one who does not read."""
+
+import asyncio
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+
+import orjson
+import pytest
+
+from node import web
+from node.faces.response_writer import COMMENT, Outgoing
+from registry.mesh.memory.network import MemoryNet
+from registry.records import Reach
+from router.peers.certificate import certificate_of
+from tests.node.faces.assembly import World, node, settings_of, until
+from tests.workers.raw import raw, take
+
+PATH = "/v1/chat/completions"
+CHAT = {"model": "tiny", "messages": []}
+STREAM = CHAT | {"stream": True}
+
+
+@dataclass
+class At:
+    """A worker that stands somewhere."""
+
+    url: str
+
+
+PATIENT = settings_of(keep_alive=0.1, first_byte_timeout=5)
+
+
+@pytest.fixture
+async def alone():
+    async with node(World(MemoryNet()), PATIENT) as one:
+        yield one
+
+
+@pytest.fixture(params=["local", "hop"])
+async def asked(request, worker):
+    """A node to ask, whose worker is its own or another node's."""
+    world = World(MemoryNet())
+    async with node(world, PATIENT) as one, node(world, PATIENT) as two:
+        await until(lambda: two.context.peer in one.context.registry.catalog.held)
+        await until(lambda: one.context.peer in two.context.registry.catalog.held)
+        await one.register(worker)
+        await until(lambda: "tiny" in two.context.registry.catalog.offers)
+        yield one if request.param == "local" else two
+
+
+async def test_who_waits_for_a_long_prefill_hears_comments_and_then_every_byte(asked, worker):
+    worker.fail(delay_first=0.45)
+    async with asked.http.post(PATH, json=STREAM) as response:
+        assert (response.status, response.content_type) == (200, "text/event-stream")
+        assert "x-request-id" in response.headers
+        said = await response.read()
+    comments = said.count(COMMENT)
+    assert 3 <= comments <= 5
+    assert said == COMMENT * comments + b"".join(worker.events("tiny"))
+
+
+async def test_who_leaves_after_a_comment_takes_its_request_along(asked, worker):
+    worker.fail(delay_first=60)
+    async with asked.http.post(PATH, json=STREAM) as response:
+        assert await response.content.readuntil(b"\n\n") == COMMENT
+        response.close()
+    await until(lambda: worker.hung_up == 1)
+    await until(lambda: asked.context.router.in_flight.total() == 0)
+
+
+async def test_who_waits_in_the_queue_hears_comments(alone, worker):
+    await alone.register(worker, capacity=1)
+    worker.fail(delay_first=0.3)
+    async with alone.http.post(PATH, json=STREAM), alone.http.post(PATH, json=STREAM) as second:
+        said = await second.read()
+    assert said.startswith(COMMENT)
+    assert said.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_pause_within_a_stream_is_filled_between_whole_events(asked, worker):
+    worker.fail(delay_between=0.25)
+    async with asked.http.post(PATH, json=STREAM) as response:
+        said = await response.read()
+    assert COMMENT in said
+    assert said.replace(COMMENT, b"") == b"".join(worker.events("tiny"))
+
+
+async def test_a_comment_never_stands_in_the_middle_of_an_event(alone):
+    half = b'data: {"model":"tiny","x":"' + b"x" * 1_100_000
+
+    async def serve(reader, writer):
+        await take(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        writer.write(b'data: {"model":"tiny"}\n\n' + half)
+        await asyncio.sleep(0.5)
+        writer.write(b'"}\n\n')
+
+    async with raw(serve) as url:
+        await alone.register(At(url))
+        async with alone.http.post(PATH, json=STREAM) as response:
+            said = await response.read()
+    assert said.startswith(b'data: {"model":"tiny"}\n\n' + half + b'"}\n\n')
+
+
+async def test_a_failure_after_the_first_comment_is_an_event_without_done(alone):
+    async def serve(reader, writer):
+        await take(reader)
+        await asyncio.sleep(0.25)
+
+    async with raw(serve) as url:
+        await alone.register(At(url))
+        async with alone.http.post(PATH, json=STREAM) as response:
+            assert response.status == 200
+            said = await response.read()
+    event = said.replace(COMMENT, b"")
+    assert COMMENT in said
+    assert orjson.loads(event.removeprefix(b"data: "))["error"]["code"] == "worker_died"
+
+
+async def test_who_waited_in_vain_for_a_slot_is_told_in_the_stream_when_to_come_again(worker):
+    settings = settings_of(keep_alive=0.1, queue_timeout=0.3)
+    worker.fail(delay_first=2)
+    async with node(World(MemoryNet()), settings) as one:
+        await one.register(worker, capacity=1)
+        async with one.http.post(PATH, json=CHAT | {"model": "tiny", "stream": True}) as first:
+            async with one.http.post(PATH, json=STREAM) as second:
+                said = (await second.read()).replace(COMMENT, b"")
+            first.close()
+    error = orjson.loads(said.removeprefix(b"data: "))["error"]
+    assert error["code"] == "no_capacity"
+    assert error["retry_after"] >= 1
+
+
+async def test_a_worker_that_does_not_stream_after_all_is_an_error_event(alone):
+    async def serve(reader, writer):
+        await take(reader)
+        await asyncio.sleep(0.25)
+        writer.write(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{"model":"tiny"}')
+
+    async with raw(serve) as url:
+        await alone.register(At(url))
+        async with alone.http.post(PATH, json=STREAM) as response:
+            said = await response.read()
+    assert b"does not stream" in said
+    assert b"[DONE]" not in said
+
+
+async def test_a_long_wait_for_a_whole_answer_is_silent_and_keeps_its_status(alone, worker):
+    worker.fail(delay_headers=0.3, status=500)
+    await alone.register(worker)
+    for body in (CHAT, {"model": "tiny", "input": "x"}):
+        path = PATH if "messages" in body else "/v1/embeddings"
+        async with alone.http.post(path, json=body) as response:
+            assert response.status == 502
+            assert COMMENT not in await response.read()
+
+
+async def test_what_another_worker_answers_after_comments_is_one_answer(alone, worker):
+    async def serve(reader, writer):
+        await take(reader)
+        await asyncio.sleep(0.25)
+
+    async with raw(serve) as url:
+        for cid, at in (("1", url), ("2", worker.url)):
+            await alone.register(At(at), cid=cid)
+        for _ in range(4):
+            async with alone.http.post(PATH, json=STREAM) as response:
+                said = await response.read()
+            assert said.replace(COMMENT, b"") == b"".join(worker.events("tiny"))
+
+
+async def test_zero_is_silence(worker):
+    worker.fail(delay_first=0.3)
+    async with node(World(MemoryNet()), settings_of(keep_alive=0)) as one:
+        await one.register(worker)
+        async with one.http.post(PATH, json=STREAM) as response:
+            assert await response.read() == b"".join(worker.events("tiny"))
+
+
+@pytest.mark.parametrize("way", ["local", "hop", "pipe"])
+@pytest.mark.parametrize("kind", [b"text/event-stream", b"audio/wav"])
+async def test_a_caller_who_does_not_read_presses_back_on_the_worker_and_is_cut_off(kind, way):
+    event = b'data: {"model":"tiny"}\n\n' * 3_000
+    taken, freed = [0], asyncio.Event()
+
+    async def serve(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"POST"):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n\r\n" % kind)
+            with suppress(ConnectionError):
+                while taken[0] < 200_000_000:
+                    writer.write(event)
+                    await writer.drain()
+                    taken[0] += len(event)
+            freed.set()
+
+    world, settings = World(MemoryNet()), settings_of(stall_timeout=0.5)
+    async with raw(serve) as url, node(world, settings) as one, node(world, settings) as two:
+        await until(lambda: two.context.peer in one.context.registry.catalog.held)
+        await until(lambda: one.context.peer in two.context.registry.catalog.held)
+        if way == "pipe":
+            # Nothing answers at the address that it names.
+            reach = Reach(links=("127.0.0.1:1",), certificate=certificate_of(one.identity))
+            await one.context.registry.readdress(reach)
+        await one.register(At(url))
+        await until(lambda: "tiny" in two.context.registry.catalog.offers)
+        asked = one if way == "local" else two
+        host, port = asked.context.listening.http.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        body = orjson.dumps(STREAM if b"event" in kind else CHAT)
+        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        try:
+            await reader.readexactly(1000)
+            await asyncio.wait_for(freed.wait(), 10)
+        finally:
+            writer.transport.abort()
+        await until(lambda: asked.context.router.in_flight.total() == 0)
+        await until(lambda: one.context.router.in_flight.total() == 0)
+        rows = asked.context.metrics.counts().requests
+        assert [row.ended for row in rows] == ["499"]
+    # What it could write is what fits the buffers of sockets, and some hundred KiB of ours.
+    assert taken[0] < 50_000_000
+
+
+class Long:
+    """Answers with more at once than sockets hold."""
+
+    async def answer(self, request):
+        out = Outgoing(request, patience=0.3)
+        out.begin(200, {"content-type": "text/plain"}, length=12_000_000)
+        await out.end(b"x" * 12_000_000)
+        return out.response
+
+    def refuse(self, fault, said):
+        return web.Response(status=400)
+
+
+async def test_who_reads_a_long_answer_slowly_is_not_cut_off():
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = web.Server(Long())
+    await server.listen(listener)
+    reader, writer = await asyncio.open_connection(*listener.getsockname(), limit=64 * 1024)
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    left = 12_000_000
+    while left:
+        piece = await reader.read(200_000)
+        assert piece
+        left -= len(piece)
+        await asyncio.sleep(0.01)
+    writer.close()
+    await server.close(within=1)

@@ -1,0 +1,38 @@
+"""What is seen of a stream as it passes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.faces.response_writer import EVENT_ENDS
+from node.faces.stream_tap import Done, WholeEvents
+
+
+@given(st.lists(st.sampled_from([b"data: x", b"\n", b"\n\n", b"\r\n", b"\r", b": c", b"y"])))
+def test_however_a_stream_is_cut_its_bytes_go_on_in_order_and_events_go_on_whole(chunks):
+    held = WholeEvents()
+    sent = [held.take(chunk) for chunk in chunks]
+    assert b"".join((*sent, held.rest)) == b"".join(chunks)
+    assert all(not piece or piece.endswith(EVENT_ENDS) for piece in sent)
+
+
+ENDED = b'data: {"choices":[{"finish_reason": "stop"}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lacking"),
+    [
+        ((ENDED,), b"data: [DONE]\n\n"),
+        ((ENDED, b'data: {"choices":[],"usage":{}}\n\n'), b"data: [DONE]\n\n"),
+        ((ENDED.removesuffix(b"\n\n"),), b"\n\ndata: [DONE]\n\n"),
+        ((ENDED, b"data: [DONE]\n\n"), b""),
+        ((ENDED, b"data:[DONE]"), b""),
+        ((ENDED, b'data: {"error":{"message":"no"}}\n\n'), b""),
+        ((b'data: {"choices":[{"finish_reason":null}]}\n\n',), b""),
+        ((), b""),
+    ],
+)
+def test_a_stream_that_said_why_it_ends_lacks_only_its_done(pieces, lacking):
+    done = Done()
+    assert b"".join(map(done.seen, pieces)) == b"".join(pieces)
+    assert done.lacking == lacking

@@ -1,0 +1,45 @@
+"""How it is told what a worker says that it is: only what it said."""
+
+from node.faces.worker_view import MAX_NAMES, abilities, rows_of
+from registry.abilities import Ability
+from registry.records import Service
+from router.worker_description import Described, Offered
+from router.workers import Worker
+
+WORKER = Worker(Service("p", "m", "c"), "http://w")
+
+
+def test_who_said_nothing_has_no_row_and_nobody_no_field() -> None:
+    assert rows_of([WORKER], {}) == {}
+    assert rows_of([WORKER], {WORKER: Described()}) == {}
+
+
+def test_a_row_holds_what_was_said_and_nothing_else() -> None:
+    said = Described("s", (Offered("m", 8),))
+    assert rows_of([WORKER], {WORKER: said}) == {
+        "learned": [
+            {
+                "project": "p",
+                "model": "m",
+                "cid": "c",
+                "software": "s",
+                "context": 8,
+                "models": ["m"],
+            }
+        ]
+    }
+
+
+def test_of_many_models_the_first_are_named() -> None:
+    said = Described(models=tuple(Offered(str(n)) for n in range(2 * MAX_NAMES)))
+    (row,) = rows_of([WORKER], {WORKER: said})["learned"]
+    assert len(row["models"]) == MAX_NAMES
+
+
+def test_abilities_have_the_words_of_lists_of_models() -> None:
+    assert abilities(0) == {}
+    assert abilities(Ability.TEXT_IN | Ability.IMAGE_OUT | Ability.TOOLS) == {
+        "input_modalities": ["text"],
+        "output_modalities": ["image"],
+        "tools": True,
+    }

@@ -1,0 +1,144 @@
+"""Texts as TGI says them: whole, and in a stream whose last event has the details."""
+
+import orjson
+
+from node.faces.tgi.encoder import Text
+from node.faces.tgi.request_mapping import read
+
+
+def text(*, streams=False, listed=False, **parameters):
+    asked = read({"inputs": "Once", "parameters": parameters})
+    return Text(asked, streams=streams, listed=listed, max_event_bytes=9999)
+
+
+def body(*, said=" upon", reason="stop", **fields):
+    choice = {"index": 0, "text": said, "finish_reason": reason}
+    return orjson.dumps({"choices": [choice], **fields})
+
+
+def events(said: bytes):
+    return [orjson.loads(event.removeprefix(b"data:")) for event in said.split(b"\n\n") if event]
+
+
+USAGE = {"prompt_tokens": 5, "completion_tokens": 6}
+
+
+def test_a_whole_text_with_its_details():
+    kind, said = text().whole(body(usage=USAGE))
+    details = {"finish_reason": "eos_token", "generated_tokens": 6, "seed": None}
+    details |= {"prefill": [], "tokens": []}
+    assert kind == "application/json"
+    assert orjson.loads(said) == {"generated_text": " upon", "details": details}
+
+
+def test_a_list_of_one_and_the_prompt_where_they_are_wanted():
+    _, said = text(listed=True, details=False, return_full_text=True).whole(body())
+    assert orjson.loads(said) == [{"generated_text": "Once upon"}]
+
+
+def test_reasons_are_tgis():
+    def reason(said, **parameters):
+        _, answer = text(**parameters).whole(body(reason=said))
+        return orjson.loads(answer)["details"]["finish_reason"]
+
+    assert reason("length", stop=["x"]) == "length"
+    assert reason("stop") == "eos_token"
+    assert reason("stop", stop=["x"]) == "stop_sequence"
+
+
+def test_headers_say_what_the_worker_told():
+    telling = text()
+    telling.whole(body(usage=USAGE))
+    assert telling.headers == {
+        "x-compute-characters": "4",
+        "x-prompt-tokens": "5",
+        "x-generated-tokens": "6",
+    }
+    for usage in ({}, {"usage": USAGE | {"estimated": True}}):
+        telling = text()
+        telling.whole(body(**usage))
+        assert telling.headers == {"x-compute-characters": "4"}
+
+
+def test_a_stream_of_pieces_whose_last_has_all_of_the_text():
+    telling = text(streams=True, seed=7, do_sample=True, return_full_text=True)
+    told = telling.stream(b'data: {"choices":[{"index":0,"text":" upon"}]}\n\n')
+    told += telling.stream(
+        b'data: {"choices":[{"index":0,"text":" a","finish_reason":"length"}]}\n\n'
+    )
+    told += telling.stream(b"data: " + orjson.dumps({"choices": [], "usage": USAGE}) + b"\n\n")
+    told += telling.stream(b"data: [DONE]\n\n") + telling.end()
+    first, second, last = events(told)
+    token = {"id": 0, "text": " upon", "logprob": None, "special": False}
+    assert first == {"index": 1, "token": token, "generated_text": None, "details": None}
+    assert (second["index"], second["token"]["text"]) == (2, " a")
+    assert (last["index"], last["token"]["text"], last["token"]["special"]) == (3, "", True)
+    assert last["generated_text"] == "Once upon a"
+    assert last["details"] == {"finish_reason": "length", "generated_tokens": 6, "seed": 7}
+
+
+def test_pieces_are_counted_where_nobody_tells_tokens():
+    telling = text(streams=True)
+    told = telling.stream(b'data: {"choices":[{"index":0,"text":"a"}]}\n\ndata: [DONE]\n\n')
+    assert events(told + telling.end())[-1]["details"]["generated_tokens"] == 1
+
+
+def test_a_stream_that_stops_without_an_end_is_incomplete():
+    telling = text(streams=True)
+    telling.stream(b'data: {"choices":[{"index":0,"text":"a"}]}\n\n')
+    (last,) = events(telling.end())
+    assert last["error_type"] == "incomplete_generation"
+
+
+def test_an_answer_in_one_piece_may_be_told_as_a_stream():
+    kind, said = text(streams=True).whole(body())
+    assert kind == "text/event-stream"
+    assert [event["generated_text"] for event in events(said)] == [None, " upon"]
+
+
+LIKELY = {
+    "content": [
+        {"token": " up", "logprob": -0.5, "id": 7, "top_logprobs": [{"token": " up", "id": 7}]},
+        {"token": "on", "logprob": -0.25, "id": 8, "top_logprobs": []},
+    ]
+}
+TOKENS = [
+    {"id": 7, "text": " up", "logprob": -0.5, "special": False},
+    {"id": 8, "text": "on", "logprob": -0.25, "special": False},
+]
+
+
+def with_likely(*, likely, **fields):
+    choice = {"index": 0, "text": " upon", "finish_reason": "stop", "logprobs": likely}
+    return orjson.dumps({"choices": [choice], **fields})
+
+
+def test_tokens_are_told_where_their_worker_tells_them():
+    _, said = text(details=True).whole(with_likely(likely=LIKELY))
+    assert orjson.loads(said)["details"]["tokens"] == TOKENS
+    telling = text(streams=True, details=True)
+    told = telling.stream(b"data: " + with_likely(likely=LIKELY) + b"\n\n") + telling.end()
+    assert [event["token"] for event in events(told)[:-1]] == TOKENS
+    assert [event["index"] for event in events(told)] == [1, 2, 3]
+
+
+def test_the_likeliest_are_told_to_whom_they_were_promised():
+    _, said = text(top_n_tokens=1).whole(with_likely(likely=LIKELY))
+    top = {"id": 7, "text": " up", "logprob": None, "special": False}
+    assert orjson.loads(said)["details"]["top_tokens"] == [[top], []]
+
+
+def test_tokens_without_numbers_are_not_listed():
+    columns = {"tokens": [" up", "on"], "token_logprobs": [-0.5, -0.25]}
+    _, said = text(details=True).whole(with_likely(likely=columns))
+    assert orjson.loads(said)["details"]["tokens"] == []
+    telling = text(streams=True, details=True)
+    told = telling.stream(b"data: " + with_likely(likely=columns) + b"\n\n")
+    assert [event["token"] for event in events(told)] == [{**token, "id": 0} for token in TOKENS]
+
+
+def test_tokens_that_do_not_make_up_the_text_are_not_shown_for_it():
+    columns = {"tokens": [" up", "off"], "token_logprobs": [-0.5, -0.25], "token_ids": [7, 8]}
+    telling = text(streams=True, details=True)
+    [event] = events(telling.stream(b"data: " + with_likely(likely=columns) + b"\n\n"))
+    assert event["token"] == {"id": 0, "text": " upon", "logprob": None, "special": False}

@@ -1,0 +1,72 @@
+"""Our errors, each as one of TGI's."""
+
+import orjson
+import pytest
+
+from node.faces.errors import BodyTooLarge, Unparseable, refusal
+from node.faces.tgi import errors
+from router.errors import (
+    BadRequest,
+    NobodyServes,
+    RouterError,
+    UnknownModel,
+    WorkerBusy,
+    WorkerFailed,
+    WorkerRejected,
+    WorkerTimeout,
+    WorkerUnable,
+    WorkerUnreachable,
+)
+from router.openai.text_parser import Failure
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (BadRequest("no"), 422, "validation"),
+        (BadRequest("too long", status=413), 422, "validation"),
+        (Unparseable("no"), 422, "validation"),
+        (BodyTooLarge(5), 422, "validation"),
+        (UnknownModel("m"), 422, "validation"),
+        (WorkerUnable("no word", param="stop"), 422, "validation"),
+        (WorkerRejected(400, b"no"), 422, "validation"),
+        (WorkerBusy("full"), 429, "overloaded"),
+        (NobodyServes("away"), 429, "overloaded"),
+        (WorkerUnreachable("gone"), 429, "overloaded"),
+        (WorkerFailed("oh"), 424, "generation"),
+        (WorkerTimeout("first byte", 5), 424, "generation"),
+        (RouterError("oh"), 500, "incomplete_generation"),
+        (ValueError("a defect"), 500, "incomplete_generation"),
+    ],
+)
+def test_an_error_before_the_first_byte(error, status, kind):
+    said = errors.refuse(refusal(error))
+    assert (said.status, said.body["error_type"]) == (status, kind)
+    assert isinstance(said.body["error"], str)
+    assert set(said.body) == {"error", "error_type"}
+
+
+def test_who_is_full_says_when_to_come_back():
+    assert errors.refuse(refusal(WorkerBusy("full"))).headers == {"retry-after": "1"}
+
+
+def test_words_of_tgis_own_are_not_said_twice():
+    worker = WorkerRejected(422, b'{"error":"Input validation error: `inputs` is too long"}')
+    said = errors.refuse(refusal(worker)).body["error"]
+    assert said == "Input validation error: `inputs` is too long"
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (Failure("cut", "server_error", "answer_broken"), "incomplete_generation"),
+        (Failure("full", "rate_limit_error", "worker_busy"), "overloaded"),
+        (Failure("no", "invalid_request_error", "x"), "validation"),
+        (Failure("oh", "", ""), "generation"),
+    ],
+)
+def test_a_failure_in_a_stream(failure, kind):
+    said = errors.event(failure)
+    assert said.startswith(b"data:")
+    assert said.endswith(b"\n\n")
+    assert orjson.loads(said.removeprefix(b"data:"))["error_type"] == kind

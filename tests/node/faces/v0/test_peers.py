@@ -1,0 +1,124 @@
+"""`/api/v0` on the network: identities, connections, and the peers that are kept."""
+
+import pytest
+
+from registry.mesh.memory.network import address_of
+from registry.store import Space
+from tests.node.faces.assembly import told, until
+
+FORWARDED = {"X-Forwarded-For": "203.0.113.9"}
+
+
+async def test_a_node_says_who_it_is(alone):
+    status, body = await told(alone.http.get("/api/v0/id"))
+    assert (status, body["code"], body["peer_id"]) == (200, 0, alone.context.peer)
+    assert body["addresses"] == [address_of(alone.context.peer)]
+    assert body["agent_version"].startswith("modelvine/")
+    assert body.keys() >= {"protocol_version", "protocols", "message"}
+    assert body["protocols"] == ["/memory/1"]
+
+
+async def test_a_node_says_who_another_is(mesh):
+    asked = {"node_id": mesh.one.context.peer}
+    _, own = await told(mesh.one.http.post("/api/v0/peer", json=asked))
+    _, other = await told(mesh.two.http.post("/api/v0/peer", json=asked))
+    assert own == other
+
+
+async def test_nodes_that_are_alive_are_listed_and_others_not(mesh):
+    both = {mesh.one.context.peer, mesh.two.context.peer}
+    assert set((await told(mesh.two.http.get("/api/v0/peers")))[1]["data"]) == both
+    mesh.one.context.registry.mesh.fail()
+    presence = mesh.two.context.registry.presence
+    await until(lambda: presence(mesh.one.context.peer).value == "lost")
+    listed = (await told(mesh.two.http.get("/api/v0/peers")))[1]["data"]
+    assert listed == [mesh.two.context.peer]
+    found = (await told(mesh.two.http.get("/api/v0/rendezvous/peers")))[1]["data"]
+    assert found == [mesh.one.context.peer]
+    mesh.one.context.registry.mesh.recover()
+
+
+async def test_connections_are_bare_lists(mesh):
+    other = mesh.one.context.peer
+    get = mesh.two.http.get
+    (connection,) = (await told(get("/api/v0/swarm/peers")))[1]
+    assert connection == {
+        "id": other,
+        "peer": other,
+        "addr": address_of(other),
+        "latency": "0s",
+        "direction": "outbound",
+    }
+    addresses = [{"peer": other, "addrs": [address_of(other)]}]
+    assert (await told(get("/api/v0/swarm/addrs")))[1] == addresses
+    assert (await told(get("/api/v0/pubsub/peers")))[1] == [other]
+
+
+async def test_peers_are_connected_and_disconnected_by_address(mesh):
+    asked = {"node_addr": address_of(mesh.one.context.peer)}
+    mine = mesh.two.context.registry.mesh
+    done = (200, {"code": 0, "message": "ok"})
+    assert await told(mesh.two.http.post("/api/v0/swarm/disconnect", json=asked)) == done
+    await until(lambda: mine.connections() == ())
+    assert await told(mesh.two.http.post("/api/v0/swarm/connect", json=asked)) == done
+    assert [c.peer for c in mine.connections()] == [mesh.one.context.peer]
+
+
+async def test_disconnecting_who_is_not_connected_is_an_error(alone, stranger):
+    call = alone.http.post("/api/v0/swarm/disconnect", json={"node_addr": address_of(stranger)})
+    status, body = await told(call)
+    assert (status, body["code"], body["error"]["param"]) == (400, 1001, "node_addr")
+    assert body["message"] == f"this node is not connected to {stranger}"
+
+
+async def test_a_peer_that_does_not_answer_is_502(alone, stranger):
+    call = alone.http.post("/api/v0/swarm/connect", json={"node_addr": address_of(stranger)})
+    status, body = await told(call)
+    assert (status, body["error"]["code"]) == (502, "peer_unreachable")
+
+
+CHANGES = (
+    "/api/v0/swarm/connect",
+    "/api/v0/swarm/disconnect",
+    "/api/v0/bootstrap/add",
+    "/api/v0/bootstrap/rm",
+)
+
+
+@pytest.mark.parametrize("path", CHANGES)
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "nonsense",
+        "/ip4/127.0.0.1/tcp/6101",
+        "/ip4/300.0.0.1/tcp/1/p2p/{peer}",
+        "/p2p/{peer}",
+        "/ip4/127.0.0.1/tcp/1/p2p/short",
+        "/ip4/127.0.0.1/tcp/1/p2p/" + "1" * 5_000,
+    ],
+    ids=lambda address: address[:32],
+)
+async def test_what_nobody_could_dial_is_refused(alone, stranger, path, address):
+    asked = {"node_addr": address.format(peer=stranger)}
+    status, body = await told(alone.http.post(path, json=asked))
+    assert (status, body["code"], body["error"]["param"]) == (400, 1001, "node_addr")
+
+
+@pytest.mark.parametrize("path", CHANGES)
+async def test_who_is_connected_is_changed_from_this_machine_only(alone, stranger, path):
+    asked = {"node_addr": address_of(stranger)}
+    assert (await told(alone.http.post(path, json=asked, headers=FORWARDED)))[0] == 403
+
+
+async def test_bootstrap_addresses_are_kept_listed_and_durable(alone, stranger):
+    asked = {"node_addr": address_of(stranger)}
+    listing = "/api/v0/bootstrap/list"
+    await told(alone.http.post("/api/v0/bootstrap/add", json=asked))
+    assert (await told(alone.http.get(listing)))[1]["data"] == [address_of(stranger)]
+    assert list(await alone.store.read(Space.PEERS)) == [address_of(stranger)]
+    removed = alone.http.post("/api/v0/bootstrap/rm", json=asked)
+    assert await told(removed) == (200, {"code": 0, "message": "ok"})
+    again = alone.http.post("/api/v0/bootstrap/rm", json=asked)
+    assert await told(again) == (200, {"code": 0, "message": "not existed"})
+    assert (await told(alone.http.get(listing)))[1]["data"] == []

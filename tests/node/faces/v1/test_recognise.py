@@ -1,0 +1,280 @@
+"""Which protocol is spoken at an address, asked of a node: by real stubs of each, and by what is none of them."""
+
+import asyncio
+
+import orjson
+import pytest
+from aiohttp import web
+
+from node.access import is_own_address
+from node.faces.errors import Unparseable, WrongParameter
+from node.faces.v1.recognise import candidates
+from router import dialects
+from router.ssrf_guard import Premises
+from tests.node.faces.assembly import TOKEN, told, until
+from tests.workers import (
+    llama_stack_worker,
+    localai_worker,
+    openai_worker,
+    remotellm_worker,
+    tgi_worker,
+)
+from tests.workers.raw import raw
+
+HERE = Premises(is_own_address, lambda: {6100})
+LISTING = (
+    b'{"object":"list","data":[{"id":"tiny","owned_by":"vllm","max_model_len":4096},{"id":"b"}]}'
+)
+
+
+async def look(node, api, **more):
+    call = node.http.post("/api/v1/recognise", json={"api": api, **more})
+    status, said = await told(call)
+    assert status == 200, said
+    return [(one["dialect"], one["asked"], one["came"]) for one in said["tries"]], said["found"]
+
+
+async def test_a_server_of_openais_protocol_is_known_by_its_list_of_models(alone):
+    async with openai_worker.running() as worker:
+        worker.fail(listing=LISTING)
+        tries, found = await look(alone, worker.url)
+        assert tries == [
+            ("tgi_http", "GET /info", "405"),
+            ("openai_http", "GET /v1/models", "200, 2 models, vLLM"),
+        ]
+        assert found == {
+            "dialect": "openai_http",
+            "api": worker.url,
+            "software": "vLLM",
+            "models": [{"name": "tiny", "context": 4096}, {"name": "b"}],
+        }
+        assert await look(alone, worker.url.removeprefix("http://")) == (tries, found)
+        assert worker.received == []
+
+
+async def test_the_standards_own_list_of_models_is_known_with_what_it_names(alone):
+    async with openai_worker.running() as worker:
+        rows = [
+            {"model": "Llama3-8B", "url": f"{worker.url}/v1/chat/completions"},
+            {"model": "SuperImage", "url": f"{worker.url}/draw"},
+        ]
+        worker.fail(listing=orjson.dumps({"project": "DecentralGPT", "data": rows}))
+        tries, found = await look(alone, worker.url)
+        assert tries[-1] == ("openai_http", "GET /v1/models", "200, 2 models")
+        named = {"project": "DecentralGPT"}
+        assert found["models"] == [
+            {"name": "Llama3-8B", "type": 0, "api": rows[0]["url"], **named},
+            {"name": "SuperImage", "api": rows[1]["url"], **named},
+        ]
+
+
+async def test_a_list_may_name_places_on_this_machine_only(alone, worker):
+    given = {"project": "p", "model": "m", "api": "http://192.0.2.1:80/v1/chat/completions"}
+    status, said = await told(alone.http.post("/api/v0/ai/model/register", json=given))
+    assert (status, said["error"]["param"]) == (400, "api")
+
+
+async def test_a_nodes_own_list_is_known_with_types_and_projects(alone, mesh, worker):
+    await alone.register(worker, project="team", model="painter", type=1)
+    _, found = await look(mesh.one, f"http://{alone.context.listening.http}", dialect="openai")
+    assert found["software"] == "modelvine"
+    assert found["models"] == [{"name": "painter", "type": 1, "project": "team"}]
+
+
+@pytest.mark.parametrize("list_status", [200, 404, 500])
+async def test_a_server_whose_list_of_models_fails_is_known_by_its_chats(alone, list_status):
+    async with openai_worker.running() as worker:
+        nothing = {"listing": b"{}", "list_status": list_status}
+        paths = b'{"info":{"title":"own"},"paths":{"/v1/chat/completions":{"post":{}}}}'
+        worker.fail(description=paths, **nothing)
+        tries, found = await look(alone, worker.url)
+        assert tries[-1][0] == "openai_http"
+        assert tries[-1][2].endswith("; /openapi.json has /v1/chat/completions")
+        assert (found["dialect"], found["models"]) == ("openai_http", [])
+        assert worker.received == []
+
+
+@pytest.mark.parametrize(("status", "known"), [(422, True), (400, True), (404, False)])
+async def test_or_by_what_it_misses_in_a_chat_with_nothing_in_it(alone, status, known):
+    async def list_(_):
+        return web.Response(status=500)
+
+    async def chat(http):
+        assert await http.read() == b"{}"
+        return web.json_response({"detail": "messages"}, status=status)
+
+    app = web.Application()
+    app.router.add_get("/v1/models", list_)
+    app.router.add_post("/v1/chat/completions", chat)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        tries, found = await look(alone, url, dialect="openai")
+        why = f"; POST /v1/chat/completions with nothing in it: {status}" if known else ""
+        assert tries == [("openai_http", "GET /v1/models", f"500{why}")]
+        assert (found is not None) is known
+    finally:
+        await runner.cleanup()
+
+
+async def test_a_tgi_server_is_known_by_its_info_before_its_list_of_models(alone):
+    async with tgi_worker.running() as worker:
+        worker.fail(info=b'{"model_id":"org/m","version":"3.0","max_total_tokens":4096}')
+        tries, found = await look(alone, worker.url)
+        assert tries == [("tgi_http", "GET /info", "200, TGI 3.0 with org/m")]
+        assert found["dialect"] == "tgi_http"
+        assert found["models"] == [{"name": "org/m", "context": 4096}]
+
+
+async def test_a_server_of_embeddings_is_no_tgi_server_though_it_has_its_info(alone):
+    async with tgi_worker.running() as worker:
+        worker.fail(
+            info=b'{"model_id":"org/e","model_type":{"embedding":{}},"max_input_length":512}'
+        )
+        tries, found = await look(alone, worker.url, dialect="tgi")
+        assert found is None
+        assert tries == [("tgi_http", "GET /info", "200, but no model_id with TGI's limits")]
+
+
+async def test_a_llama_stack_server_is_known_by_what_it_misses(alone):
+    async with llama_stack_worker.running() as worker:
+        tries, found = await look(alone, worker.url)
+        assert [name for name, _, _ in tries] == ["tgi_http", "openai_http", "llama_stack_http"]
+        assert tries[-1][2].endswith("it lacks what /inference needs")
+        assert (found["software"], found["models"]) == ("Llama Stack", [])
+
+
+async def test_a_localai_backend_is_known_by_its_health(alone):
+    async with localai_worker.running() as worker:
+        place = worker.url.partition("://")[2]
+        for api in (place, f"grpc://{place}", f"grpc+localai://{place}"):
+            tries, found = await look(alone, api)
+            assert tries[-1] == ("localai_grpc", "Health of backend.Backend", "'OK'")
+            assert found == {
+                "dialect": "localai_grpc",
+                "api": f"grpc+localai://{place}",
+                "software": "LocalAI backend",
+                "models": [],
+            }
+
+
+async def test_a_remotellm_server_is_known_by_its_type_after_it_has_no_health(alone):
+    async with remotellm_worker.running() as worker:
+        place = worker.url.partition("://")[2]
+        tries, found = await look(alone, f"grpc://{place}")
+        assert [name for name, _, _ in tries] == ["localai_grpc", "remotellm_grpc"]
+        assert tries[0][2].startswith("UNIMPLEMENTED")
+        assert (found["api"], found["software"]) == (f"grpc+remotellm://{place}", "RemoteLLM")
+        assert len(found["models"]) == 1
+
+
+async def test_where_nothing_is_each_says_what_it_tried(alone):
+    tries, found = await look(alone, "http://127.0.0.1:9")
+    assert found is None
+    assert {came for _, _, came in tries} == {"nothing listens there"}
+    assert len(tries) == len([name for name in dialects.NAMES if name.endswith("_http")])
+
+
+async def test_what_speaks_something_else_is_not_taken_for_a_worker(alone):
+    async def chatter(reader, writer):
+        await reader.read(100)
+        writer.write(b"220 mail ready\r\n")
+
+    async def silence(_, __):
+        await asyncio.Event().wait()
+
+    for serve, why in (
+        (chatter, "what answers is no HTTP server"),
+        (silence, "no answer within 1 s"),
+    ):
+        async with raw(serve) as url:
+            tries, found = await look(alone, url)
+            assert (found, {came for _, _, came in tries}) == (None, {why})
+
+
+async def test_who_wants_a_key_says_so_and_is_known_with_it(alone):
+    async with openai_worker.running() as worker:
+        worker.fail(status=401)
+        tries, found = await look(alone, worker.url, dialect="openai")
+        assert found is None
+        ((_, _, came),) = tries
+        assert "--header" in came
+        worker.fail()
+        _, found = await look(alone, worker.url, headers={"Authorization": "Bearer k"})
+        assert found is not None
+        assert worker.probed[-1].headers["authorization"] == "Bearer k"
+
+
+async def test_who_still_loads_its_model_is_to_be_waited_for(alone):
+    async with openai_worker.running() as worker:
+        worker.fail(status=503)
+        call = alone.http.post("/api/v1/recognise", json={"api": worker.url})
+        _, said = await told(call)
+        assert said["found"] is None
+        assert said["tries"][-1]["waits"] is True
+
+
+async def test_a_worker_that_answers_nothing_else_while_it_works_for_this_node_is_busy(alone):
+    async with openai_worker.running() as worker:
+        await alone.register(worker)
+        worker.fail(hang=True, status=401)
+        asked = {"api": worker.url, "dialect": "openai"}
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(told(alone.http.post("/v1/chat/completions", json=body)))
+            await until(lambda: worker.received)
+            _, said = await told(alone.http.post("/api/v1/recognise", json=asked))
+            assert (said["found"], said["busy"]) == (None, True)
+            task.cancel()
+        await until(lambda: not alone.context.router.in_flight)
+        _, said = await told(alone.http.post("/api/v1/recognise", json=asked))
+        assert "busy" not in said
+
+
+async def test_only_who_may_register_may_ask_and_only_of_this_machine(alone):
+    far = {"X-Forwarded-For": "203.0.113.9"}
+    asked = {"api": "http://127.0.0.1:9"}
+    assert (await told(alone.http.post("/api/v1/recognise", json=asked, headers=far)))[0] == 403
+    for api in ("http://192.0.2.1:80", "192.0.2.1:80", f"http://{alone.context.listening.http}"):
+        status, said = await told(alone.http.post("/api/v1/recognise", json={"api": api}))
+        assert (status, said["error"]["param"]) == (400, "api")
+
+
+async def test_a_key_in_a_file_is_read_for_holders_of_the_token_alone(alone, tmp_path):
+    (tmp_path / "key").write_text("k")
+    asked = {"api": "http://127.0.0.1:9", "headers": {"x-key": f"@{tmp_path}/key"}}
+    assert (await told(alone.http.post("/api/v1/recognise", json=asked)))[0] == 403
+    token = {"Authorization": f"Bearer {TOKEN}"}
+    assert (await told(alone.http.post("/api/v1/recognise", json=asked, headers=token)))[0] == 200
+
+
+def test_a_scheme_or_a_name_leaves_one_to_look():
+    for given in (
+        {"api": "tgi+http://127.0.0.1:1"},
+        {"api": "http://127.0.0.1:1", "dialect": "tgi"},
+        {"api": "127.0.0.1:1", "dialect": "tgi_http"},
+    ):
+        ((name, worker),) = candidates(given, HERE)
+        assert (name, worker.dialect, worker.api) == ("tgi_http", "tgi_http", "http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"api": ""},
+        {"api": "ftp://127.0.0.1:1"},
+        {"api": "http://"},
+        {"api": "127.0.0.1:1", "dialect": "klingon"},
+        {"api": "127.0.0.1:1", "dialect": "peer"},
+        {"api": "grpc://127.0.0.1:1", "dialect": "tgi"},
+        {"api": "127.0.0.1:1", "headers": {"host": "x"}},
+        {"api": 5},
+        {"api": "127.0.0.1:1", "headers": 5},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_looked_at_is_refused(given):
+    with pytest.raises((WrongParameter, Unparseable)):
+        candidates(given, HERE)

@@ -1,0 +1,191 @@
+"""Whom a request would be put to, and why: the same that the request itself would meet."""
+
+import logging
+
+import orjson
+import pytest
+
+from registry.mesh.memory.network import MemoryNet
+from tests.node.faces.assembly import World, node, settings_of, told, until
+
+SECRET = "the canary sings at noon"
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": SECRET}]}
+
+
+class TestARoute:
+    async def test_names_the_candidates_in_order_and_why(self, mesh, worker):
+        await mesh.one.register(worker)
+        await mesh.two.register(worker, project="q")
+        await mesh.knows(mesh.two, "p/tiny")
+        _, body = await told(mesh.two.http.get("/api/v1/route?model=tiny"))
+        assert (body["model"], body["policy"]) == ("tiny", "p2c")
+        assert [entry["chosen"] for entry in body["candidates"]] == [True, False]
+        routes = {entry["node"]: entry["route"] for entry in body["candidates"]}
+        assert routes == {mesh.two.context.peer: "local", mesh.one.context.peer: "direct"}
+        assert body["candidates"][0].keys() == {
+            "node",
+            "name",
+            "project",
+            "model",
+            "cid",
+            "type",
+            "context",
+            "route",
+            "in_flight",
+            "load",
+            "score",
+            "figures",
+            "chosen",
+            "why",
+            "circuit",
+        }
+        assert body["candidates"][0]["circuit"] == {
+            "state": "closed",
+            "failures": 0,
+            "retry_in": 0.0,
+        }
+        assert worker.received == []
+
+    async def test_names_who_is_left_out_and_why(self, mesh, worker):
+        await mesh.one.register(worker)
+        await mesh.two.register(worker, project="q")
+        await mesh.knows(mesh.two, "p/tiny")
+        _, body = await told(mesh.two.http.get("/api/v1/route?model=tiny&project=q"))
+        assert [entry["project"] for entry in body["candidates"]] == ["q"]
+        (left,) = body["excluded"]
+        assert (left["project"], left["reason"]) == ("p", "the caller asked for another")
+
+    @pytest.mark.parametrize(
+        ("query", "status", "code"),
+        [
+            ("", 400, "invalid_parameter"),
+            ("?model=", 400, "invalid_parameter"),
+            ("?model=unknown", 404, "model_not_found"),
+            ("?model=m&node=x", 404, "node_not_found"),
+            ("?model=m&node=no%20name", 400, "invalid_parameter"),
+            ("?model=m&kind=prophecies", 400, "invalid_parameter"),
+        ],
+    )
+    async def test_of_nothing_is_an_error(self, alone, query, status, code):
+        answered, body = await told(alone.http.get(f"/api/v1/route{query}"))
+        assert (answered, body["error"]["code"]) == (status, code)
+
+
+class TestARequest:
+    """`POST /api/v1/route`: the body and the headers that `/v1` would be sent."""
+
+    @pytest.fixture
+    async def prefixed(self, worker):
+        async with node(World(MemoryNet()), settings_of(policy="prefix")) as one:
+            for cid in ("a", "b", "c"):
+                await one.register(worker, cid=cid)
+            yield one
+
+    async def test_is_explained_as_it_would_be_met_and_reaches_nobody(self, prefixed, worker):
+        async def first():
+            _, body = await told(prefixed.http.post("/api/v1/route", json=CHAT))
+            return body["candidates"][0]
+
+        before = [(await first())["cid"] for _ in range(3)]
+        assert len(set(before)) == 1
+        assert "hash" in (await first())["why"]
+        assert worker.received == []
+        async with prefixed.http.post("/v1/chat/completions", json=CHAT) as response:
+            assert response.status == 200
+        after = await first()
+        assert after["cid"] == before[0]
+        assert "has read" in after["why"]
+        assert len(worker.received) == 1
+
+    async def test_may_be_pinned_belong_to_a_session_and_be_of_another_kind(self, prefixed):
+        headers = {"x-modelvine-cid": "b", "x-modelvine-session": "s"}
+        asked = prefixed.http.post("/api/v1/route?kind=embeddings", json=CHAT, headers=headers)
+        _, body = await told(asked)
+        assert [c["cid"] for c in body["candidates"]] == ["b"]
+        assert [x["cid"] for x in body["excluded"]] == ["a", "c"]
+
+    @pytest.mark.parametrize(
+        ("body", "status"),
+        [(b"{", 400), (b"[]", 400), (b'{"messages":[]}', 400), (b'{"model":"unknown"}', 404)],
+    )
+    async def test_that_v1_would_refuse_is_refused_alike(self, alone, body, status):
+        sent = {"data": body, "headers": {"content-type": "application/json"}}
+        _, said = await told(alone.http.post("/v1/chat/completions", **sent))
+        answered, explained = await told(alone.http.post("/api/v1/route", **sent))
+        assert answered == status
+        assert (explained["error"]["code"], explained["error"]["message"]) == (
+            said["error"]["code"],
+            said["error"]["message"],
+        )
+
+    async def test_with_several_names_is_explained_by_the_first_that_somebody_serves(
+        self, prefixed
+    ):
+        listed = {"models": ["nobody", "tiny", "small"], "messages": CHAT["messages"]}
+        _, body = await told(prefixed.http.post("/api/v1/route", json=listed))
+        assert (body["model"], body["fallbacks"]) == ("tiny", ["small"])
+        status, _ = await told(prefixed.http.post("/api/v1/route", json={"models": ["a", "b"]}))
+        assert status == 404
+
+    async def test_is_neither_logged_nor_told(self, prefixed, caplog):
+        caplog.set_level(logging.DEBUG)
+        async with prefixed.http.post("/api/v1/route", json=CHAT) as response:
+            assert SECRET.encode() not in await response.read()
+        _, status = await told(prefixed.http.get("/api/v1/status"))
+        metrics = await (await prefixed.http.get("/metrics")).text()
+        assert SECRET not in caplog.text + metrics + orjson.dumps(status).decode()
+
+
+class TestASession:
+    async def test_has_a_home_and_the_explanation_says_so(self, worker):
+        async with node(World(MemoryNet()), settings_of(policy="session")) as one:
+            for cid in ("a", "b", "c"):
+                await one.register(worker, cid=cid)
+            of = {"x-modelvine-session": "s"}
+            _, body = await told(one.http.get("/api/v1/route?model=tiny", headers=of))
+        assert "the session's home" in body["candidates"][0]["why"]
+        assert [c["figures"] for c in body["candidates"]] == [{"place": n} for n in range(3)]
+
+    async def test_is_named_by_header_or_as_openai_has_it(self, worker):
+        async with node(World(MemoryNet()), settings_of(policy="session")) as one:
+            for cid in ("a", "b", "c", "d"):
+                await one.register(worker, cid=cid)
+
+            async def home(body, **headers):
+                _, found = await told(one.http.post("/api/v1/route", json=body, headers=headers))
+                return found["candidates"][0]["cid"], found["candidates"][0]["why"]
+
+            for name in ("s", "t", "u"):
+                cid, why = await home(CHAT | {"prompt_cache_key": name})
+                assert "the session's home" in why
+                assert await home(CHAT, **{"x-modelvine-session": name}) == (cid, why)
+            for none in ({"prompt_cache_key": 7}, {"prompt_cache_key": ""}, {}):
+                assert "p2c" in (await home(CHAT | none))[1]
+
+
+async def test_who_is_new_and_has_enough_comes_last_and_the_explanation_says_so(alone, worker):
+    worker.fail(delay_between=60)
+    for cid in ("a", "b"):
+        await alone.register(worker, cid=cid)
+    stream = {**CHAT, "stream": True}
+    async with alone.http.post(
+        "/v1/chat/completions", json=stream, headers={"x-modelvine-cid": "a"}
+    ) as held:
+        await held.content.readuntil(b"\n\n")
+        _, body = await told(alone.http.get("/api/v1/route?model=tiny"))
+        held.close()
+    assert [c["cid"] for c in body["candidates"]] == ["b", "a"]
+    assert "new here and has 1 of our requests, of 1" in body["candidates"][1]["why"]
+
+
+async def test_whose_context_is_too_short_is_left_out_and_the_figures_are_told(mesh, worker):
+    await mesh.one.register(worker, context=500)
+    await mesh.two.register(worker, context=4096)
+    await mesh.knows(mesh.two, "tiny")
+    await until(lambda: len(mesh.two.context.registry.catalog.offers["tiny"]) == 2)
+    long = {"model": "tiny", "messages": [{"role": "user", "content": "word " * 1_000}]}
+    _, body = await told(mesh.two.http.post("/api/v1/route", json=long))
+    assert [(c["route"], c["context"]) for c in body["candidates"]] == [("local", 4096)]
+    assert [x["reason"] for x in body["excluded"]] == [
+        "its context is too short: 500 < about 625 tokens"
+    ]

@@ -1,0 +1,71 @@
+"""Sums over the processes of a node."""
+
+from collections import Counter
+
+from node.observe.aggregate import Whole, together
+from node.observe.counters import Counts, Times
+from node.observe.loop_lag import Lateness
+from node.observe.metrics import Metrics
+from node.processes.protocol import Report
+from node.web import Crowd
+from registry.records import Load, Service
+from router.workers import Worker
+from tests.router.test_dispatch import World
+from tests.router.world import links
+
+ONE, TWO = Service("p", "one"), Service("p", "two")
+
+
+class Sibling:
+    def __init__(self, state: Report, *, answers: bool = True) -> None:
+        self.state = state
+        self.answers = answers
+        self.asked = 0
+
+    async def ask(self) -> Report:
+        self.asked += 1
+        if not self.answers:
+            raise TimeoutError
+        return self.state
+
+
+def report(served: int, in_flight: int, lag: float = 0.0) -> Report:
+    requests, routed = (Times("chat", "200", served),), (("held", in_flight + 1),)
+    crowd = (("evicted_by_all", served),)
+    counts = Counts(requests, routed=routed, crowd=crowd, connections=2, in_flight=in_flight)
+    return Report(1, in_flight, ((ONE, Load(in_flight)),), counts, lag)
+
+
+async def test_a_node_of_one_process_is_what_that_one_does() -> None:
+    async with links() as ours:
+        whole = Whole(World(ours).router, Metrics(), Lateness())
+        assert (whole.processes, await whole.at_work(), whole.busy()) == (1, 0, {})
+        assert whole.loop_lag(0.0) == 0.0
+
+
+async def test_several_processes_are_added_up_and_one_that_ended_still_counts() -> None:
+    async with links() as ours:
+        whole = Whole(World(ours).router, Metrics(), Lateness())
+        one, two = Sibling(report(3, 1)), Sibling(report(4, 2, lag=0.5), answers=False)
+        whole.join(one)
+        whole.join(two)
+        assert (whole.processes, await whole.at_work()) == (3, 3)
+        assert (one.asked, two.asked) == (1, 1)
+        assert whole.busy() == {ONE: Load(3)}
+        assert whole.loop_lag(0.0) == 0.5
+        worker = Worker(ONE, "http://127.0.0.1:1", capacity=5)
+        assert whole.load_of(worker) == Load(3, slots=5)
+        assert whole.connections() == Crowd(4, Counter(evicted_by_all=7))
+        whole.part(two)
+        past, present = whole.others()
+        assert (past.requests, past.in_flight) == ((Times("chat", "200", 4),), 0)
+        assert present == one.state.counts
+        assert whole.in_flight() == 1
+        assert whole.connections() == Crowd(2, Counter(evicted_by_all=7))
+        assert whole.routed()["held"] == 5
+
+
+def test_loads_of_one_worker_are_added_and_the_newest_first_byte_counts() -> None:
+    mine = {ONE: Load(1, 2, slots=4, rate=1.5, first=0.1), TWO: Load(1)}
+    theirs = {ONE: Load(2, 1, slots=4, rate=2.0, first=None)}
+    assert together([mine, theirs]) == {ONE: Load(3, 3, slots=4, rate=3.5, first=0.1), TWO: Load(1)}

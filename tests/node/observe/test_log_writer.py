@@ -1,0 +1,146 @@
+"""How log lines get out: together, in order, all of them where somebody takes them; and nobody waits where nobody does."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from node.observe.log_writer import MAX_WAITING, Lines, batches, writing_to
+
+ROOT = Path(__file__).parents[2]
+
+
+class Taker:
+    """Takes lines, or does not."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.calls = 0
+        self.fails: OSError | None = None
+        self.open = threading.Event()
+        self.open.set()
+
+    def write(self, text: str) -> None:
+        self.calls += 1
+        self.open.wait(10)
+        if self.fails is not None:
+            raise self.fails
+        self.taken += text.splitlines()
+
+
+def lines(taker: Taker, due: list[str] | None = None) -> Lines:
+    asked = iter([due or []])
+    return Lines(taker.write, due=lambda: next(asked, []), lost=lambda n: f"{n} lost")
+
+
+def test_every_line_is_written_in_order_and_many_at_once() -> None:
+    taker = Taker()
+    out = lines(taker)
+    said = [f"line {n}" for n in range(10_000)]
+    for line in said:
+        out.add(line)
+    out.flush()
+    assert taker.taken == said
+    assert taker.calls < 1_000
+
+
+def test_a_line_alone_is_written_soon_and_what_is_due_by_the_clock_too() -> None:
+    taker = Taker()
+    out = lines(taker, due=["due"])
+    out.add("alone", hurry=True)
+    ended = time.monotonic() + 5
+    while taker.taken != ["alone", "due"] and time.monotonic() < ended:
+        time.sleep(0.01)
+    assert sorted(taker.taken) == ["alone", "due"]
+
+
+def test_who_takes_nothing_holds_nobody_up_and_what_waits_is_bounded() -> None:
+    taker = Taker()
+    taker.open.clear()
+    out = lines(taker)
+    began = time.monotonic()
+    out.add("first", hurry=True)
+    line, many = "x" * 1_000, 2 * MAX_WAITING // 1_000
+    for _ in range(many):
+        out.add(line)
+    assert time.monotonic() - began < 2
+    taker.open.set()
+    out.flush()
+    out.flush()
+    kept = taker.taken.count(line)
+    assert kept <= MAX_WAITING // 1_000
+    # Those that are lost while the first count waits to be written are told by the next.
+    lost = [int(said.removesuffix(" lost")) for said in taker.taken if said.endswith(" lost")]
+    assert sum(lost) == many - kept > 0
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE, errno.EIO])
+def test_a_full_disk_loses_lines_and_says_how_many_once_there_is_room(number: int) -> None:
+    taker = Taker()
+    taker.fails = OSError(number, os.strerror(number))
+    out = lines(taker)
+    for n in range(100):
+        out.add(f"line {n}")
+        if n % 30 == 0:
+            out.flush()
+    out.flush()
+    assert taker.taken == []
+    taker.fails = None
+    out.add("room")
+    out.flush()
+    assert taker.taken == ["100 lost", "room"]
+
+
+def test_what_is_written_at_once_is_not_torn_apart_by_others_at_a_pipe() -> None:
+    said = ["x" * 1_000] * 10 + ["y" * 9_000] + ["é" * 2_000] * 3
+    groups = batches(said)
+    assert [line for group in groups for line in group] == said
+    for group in groups:
+        assert len(group) == 1 or sum(len(line.encode()) + 1 for line in group) <= 4096
+
+
+def test_a_file_takes_a_line_whole_whatever_stands_in_it(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as file:
+        writing_to(file)("a\udcffb é\n" * 10_000)
+    assert (tmp_path / "log").read_text() == "a?b é\n" * 10_000
+
+
+ENDS = {
+    "at its end": "",
+    "by exit": "sys.exit(3)",
+    "by an error": "raise RuntimeError",
+}
+
+PROGRAM = """
+import logging, sys
+from node import logs
+logs.configure(form="json", level="info")
+for n in range(2000):
+    logging.getLogger("modelvine.x").info("line %d", n)
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_nothing_is_lost_when_the_process_ends(end: str) -> None:
+    program = PROGRAM.format(end=ENDS[end])
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    said = [line for line in ended.stderr.splitlines() if line.startswith("{")]
+    assert [json.loads(line)["message"] for line in said] == [f"line {n}" for n in range(2000)]
+
+
+def test_a_full_disk_changes_nothing_but_the_log() -> None:
+    program = PROGRAM.format(end="")
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", program], stderr=full, cwd=ROOT, timeout=30, check=False
+        )
+    assert ended.returncode == 0

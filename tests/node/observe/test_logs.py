@@ -1,0 +1,252 @@
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+from typing import Literal
+
+import pytest
+
+from node.observe.logs import (
+    MAX_LINE,
+    MAX_TEMPLATES,
+    REPEATS,
+    WINDOW,
+    ConsoleLine,
+    JsonLine,
+    Repeats,
+    adopt,
+    configure,
+)
+from registry.errors import PeerUnreachable
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """Give the process its own logging back."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    factory = logging.getLogRecordFactory()
+    yield
+    root.handlers[:] = handlers
+    logging.setLogRecordFactory(factory)
+    root.setLevel(level)
+
+
+def record(
+    message: str = "hello %s", *args: object, level: int = logging.INFO, **more: object
+) -> logging.LogRecord:
+    made = logging.LogRecord("modelvine.test", level, __file__, 1, message, args or ("you",), None)
+    vars(made).update(more)
+    return made
+
+
+class Written(io.StringIO):
+    """What was written, all of it."""
+
+    def getvalue(self) -> str:
+        logging.getLogger().handlers[0].flush()
+        return super().getvalue()
+
+
+def written(form: Literal["console", "json"]) -> io.StringIO:
+    stream = Written()
+    configure(form=form, level="info", stream=stream)
+    return stream
+
+
+def raised(error: Exception) -> Exception:
+    try:
+        raise error
+    except type(error) as caught:
+        return caught
+
+
+def test_a_console_line_has_time_level_logger_and_message() -> None:
+    line = ConsoleLine(colour=False).format(record(model="tiny"))
+    assert re.fullmatch(
+        r"\d\d:\d\d:\d\d\.\d{3} INFO    modelvine\.test  hello you  model=tiny", line
+    )
+
+
+def test_colour_is_used_only_when_it_is_asked_for() -> None:
+    assert "\x1b[" in ConsoleLine(colour=True).format(record())
+    assert "\x1b[" not in ConsoleLine(colour=False).format(record())
+
+
+def test_a_json_line_is_one_object_with_the_extra_fields() -> None:
+    fields = json.loads(JsonLine().format(record(attempts=2)))
+    assert fields.pop("time").endswith("Z")
+    assert fields == {
+        "level": "info",
+        "logger": "modelvine.test",
+        "message": "hello you",
+        "attempts": 2,
+    }
+
+
+@pytest.mark.parametrize("formatter", [ConsoleLine(colour=False), JsonLine()])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a\nERROR forged",
+        "a\rb",
+        "a\x1b[2Jb",
+        "a\u2028b",
+        "a\x9bb",
+        "a\u202eb",
+        "a\u2066b",
+        "a\u061cb",
+    ],
+)
+def test_nobody_can_forge_a_line_or_drive_the_terminal(
+    formatter: logging.Formatter, name: str
+) -> None:
+    line = formatter.format(record("model %s", name, seen=name))
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("one", "one"),
+        (7, "7"),
+        ("", ""),
+        ("two words", '"two words"'),
+        ("a  b=c", '"a  b=c"'),
+        ('say "hi"', '"say \\"hi\\""'),
+        ("a\nb", '"a\\nb"'),
+        ("a\\nb", '"a\\\\nb"'),
+        ("a\u202eb", '"a\\u202eb"'),
+    ],
+)
+def test_a_field_ends_where_it_ends_whatever_it_holds(value: object, shown: str) -> None:
+    line = ConsoleLine(colour=False).format(record(seen=value, last=1))
+    assert line.endswith(f"  hello you  seen={shown}  last=1")
+
+
+def test_an_endless_message_is_cut() -> None:
+    line = ConsoleLine(colour=False).format(record("%s", "x" * 100_000))
+    assert len(line) < MAX_LINE + 200
+
+
+def test_an_expected_error_is_told_in_a_word() -> None:
+    error = raised(PeerUnreachable("gone"))
+    line = ConsoleLine(colour=False).format(
+        record(exc_info=(type(error), error, error.__traceback__))
+    )
+    assert line.endswith("[PeerUnreachable: gone]")
+
+
+def test_an_unexpected_error_shows_its_way_on_the_same_line() -> None:
+    error = raised(KeyError("oops"))
+    line = ConsoleLine(colour=False).format(
+        record(exc_info=(type(error), error, error.__traceback__))
+    )
+    assert "KeyError: 'oops' at " in line
+    assert "raised" in line
+    assert "\n" not in line
+
+
+def test_every_logger_writes_to_the_one_stream_at_the_level_that_was_set() -> None:
+    log = logging.getLogger("modelvine.somewhere")
+    stream = written("console")
+    log.info("kept")
+    log.debug("left out")
+    assert stream.getvalue().count("\n") == 1
+    assert "kept" in stream.getvalue()
+
+
+def test_the_handler_has_the_lock_that_logging_takes_since_python_3_13() -> None:
+    handler = configure(form="console", level="info", stream=io.StringIO())
+    assert handler.lock is not None
+    with handler.lock:
+        logging.getLogger("modelvine.test").info("a thread takes its own lock again")
+
+
+def test_configuring_twice_does_not_write_twice() -> None:
+    log = logging.getLogger("modelvine.somewhere")
+    written("console")
+    stream = written("json")
+    log.info("once")
+    assert stream.getvalue().count("once") == 1
+
+
+def test_a_library_that_took_itself_out_is_brought_back() -> None:
+    library = logging.getLogger("some_library")
+    library.propagate = False
+    library.addHandler(logging.NullHandler())
+    stream = written("console")
+    adopt("some_library")
+    library.warning("heard")
+    assert "heard" in stream.getvalue()
+
+
+def test_repeated_warnings_are_counted_instead_of_written() -> None:
+    now = [100.0]
+    repeats = Repeats(lambda: now[0])
+    passed = [
+        repeats.filter(record("dropped %d", number, level=logging.WARNING)) for number in range(50)
+    ]
+    assert passed == [True] * REPEATS + [False] * (50 - REPEATS)
+    now[0] += WINDOW
+    told = record("dropped %d", 50, level=logging.WARNING)
+    assert repeats.filter(told)
+    assert told.getMessage() == f"dropped 50 (suppressed {50 - REPEATS} more like this)"
+    assert repeats.filter(record("dropped %d", 51, level=logging.WARNING))
+
+
+def test_different_warnings_do_not_hide_each_other() -> None:
+    repeats = Repeats(lambda: 0.0)
+    for _ in range(REPEATS + 1):
+        repeats.filter(record("one %s", level=logging.WARNING))
+    assert not repeats.filter(record("one %s", level=logging.WARNING))
+    assert repeats.filter(record("two %s", level=logging.WARNING))
+
+
+def test_a_flood_of_errors_is_counted_too_and_what_is_told_of_requests_is_not() -> None:
+    repeats = Repeats(lambda: 0.0)
+    passed = [repeats.filter(record("bad %s", level=logging.ERROR)) for _ in range(100)]
+    assert sum(passed) == REPEATS
+    assert all(repeats.filter(record("done %s", level=logging.INFO)) for _ in range(100))
+
+
+def test_the_count_of_a_flood_that_has_ended_is_told_once() -> None:
+    now = [0.0]
+    repeats = Repeats(lambda: now[0])
+    for _ in range(50):
+        repeats.filter(record("bad %s", level=logging.ERROR))
+    assert repeats.due() == []
+    now[0] = WINDOW
+    (told,) = repeats.due()
+    assert told.levelname == "ERROR"
+    assert told.getMessage() == f"suppressed {50 - REPEATS} more like this: bad %s"
+    assert repeats.due() == []
+
+
+def test_the_count_of_a_flood_is_told_at_the_end_of_the_process() -> None:
+    stream = written("console")
+    for _ in range(50):
+        logging.getLogger("modelvine.test").warning("dropped %s", "x")
+    logging.getLogger().handlers[0].close()
+    assert stream.getvalue().count("\n") == REPEATS + 1
+    assert f"suppressed {50 - REPEATS} more like this: dropped %s" in stream.getvalue()
+
+
+def test_the_count_of_warnings_is_bounded() -> None:
+    repeats = Repeats(lambda: 0.0)
+    for number in range(MAX_TEMPLATES * 2):
+        repeats.filter(record(f"template {number} %s", level=logging.WARNING))
+    assert len(repeats._seen) == MAX_TEMPLATES
+
+
+def test_records_are_made_with_what_logging_makes_of_their_arguments() -> None:
+    stream = written("console")
+    log = logging.getLogger("modelvine.test")
+    made = logging.getLogRecordFactory()("n", logging.INFO, "p.py", 7, "m", (), None)
+    assert vars(made).keys() == vars(logging.LogRecord("n", 20, "p.py", 7, "m", (), None)).keys()
+    log.info("%(first)s and %(second)s", {"first": 1, "second": 2})
+    log.info("one %s", {})
+    log.info("more", extra={"key": "value"})
+    lines = [line.partition("modelvine.test  ")[2] for line in stream.getvalue().splitlines()]
+    assert lines == ["1 and 2", "one {}", "more  key=value"]

@@ -1,0 +1,120 @@
+"""What the node measures, as Prometheus reads it."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from node.observe.metrics import MAX_MODELS, Metrics, Sizes
+from registry.records import PeerId, Service
+from router.attempt import Outcome
+from router.errors import WorkerFailed
+from router.openai.usage import Usage
+from router.select.candidates import Candidate
+from router.worker_metrics import Figure
+
+SIZES = Sizes(
+    nodes={"alive": 3, "lost": 1},
+    services=7,
+    workers=2,
+    told={Service("p", "m", cid="c"): {Figure.QUEUED: 4, Figure.SPEED: 12.5}},
+    up={"store": True, "mesh": False},
+    frames={"frames_in": 12},
+    routed={"retries_refused": 3},
+    connections=2,
+    wires=3,
+    standing=4,
+    loop_lag=0.25,
+    tasks={"http": 30, "mesh": 40},
+    threads=3,
+    relaying={"circuits": 1},
+    relayed={"bytes": 1},
+)
+CANDIDATE = Candidate(PeerId("them"), Service("p", "m"))
+
+
+def samples(metrics):
+    """Every sample as (name, labels) → value, the way a scraper reads the text."""
+    text = metrics.text(SIZES).decode()
+    return {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_request_is_counted_by_kind_and_status():
+    metrics = Metrics()
+    metrics.begun()
+    metrics.ended("chat/completions", status=200, seconds=0.2, taken=10, sent=20)
+    seen = samples(metrics)
+    assert seen["modelvine_requests_total", "200", "chat/completions"] == 1
+    assert seen["modelvine_request_seconds_count", "chat/completions"] == 1
+    assert seen["modelvine_request_bytes_total",] == 10
+    assert seen["modelvine_answer_bytes_total",] == 20
+
+
+def test_a_request_is_in_flight_until_it_ends():
+    metrics = Metrics()
+    metrics.begun()
+    assert samples(metrics)["modelvine_requests_in_flight",] == 1
+    metrics.ended("embeddings", status=499, seconds=1, taken=0, sent=0)
+    assert samples(metrics)["modelvine_requests_in_flight",] == 0
+
+
+def test_the_first_byte_is_timed_apart_from_the_last():
+    metrics = Metrics()
+    metrics.answering("chat/completions", 0.03)
+    assert samples(metrics)["modelvine_first_byte_seconds_sum", "chat/completions"] == 0.03
+
+
+def test_tokens_are_counted_by_model_and_part_and_estimates_apart():
+    metrics = Metrics()
+    metrics.spent("m", Usage(5, 6))
+    metrics.spent("m", Usage(5, 6))
+    metrics.spent("m", Usage(0, 3, estimated=True))
+    seen = samples(metrics)
+    assert seen["modelvine_tokens_total", "m", "no", "prompt"] == 10
+    assert seen["modelvine_tokens_total", "completion", "m", "no"] == 12
+    assert seen["modelvine_tokens_total", "completion", "m", "yes"] == 3
+
+
+def test_models_beyond_the_bound_share_one_row():
+    metrics = Metrics()
+    for number in range(MAX_MODELS + 10):
+        metrics.spent(f"m{number}", Usage(0, 1))
+    seen = samples(metrics)
+    assert seen["modelvine_tokens_total", "", "completion", "no"] == 10
+    assert sum(1 for name, *_ in seen if name == "modelvine_tokens_total") == MAX_MODELS + 1
+
+
+def test_an_attempt_is_counted_by_dialect_and_by_what_went_wrong():
+    metrics = Metrics()
+    metrics.attempt(Outcome(CANDIDATE, None, 0.1))
+    metrics.attempt(Outcome(CANDIDATE, WorkerFailed("no"), 0.1))
+    seen = samples(metrics)
+    assert seen["modelvine_attempts_total", "ok", "peer"] == 1
+    assert seen["modelvine_attempts_total", "WorkerFailed", "peer"] == 1
+
+
+def test_what_is_counted_elsewhere_is_shown_as_it_stands():
+    seen = samples(Metrics())
+    assert seen["modelvine_nodes", "alive"] == 3
+    assert seen["modelvine_services",] == 7
+    assert seen["modelvine_workers",] == 2
+    assert seen["modelvine_worker_tells", "0", "c", "m", "p", "queued"] == 4
+    assert seen["modelvine_worker_tells", "0", "c", "m", "p", "tokens_per_second"] == 12.5
+    assert seen["modelvine_up", "store"] == 1
+    assert seen["modelvine_up", "mesh"] == 0
+    assert seen["modelvine_registry_events_total", "frames_in"] == 12
+    assert seen["modelvine_mesh_connections",] == 2
+    assert seen["modelvine_mesh_wires",] == 3
+    assert seen["modelvine_mesh_standing_streams",] == 4
+    assert seen["modelvine_loop_lag_seconds",] == 0.25
+
+
+def test_the_process_itself_is_measured():
+    assert samples(Metrics())["process_resident_memory_bytes",] > 0
+
+
+def test_two_nodes_in_one_process_count_apart():
+    one, other = Metrics(), Metrics()
+    one.begun()
+    assert samples(other)["modelvine_requests_in_flight",] == 0

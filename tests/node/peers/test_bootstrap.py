@@ -1,0 +1,97 @@
+"""Which peers are kept connected: what was chosen outlives a restart, and beats what is configured."""
+
+import pytest
+
+from node.peers.bootstrap import MAX_ADDRESSES, Bootstrap, peer_at
+from registry.errors import LimitReached, StoreUnavailable
+from registry.persistence import Saving
+from registry.signing import Identity
+from registry.store import Put, Space
+from registry.store.memory import MemoryStore
+
+PEER = Identity(bytes(32)).peer
+CONFIGURED = f"/ip4/192.0.2.1/tcp/6101/p2p/{PEER}"
+ADDED = f"/dns4/vine.example/tcp/6101/p2p/{PEER}"
+
+
+class Kept:
+    """Remembers what the mesh was last told to keep."""
+
+    def __init__(self):
+        self.addresses = None
+
+    def __call__(self, addresses):
+        self.addresses = addresses
+
+
+@pytest.fixture
+def store():
+    return MemoryStore()
+
+
+async def restarted(store, kept):
+    saving = Saving(store, Put(Space.SELF, "epoch", b"1"))
+    bootstrap = Bootstrap(store, saving, configured=[CONFIGURED], keep=kept)
+    await bootstrap.restore()
+    return bootstrap
+
+
+async def test_what_is_configured_is_kept_from_the_start(store):
+    kept = Kept()
+    await restarted(store, kept)
+    assert kept.addresses == (CONFIGURED,)
+
+
+async def test_what_was_added_is_kept_at_once_and_after_a_restart(store):
+    kept = Kept()
+    await (await restarted(store, kept)).add(ADDED)
+    assert kept.addresses == (CONFIGURED, ADDED)
+    assert (await restarted(store, Kept())).addresses == (CONFIGURED, ADDED)
+
+
+async def test_what_was_removed_stays_away_even_when_it_is_configured(store):
+    kept = Kept()
+    bootstrap = await restarted(store, kept)
+    assert await bootstrap.remove(CONFIGURED)
+    assert kept.addresses == ()
+    bootstrap = await restarted(store, kept)
+    assert bootstrap.addresses == ()
+    await bootstrap.add(CONFIGURED)
+    assert (await restarted(store, Kept())).addresses == (CONFIGURED,)
+
+
+async def test_removing_what_is_not_kept_changes_nothing(store):
+    kept = Kept()
+    assert not await (await restarted(store, kept)).remove(ADDED)
+    assert kept.addresses == (CONFIGURED,)
+
+
+async def test_what_cannot_be_saved_is_not_kept(store):
+    kept = Kept()
+    bootstrap = await restarted(store, kept)
+    await store.close()
+    with pytest.raises(StoreUnavailable):
+        await bootstrap.add(ADDED)
+    assert bootstrap.addresses == kept.addresses == (CONFIGURED,)
+
+
+async def test_there_is_a_limit_to_what_is_kept(store):
+    bootstrap = await restarted(store, Kept())
+    for port in range(1, MAX_ADDRESSES + 1):
+        await bootstrap.add(f"/ip4/192.0.2.1/tcp/{port}/p2p/{PEER}")
+    with pytest.raises(LimitReached):
+        await bootstrap.add(ADDED)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [CONFIGURED, ADDED, f"/ip6/::1/tcp/1/p2p/{PEER}", f"{CONFIGURED}/p2p-circuit/p2p/{PEER}"],
+)
+def test_an_address_ends_in_the_peer_that_answers_there(address):
+    assert peer_at(address) == PEER
+
+
+@pytest.mark.parametrize("address", ["", "/p2p/" + PEER, "/ip4/1.2.3.4/tcp/1", "/x/p2p/" + PEER])
+def test_what_is_no_address_is_refused_with_a_sentence(address):
+    with pytest.raises(ValueError, match=r"\w+ \w+"):
+        peer_at(address)

@@ -1,0 +1,172 @@
+"""A bootstrap address that does not answer is spoken of: what is wrong, soon, and rarely afterwards."""
+
+import re
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from node.peers.contacts import (
+    AGAIN,
+    GRACE,
+    NEWS,
+    SILENCE,
+    Contact,
+    Waits,
+    contacts,
+    shown,
+    summary,
+)
+from registry.mesh.memory.mesh import MemoryMesh
+from registry.mesh.memory.network import MemoryNet, address_of
+from registry.mesh.memory.pipe import MemoryPipe
+from registry.signing import Identity
+from tests.swarm.client import Client, connected
+from tests.swarm.nodes import Start, Swarm
+from tests.swarm.waiting import SLACK, show, until
+
+OWN, OTHER, THIRD = (Identity(bytes([n]) * 32).peer for n in (1, 2, 3))
+REFUSED = "connection refused"
+
+
+def at(number: int, *, answers: bool = False, why: str = REFUSED) -> Contact:
+    address = f"/ip4/192.0.2.{number}/tcp/6101/p2p/{OTHER}"
+    return Contact(address, answers, "" if answers else why)
+
+
+async def _nothing(*_: object) -> bytes:
+    return b""
+
+
+async def _serve(_: MemoryPipe) -> None:
+    return None
+
+
+async def mesh_of(net: MemoryNet, peer: str, *bootstrap: str) -> MemoryMesh:
+    mesh = MemoryMesh(peer, net, bootstrap=bootstrap)
+    await mesh.start(_nothing, _serve)
+    return mesh
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ([], ""),
+        ([at(1, answers=True)], "1 of 1 bootstrap addresses answer"),
+        ([at(1)], "0 of 1 bootstrap addresses answer: connection refused"),
+        ([at(1), at(2)], "0 of 2 bootstrap addresses answer: connection refused"),
+        (
+            [at(1), at(2, answers=True), at(3, why="timed out"), at(4, why="")],
+            "1 of 4 bootstrap addresses answer: connection refused; timed out; no answer yet",
+        ),
+        ([at(n, why=f"reason {n}") for n in range(5)], "0 of 5 … reason 0; reason 1; reason 2; …"),
+    ],
+)
+def test_a_sentence_counts_those_that_answer_and_says_why_others_do_not(
+    found: list[Contact], said: str
+) -> None:
+    first, _, last = said.partition(" … ")
+    assert summary(found).startswith(first)
+    assert summary(found).endswith(last)
+
+
+async def test_who_is_connected_answers_and_who_is_not_has_a_reason() -> None:
+    net = MemoryNet()
+    addresses = (address_of(OTHER), address_of(THIRD))
+    mesh = await mesh_of(net, OWN, *addresses)
+    await mesh_of(net, OTHER)
+    found = contacts(addresses, mesh)
+    assert found == (
+        Contact(addresses[0], answers=True),
+        Contact(addresses[1], answers=False, why="nobody is there"),
+    )
+    assert shown(found)["addresses"][1]["why"] == "nobody is there"
+
+
+async def test_a_nodes_own_address_counts_where_it_has_no_other() -> None:
+    mesh = await mesh_of(MemoryNet(), OWN)
+    (alone,) = contacts([address_of(OWN)], mesh)
+    assert alone.why == "it is this node's own address"
+    (other,) = contacts([address_of(OWN), address_of(OTHER)], mesh)
+    assert other.address == address_of(OTHER)
+
+
+def test_one_is_warned_soon_once_and_rarely_afterwards() -> None:
+    waits, warned = Waits(), []
+    for second in range(int(2.5 * AGAIN)):
+        warned += [second for _ in waits.overdue([at(1)], float(second))]
+    assert warned == [GRACE, GRACE + AGAIN, GRACE + 2 * AGAIN]
+
+
+def test_one_is_warned_also_of_what_never_fails() -> None:
+    waits = Waits()
+    silent = [at(1, why="")]
+    warned = [n for n in range(20) if waits.overdue(silent, float(n))]
+    assert warned == [SILENCE]
+    # Then it is known why.
+    assert not waits.overdue([at(1)], 20.0)
+    assert waits.overdue([at(1)], SILENCE + NEWS) == [at(1)]
+
+
+def test_a_restart_of_the_other_is_no_news_and_its_return_after_a_warning_is() -> None:
+    waits = Waits()
+    assert not waits.overdue([at(1)], 0.0)
+    there = [at(1, answers=True)]
+    assert not waits.over(there)
+    assert not waits.overdue(there, 1.0)
+    assert not waits.overdue([at(1)], 100.0)
+    assert waits.overdue([at(1)], 100.0 + GRACE) == [at(1)]
+    assert waits.over(there) == there
+    waits.overdue(there, 110.0)
+    assert not waits.over(there)
+
+
+# A real node.
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Iterator[Swarm]:
+    with Swarm(tmp_path) as swarm:
+        yield swarm
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async with connected() as client:
+        yield client
+
+
+async def test_a_node_whose_bootstrap_address_is_wrong_says_so_everywhere(
+    swarm: Swarm, client: Client
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    wrong = f"/ip4/127.0.0.1/tcp/{port}/p2p/{OTHER}"
+    node = swarm.start(Start("lonely", {"mesh": {"bootstrap": [wrong]}}))
+    line = f"WARNING modelvine.node  bootstrap address {wrong} does not answer: connection refused"
+    told = await until(lambda: line in node.log, within=10, otherwise="nothing is said")
+    show("wrong bootstrap", warned_after=told)
+    assert told < 10 * SLACK
+    said = "0 of 1 bootstrap addresses answer: connection refused"
+    ready = await client.get(node, "/readyz")
+    assert (ready["status"], ready["parts"]["bootstrap"]) == ("degraded", said)
+    status = await client.get(node, "/api/v1/status")
+    assert status["bootstrap"]["summary"] == status["ready"]["bootstrap"] == said
+    peers = await client.get(node, "/api/v1/nodes")
+    assert peers["bootstrap"]["addresses"] == [{"address": wrong, "answers": False, "why": REFUSED}]
+    assert node.log.count("does not answer") == 1
+
+
+async def test_the_log_says_who_was_met_and_who_has_left(swarm: Swarm, client: Client) -> None:
+    one = swarm.start(Start("one"))
+    two = swarm.start(Start("two", {"node": {"name": "gpu-2"}}), known=[one])
+    met = f"met node {two.peer} (gpu-2), which serves 0 models"
+    await until(lambda: met in one.log, within=10, otherwise="nobody was met")
+    await until(lambda: f"met node {one.peer}" in two.log, within=10, otherwise="nobody was met")
+    ready = await client.get(two, "/readyz")
+    assert (ready["status"], ready["parts"]["bootstrap"]) == ("ok", "ok")
+    assert swarm.stop(two) == 0
+    left = f"node {two.peer} (gpu-2) has left"
+    await until(lambda: left in one.log, within=10, otherwise="nobody has left")
+    assert not re.search(r"WARNING.*bootstrap", one.log + two.log)

@@ -1,0 +1,42 @@
+"""Laws of the addresses that a node gives to others."""
+
+from node.config.addresses import HostPort
+from node.peers.reach import own_ports, reach_of, within_reach
+
+
+def test_a_listener_on_one_address_is_found_there() -> None:
+    mesh = ["/ip4/10.0.0.1/tcp/6101/p2p/x"]
+    reach = reach_of(mesh, link=HostPort("10.0.0.1", 7000), certificate=b"c")
+    assert reach.links == ("10.0.0.1:7000",)
+    assert reach.mesh == tuple(mesh)
+    assert reach.certificate == b"c"
+
+
+def test_a_listener_on_every_address_is_found_where_the_mesh_is() -> None:
+    mesh = ["/ip4/10.0.0.1/tcp/6101/p2p/x", "/ip6/fd00::1/tcp/6101/p2p/x", "/dns4/one/tcp/1/p2p/x"]
+    reach = reach_of(mesh, link=HostPort("0.0.0.0", 7000), certificate=b"")
+    assert reach.links == ("10.0.0.1:7000", "[fd00::1]:7000", "one:7000")
+
+
+def test_one_host_with_two_ports_is_one_link() -> None:
+    mesh = ["/ip4/10.0.0.1/tcp/1/p2p/x", "/ip4/10.0.0.1/tcp/2/p2p/x"]
+    reach = reach_of(mesh, link=HostPort("::", 7000), certificate=b"")
+    assert reach.links == ("10.0.0.1:7000",)
+
+
+def test_a_relays_host_is_not_ours() -> None:
+    mesh = ["/ip4/10.0.0.1/tcp/1/p2p/x", "/ip4/192.0.2.1/tcp/1/p2p/relay/p2p-circuit/p2p/x"]
+    reach = reach_of(mesh, link=HostPort("0.0.0.0", 7000), certificate=b"")
+    assert reach.links == ("10.0.0.1:7000",)
+    assert reach.mesh == tuple(mesh)
+
+
+def test_our_own_listener_is_reached_where_it_listens() -> None:
+    assert str(within_reach(HostPort("10.0.0.1", 7000))) == "10.0.0.1:7000"
+    assert str(within_reach(HostPort("0.0.0.0", 7000))) == "127.0.0.1:7000"
+    assert str(within_reach(HostPort("::", 7000))) == "[::1]:7000"
+
+
+def test_a_node_knows_the_ports_that_are_its_own() -> None:
+    mesh = ["/ip4/10.0.0.1/tcp/6101/p2p/x", "/ip6/::1/tcp/6102", "/dns4/node/tcp/x", "nonsense"]
+    assert own_ports(["127.0.0.1:6100", "[::1]:6103", "?"], mesh) == {6100, 6101, 6102, 6103}

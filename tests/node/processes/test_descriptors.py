@@ -1,0 +1,103 @@
+"""Connections by descriptor: a helper opens one, the first takes it in; and pipes that are carried over them."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from node.processes.descriptors import Door, Doors, Doorway
+from node.processes.pipes import borrow, lend
+from registry.errors import PeerUnreachable
+from registry.mesh import Pipe
+from registry.mesh.libp2p.task_group import Crew
+from registry.mesh.memory.pipe import pipe_between
+from registry.records import PeerId
+from tests.router.world import no_pipe, until
+
+US, THEM = PeerId("us"), PeerId("them")
+
+
+class Building:
+    """A helper's doors, and the doorway that they lead to."""
+
+    def __init__(self) -> None:
+        ours, self.end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.came: list[tuple[Door, socket.socket]] = []
+        self.doors = Doors(self.end)
+        self.doorway = Doorway(ours, lambda door, end: self.came.append((door, end)))
+
+
+@pytest.fixture
+async def building() -> AsyncIterator[Building]:
+    made = Building()
+    yield made
+    made.doorway.close()
+    made.end.close()
+    for _, connection in made.came:
+        connection.close()
+
+
+async def test_each_connection_comes_in_at_the_door_that_it_is_for(building: Building) -> None:
+    with building.doors.open(Door.HTTP) as one, building.doors.open(Door.PIPE) as two:
+        await until(lambda: len(building.came) == 2)
+        assert [door for door, _ in building.came] == [Door.HTTP, Door.PIPE]
+        one.send(b"first")
+        two.send(b"second")
+        assert [end.recv(9) for _, end in building.came] == [b"first", b"second"]
+
+
+async def test_more_connections_than_are_taken_in_at_once_all_come_in(building: Building) -> None:
+    opened = [building.doors.open(Door.HTTP) for _ in range(150)]
+    await until(lambda: len(building.came) == 150)
+    for connection in opened:
+        connection.close()
+
+
+async def test_nobody_opens_a_connection_to_a_process_that_is_gone(building: Building) -> None:
+    building.doorway.close()
+    with pytest.raises(OSError, match=r"Broken pipe|reset"):
+        building.doors.open(Door.HTTP)
+    with pytest.raises(PeerUnreachable):
+        await borrow(building.doors, THEM)
+
+
+async def test_a_helper_that_ends_leaves_the_doorway_quiet(building: Building) -> None:
+    building.end.close()
+    await asyncio.sleep(0)
+    assert building.came == []
+
+
+async def test_a_pipe_is_carried_both_ways_and_to_its_end(building: Building) -> None:
+    ours, theirs = pipe_between(US, THEM)
+    asked: list[PeerId] = []
+
+    async def open_pipe(peer: PeerId) -> Pipe:
+        asked.append(peer)
+        return ours
+
+    crew = Crew()
+    borrowing = crew.spawn(borrow(building.doors, THEM))
+    await until(lambda: bool(building.came))
+    crew.spawn(lend(building.came.pop()[1], open_pipe))
+    pipe = await borrowing
+    assert (asked, pipe.peer) == ([THEM], THEM)
+    await pipe.write(b"x" * 300_000)
+    taken = 0
+    while taken < 300_000:
+        taken += len(await theirs.read())
+    await theirs.write(b"answer")
+    assert await pipe.read() == b"answer"
+    await theirs.finish()
+    assert await pipe.read() == b""
+    await pipe.reset()
+    await until(lambda: not len(crew))
+
+
+async def test_a_peer_that_is_not_reached_is_said_to_be_so(building: Building) -> None:
+    crew = Crew()
+    borrowing = crew.spawn(borrow(building.doors, THEM))
+    await until(lambda: bool(building.came))
+    crew.spawn(lend(building.came.pop()[1], no_pipe))
+    with pytest.raises(PeerUnreachable):
+        await borrowing

@@ -1,0 +1,143 @@
+"""What a helper passes on arrives as it was sent, with who asked, and its answer as it was given."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import aiohttp
+import orjson
+import pytest
+
+from node import web
+from node.access import Access
+from node.config.addresses import HostPort
+from node.faces.app import application
+from node.listeners import Served, bind, place_of
+from node.processes import forward
+from node.processes.descriptors import Door, Doors, Doorway
+from node.processes.forward import PassedOn
+from registry.mesh.libp2p.task_group import Crew
+from router.http.pool import Place
+from router.peers.headers import CALLER
+from tests.node.faces.assembly import settings_of
+
+SHARED = web.WebSettings(origins=("https://chat.example",))
+JUDGE = PassedOn(token="the token", settings=SHARED)
+
+
+async def _told(request: web.Request) -> web.Answer:
+    size = 0
+    while piece := await request.some():
+        size += len(piece)
+    said = {
+        "method": request.method,
+        "path": f"{request.path}?{request.query_string}",
+        "length": size,
+        "local": JUDGE.local(request),
+        "id": request.headers["x-request-id"],
+        "two": request.headers.get("x-two", ""),
+    }
+    headers = {"x-own": "1", "content-type": "application/json"}
+    return web.Response(status=207, headers=headers, body=orjson.dumps(said))
+
+
+async def _streamed(request: web.Request) -> web.Answer:
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    response.prepare(request)
+    for number in range(3):
+        response.write(b"data: %d\n\n" % number)
+        await asyncio.sleep(0)
+    if not request.query_string:
+        response.end()
+    return response
+
+
+@pytest.fixture
+async def asked() -> AsyncIterator[aiohttp.ClientSession]:
+    """A client of a helper's application, whose first process answers with what it was asked."""
+    crew = Crew()
+    first = Served(
+        application(
+            [web.get("/events", _streamed), web.get("/*", _told), web.post("/*", _told)],
+            JUDGE.admit,
+        )
+    )
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def let_in(door: Door, connection: socket.socket) -> None:
+        assert door is Door.HTTP
+        crew.spawn(first.take(connection))
+
+    async with AsyncExitStack() as closing:
+        closing.push_async_callback(crew.dismiss)
+        closing.push_async_callback(first.close)
+        closing.callback(Doorway(ours, let_in).close)
+        closing.enter_context(theirs)
+        settings = settings_of()
+        place = Place(Doors(theirs).dial(), settings.router)
+        closing.callback(place.close)
+        access = Access(token="", settings=SHARED)
+        helper = Served(application(forward.routes(place, access, settings), access.admit))
+        closing.push_async_callback(helper.close)
+        (listener,) = bind(HostPort("127.0.0.1", 0), "node.http")
+        await helper.on(listener)
+        session = aiohttp.ClientSession(f"http://{place_of(listener)}")
+        yield await closing.enter_async_context(session)
+
+
+async def test_a_request_arrives_as_it_was_sent(asked: aiohttp.ClientSession) -> None:
+    headers = [("x-request-id", "r-1"), ("x-two", "a"), ("x-two", "b")]
+    async with asked.post("/api/x%20y?a=1&b=%26", data=b"x" * 300_000, headers=headers) as answer:
+        assert (answer.status, answer.headers["x-own"]) == (207, "1")
+        assert await answer.json() == {
+            "method": "POST",
+            "path": "/api/x%20y?a=1&b=%26",
+            "length": 300_000,
+            "local": True,
+            "id": "r-1",
+            "two": "a, b",
+        }
+
+
+async def test_a_caller_cannot_say_where_it_is(asked: aiohttp.ClientSession) -> None:
+    # A proxy on this machine speaks for somebody elsewhere.
+    headers = {CALLER: "here", "X-Forwarded-For": "192.0.2.1"}
+    async with asked.post("/api", headers=headers) as answer:
+        assert (await answer.json())["local"] is False
+
+
+async def test_a_page_that_may_read_is_told_so_once(asked: aiohttp.ClientSession) -> None:
+    headers = {"Origin": "https://chat.example"}
+    for path in ("/api", "/events"):
+        async with asked.get(path, headers=headers) as answer:
+            assert answer.headers.getall("Access-Control-Allow-Origin") == ["https://chat.example"]
+            assert answer.headers.getall("Vary") == ["Origin"]
+            assert len(answer.headers.getall("X-Accel-Buffering", [])) == (path == "/events")
+
+
+async def test_a_head_is_answered_without_a_body(asked: aiohttp.ClientSession) -> None:
+    async with asked.head("/api") as answer:
+        assert (answer.status, await answer.read()) == (207, b"")
+        assert int(answer.headers["Content-Length"]) > 0
+    async with asked.get("/api") as answer:
+        assert answer.status == 207
+
+
+async def test_a_stream_is_passed_on_as_it_comes(asked: aiohttp.ClientSession) -> None:
+    async with asked.get("/events") as answer:
+        assert answer.content_type == "text/event-stream"
+        assert await answer.read() == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
+
+
+async def test_an_answer_that_breaks_off_breaks_off(asked: aiohttp.ClientSession) -> None:
+    async with asked.get("/events?break=1") as answer:
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await answer.read()
+
+
+async def test_a_body_that_is_too_long_is_refused_by_the_helper(
+    asked: aiohttp.ClientSession,
+) -> None:
+    async with asked.post("/api", headers={"Content-Length": str(1 << 40)}, data=b"x") as answer:
+        assert answer.status == 413

@@ -1,0 +1,143 @@
+"""Slots over a channel: two routers, and what they say to each other, in a small world without processes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from node.processes import slot_loans as module
+from node.processes.protocol import Cancel, Freed, Granted, Refused, Relayed, Said, Take, Told, Took
+from node.processes.slot_client import Borrowing
+from node.processes.slot_loans import Loans
+from registry.mesh.libp2p.task_group import Crew
+from registry.records import PeerId, Service
+from router.errors import NobodyServes, NoCapacity
+from tests.router.test_dispatch import World
+from tests.router.world import MODEL, QUICK, chat, links, own, until
+from tests.workers.openai_worker import OpenAIWorker, running
+
+SERVICE = Service("p", MODEL)
+
+
+class Pair:
+    """A lending and a borrowing process. What they say to each other arrives at the loop's next turn."""
+
+    def __init__(self, one, two) -> None:
+        self.lending = World(one)
+        self.borrowing = Borrowing(self._up)
+        self.asking = World(two, lender=self.borrowing)
+        self.crew = Crew()
+        self.loans = Loans(self.lending.router.lending, self.crew, self._down)
+        self.said: list[Said] = []
+
+    def serve(self, *candidates) -> None:
+        for world in (self.lending, self.asking):
+            world.serve(*candidates)
+
+    def _up(self, word: Said) -> None:
+        self.said.append(word)
+        if isinstance(word, Take | Cancel | Freed | Took):
+            asyncio.get_running_loop().call_soon(self.loans.hear, word)
+
+    def _down(self, word: Told) -> None:
+        assert isinstance(word, Granted | Refused | Relayed)
+        asyncio.get_running_loop().call_soon(self.borrowing.hear, word)
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[OpenAIWorker]:
+    async with running() as started:
+        yield started
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    async with AsyncExitStack() as closing:
+        one, two = [await closing.enter_async_context(links(QUICK.model_copy(update={"queue": 20}))) for _ in "ab"]  # fmt: skip
+        made = Pair(one, two)
+        yield made
+        await made.crew.dismiss()
+        made.loans.end()
+        assert not made.lending.router.in_flight
+        assert not made.asking.router.in_flight
+
+
+async def test_many_requests_of_both_share_one_slot(pair: Pair, worker: OpenAIWorker) -> None:
+    pair.serve(own(worker.url, capacity=1))
+    worlds = [pair.lending, pair.asking] * 8
+    answers = await asyncio.gather(*(world.ask(chat()) for world in worlds))
+    assert len(answers) == len(worker.received) == 16
+    assert worker.most == 1
+
+
+async def test_callers_who_leave_at_any_moment_cost_nobody_a_slot(
+    pair: Pair, worker: OpenAIWorker
+) -> None:
+    pair.serve(own(worker.url, capacity=1))
+    worker.fail(delay_first=0.01)
+    for turns in range(12):
+        asking = [asyncio.ensure_future(pair.asking.ask(chat())) for _ in range(3)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for one in asking[:2]:
+            one.cancel()
+        await asyncio.wait(asking)
+        assert asking[2].result()
+    await until(lambda: not pair.lending.router.in_flight)
+
+
+async def test_a_full_queue_says_when_to_come_again(pair: Pair, worker: OpenAIWorker) -> None:
+    pair.serve(own(worker.url, capacity=1))
+    worker.fail(hang=True)
+    asking = [asyncio.ensure_future(pair.asking.ask(chat())) for _ in range(21)]
+    await until(lambda: pair.lending.router.lending and len(pair.said) >= 41)
+    await until(lambda: len(worker.received) == 1)
+    with pytest.raises(NoCapacity, match="20 wait") as refused:
+        await pair.asking.ask(chat())
+    assert refused.value.retry_after >= 1.0
+    for one in asking:
+        one.cancel()
+    await asyncio.wait(asking)
+    await until(lambda: not pair.lending.router.in_flight)
+
+
+async def test_what_a_dead_helper_held_is_free_again(pair: Pair, worker: OpenAIWorker) -> None:
+    pair.serve(own(worker.url, capacity=2))
+    pair.loans.hear(Take(1, (SERVICE,)))
+    pair.loans.hear(Take(2, (SERVICE,)))
+    pair.loans.hear(Take(3, (SERVICE,), waiting=True, model=MODEL))
+    await asyncio.sleep(0)
+    await pair.crew.dismiss()
+    pair.loans.end()
+    assert not pair.lending.router.in_flight
+
+
+async def test_nobody_gives_back_what_was_never_lent(pair: Pair, worker: OpenAIWorker) -> None:
+    pair.serve(own(worker.url, capacity=1))
+    async with pair.lending.router.answer(chat()):
+        pair.loans.hear(Freed(SERVICE))
+        assert pair.lending.router.in_flight.total() == 1
+
+
+async def test_a_worker_that_was_unregistered_is_said_to_be_so(pair: Pair) -> None:
+    pair.asking.serve(own("http://127.0.0.1:1", capacity=1))
+    with pytest.raises(NobodyServes):
+        await pair.asking.ask(chat())
+
+
+async def test_more_waiting_requests_than_the_bound_allows_are_refused(
+    pair: Pair, worker: OpenAIWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 0)
+    pair.serve(own(worker.url, capacity=1))
+    async with pair.lending.router.answer(chat()):
+        with pytest.raises(NoCapacity, match="too many"):
+            await pair.asking.ask(chat())
+
+
+async def test_whether_a_peer_is_relayed_is_asked(pair: Pair) -> None:
+    asked = asyncio.ensure_future(pair.borrowing.relayed(PeerId("them")))
+    await until(lambda: bool(pair.said))
+    pair.borrowing.hear(Relayed(pair.said[0].number, relayed=True))
+    assert await asked

@@ -1,0 +1,77 @@
+"""What a helper knows is what it was told last."""
+
+import pytest
+
+from node.processes.protocol import Forgotten, Seen, Silent, Table, Unreadable
+from node.processes.world_view import View
+from registry import wire
+from registry.members.liveness import Presence
+from registry.records import Heartbeat, PeerId, Reach, Record, Service, Standing, Version
+from registry.settings import RegistrySettings
+from registry.signing import Identity
+from router.workers import Worker
+
+OWN, THEM = Identity(bytes(32)), Identity(bytes([1]) * 32)
+SERVICE = Service("p", "m")
+
+
+@pytest.fixture
+def view() -> View:
+    return View(OWN.peer, RegistrySettings(deny=("12D3KooWdenied",)))
+
+
+def frame(identity: Identity = THEM, sequence: int = 1, **fields) -> bytes:
+    return wire.encode_record(Record(identity.peer, Version(1, sequence), **fields), identity).frame
+
+
+def test_a_node_that_is_seen_is_offered_and_one_that_is_forgotten_is_not(view: View) -> None:
+    seen = Seen(THEM.peer, Presence.ALIVE, frame(services=(SERVICE,)))
+    assert view.take(seen) == {THEM.peer}
+    assert [offer.node for offer in view.catalog.offers["m"]] == [THEM.peer]
+    assert view.presence(THEM.peer) is Presence.ALIVE
+    assert view.take(Forgotten(THEM.peer)) == {THEM.peer}
+    assert (view.presence(THEM.peer), view.reach(THEM.peer)) == (Presence.LOST, None)
+    assert "m" not in view.catalog.offers
+
+
+def test_a_change_of_presence_needs_no_record(view: View) -> None:
+    view.take(Seen(THEM.peer, Presence.ALIVE, frame(reach=Reach(links=("127.0.0.1:9",)))))
+    view.take(Seen(THEM.peer, Presence.SUSPECT))
+    assert view.presence(THEM.peer) is Presence.SUSPECT
+    assert view.reach(THEM.peer) == Reach(links=("127.0.0.1:9",))
+
+
+def test_a_node_drains_when_its_own_word_says_so(view: View) -> None:
+    assert not view.draining()
+    view.take(Seen(OWN.peer, Presence.ALIVE, frame(OWN)))
+    assert not view.draining()
+    view.take(Seen(OWN.peer, Presence.ALIVE, frame(OWN, 2, standing=Standing.DRAINING)))
+    assert view.draining()
+
+
+def test_workers_are_those_of_the_last_table(view: View) -> None:
+    assert view.take(Table((Worker(SERVICE, "http://127.0.0.1:1"),))) == frozenset()
+    assert [worker.service for worker in view.workers] == [SERVICE]
+    view.take(Table(()))
+    assert not len(view.workers)
+
+
+def test_who_was_silent_may_be_so_no_more(view: View) -> None:
+    view.take(Silent(THEM.peer, silent=True))
+    assert view.silent(THEM.peer)
+    view.take(Silent(THEM.peer, silent=False))
+    assert not view.silent(THEM.peer)
+
+
+def test_who_is_denied_is_not_let_in(view: View) -> None:
+    assert view.admits(THEM.peer)
+    assert not view.admits(PeerId("12D3KooWdenied"))
+
+
+def test_what_nobody_signed_and_what_is_no_record_is_refused(view: View) -> None:
+    forged = bytearray(frame())
+    forged[-1] ^= 1
+    beat = wire.encode_heartbeat(Heartbeat(THEM.peer, Version(1, 1), 1), THEM)
+    for said in (bytes(forged), b"\x01", beat):
+        with pytest.raises(Unreadable):
+            view.take(Seen(THEM.peer, Presence.ALIVE, said))

@@ -1,0 +1,123 @@
+"""What a node says of itself when it starts: every way in, who can take it, and how what is open is closed."""
+
+import pytest
+
+from node.config.addresses import HostPort
+from node.config.settings import FacesSettings, NodeSettings, Settings
+from node.exposure import EVERYBODY, HERE, Surface, surfaces, told, warned
+from node.faces import Listening
+from registry.settings import MeshSettings, RegistrySettings
+
+LOOPBACK = "/ip4/127.0.0.1/tcp/6101"
+PUBLIC = "/ip4/192.0.2.7/tcp/6101"
+PEER = "12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA"
+
+
+def found(
+    *,
+    http: str = "127.0.0.1:6100",
+    link: str = "127.0.0.1:7000",
+    listen: str = LOOPBACK,
+    swarm_key: str = "",
+    allow: tuple[str, ...] = (),
+    **mesh: bool,
+) -> dict[str, Surface]:
+    settings = Settings(
+        node=NodeSettings(swarm_key=swarm_key),
+        mesh=MeshSettings(listen=(listen,), **mesh),
+        registry=RegistrySettings(allow=allow),
+    )
+    addresses = (f"{listen}/p2p/{PEER}",)
+    return {s.name: s for s in surfaces(settings, Listening(http=http, link=link), addresses)}
+
+
+def test_a_node_as_it_comes_is_open_to_its_machine_alone() -> None:
+    ways = found()
+    assert set(ways) == {"HTTP (/v1, /api)", "metrics", "changes", "mesh", "link"}
+    assert {way.who for way in ways.values()} == {HERE}
+    assert warned(ways.values()) == ""
+
+
+def test_every_way_in_is_named_in_one_line_with_where_and_for_whom() -> None:
+    ways = found(listen=PUBLIC, relay=True, rendezvous_point=True, mdns=True)
+    line = told(ways.values())
+    assert "\n" not in line
+    for name in (
+        "HTTP (/v1, /api)",
+        "metrics",
+        "mesh",
+        "link",
+        "relay",
+        "rendezvous point",
+        "mDNS",
+    ):
+        assert f"{name} at " in line
+    assert "http://127.0.0.1:6100 for this machine;" in line
+    assert f"mesh at {PUBLIC}/p2p/{PEER} for {EVERYBODY}, without a key" in line
+
+
+def test_what_is_off_is_not_named() -> None:
+    assert not {"relay", "rendezvous point", "mDNS"} & set(found())
+
+
+@pytest.mark.parametrize("http", ["0.0.0.0:6100", "[::]:6100", "192.0.2.7:6100", "box.lan:6100"])
+def test_http_on_another_address_is_open_and_the_warning_says_how_to_close_it(http: str) -> None:
+    ways = found(http=http)
+    assert ways["HTTP (/v1, /api)"].open
+    assert ways["metrics"].open
+    line = warned(ways.values())
+    assert line.startswith("HTTP (/v1, /api), metrics: anybody who reaches this node")
+    assert "127.0.0.1:6100" in line
+    assert "mesh" not in line
+
+
+def test_changes_need_the_token_wherever_others_reach_the_node() -> None:
+    assert not found(http="0.0.0.0:6100")["changes"].open
+    assert "the control token" in str(found(http="0.0.0.0:6100")["changes"])
+
+
+def test_a_mesh_that_others_reach_is_open_until_it_has_a_key_or_a_list() -> None:
+    assert found(listen=PUBLIC)["mesh"].open
+    assert "--swarm-key" in warned(found(listen=PUBLIC).values())
+    assert not found(listen=PUBLIC, swarm_key="swarm.key")["mesh"].open
+    assert not found(listen=PUBLIC, allow=(PEER,))["mesh"].open
+    assert warned(found(listen=PUBLIC, swarm_key="swarm.key").values()) == ""
+
+
+def test_the_link_asks_for_a_certificate_of_the_mesh() -> None:
+    link = found(link="0.0.0.0:7000")["link"]
+    assert link.who == EVERYBODY
+    assert not link.open
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "way_out"),
+    [
+        ("relay", "relay", "--relay"),
+        ("rendezvous point", "rendezvous_point", "--rendezvous-point"),
+        ("mDNS", "mdns", "--no-mdns"),
+    ],
+)  # fmt: skip
+def test_what_serves_strangers_is_warned_of_by_name(name: str, setting: str, way_out: str) -> None:
+    ways = found(listen=PUBLIC, **{setting: True})
+    assert ways[name].open
+    assert way_out in warned([ways[name]])
+    closed = found(listen=PUBLIC, swarm_key="swarm.key", **{setting: True})
+    assert not closed[name].open
+    assert not found(**{setting: True})[name].open
+
+
+def test_faces_over_grpc_are_ways_in_too_and_keys_close_them() -> None:
+    rpcs = {"localai": HostPort("127.0.0.1", 5), "remotellm": HostPort("192.0.2.7", 6)}
+    listening = Listening(http="127.0.0.1:6100", link="127.0.0.1:7000", rpcs=rpcs)
+
+    def ways(**faces: str) -> dict[str, Surface]:
+        settings = Settings(faces=FacesSettings(**faces))
+        return {s.name: s for s in surfaces(settings, listening, ())}
+
+    open_ways = ways()
+    assert open_ways["gRPC (localai)"].who == HERE
+    assert open_ways["gRPC (remotellm)"].open
+    assert "gRPC (remotellm)" in warned(open_ways.values())
+    assert not ways(remotellm_keys="/k")["gRPC (remotellm)"].open
+    assert ways(localai_keys="/k")["gRPC (remotellm)"].open

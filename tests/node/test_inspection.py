@@ -1,0 +1,165 @@
+"""Laws of asking workers what they are: when, whom once for all its models, and what becomes of the answer."""
+
+import asyncio
+
+from node.agent import Agent
+from node.inspection import (
+    AGAIN,
+    AT_ONCE,
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    Learning,
+    Turns,
+    process_of,
+)
+from registry.abilities import Ability
+from registry.records import Service
+from registry.store.memory import MemoryStore
+from router.errors import WorkerFailed
+from router.worker_description import Described, Offered
+from router.workers import Worker, Workers
+from tests.node.test_agent import make, worker
+
+ONE, TWO = process_of(worker("a")), process_of(worker("b", port=2))
+SAID = Described(software="s", models=(Offered("x", 4096, Ability.TEXT_IN),))
+
+
+class World:
+    """Workers that say what a test puts here; who is missing says nothing, and `asked` notes whom."""
+
+    def __init__(self) -> None:
+        self.says: dict[str, Described] = {}
+        self.asked: list[str] = []
+        self.now = 0.0
+        self.most = self.under_way = 0
+        self.agent: Agent = make(MemoryStore())
+        self.learning = Learning(self.agent, self.describe, lambda: self.now)
+
+    async def describe(self, worker: Worker) -> Described | None:
+        self.asked.append(worker.api)
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0)
+        self.under_way -= 1
+        return self.says.get(worker.api)
+
+
+def test_a_worker_is_asked_at_once_then_rarely_and_more_rarely_while_it_is_silent() -> None:
+    turns = Turns()
+    assert turns.due([ONE, TWO], 0) == [ONE, TWO]
+    turns.asked(ONE, 0, answered=True)
+    pauses, now = [], 0.0
+    for _ in range(8):
+        turns.asked(TWO, now, answered=False)
+        pauses.append(turns.wait(now))
+        assert turns.due([ONE, TWO], now + pauses[-1] - 0.1) == []
+        now += pauses[-1]
+        assert turns.due([ONE, TWO], now) == [TWO]
+    assert (pauses[:2], pauses[-1]) == ([FIRST_PAUSE, 2 * FIRST_PAUSE], LONGEST_PAUSE)
+    assert turns.due([ONE], AGAIN) == [ONE]
+
+
+def test_who_is_not_registered_any_more_is_forgotten() -> None:
+    turns = Turns()
+    turns.asked(ONE, 0, answered=True)
+    assert turns.due([], 1) == []
+    assert turns.wait(1) == AGAIN
+    assert turns.due([ONE], 2) == [ONE]
+
+
+async def test_one_process_is_asked_once_for_all_its_models() -> None:
+    world = World()
+    api = worker("a").api
+    world.says[api] = SAID
+    told = await world.learning.ask([worker("a"), worker("b"), worker("c", port=2)])
+    assert sorted(world.asked) == [api, worker("c", port=2).api]
+    assert told == {worker("a"): SAID, worker("b"): SAID}
+
+
+async def test_only_so_many_are_asked_at_one_time() -> None:
+    world = World()
+    await world.learning.ask([worker("a", port=n) for n in range(1, 100)])
+    assert len(world.asked) == 99
+    assert world.most == AT_ONCE
+
+
+async def test_who_never_answers_holds_nobody_up_and_who_cannot_be_asked_is_silent() -> None:
+    async def describe(asked: Worker) -> Described | None:
+        if asked == worker("slow"):
+            await asyncio.Event().wait()
+        if asked == worker("odd", port=3):
+            raise WorkerFailed("needs something that is not installed")
+        return SAID
+
+    learning = Learning(make(MemoryStore()), describe, lambda: 0.0, within=0.05)
+    told = await learning.ask([worker("slow"), worker("b", port=2), worker("odd", port=3)])
+    assert told == {worker("b", port=2): SAID}
+
+
+async def test_of_many_that_never_answer_each_has_its_turn() -> None:
+    asked: list[str] = []
+    everybody: asyncio.Event = asyncio.Event()
+
+    async def describe(one: Worker) -> None:
+        asked.append(one.api)
+        if len(set(asked)) == 3 * AT_ONCE:
+            everybody.set()
+        await asyncio.Event().wait()
+
+    agent = make(MemoryStore())
+    learning = Learning(agent, describe, lambda: 0.0, within=0.02)
+    many = [worker(str(n), port=n) for n in range(1, 3 * AT_ONCE + 1)]
+    await agent.register_project("p", many)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        run = group.create_task(learning.run())
+        await everybody.wait()
+        run.cancel()
+    assert len(asked) == len(set(asked))
+
+
+async def test_what_a_worker_says_is_announced_and_what_was_registered_is_stored() -> None:
+    world = World()
+    await world.agent.register_model(worker("m"), {worker("m"): SAID})
+    known = Service("p", "m", context=4096, abilities=int(Ability.TEXT_IN))
+    assert world.agent._registry.own.services == (known,)
+    assert [w.service for w in world.agent.workers] == [known]
+    assert [*world.agent.registered] == [worker("m")]
+
+
+async def test_what_was_learnt_outlives_other_registrations_but_not_its_own_end() -> None:
+    world = World()
+    await world.agent.register_model(worker("m"), {worker("m"): SAID})
+    await world.agent.register_model(worker("other"))
+    assert [s.context for s in world.agent.workers.services()] == [4096, 0]
+    await world.agent.register_model(worker("m", port=9))
+    assert [s.context for s in world.agent.workers.services()] == [0, 0]
+    await world.agent.learn({worker("m"): SAID})
+    assert [s.context for s in world.agent.workers.services()] == [0, 0]
+
+
+async def test_a_worker_that_was_down_is_asked_again_and_one_that_changed_is_believed() -> None:
+    world, ours = World(), worker("m")
+    heard: asyncio.Queue[list[int]] = asyncio.Queue()
+
+    async def note(workers: Workers) -> None:
+        await heard.put([s.context for s in workers.services() if s.model == "m"])
+
+    async def until(context: int) -> None:
+        while await heard.get() != [context]:
+            pass
+
+    world.agent.on_change(note)
+    await world.agent.register_model(ours)
+    async with asyncio.TaskGroup() as group:
+        run = group.create_task(world.learning.run())
+        await until(0)
+        world.now = FIRST_PAUSE
+        world.says[ours.api] = SAID
+        # A registration wakes who looks at the time.
+        await world.agent.register_model(worker("x", port=2))
+        await until(4096)
+        world.now += AGAIN
+        world.says[ours.api] = Described(models=(Offered("x", 2048),))
+        await world.agent.register_model(worker("y", port=3))
+        await until(2048)
+        run.cancel()

@@ -1,0 +1,83 @@
+"""Where a node listens, and whose certificates its listener for other nodes trusts."""
+
+import ssl
+from contextlib import ExitStack
+
+import pytest
+
+from node.config.addresses import HostPort
+from node.listeners import bind, place_of, welcome
+from registry import wire
+from registry.catalog import Catalog
+from registry.members.liveness import Presence
+from registry.records import PeerId, Reach, Record, Version
+from registry.signing import Identity
+from router.peers.certificate import certificate_of, server_context
+
+OWN, ONE, TWO = (Identity(bytes([number]) * 32) for number in range(3))
+
+
+class Book:
+    """What is known of other nodes: each says which certificate is its own."""
+
+    def __init__(self) -> None:
+        self.catalog = Catalog()
+
+    def note(self, identity: Identity, certificate: bytes, sequence: int = 1) -> PeerId:
+        reach = Reach(certificate=certificate)
+        record = Record(identity.peer, Version(1, sequence), reach=reach)
+        self.catalog = self.catalog.merge([wire.encode_record(record, identity)])
+        return identity.peer
+
+    def presence(self, node: PeerId) -> Presence:
+        return Presence.ALIVE
+
+    def admits(self, peer: PeerId) -> bool:
+        return True
+
+
+def certificates(context: ssl.SSLContext) -> int:
+    return context.cert_store_stats()["x509"]
+
+
+def test_a_place_that_is_taken_is_named():
+    with ExitStack() as closing:
+        (listener,) = bind(HostPort("127.0.0.1", 0), "node.http")
+        taken = place_of(closing.enter_context(listener))
+        with pytest.raises(OSError, match=f"cannot listen on {taken}"):
+            bind(taken, "node.http")
+
+
+def test_several_listeners_share_one_place_that_nobody_else_gets():
+    with ExitStack() as closing:
+        listeners = [
+            *map(closing.enter_context, bind(HostPort("127.0.0.1", 0), "node.http", count=3))
+        ]
+        (taken,) = set(map(place_of, listeners))
+        for count in (1, 2):
+            with pytest.raises(OSError, match="cannot listen"):
+                bind(taken, "node.http", count=count)
+
+
+def test_nodes_that_are_known_are_trusted_and_those_that_change_as_well():
+    book, tls = Book(), server_context(OWN)
+    book.note(ONE, certificate_of(ONE))
+    meet = welcome(tls, book, at_most=10)
+    assert certificates(tls) == 1
+    meet([book.note(TWO, certificate_of(TWO))])
+    assert certificates(tls) == 2
+
+
+def test_a_certificate_of_another_node_is_not_trusted():
+    book, tls = Book(), server_context(OWN)
+    book.note(ONE, certificate_of(TWO))
+    welcome(tls, book, at_most=10)
+    assert certificates(tls) == 0
+
+
+def test_no_more_certificates_are_trusted_than_the_bound_allows():
+    book, tls = Book(), server_context(OWN)
+    book.note(ONE, certificate_of(ONE))
+    book.note(TWO, certificate_of(TWO))
+    welcome(tls, book, at_most=1)
+    assert certificates(tls) == 1

@@ -1,0 +1,136 @@
+"""Who takes a place in the registry: whoever is connected always, made-up nodes only what is left over."""
+
+import pytest
+
+from registry import sync, wire
+from registry.effects import Refused
+from registry.errors import LimitReached
+from registry.intake.newcomers import AT_ONCE, CHOSEN_AT_ONCE, Newcomers
+from registry.messages import FRAME_HEAD
+from registry.records import PeerId, Record, Service, Version
+from registry.replica import Replica
+from registry.settings import RegistrySettings
+from registry.signing import Identity
+
+A, ATTACKER, FRIEND, JOINER = (Identity(bytes([n]) * 32) for n in range(1, 5))
+MADE_UP = [Identity(n.to_bytes(32)) for n in range(1_000, 1_400)]
+
+
+def replica(**settings: float) -> Replica:
+    one = Replica(A, RegistrySettings.model_validate(settings), epoch=1, jitter=lambda: 0.5)
+    one.announce(0.0, services=[])
+    return one
+
+
+def word(owner: Identity) -> bytes:
+    services = (Service("p", owner.peer[-8:]),)
+    return wire.encode_record(Record(owner.peer, Version(1, 1), services=services), owner).frame
+
+
+def bring_in(one: Replica, owners: list[Identity], via: Identity, now: float = 0.0) -> int:
+    """Gossip the words of nodes by one neighbour; return how many were taken in."""
+    taken = 0
+    for owner in owners:
+        try:
+            one.receive(word(owner), now, via=via.peer)
+        except LimitReached:
+            continue
+        taken += 1
+    return taken
+
+
+def batch(owners: list[Identity]) -> bytes:
+    frames = map(word, owners)
+    return b"".join(FRAME_HEAD.pack(0.0, len(frame)) + frame for frame in frames)
+
+
+def test_a_neighbour_brings_in_so_many_strangers_and_later_a_few_more() -> None:
+    one = replica(strangers_per_second=2.0)
+    one.meet(ATTACKER.peer, 0.0, chosen=False)
+    assert bring_in(one, MADE_UP, ATTACKER) == AT_ONCE
+    assert bring_in(one, MADE_UP[AT_ONCE:], ATTACKER, now=5.0) == 10
+
+
+def test_what_one_neighbour_brings_in_costs_the_next_nothing() -> None:
+    one = replica()
+    bring_in(one, MADE_UP[:300], ATTACKER)
+    assert bring_in(one, MADE_UP[300:], FRIEND) == 100
+
+
+def test_whoever_is_connected_introduces_itself_however_many_strangers_it_brought() -> None:
+    one = replica()
+    one.meet(ATTACKER.peer, 0.0, chosen=False)
+    bring_in(one, MADE_UP, ATTACKER)
+    assert bring_in(one, [ATTACKER], ATTACKER) == 1
+
+
+def test_a_fresh_node_learns_a_large_mesh_from_the_first_node_that_it_chose() -> None:
+    newcomers = Newcomers(places=10_000, per_second=2.0)
+    newcomers.meet(FRIEND.peer, chosen=True)
+    assert newcomers.allowance(FRIEND.peer, 0.0) == CHOSEN_AT_ONCE
+    newcomers.part(FRIEND.peer, held=True)
+    assert newcomers.allowance(FRIEND.peer, 0.0) == AT_ONCE
+
+
+def test_strangers_never_fill_the_places_that_are_kept_for_nodes_that_we_meet() -> None:
+    one = replica(max_nodes=40)
+    bring_in(one, MADE_UP[:100], ATTACKER)
+    assert len(one.catalog.held) == 1 + 30
+    one.meet(JOINER.peer, 0.0, chosen=False)
+    assert bring_in(one, [JOINER], JOINER) == 1
+    assert len(one.catalog.held) == 1 + 31
+
+
+def test_in_a_full_registry_a_node_that_we_meet_takes_the_place_of_the_newest_stranger() -> None:
+    one = replica(max_nodes=8)
+    first, *others = MADE_UP[:6]
+    bring_in(one, [first, *others], ATTACKER)
+    friends = [Identity(bytes([n]) * 32) for n in range(50, 54)]
+    for friend in friends:
+        one.meet(friend.peer, 0.0, chosen=False)
+        assert bring_in(one, [friend], friend) == 1
+    assert len(one.catalog.held) == 8
+    assert {friend.peer for friend in friends} < one.catalog.held.keys()
+    assert first.peer in one.catalog.held
+    assert others[-1].peer not in one.catalog.held
+
+
+def test_a_stranger_never_takes_the_place_of_a_node_that_lives() -> None:
+    one = replica(max_nodes=4)
+    for friend in (FRIEND, JOINER, ATTACKER):
+        one.meet(friend.peer, 0.0, chosen=False)
+        bring_in(one, [friend], friend)
+    assert bring_in(one, MADE_UP[:5], ATTACKER) == 0
+
+
+def test_the_lost_make_room_and_lost_strangers_first() -> None:
+    newcomers = Newcomers(places=4, per_second=2.0)
+    met, stranger, newcomer = (PeerId(name) for name in ("met", "stranger", "newcomer"))
+    newcomers.meet(met, chosen=False)
+    for node in (met, stranger):
+        newcomers.held(node)
+    assert newcomers.make_room(newcomer, [met, stranger]) == stranger
+    assert newcomers.make_room(newcomer, [met]) == met
+    with pytest.raises(LimitReached):
+        newcomers.make_room(newcomer, [])
+
+
+def test_a_push_of_too_many_strangers_is_taken_in_part_and_says_so() -> None:
+    one = replica()
+    answer, effects = sync.answer(one, b"P" + batch(MADE_UP[:120]), 0.0, asker=ATTACKER.peer)
+    assert answer == str(AT_ONCE).encode()
+    assert [e.count for e in effects if isinstance(e, Refused)] == [20]
+
+
+def test_signatures_of_strangers_beyond_those_are_not_even_looked_at() -> None:
+    one = replica()
+    frames = batch(MADE_UP[:AT_ONCE]) + batch([MADE_UP[AT_ONCE]])[:-20] + bytes(20)
+    answer, _ = sync.answer(one, b"P" + frames, 0.0, asker=ATTACKER.peer)
+    assert answer == str(AT_ONCE).encode()
+
+
+def test_who_is_connected_and_never_said_a_word_is_forgotten() -> None:
+    newcomers = Newcomers(places=4, per_second=2.0)
+    newcomers.meet(JOINER.peer, chosen=True)
+    newcomers.part(JOINER.peer, held=False)
+    assert not newcomers.has_met(JOINER.peer)

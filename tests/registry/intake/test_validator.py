@@ -1,0 +1,82 @@
+"""What is worth reading: frames of their publishers, that anybody may believe, and not too many of them."""
+
+import pytest
+
+from registry import wire
+from registry.intake.access_list import guests
+from registry.intake.newcomers import AT_ONCE
+from registry.intake.validator import FORWARDED_AT_ONCE, Gate
+from registry.mesh import Verdict
+from registry.records import Heartbeat, PeerId, Record, Service, Version
+from registry.settings import RegistrySettings
+from registry.signing import Identity
+from tests.strategies import IDENTITIES
+
+A, B, C = IDENTITIES[:3]
+
+
+def gate(*known: Identity, allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()) -> Gate:
+    lists = guests(A.peer, allow=allow, deny=deny)
+    peers = {i.peer for i in known}
+    return Gate(RegistrySettings(), lists, knows=lambda node: node in peers, now=lambda: 0.0)
+
+
+def word(owner: Identity, models: int = 1) -> bytes:
+    services = tuple(Service("p", f"m{n}") for n in range(models))
+    return wire.encode_record(Record(owner.peer, Version(1, 1), services=services), owner).frame
+
+
+def test_a_good_frame_of_its_publisher_is_taken_whoever_hands_it_over() -> None:
+    assert gate(B).judge(C.peer, B.peer, word(B)) is Verdict.TAKE
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        word(B)[:98],
+        word(B)[:-1],
+        word(B)[:34] + bytes(64) + word(B)[98:],
+        word(C),
+        bytes(300_000),
+        wire.encode_proof(bytes(16), B),
+    ],
+    ids=["empty", "no body", "cut", "no signature", "another's", "too long", "a proof"],
+)
+def test_what_nobody_may_believe_is_an_offence(frame: bytes) -> None:
+    one = gate(B, C)
+    expected = Verdict.DROP if frame[1:2] == bytes([wire.PROOF]) else Verdict.OFFENCE
+    assert one.judge(C.peer, B.peer, frame) is expected
+    assert one.counters["frames_bad"] == (expected is Verdict.OFFENCE)
+
+
+@pytest.mark.parametrize("head", [b"\x02\x01", b"\x01\x63"], ids=["version", "kind"])
+def test_what_a_newer_version_may_mean_is_dropped_and_nobodys_fault(head: bytes) -> None:
+    one = gate(B)
+    assert one.judge(C.peer, B.peer, head + word(B)[2:]) is Verdict.DROP
+    assert one.counters["frames_unknown"] == 1
+
+
+def test_who_is_kept_out_is_neither_heard_nor_passed_on() -> None:
+    one = gate(B, C, deny=(B.peer,))
+    assert one.judge(B.peer, C.peer, word(C)) is Verdict.DROP
+    assert one.judge(C.peer, B.peer, word(B)) is Verdict.DROP
+    assert one.judge(C.peer, C.peer, word(C)) is Verdict.TAKE
+    assert one.counters["kept_out"] == 2
+
+
+def test_a_neighbour_hands_over_so_much_and_large_frames_count_for_more() -> None:
+    for frame in (wire.encode_heartbeat(Heartbeat(B.peer, Version(1, 1), 1), B), word(B, 1_900)):
+        one = gate(B)
+        taken = sum(one.judge(C.peer, B.peer, frame) is Verdict.TAKE for _ in range(2_100))
+        cost = 1 + len(frame) / 4096
+        assert taken == int(FORWARDED_AT_ONCE / cost)
+        assert one.judge(PeerId("another neighbour"), B.peer, frame) is Verdict.TAKE
+
+
+def test_strangers_are_passed_on_a_few_at_a_time() -> None:
+    one = gate()
+    owners = [Identity(n.to_bytes(32)) for n in range(1_000, 1_150)]
+    verdicts = [one.judge(C.peer, owner.peer, word(owner)) for owner in owners]
+    assert verdicts == [Verdict.TAKE] * AT_ONCE + [Verdict.DROP] * 50
+    assert one.counters["strangers_refused"] == 50

@@ -1,0 +1,33 @@
+"""Laws of leaving alone: longer each time, bounded in time and number, and over once there is an answer."""
+
+from registry.members.backoff import REMEMBERED, Backoff
+
+
+def test_what_failed_is_left_alone_twice_as_long_each_time_up_to_a_bound() -> None:
+    backoff = Backoff[str](first=5, longest=20)
+    assert backoff.is_due("a", 0)
+    for now, pause in ((0, 5), (100, 10), (200, 20), (300, 20)):
+        backoff.failed("a", now)
+        assert not backoff.is_due("a", now + pause - 1)
+        assert backoff.is_due("a", now + pause)
+        assert backoff.is_known("a")
+    assert backoff.is_due("b", 0)
+
+
+def test_an_answer_ends_it() -> None:
+    backoff = Backoff[str](first=5, longest=20)
+    backoff.failed("a", 0)
+    backoff.failed("a", 1)
+    backoff.forget("a")
+    assert backoff.is_due("a", 1)
+    assert not backoff.is_known("a")
+    backoff.failed("a", 2)
+    assert backoff.is_due("a", 7)
+
+
+def test_whoever_names_many_addresses_makes_the_oldest_be_forgotten_not_the_memory_grow() -> None:
+    backoff = Backoff[int](first=5, longest=20)
+    for key in range(REMEMBERED + 10):
+        backoff.failed(key, 0)
+    assert not backoff.is_known(9)
+    assert backoff.is_known(10)

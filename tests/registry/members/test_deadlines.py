@@ -1,0 +1,57 @@
+"""What is looked at in order is what would be found by looking at everybody."""
+
+from math import inf
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.members.deadlines import Pulses
+from registry.members.liveness import Contact, Evidence, Pulse
+from registry.records import PeerId
+
+NODES = [PeerId(name) for name in "abcdef"]
+times = st.floats(0, 100, width=16)
+pulses = st.builds(
+    Pulse,
+    contact=st.sampled_from(Contact),
+    heard=times,
+    since=times,
+    why=st.sampled_from(Evidence),
+    rounds=st.integers(0, 3),
+    unreached=times,
+    accused=times,
+)
+puts = st.tuples(st.sampled_from(NODES), st.one_of(st.none(), pulses))
+passings = st.fixed_dictionaries({"lease": times, "suspicion": times, "awake": times})
+
+
+def take(some: Pulses, plain: dict[PeerId, Pulse], node: PeerId, pulse: Pulse | None) -> None:
+    if pulse is not None:
+        some.put(node, pulse)
+        plain[node] = pulse
+    elif node in plain:
+        some.remove(node)
+        del plain[node]
+
+
+@given(st.lists(st.one_of(puts, st.tuples(times, passings))))
+def test_what_time_does_is_what_it_does_to_each_pulse_by_itself(
+    steps: list[tuple[PeerId, Pulse | None] | tuple[float, dict[str, float]]],
+) -> None:
+    some, plain = Pulses(), dict[PeerId, Pulse]()
+    for step in steps:
+        match step:
+            case (str() as node, Pulse() | None as pulse):
+                take(some, plain, PeerId(node), pulse)
+            case (float() as now, dict() as given_times):
+                after = {node: pulse.at(now, **given_times) for node, pulse in plain.items()}
+                due = min((p.due(**given_times) for p in plain.values()), default=inf)
+                assert some.due(**given_times) == due
+                changed = some.pass_time(now, **given_times)
+                assert sorted(changed) == sorted(n for n in plain if after[n] is not plain[n])
+                plain = after
+        assert dict(some) == plain
+        lost = [node for node, pulse in plain.items() if pulse.contact is Contact.LOST]
+        assert some.living == len(plain) - len(lost)
+        assert sorted(some.lost) == sorted(lost)
+        assert [plain[n].heard for n in some.lost] == sorted(plain[n].heard for n in lost)

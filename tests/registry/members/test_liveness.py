@@ -1,0 +1,230 @@
+"""Evidence and silence: the table is total, life clears doubt, only an answer opens our way, and time alone ends a lease."""
+
+from dataclasses import replace
+from itertools import product
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.members.liveness import (
+    CONFIRMED,
+    LIFE,
+    OPENS,
+    REASONS,
+    SHUTS,
+    TABLE,
+    UNPROBED,
+    Contact,
+    Evidence,
+    Presence,
+    Pulse,
+    first_pulse,
+    presence,
+)
+from registry.records import Standing
+
+LEASE, SUSPICION = 15.0, 6.0
+EVERY_CASE = list(product(Contact, Evidence))
+
+
+def alive(heard: float = 0.0) -> Pulse:
+    return first_pulse(heard=heard, now=heard, lease=LEASE)
+
+
+def at(pulse: Pulse, now: float) -> Pulse:
+    return pulse.at(now, lease=LEASE, suspicion=SUSPICION)
+
+
+def unreached(pulse: Pulse, *times: float) -> Pulse:
+    for now in times:
+        pulse = pulse.after(Evidence.UNREACHED, now)
+    return pulse
+
+
+def due(pulse: Pulse) -> float:
+    return pulse.due(lease=LEASE, suspicion=SUSPICION)
+
+
+@pytest.mark.parametrize(("contact", "evidence"), EVERY_CASE)
+def test_every_evidence_in_every_state_leads_to_a_state(
+    contact: Contact, evidence: Evidence
+) -> None:
+    shut = Evidence.FAILED if contact is Contact.UNREACHABLE else None
+    pulse = Pulse(contact, heard=1.0, since=1.0, why=Evidence.WORD, shut=shut)
+    after = pulse.after(evidence, 2.0)
+    expected = TABLE[contact].get(evidence, contact)
+    assert after.contact is expected
+    assert after.heard == (2.0 if evidence in LIFE else 1.0)
+    assert (after.since, after.why) == (
+        (1.0, Evidence.WORD) if expected is contact else (2.0, evidence)
+    )
+
+
+@pytest.mark.parametrize("contact", Contact)
+def test_the_table_has_a_row_for_every_state(contact: Contact) -> None:
+    assert contact in TABLE
+
+
+@pytest.mark.parametrize("evidence", sorted(LIFE))
+@pytest.mark.parametrize("contact", [Contact.ALIVE, Contact.SUSPECT, Contact.LOST])
+def test_any_sign_of_life_makes_a_node_alive_to_which_our_way_is_open(
+    contact: Contact, evidence: Evidence
+) -> None:
+    before = Pulse(contact, heard=0.0, since=0.0, why=Evidence.SILENCE)
+    assert before.after(evidence, 1.0).contact is Contact.ALIVE
+
+
+@pytest.mark.parametrize("shut", sorted(SHUTS))
+def test_who_lives_but_does_not_answer_us_is_unreachable_because_of_what_failed(
+    shut: Evidence,
+) -> None:
+    doubted = alive().after(shut, 1.0)
+    for life in LIFE - OPENS:
+        seen = doubted.after(life, 2.0)
+        assert (seen.contact, seen.why, seen.since) == (Contact.UNREACHABLE, shut, 2.0)
+        assert seen.after(Evidence.ANSWERED, 3.0).contact is Contact.ALIVE
+
+
+def test_our_own_failures_say_no_more_about_the_life_of_one_that_we_do_not_reach() -> None:
+    seen = alive().after(Evidence.MISSED, 1.0).after(Evidence.PROVEN, 2.0)
+    for evidence in (Evidence.MISSED, Evidence.FAILED, Evidence.PARTED, Evidence.LINKED):
+        assert seen.after(evidence, 3.0).contact is Contact.UNREACHABLE
+    assert seen.after(Evidence.UNREACHED, 3.0).contact is Contact.SUSPECT
+
+
+def test_who_spoke_while_our_way_failed_is_not_doubted() -> None:
+    seen = alive().barred(Evidence.MISSED, 1.0)
+    assert (seen.contact, seen.why) == (Contact.UNREACHABLE, Evidence.MISSED)
+    assert seen.heard == 0.0
+
+
+def test_a_connection_alone_revives_nobody() -> None:
+    doubted = alive().after(Evidence.MISSED, 1.0)
+    assert doubted.after(Evidence.LINKED, 2.0) == doubted
+
+
+def test_the_loss_of_a_node_forgets_that_it_was_not_reached() -> None:
+    lost = at(alive().after(Evidence.MISSED, 1.0), 1e9)
+    assert lost.contact is Contact.LOST
+    assert lost.after(Evidence.WORD, 2e9).contact is Contact.ALIVE
+
+
+@pytest.mark.parametrize(
+    "evidence", [Evidence.PARTED, Evidence.FAILED, Evidence.MISSED, Evidence.UNREACHED]
+)
+def test_one_failure_only_makes_us_doubt(evidence: Evidence) -> None:
+    assert alive().after(evidence, 1.0).contact is Contact.SUSPECT
+
+
+def test_doubt_that_is_not_cleared_in_time_is_loss_and_says_why() -> None:
+    doubted = unreached(alive().after(Evidence.FAILED, 1.0), 1.5, 2.5)
+    assert at(doubted, 1.5 + SUSPICION - 0.01) is doubted
+    lost = at(doubted, 1.5 + SUSPICION)
+    assert (lost.contact, lost.why) == (Contact.LOST, Evidence.DOUBT)
+
+
+def test_one_round_of_probes_confirms_nothing_however_long_ago() -> None:
+    once = unreached(alive(), 1.0)
+    assert due(once) == min(LEASE, 1.0 + UNPROBED * SUSPICION)
+    assert CONFIRMED == 2
+
+
+def test_anothers_doubt_is_as_good_as_one_round_but_not_as_all_of_them() -> None:
+    accused = replace(alive().after(Evidence.PARTED, 1.0), accused=1.2)
+    assert due(accused) > 1.2 + SUSPICION
+    assert due(unreached(accused, 2.0)) == 1.2 + SUSPICION
+    # It is forgotten at the next sign of life, and after some time.
+    heard = unreached(accused.after(Evidence.WORD, 1.5).after(Evidence.PARTED, 1.6), 2.0)
+    assert due(heard) > 1.2 + SUSPICION
+    later = unreached(replace(alive(100.0), accused=1.2), 101.0)
+    assert due(later) == 100.0 + LEASE
+
+
+def test_a_doubt_that_no_probe_confirmed_lasts_longer_but_not_for_ever() -> None:
+    doubted = Pulse(Contact.ALIVE, heard=0.9, since=0.0, why=Evidence.WORD)
+    doubted = doubted.after(Evidence.FAILED, 1.0)
+    assert doubted.due(lease=100.0, suspicion=6.0) == 1.0 + UNPROBED * 6.0
+
+
+def test_a_new_doubt_is_not_confirmed_by_the_probes_of_an_old_one() -> None:
+    old = unreached(alive(), 1.0)
+    assert old.rounds == 1
+    assert old.after(Evidence.ANSWERED, 2.0).after(Evidence.PARTED, 3.0).rounds == 0
+
+
+def test_what_nobody_could_say_while_we_stood_still_is_no_silence() -> None:
+    pulse = alive(heard=0.0)
+    woken = LEASE + 100.0
+    assert pulse.at(woken, lease=LEASE, suspicion=SUSPICION, awake=woken) is pulse
+    assert pulse.due(lease=LEASE, suspicion=SUSPICION, awake=woken) == woken + LEASE
+
+
+def test_every_evidence_has_its_reason_in_words() -> None:
+    assert set(REASONS) == set(Evidence)
+
+
+def test_a_second_failure_does_not_prolong_the_doubt() -> None:
+    doubted = alive().after(Evidence.FAILED, 1.0)
+    assert due(doubted.after(Evidence.FAILED, 5.0)) == due(doubted)
+
+
+def test_a_lease_ends_on_the_receivers_clock_and_not_before() -> None:
+    assert at(alive(heard=100.0), 100.0 + LEASE - 0.01).contact is Contact.ALIVE
+    lost = at(alive(heard=100.0), 100.0 + LEASE)
+    assert (lost.contact, lost.why) == (Contact.LOST, Evidence.SILENCE)
+
+
+def test_the_lost_stay_lost_however_much_time_passes() -> None:
+    lost = at(alive(), LEASE)
+    assert due(lost) == inf
+    assert at(lost, 1e9) is lost
+
+
+@given(st.floats(0, 1e6), st.lists(st.tuples(st.sampled_from(Evidence), st.floats(0, 20))))
+def test_nothing_changes_before_it_is_due_and_something_does_when_it_is(
+    start: float, story: list[tuple[Evidence, float]]
+) -> None:
+    pulse, now = alive(heard=start), start
+    for evidence, pause in story:
+        if due(pulse) < inf:
+            assert at(pulse, due(pulse)).contact is not pulse.contact
+        now += pause
+        if now < due(pulse):
+            assert at(pulse, now) is pulse
+        pulse = at(pulse, now).after(evidence, now)
+        assert pulse.heard <= now
+        assert pulse.since <= now
+
+
+@pytest.mark.parametrize(("age", "contact"), [(0.0, Contact.ALIVE), (LEASE, Contact.LOST)])
+def test_a_node_known_by_hearsay_is_alive_as_long_as_what_was_heard_is_fresh(
+    age: float, contact: Contact
+) -> None:
+    pulse = first_pulse(heard=1_000.0 - age, now=1_000.0, lease=LEASE)
+    assert pulse.contact is contact
+    assert due(pulse) == (inf if contact is Contact.LOST else 1_000.0 - age + LEASE)
+
+
+@pytest.mark.parametrize(
+    ("standing", "contact", "seen"),
+    [
+        (Standing.SERVING, Contact.ALIVE, Presence.ALIVE),
+        (Standing.SERVING, Contact.UNREACHABLE, Presence.UNREACHABLE),
+        (Standing.SERVING, Contact.SUSPECT, Presence.SUSPECT),
+        (Standing.SERVING, Contact.LOST, Presence.LOST),
+        (Standing.DRAINING, Contact.ALIVE, Presence.DRAINING),
+        (Standing.DRAINING, Contact.UNREACHABLE, Presence.DRAINING),
+        (Standing.DRAINING, Contact.SUSPECT, Presence.DRAINING),
+        (Standing.DRAINING, Contact.LOST, Presence.LOST),
+        (Standing.LEFT, Contact.ALIVE, Presence.LEFT),
+        (Standing.LEFT, Contact.UNREACHABLE, Presence.LEFT),
+        (Standing.LEFT, Contact.SUSPECT, Presence.LEFT),
+        (Standing.LEFT, Contact.LOST, Presence.LEFT),
+    ],
+)
+def test_a_nodes_own_word_is_tempered_by_whether_we_hear_it(
+    standing: Standing, contact: Contact, seen: Presence
+) -> None:
+    assert presence(standing, contact) is seen

@@ -1,0 +1,122 @@
+"""What is said of load: what moved, now and then what holds, and nothing while nobody asks. Time is a number."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.members.load import INTERVAL, REPEAT, Reporter, loads_in
+from registry.records import Load, LoadNote, PeerId, Record, Service, Version
+from registry.wire import MAX_LOADS
+
+LLAMA, QWEN = Service("p", "llama"), Service("p", "qwen")
+
+
+def busy(in_flight: int, queued: int = 0) -> Load:
+    return Load(in_flight, queued, slots=8, rate=40.0, first=0.25)
+
+
+def reported(service: Service, in_flight: int) -> Reporter:
+    """A reporter that has said this at time 0."""
+    reporter = Reporter()
+    assert reporter.rows({service: busy(in_flight)}, 0.0)
+    return reporter
+
+
+def test_an_idle_node_says_nothing_ever() -> None:
+    reporter = Reporter()
+    assert not any(reporter.rows({}, now * 100.0) for now in range(100))
+
+
+def test_the_first_request_is_said_at_once() -> None:
+    assert Reporter().rows({LLAMA: busy(1)}, 0.0) == {LLAMA: busy(1)}
+
+
+def test_a_request_more_among_many_is_not_worth_a_note() -> None:
+    reporter = reported(LLAMA, 20)
+    assert reporter.rows({LLAMA: busy(24)}, INTERVAL) == {}
+    assert reporter.rows({LLAMA: busy(25)}, INTERVAL) == {LLAMA: busy(25)}
+
+
+@pytest.mark.parametrize("after", [busy(4, 1), busy(0, 1)])
+def test_a_queue_that_begins_or_a_number_that_reaches_zero_is_worth_a_note(after: Load) -> None:
+    assert reported(LLAMA, 4).rows({LLAMA: after}, INTERVAL)
+
+
+def test_the_end_is_said_once_with_what_is_still_known() -> None:
+    reporter = reported(LLAMA, 4)
+    said = reporter.rows({}, INTERVAL)
+    assert said == {LLAMA: Load(in_flight=0, queued=0, slots=8, rate=0.0, first=0.25)}
+    assert not any(reporter.rows({}, now * 10.0) for now in range(1, 50))
+
+
+def test_what_holds_is_repeated_rarely() -> None:
+    reporter = reported(LLAMA, 4)
+    assert reporter.rows({LLAMA: busy(4)}, REPEAT - 0.1) == {}
+    assert reporter.rows({LLAMA: busy(4)}, REPEAT) == {LLAMA: busy(4)}
+
+
+def test_changes_wait_for_the_interval_and_the_newest_is_said() -> None:
+    reporter = reported(LLAMA, 1)
+    assert reporter.rows({LLAMA: busy(5)}, 0.4) == {}
+    assert reporter.rows({LLAMA: busy(9)}, 0.8) == {}
+    assert reporter.rows({LLAMA: busy(9)}, INTERVAL) == {LLAMA: busy(9)}
+
+
+def test_one_change_brings_the_others_load_along() -> None:
+    reporter = reported(LLAMA, 4)
+    both = {LLAMA: busy(4), QWEN: busy(1)}
+    assert reporter.rows(both, INTERVAL) == both
+
+
+def test_in_a_large_mesh_everybody_speaks_the_less_often() -> None:
+    reporter = reported(LLAMA, 1)
+    assert reporter.rows({LLAMA: busy(9)}, 19.0, rarity=20.0) == {}
+    assert reporter.rows({LLAMA: busy(9)}, 20.0, rarity=20.0)
+
+
+def test_of_too_many_those_that_moved_most_are_said_and_the_others_next() -> None:
+    reporter = Reporter()
+    many = {Service("p", f"m{n}"): busy(n + 1) for n in range(MAX_LOADS + 10)}
+    first = reporter.rows(many, 0.0)
+    assert len(first) == MAX_LOADS
+    assert set(first.values()) == {busy(n + 1) for n in range(10, MAX_LOADS + 10)}
+    second = reporter.rows(many, INTERVAL)
+    assert len(second) == MAX_LOADS
+    assert first.keys() | second.keys() == many.keys()
+
+
+loads = st.dictionaries(st.sampled_from([LLAMA, QWEN]), st.integers(1, 40).map(busy))
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 3.0), loads), max_size=40), st.floats(1.0, 60.0))
+def test_whatever_happens_notes_are_rare_and_an_end_is_never_forgotten(
+    steps: list[tuple[float, dict[Service, Load]]], rarity: float
+) -> None:
+    reporter, now, spoke = Reporter(), 0.0, float("-inf")
+    believed: dict[Service, int] = {}
+    for step, found in steps:
+        now += step
+        if said := reporter.rows(found, now, rarity=rarity):
+            assert now - spoke >= INTERVAL * rarity * 0.999
+            spoke = now
+            believed |= {service: load.in_flight for service, load in said.items()}
+    for _ in range(2):
+        now += INTERVAL * rarity * 1.001
+        said = reporter.rows({}, now, rarity=rarity)
+        believed |= {service: load.in_flight for service, load in said.items()}
+    assert not any(believed.values())
+
+
+def test_rows_are_read_by_their_place_in_the_record_as_it_was_signed() -> None:
+    record = Record(PeerId("n"), Version(1, 1), services=(LLAMA, QWEN), skipped=(0, 2))
+    rows = tuple((place, busy(place + 1)) for place in range(6))
+    note = LoadNote(record.node, record.version, 1, rows)
+    assert loads_in(note, record) == {LLAMA: busy(2), QWEN: busy(4)}
+
+
+def test_a_record_that_skips_nothing_names_its_services_in_order() -> None:
+    record = Record(PeerId("n"), Version(1, 1), services=(LLAMA, QWEN))
+    assert [record.service_at(place) for place in range(3)] == [LLAMA, QWEN, None]
+    assert replace(record, skipped=(0,)) == record

@@ -1,0 +1,356 @@
+"""The pulses of many nodes: who is followed, who is lost, and who is forgotten first."""
+
+from itertools import pairwise
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.members.liveness import LIFE, Contact, Evidence
+from registry.members.membership import FEW, LONGEST_LEASE, LOOK, RARELY, Membership
+from registry.members.probe import Attempt, Own
+from registry.records import PeerId
+from registry.settings import RegistrySettings
+from registry.sync import MAX_AGE
+from tests.strategies import IDENTITIES
+
+A, B, C, D = (identity.peer for identity in IDENTITIES[:4])
+SETTINGS = RegistrySettings()
+
+
+def members() -> Membership:
+    return Membership(SETTINGS, lambda: 0.5)
+
+
+def test_strangers_are_not_followed() -> None:
+    some = members()
+    assert not some.observe(A, Evidence.LINKED, 0.0)
+    assert not some.pulses
+    assert some.due() == inf
+
+
+def test_the_restored_are_lost_until_they_are_heard() -> None:
+    some = members()
+    some.restore(A, 5.0)
+    assert some.pulses[A].contact is Contact.LOST
+    assert not some.observe(A, Evidence.LINKED, 6.0)
+    assert some.probes(6.0) == [A]
+    assert some.observe(A, Evidence.ANSWERED, 6.1)
+    assert some.pulses[A].contact is Contact.ALIVE
+
+
+def test_the_lost_are_listed_from_the_one_that_was_silent_for_longest() -> None:
+    some = members()
+    for now, node in enumerate((B, A, C)):
+        some.follow(node, heard=float(now), now=float(now), left=False)
+    some.tick(SETTINGS.lease + 1.0)
+    assert some.lost() == [B, A]
+    some.forget(B)
+    assert some.lost() == [A]
+
+
+# Probes.
+
+
+def knowing(*nodes: PeerId, linked: bool = True, **settings: float) -> Membership:
+    some = Membership(RegistrySettings(**settings), lambda: 0.5)
+    for node in nodes:
+        some.follow(node, heard=0.0, now=0.0, left=False)
+        if linked:
+            some.observe(node, Evidence.LINKED, 0.0)
+    return some
+
+
+def steps(some: Membership, until: float, *, dead: frozenset[PeerId] = frozenset()) -> list[PeerId]:
+    """Live until then in steps of a tenth of a second, answering for all but the dead; return who was probed."""
+    return [node for _, node in story(some, until, dead=dead)]
+
+
+def story(
+    some: Membership,
+    until: float,
+    *,
+    since: float = 0.0,
+    dead: frozenset[PeerId] = frozenset(),
+    proven: frozenset[PeerId] = frozenset(),
+) -> list[tuple[float, PeerId]]:
+    """Live from then till then; to `proven` our own way is shut. Return who was probed, and when."""
+    probed: list[tuple[float, PeerId]] = []
+    for tenth in range(int(since * 10) + 1, int(until * 10) + 1):
+        now = tenth / 10
+        some.tick(now)
+        for node in some.probes(now):
+            probed.append((now, node))
+            if node in dead:
+                some.observe(node, Evidence.MISSED, now)
+                some.observe(node, Evidence.UNREACHED, now)
+            elif node in proven:
+                some.observe(node, Evidence.MISSED, now)
+                some.observe(node, Evidence.PROVEN, now + 0.01)
+                some.observe(node, Evidence.MISSED, now + 0.02)
+            else:
+                some.observe(node, Evidence.ANSWERED, now)
+            some.ended(node, now + 0.02)
+    return probed
+
+
+def test_connected_peers_are_probed_in_turn_and_nobody_else() -> None:
+    some = knowing(A, B)
+    some.follow(C, heard=0.0, now=0.0, left=False)
+    probed = steps(some, 20.0)
+    assert probed.count(C) == 0
+    assert abs(probed.count(A) - probed.count(B)) <= 1
+    assert len(probed) <= 20.0 / SETTINGS.probe + 1
+
+
+def test_who_is_heard_all_the_time_is_not_probed() -> None:
+    some = knowing(A)
+    for tenth in range(100):
+        some.observe(A, Evidence.WORD, tenth / 10)
+        some.tick(tenth / 10)
+        assert some.probes(tenth / 10) == []
+
+
+def test_a_silent_peer_is_suspect_after_one_missed_probe_and_lost_after_the_time_for_doubt() -> (
+    None
+):
+    some = knowing(A, B)
+    seen: dict[Contact, float] = {}
+    some.observe(B, Evidence.ANSWERED, 0.0)
+    for tenth in range(1, 100):
+        now = tenth / 10
+        some.tick(now)
+        for node in some.probes(now):
+            evidence = Evidence.ANSWERED if node == B else Evidence.UNREACHED
+            some.observe(node, evidence, now)
+            some.ended(node, now)
+        seen.setdefault(some.pulses[A].contact, now)
+    assert seen[Contact.SUSPECT] <= 3.0
+    assert 0.0 <= seen[Contact.LOST] - seen[Contact.SUSPECT] - SETTINGS.suspicion <= 0.2
+    assert some.pulses[B].contact is Contact.ALIVE
+
+
+@pytest.mark.parametrize("life", sorted(LIFE))
+def test_any_sign_of_life_ends_the_doubt(life: Evidence) -> None:
+    some = knowing(A)
+    some.observe(A, Evidence.PARTED, 1.0)
+    assert some.probes(1.0) == [A]
+    some.observe(A, life, 1.2)
+    assert some.pulses[A].contact is Contact.ALIVE
+    # What the round did not find says nothing about a node that has spoken since, only about our own way to it.
+    some.observe(A, Evidence.UNREACHED, 1.3)
+    answered = life is Evidence.ANSWERED
+    assert some.pulses[A].contact is (Contact.ALIVE if answered else Contact.UNREACHABLE)
+    assert some.doubts(10.0) == []
+
+
+# Our own way.
+
+
+def test_a_node_that_lives_out_of_our_reach_is_tried_ever_more_rarely_and_never_doubted() -> None:
+    some = knowing(A, B)
+    probed = story(some, 200.0, proven=frozenset({A}))
+    at = [when for when, node in probed if node == A]
+    pauses = [b - a for a, b in pairwise(at)]
+    assert some.pulses[A].contact is Contact.UNREACHABLE
+    assert some.pulses[A].since <= 4.0
+    assert pauses[0] <= 1.3
+    # A way that was shut for half a minute is tried again within four seconds.
+    assert max(b - a for a, b in pairwise(at) if b < 30.0) <= 4.5
+    assert max(pauses) <= RARELY * 1.1 + 0.2
+    assert len(at) < 40
+
+
+def test_what_is_out_of_reach_is_alive_at_the_first_answer() -> None:
+    some = knowing(A, B)
+    story(some, 30.0, proven=frozenset({A}))
+    assert some.observe(A, Evidence.ANSWERED, 30.0)
+    assert some.pulses[A].contact is Contact.ALIVE
+    assert some.probes(30.1) == []
+
+
+def test_who_dies_out_of_our_reach_is_lost() -> None:
+    some = knowing(A, B)
+    story(some, 20.0, proven=frozenset({A}))
+    story(some, 50.0, since=20.0, dead=frozenset({A}))
+    assert some.pulses[A].contact is Contact.LOST
+
+
+def test_a_new_connection_to_a_node_out_of_reach_is_tried_at_once() -> None:
+    some = knowing(A, B)
+    story(some, 60.0, proven=frozenset({A}))
+    some.observe(A, Evidence.LINKED, 60.1)
+    assert some.pulses[A].contact is Contact.UNREACHABLE
+    assert A in some.probes(60.1)
+
+
+def test_a_request_that_waits_makes_us_look_at_once_but_not_without_end() -> None:
+    some = knowing(A)
+    some.observe(A, Evidence.ANSWERED, 10.0)
+    assert some.look(A, 10.1)
+    assert not some.look(A, 10.2)
+    assert some.probes(10.2) == [A]
+    some.observe(A, Evidence.ANSWERED, 10.3)
+    assert some.look(A, 10.2 + LOOK)
+
+
+def test_who_left_our_probe_unanswered_is_silent_until_it_answers_whatever_others_prove() -> None:
+    some = knowing(A)
+    some.look(A, 1.0)
+    some.probes(1.0)
+    some.observe(A, Evidence.MISSED, 1.8)
+    some.observe(A, Evidence.PROVEN, 1.9)
+    assert some.silent(A)
+    some.observe(A, Evidence.ANSWERED, 2.0)
+    assert not some.silent(A)
+    assert not some.silent(B)
+
+
+def test_a_closed_connection_or_a_failed_request_is_no_silence() -> None:
+    some = knowing(A, B)
+    some.observe(A, Evidence.PARTED, 1.0)
+    some.observe(B, Evidence.FAILED, 1.0)
+    assert not some.silent(A)
+    assert not some.silent(B)
+
+
+@pytest.mark.parametrize("node", [A, B, C])
+def test_nobody_looks_for_strangers_for_the_lost_and_for_whom_has_left(node: PeerId) -> None:
+    some = knowing(A, B, linked=False)
+    some.tick(SETTINGS.lease + 1.0)
+    some.follow(B, heard=SETTINGS.lease, now=SETTINGS.lease + 1.0, left=True)
+    assert not some.look(node, SETTINGS.lease + 2.0)
+
+
+def test_who_is_looked_for_is_dialled_and_who_is_merely_accused_is_proven_by_others() -> None:
+    some = knowing(A, B, linked=False)
+    some.look(A, 1.0)
+    some.accuse(B, 1.0)
+    assert some.probes(1.5) == [A, B]
+    some.tick(1.5)
+    assert next(some.round(A, {C: 0.1})) == Attempt(Own.DIAL, (C,))
+    assert next(some.round(B, {C: 0.1})) == Attempt(Own.NOTHING, (C,))
+
+
+def test_whose_proof_came_before_is_asked_for_the_next_one() -> None:
+    some = knowing(A)
+    some.proved(A, C)
+    some.observe(A, Evidence.MISSED, 0.0)
+    some.look(A, 1.0)
+    some.probes(1.0)
+    crowd = {PeerId(f"peer-{number}"): 0.1 for number in range(50)}
+    assert next(some.round(A, {**crowd, C: 0.1})).helpers[0] == C
+
+
+# Doubts.
+
+
+def test_another_nodes_doubt_makes_us_look_and_nothing_else() -> None:
+    some = knowing(A, linked=False)
+    some.accuse(A, 1.0)
+    some.tick(1.0)
+    assert some.probes(1.0) == []
+    assert some.pulses[A].contact is Contact.ALIVE
+    assert some.probes(1.0 + SETTINGS.probe_timeout) == [A]
+
+
+def test_a_sign_of_life_in_time_makes_looking_needless() -> None:
+    some = knowing(A, linked=False)
+    some.accuse(A, 1.0)
+    some.observe(A, Evidence.WORD, 1.1)
+    assert some.probes(5.0) == []
+
+
+def test_doubts_without_end_cost_one_probe_in_the_time_for_doubt() -> None:
+    some = knowing(A, linked=False)
+    probed = 0
+    for tenth in range(1, 301):
+        some.accuse(A, tenth / 10)
+        some.tick(tenth / 10)
+        for node in some.probes(tenth / 10):
+            probed += 1
+            some.observe(node, Evidence.ANSWERED, tenth / 10)
+            some.ended(node, tenth / 10)
+    assert probed <= 30 / SETTINGS.suspicion + 1
+
+
+def test_who_misses_many_at_once_accuses_nobody_and_waits_longer() -> None:
+    few, many = knowing(A), knowing(A, B, C, D)
+    for some in (few, many):
+        steps(some, SETTINGS.suspicion + 4.0, dead=frozenset({A, B, C, D}))
+    assert few.pulses[A].contact is Contact.LOST
+    waiting = [node for node in (A, B, C, D) if many.pulses[node].contact is Contact.SUSPECT]
+    assert waiting
+    assert many.doubts(100.0) == []
+
+
+def test_who_stood_still_takes_nobody_for_silent() -> None:
+    some = knowing(A, linked=False, lease=120.0)
+    some.stalled(1_000.0, 1_000.0)
+    assert some.tick(1_000.0) == frozenset()
+    assert some.tick(1_120.0) == {A}
+
+
+def test_who_said_goodbye_is_not_looked_for() -> None:
+    some = knowing(A)
+    some.follow(A, heard=1.0, now=1.0, left=True)
+    some.observe(A, Evidence.PARTED, 1.1)
+    some.accuse(A, 1.2)
+    assert steps(some, 10.0) == []
+
+
+def test_hearsay_counts_for_whom_we_never_heard_and_for_nobody_else() -> None:
+    some = knowing(A, linked=False)
+    some.tick(SETTINGS.lease + 1.0)
+    some.restore(B, 0.0)
+    now = SETTINGS.lease + 2.0
+    assert not some.told(A, now, now)
+    assert not some.told(B, now - SETTINGS.lease - 1.0, now)
+    assert some.told(B, now - 1.0, now)
+    assert some.pulses[B].contact is Contact.ALIVE
+    assert not some.told(C, now, now)
+
+
+def test_among_many_the_lease_grows_as_heartbeats_become_rarer() -> None:
+    some = members()
+    for number in range(49):
+        some.follow(PeerId(f"peer-{number}"), heard=0.0, now=0.0, left=False)
+    some.tick(1.0)
+    assert some.rarity == 10.0
+    assert some.lease == 10.0 * SETTINGS.lease
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([A, B, C]), st.sampled_from(Evidence), st.floats(0.01, 5.0)),
+        max_size=40,
+    )
+)
+def test_whatever_is_seen_something_is_due_only_when_there_is_something_to_do(story) -> None:
+    some, now = knowing(A, B), 0.0
+    for node, evidence, pause in story:
+        now += pause
+        some.tick(now)
+        some.observe(node, evidence, now)
+        for probed in some.probes(now)[:1]:
+            some.ended(probed, now)
+        some.doubts(now)
+        due = some.due()
+        if due == inf:
+            continue
+        now = max(now, due)
+        changed = some.tick(now)
+        assert changed or some.probes(now) or some.doubts(now) or some.due() > now
+        assert len(some._running) <= 3
+
+
+def test_the_lease_grows_with_the_mesh_until_it_is_a_week() -> None:
+    some = Membership(RegistrySettings(lease=14_400, heartbeat=3_600), lambda: 0.5)
+    for number in range(299):
+        some.follow(PeerId(str(number)), heard=0.0, now=0.0, left=False)
+        if number == 98:
+            some.tick(1.0)
+            assert some.lease == 14_400 * 100 / FEW
+    some.tick(1.0)
+    assert some.lease == LONGEST_LEASE < MAX_AGE

@@ -1,0 +1,104 @@
+"""One round of probes as a conversation: what is tried, what an answer or none makes of it, and when a connection is cut."""
+
+import pytest
+
+from registry.members.liveness import Contact, Evidence, Pulse
+from registry.members.probe import (
+    HELPERS,
+    Attempt,
+    Cut,
+    Found,
+    Own,
+    Round,
+    Saw,
+    choose_helpers,
+    dial_patience,
+    look_for,
+    patience,
+)
+from registry.records import PeerId
+
+A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
+ALIVE = Pulse(Contact.ALIVE, heard=0.0, since=0.0, why=Evidence.WORD)
+BARRED = ALIVE.barred(Evidence.MISSED, 1.0)
+LOST = Pulse(Contact.LOST, heard=0.0, since=0.0, why=Evidence.DOUBT)
+REACHED, PROVEN, NOTHING = Found(reached=True), Found(proven=True), Found()
+
+
+def told(going: Round, *found: Found) -> list[Attempt | Saw | Cut]:
+    """Go through a round whose attempts find this in turn; return its steps."""
+    left, steps = list(found), [next(going)]
+    while True:
+        try:
+            steps.append(going.send(left.pop(0) if isinstance(steps[-1], Attempt) else NOTHING))
+        except StopIteration:
+            assert not left
+            return steps
+
+
+def look(pulse: Pulse, *, linked: bool, dial: bool = False) -> Round:
+    return look_for(pulse, linked=linked, helpers=(B, C), dial=dial)
+
+
+def test_an_answer_ends_a_round() -> None:
+    assert told(look(ALIVE, linked=True), REACHED) == [Attempt(Own.ASK)]
+
+
+def test_a_lost_answer_is_asked_for_again_while_others_look() -> None:
+    assert told(look(ALIVE, linked=True), NOTHING, REACHED) == [
+        Attempt(Own.ASK),
+        Saw(Evidence.MISSED),
+        Attempt(Own.ASK, (B, C)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "evidence"), [(NOTHING, Evidence.UNREACHED), (PROVEN, Evidence.MISSED)]
+)
+def test_a_connection_that_failed_twice_is_cut_whatever_others_prove(
+    found: Found, evidence: Evidence
+) -> None:
+    steps = told(look(ALIVE, linked=True), NOTHING, found)
+    assert steps[-2:] == [Cut(), Saw(evidence)]
+
+
+def test_who_is_far_away_and_proven_is_not_dialled() -> None:
+    assert told(look(ALIVE, linked=False), PROVEN) == [Attempt(Own.NOTHING, (B, C))]
+
+
+def test_who_is_far_away_and_not_proven_is_dialled() -> None:
+    steps = told(look(ALIVE, linked=False), NOTHING, NOTHING)
+    assert steps == [Attempt(Own.NOTHING, (B, C)), Attempt(Own.DIAL), Saw(Evidence.UNREACHED)]
+
+
+@pytest.mark.parametrize(("pulse", "dial"), [(BARRED, False), (ALIVE, True)])
+@pytest.mark.parametrize(
+    ("found", "evidence"), [(PROVEN, Evidence.MISSED), (NOTHING, Evidence.UNREACHED)]
+)
+def test_where_our_own_way_matters_others_cannot_stand_in_for_it(
+    pulse: Pulse, dial: bool, found: Found, evidence: Evidence
+) -> None:
+    steps = told(look(pulse, linked=False, dial=dial), found)
+    assert steps == [Attempt(Own.DIAL, (B, C)), Saw(evidence)]
+    assert told(look(pulse, linked=False, dial=dial), REACHED) == steps[:1]
+
+
+def test_the_lost_cost_one_question_however_often_they_connect() -> None:
+    assert told(look(LOST, linked=True), NOTHING) == [Attempt(Own.ASK), Saw(Evidence.MISSED)]
+
+
+def test_helpers_are_few_never_the_node_itself_and_first_of_all_who_proved_it_last() -> None:
+    connected = {PeerId(f"peer-{number}"): 0.1 for number in range(20)} | {A: 0.1, B: 0.1}
+    chances = iter(range(100))
+    chosen = choose_helpers(connected, A, B, lambda: float(-next(chances)))
+    assert len(chosen) == HELPERS
+    assert chosen[0] == B
+    assert A not in chosen
+    assert choose_helpers({A: 0.1}, A, None, lambda: 0.5) == ()
+
+
+def test_patience_grows_with_the_way_and_is_bounded() -> None:
+    assert patience(0.75, 0.2) == pytest.approx(1.55)
+    assert patience(0.75, 1e9) < 5.0
+    assert dial_patience(0.75, {}) == 1.5
+    assert dial_patience(0.75, {A: 0.2, B: 1e9}) < 8.0

@@ -1,0 +1,198 @@
+"""What do replicas make of ways that are cut and nodes that are dead? Each settles on the truth, stays there, and comes back.
+
+Replicas under a virtual clock, with the very rounds of probes. Packets pass from one to another or not; a question, and
+a dial, needs both ways. Frames go along connections, so nobody is told what a cut keeps from all others too.
+"""
+
+from collections.abc import Collection, Iterator
+from itertools import permutations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from registry.members.liveness import Contact, Evidence
+from registry.members.probe import Attempt, Cut, Found, Own, Saw
+from registry.records import PeerId, Standing
+from registry.replica import Effect, Probe, Publish, Replica
+from registry.settings import RegistrySettings
+from tests.strategies import IDENTITIES
+
+SETTINGS = RegistrySettings()
+STEP = 0.25
+SETTLED = 25.0
+"""Seconds within which everybody has made up its mind, a death out of somebody's reach included."""
+
+BACK = 10.0
+"""Seconds after healing within which everybody reaches everybody: an eighth of the time that it was cut, and a try."""
+
+Cuts = Collection[tuple[int, int]]
+
+
+class Mesh:
+    """Nodes, who is dead, and from whom to whom nothing passes."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        self.now = 100.0
+        self.dead: frozenset[int] = frozenset()
+        self.cuts: Cuts = ()
+        self._chances = _chances(seed)
+        self.nodes = [
+            Replica(identity, SETTINGS, epoch=1, jitter=lambda: next(self._chances))
+            for identity in IDENTITIES[:count]
+        ]
+        # A connection as one end sees it: of its close the other may not hear.
+        self.links = set(permutations(range(count), 2))
+        for one in self.nodes:
+            one.announce(self.now, standing=Standing.SERVING)
+        for one, other in permutations(self.nodes, 2):
+            one.learn(other.catalog.held[other.peer], heard=self.now, now=self.now)
+            one.observe(other.peer, Evidence.LINKED, self.now)
+
+    def carries(self, one: int, other: int) -> bool:
+        alive = self.dead.isdisjoint((one, other))
+        return alive and (one, other) not in self.cuts and (other, one) not in self.cuts
+
+    def run(self, seconds: float) -> None:
+        for _ in range(int(seconds / STEP)):
+            self.now += STEP
+            for number, node in enumerate(self.nodes):
+                if number not in self.dead:
+                    self._perform(number, node.tick(self.now))
+                    self._redial(number)
+
+    def view(self) -> dict[tuple[int, int], Contact]:
+        return {
+            (one, other): self.nodes[one].pulses()[self.nodes[other].peer].contact
+            for one, other in permutations(range(len(self.nodes)), 2)
+            if one not in self.dead
+        }
+
+    def _perform(self, number: int, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Publish(frame):
+                    for other in self._hears(number):
+                        self._perform(other, self.nodes[other].receive(frame, self.now))
+                case Probe(node):
+                    self._probe(number, self._number(node))
+
+    def _hears(self, author: int) -> set[int]:
+        told, hops = {author}, [author]
+        for via in hops:
+            for other in range(len(self.nodes)):
+                linked = {(via, other), (other, via)} <= self.links and self.carries(via, other)
+                if other not in told and linked:
+                    told.add(other)
+                    hops.append(other)
+        return told - {author}
+
+    def _probe(self, number: int, other: int) -> None:
+        one, peer = self.nodes[number], self.nodes[other].peer
+        connected = {self.nodes[b].peer: 0.05 for a, b in sorted(self.links) if a == number}
+        going, found = one.members.round(peer, connected), Found()
+        try:
+            step = next(going)
+            while True:
+                match step:
+                    case Attempt(own, helpers):
+                        found = self._attempt(number, other, own, helpers)
+                    case Saw(evidence):
+                        one.observe(peer, evidence, self.now)
+                    case Cut():
+                        self._unlink(number, other)
+                step = going.send(found)
+        except StopIteration:
+            one.members.ended(peer, self.now)
+
+    def _attempt(self, number: int, other: int, own: Own, helpers: Collection[PeerId]) -> Found:
+        one, peer = self.nodes[number], self.nodes[other].peer
+        if own is Own.DIAL and self.carries(number, other):
+            self._link(number, other)
+        reached = own is not Own.NOTHING and self.carries(number, other)
+        if reached:
+            one.observe(peer, Evidence.ANSWERED, self.now)
+            self.nodes[other].observe(one.peer, Evidence.ASKED, self.now)
+        proven = False
+        for helper in map(self._number, helpers):
+            linked = (helper, other) in self.links
+            if linked and self.carries(number, helper) and self.carries(helper, other):
+                one.proved(peer, self.nodes[helper].peer, self.now)
+                proven = True
+        return Found(reached, proven)
+
+    def _redial(self, number: int) -> None:
+        # As the mesh does for whoever lacks connections, and the service compares over each new one.
+        for other in range(len(self.nodes)):
+            lacking = (number, other) not in self.links and other != number
+            if lacking and self.carries(number, other) and next(self._chances) < STEP / 10:
+                self._link(number, other)
+                self._probe(number, other)
+
+    def _link(self, one: int, other: int) -> None:
+        for a, b in ((one, other), (other, one)):
+            self.links.add((a, b))
+            self.nodes[a].observe(self.nodes[b].peer, Evidence.LINKED, self.now)
+
+    def _unlink(self, one: int, other: int) -> None:
+        for a, b in ((one, other), (other, one)):
+            if a == one or self.carries(one, other):
+                self.links.discard((a, b))
+                self.nodes[a].observe(self.nodes[b].peer, Evidence.PARTED, self.now)
+
+    def _number(self, peer: PeerId) -> int:
+        return next(n for n, node in enumerate(self.nodes) if node.peer == peer)
+
+
+def _chances(seed: int) -> Iterator[float]:
+    while True:
+        seed = (seed * 1_103_515_245 + 12_345) % 2**31
+        yield seed / 2**31
+
+
+def truth(mesh: Mesh, one: int, other: int) -> Contact:
+    """Say what a node should make of another: it lives if anybody that both reach can tell so."""
+    if other in mesh.dead:
+        return Contact.LOST
+    if mesh.carries(one, other):
+        return Contact.ALIVE
+    others = range(len(mesh.nodes))
+    proven = any(mesh.carries(one, n) and mesh.carries(n, other) for n in others)
+    return Contact.UNREACHABLE if proven else Contact.LOST
+
+
+pairs = st.sampled_from([*permutations(range(5), 2)])
+
+
+@settings(deadline=None, max_examples=max(10, settings().max_examples // 2))
+@given(
+    cuts=st.sets(pairs, max_size=2),
+    dead=st.sets(st.integers(0, 4), max_size=1),
+    seed=st.integers(1, 2**31 - 1),
+)
+def test_everybody_settles_on_the_truth_stays_there_and_is_back_soon_after_it_heals(
+    cuts: set[tuple[int, int]], dead: set[int], seed: int
+) -> None:
+    mesh = Mesh(5, seed)
+    mesh.run(5.0)
+    assert set(mesh.view().values()) == {Contact.ALIVE}
+    mesh.cuts, mesh.dead = cuts, frozenset(dead)
+    mesh.run(SETTLED)
+    expected = {pair: truth(mesh, *pair) for pair in mesh.view()}
+    for _ in range(80):
+        mesh.run(0.5)
+        assert mesh.view() == expected
+    mesh.cuts, mesh.dead = (), frozenset()
+    mesh.run(BACK + SETTLED if dead else BACK)
+    assert set(mesh.view().values()) == {Contact.ALIVE}
+
+
+def test_two_ends_of_a_cut_way_change_their_minds_once_and_nobody_else_does() -> None:
+    mesh = Mesh(5, 1)
+    mesh.run(5.0)
+    before, changes = mesh.view(), []
+    mesh.cuts = {(0, 1)}
+    for _ in range(240):
+        mesh.run(STEP)
+        changes += [pair for pair, contact in mesh.view().items() if before[pair] is not contact]
+        before = mesh.view()
+    assert sorted(changes) == [(0, 1), (1, 0)]

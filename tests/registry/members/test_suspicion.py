@@ -1,0 +1,71 @@
+"""Doubts that are said aloud: by those who were near, by one of them for all, and never after another's."""
+
+from collections.abc import Callable
+from math import inf
+
+from registry.members.suspicion import NEAR, Doubts
+from registry.records import PeerId
+from registry.settings import RegistrySettings
+
+A, B = PeerId("a"), PeerId("b")
+SETTINGS = RegistrySettings()
+LATER = SETTINGS.probe_timeout
+
+
+def doubts(jitter: Callable[[], float] = lambda: 0.5) -> Doubts:
+    return Doubts(SETTINGS, jitter)
+
+
+def test_who_was_connected_lately_speaks_once_and_a_little_later() -> None:
+    some = doubts()
+    some.parted(A, 1.0)
+    some.unreached(A, 1.1, linked=False)
+    some.unreached(B, 1.1, linked=True)
+    assert some.said(1.1) == []
+    assert some.said(1.1 + LATER) == [A, B]
+    assert some.due() == inf
+    some.unreached(A, 2.5, linked=False)
+    assert some.said(inf) == []
+
+
+def test_who_was_not_connected_lately_says_nothing() -> None:
+    some = doubts()
+    some.parted(A, 1.0)
+    some.tick(1.1 + NEAR * SETTINGS.suspicion)
+    some.unreached(A, 50.0, linked=False)
+    some.unreached(B, 50.0, linked=False)
+    assert some.due() == inf
+
+
+def test_who_heard_anothers_doubt_says_nothing_whether_it_had_looked_before_or_not() -> None:
+    for looked_first in (True, False):
+        some = doubts()
+        if looked_first:
+            some.unreached(A, 1.0, linked=True)
+        assert some.hear(A, 1.1)
+        some.unreached(A, 1.2, linked=True)
+        assert some.said(10.0) == []
+
+
+def test_who_spoke_is_not_doubted_aloud() -> None:
+    some = doubts()
+    some.unreached(A, 1.0, linked=True)
+    some.settle(A)
+    assert some.said(10.0) == []
+
+
+def test_of_ten_that_notice_at_once_a_few_speak() -> None:
+    # A doubt takes a fifth of a second to reach the others.
+    waits = [number / 10 * LATER for number in range(10)]
+    said = [at for at in waits if at < min(waits) + 0.2]
+    assert len(said) <= 3
+
+
+def test_anothers_doubts_count_once_in_the_time_for_doubt_and_are_forgotten_after_it() -> None:
+    some = doubts()
+    assert some.hear(A, 1.0)
+    assert not some.hear(A, 2.0)
+    some.tick(1.1 + SETTINGS.suspicion)
+    assert some.hear(A, 1.1 + SETTINGS.suspicion)
+    some.forget(A)
+    assert some.hear(A, 4.2)

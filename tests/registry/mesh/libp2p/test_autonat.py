@@ -1,0 +1,107 @@
+"""Laws of dialling back: the asker's own address alone is dialled, and only its key opens."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from libp2p.host.autonat.pb.autonat_pb2 import Message
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
+from multiaddr import Multiaddr
+
+from registry.mesh.libp2p.autonat import DIALBACK
+from tests.registry.mesh.libp2p.test_faults import inside
+from tests.registry.mesh.worlds import LibP2PWorld, Seat, world_of
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[LibP2PWorld]:
+    async with world_of(LibP2PWorld) as world:
+        assert isinstance(world, LibP2PWorld)
+        yield world
+
+
+class Listener:
+    """Somebody else's port, which counts who knocks."""
+
+    def __init__(self) -> None:
+        self.knocks = 0
+
+    async def __aenter__(self) -> "Listener":
+        self._server = await asyncio.start_server(self._knock, "127.0.0.1", 0)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _knock(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.knocks += 1
+        writer.close()
+
+
+async def verdict(asker: Seat, other: Seat, *claims: str) -> int:
+    """Ask to be dialled at addresses; return the status."""
+    host, thread = inside(asker)
+
+    async def ask() -> int:
+        stream = await host.new_stream(ID.from_string(other.mesh.peer), [DIALBACK])
+        own = Message.PeerInfo(
+            id=host.get_id().to_bytes(), addrs=[Multiaddr(claim).to_bytes() for claim in claims]
+        )
+        asked = Message(type=Message.DIAL, dial=Message.Dial(peer=own))
+        await write_delimited_msg(stream, asked)
+        reply = await read_delimited_msg(stream, Message)
+        return int(reply.dialResponse.status)
+
+    return await thread.call(ask)
+
+
+def port_of(seat: Seat) -> int:
+    return int(seat.mesh.addresses()[0].split("/")[4])
+
+
+async def test_a_node_that_can_be_dialled_hears_so(world: LibP2PWorld) -> None:
+    other = await world.seat("other")
+    asker = await world.seat("asker", other)
+    assert await verdict(asker, other, f"/ip4/127.0.0.1/tcp/{port_of(asker)}") == Message.OK
+    assert len(asker.mesh.connections()) == 1
+
+
+async def test_another_service_at_that_port_does_not_count(world: LibP2PWorld) -> None:
+    other, third = await world.seat("other"), await world.seat("third")
+    asker = await world.seat("asker", other)
+    async with Listener() as listener:
+        claim = f"/ip4/127.0.0.1/tcp/{listener.port}"
+        assert await verdict(asker, other, claim) == Message.E_DIAL_ERROR
+    claim = f"/ip4/127.0.0.1/tcp/{port_of(third)}"
+    assert await verdict(asker, other, claim) == Message.E_DIAL_ERROR
+
+
+async def test_nobody_has_us_knock_at_an_address_that_is_not_its_own(world: LibP2PWorld) -> None:
+    other = await world.seat("other")
+    asker = await world.seat("asker", other)
+    async with Listener() as listener:
+        # 127.0.0.2 is another machine's address here: the asker's connection does not come from there.
+        claims = [f"/ip4/127.0.0.2/tcp/{listener.port}", f"/ip4/127.0.0.1/tcp/{port_of(asker)}"]
+        assert await verdict(asker, other, *claims) == Message.OK
+        assert listener.knocks <= 1
+
+
+async def test_whoever_asks_all_the_time_is_refused(world: LibP2PWorld) -> None:
+    other = await world.seat("other")
+    asker = await world.seat("asker", other)
+    claim = f"/ip4/127.0.0.1/tcp/{port_of(asker)}"
+    found = [await verdict(asker, other, claim) for _ in range(4)]
+    assert found == [Message.OK, Message.OK, Message.E_DIAL_REFUSED, Message.E_DIAL_REFUSED]
+
+
+async def test_in_a_private_swarm_the_key_is_needed_for_it_and_suffices(world: LibP2PWorld) -> None:
+    world.swarm_key = "ab" * 32
+    other = await world.seat("other")
+    asker = await world.seat("asker", other)
+    claim = f"/ip4/127.0.0.1/tcp/{port_of(asker)}"
+    assert await verdict(asker, other, claim) == Message.OK

@@ -1,0 +1,67 @@
+"""Who else may connect: bounds on all, on each address, and on how often an address comes again."""
+
+from registry.errors import PeerUnreachable
+from registry.mesh.libp2p.connection_limits import RENEWED, Callers
+from tests.registry.mesh.libp2p.test_faults import world
+from tests.registry.mesh.worlds import LibP2PWorld, Seat, until
+
+__all__ = ["world"]
+
+
+def test_one_address_holds_so_many_connections_and_others_are_let_in() -> None:
+    callers = Callers(most=100, per_address=3)
+    assert [bool(callers.enter("a", 0.0)) for _ in range(4)] == [False, False, False, True]
+    assert not callers.enter("b", 0.0)
+    callers.leave("a")
+    assert not callers.enter("a", 0.0)
+
+
+def test_all_addresses_together_hold_so_many() -> None:
+    callers = Callers(most=5, per_address=3)
+    refused = [callers.enter(f"address {n}", 0.0) for n in range(6)]
+    assert [bool(why) for why in refused] == [False] * 5 + [True]
+
+
+def test_an_address_that_comes_and_goes_waits_in_the_end() -> None:
+    callers = Callers(most=100, per_address=3)
+    for _ in range(6):
+        assert not callers.enter("a", 0.0)
+        callers.leave("a")
+    assert "too often" in callers.enter("a", 0.0)
+    assert not callers.enter("a", RENEWED / 3)
+
+
+async def try_to_connect(guest: Seat, host: Seat) -> bool:
+    try:
+        await guest.mesh.connect(host.mesh.addresses()[0], timeout=5)
+    except PeerUnreachable:
+        return False
+    return True
+
+
+async def test_a_node_refuses_what_one_address_holds_too_many_of_and_counts_it(
+    world: LibP2PWorld,
+) -> None:
+    host = await world.seat("host", max_connections_per_address=2)
+    guests = [await world.seat(f"guest {n}") for n in range(3)]
+    for guest in guests[:2]:
+        assert await try_to_connect(guest, host)
+    await until(lambda: len(host.peers()) == 2)
+    await try_to_connect(guests[2], host)
+    await until(lambda: host.mesh.refused()["connections_refused"] > 0)
+    assert guests[2].mesh.peer not in host.peers()
+    await guests[0].mesh.disconnect(host.mesh.peer)
+    await until(lambda: len(host.peers()) == 1)
+    assert await try_to_connect(guests[2], host)
+    await until(lambda: guests[2].mesh.peer in host.peers())
+
+
+async def test_a_node_holds_no_more_connections_than_it_is_told_to(
+    world: LibP2PWorld,
+) -> None:
+    host = await world.seat("host", max_connections=3)
+    guests = [await world.seat(f"guest {n}") for n in range(5)]
+    for guest in guests:
+        await try_to_connect(guest, host)
+    await until(lambda: host.mesh.refused()["connections_refused"] >= 2)
+    assert len(host.peers()) == 3

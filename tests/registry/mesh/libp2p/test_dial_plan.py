@@ -1,0 +1,145 @@
+"""Whom a node dials, and when it tries again."""
+
+import random
+from itertools import pairwise
+
+from registry.mesh.libp2p.dial_plan import GIVEN_UP, RAREST, Dialer, Target
+from registry.records import PeerId
+
+OWN = PeerId("own")
+
+
+def address(peer: str, port: int = 1) -> str:
+    return f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer}"
+
+
+def dialer(
+    *, bootstrap: tuple[str, ...] = (), kept: tuple[str, ...] = (), degree: int = 2
+) -> Dialer:
+    made = Dialer(OWN, degree=degree, redial=1.0, rng=random.Random(1))
+    made.aim([address(peer) for peer in bootstrap], [address(peer) for peer in kept])
+    return made
+
+
+def peers(targets: list[Target]) -> set[str]:
+    return {target.peer for target in targets}
+
+
+def test_bootstrap_peers_are_dialled_first() -> None:
+    made = dialer(bootstrap=("a", "b"), kept=("c", "d", "e"), degree=3)
+    first = made.due((), 0.0)
+    assert peers(first[:2]) == {"a", "b"}
+    assert len(first) == 3
+
+
+ENOUGH = (PeerId("x"), PeerId("y"))
+
+
+def times_dialled(made: Dialer, peer: str, *, until: float) -> list[float]:
+    """Let every dial fail while there are enough other peers; return when this peer was dialled."""
+    times, now = [], 0.0
+    while now < until:
+        for target in made.due(ENOUGH, now):
+            made.failed(target.peer, now)
+            times += [now] if target.peer == peer else []
+        now += 0.25
+    return times
+
+
+def test_with_enough_peers_a_bootstrap_peer_that_does_not_answer_is_dialled_ever_more_rarely() -> (
+    None
+):
+    times = times_dialled(dialer(bootstrap=("a",), kept=("b",)), "a", until=7200.0)
+    assert times[0] == 0.0
+    pauses = [later - sooner for sooner, later in pairwise(times)]
+    assert pauses[0] < 2
+    assert 0.7 * RAREST < pauses[-1] < 1.3 * RAREST
+    assert len(times) < 45
+
+
+def test_with_enough_peers_strangers_are_not_dialled() -> None:
+    assert times_dialled(dialer(bootstrap=("a",), kept=("b",)), "b", until=600.0) == []
+
+
+def test_a_lost_peer_is_looked_for_though_there_are_enough_and_given_up_in_the_end() -> None:
+    made = dialer(kept=("a", "b"))
+    made.lost(PeerId("a"), 0.0)
+    times = times_dialled(made, "a", until=7200.0)
+    assert len(times) == GIVEN_UP
+    # A cut of a minute is found to have healed soon after it has.
+    assert any(60 < at < 100 for at in times)
+
+
+def test_where_one_missed_peer_is_back_the_others_are_tried_at_once() -> None:
+    made = dialer(kept=("a", "b", "c"))
+    for peer in (PeerId("a"), PeerId("b")):
+        made.lost(peer, 0.0)
+        for _ in range(8):
+            made.failed(peer, 0.0)
+    assert made.due(ENOUGH, 20.0) == []
+    made.succeeded(PeerId("a"))
+    assert peers(made.due((*ENOUGH, PeerId("a")), 20.0)) == {"b"}
+
+
+def test_nobody_is_missed_whose_only_way_leads_through_a_relay() -> None:
+    made = dialer()
+    made.aim([], ["/ip4/192.0.2.1/tcp/1/p2p/relay/p2p-circuit/p2p/a"])
+    made.lost(PeerId("a"), 0.0)
+    assert made.due(ENOUGH, 60.0) == []
+    assert peers(made.due((), 60.0)) == {"a"}
+
+
+def test_whoever_lacks_peers_tries_those_that_failed_sooner() -> None:
+    made = dialer(bootstrap=("a",))
+    for _ in range(12):
+        made.failed(PeerId("a"), 0.0)
+    assert made.due(ENOUGH, 20.0) == []
+    assert peers(made.due((), 20.0)) == {"a"}
+
+
+def test_others_are_dialled_up_to_the_degree() -> None:
+    made = dialer(kept=("a", "b", "c", "d"), degree=3)
+    assert len(made.due((), 0.0)) == 3
+    assert len(made.due((PeerId("x"), PeerId("y")), 0.0)) == 1
+    assert made.due((PeerId("x"), PeerId("y"), PeerId("z")), 0.0) == []
+
+
+def test_we_and_those_who_are_connected_are_not_dialled() -> None:
+    made = dialer(bootstrap=("own", "a"), kept=("own", "b"), degree=9)
+    assert peers(made.due((PeerId("a"),), 0.0)) == {"b"}
+
+
+def test_addresses_of_one_peer_are_one_target() -> None:
+    made = dialer()
+    made.aim([address("a", 1)], [address("a", 2), address("a", 1)])
+    (target,) = made.due((), 0.0)
+    assert target == Target(PeerId("a"), (address("a", 1), address("a", 2)), bootstrap=True)
+
+
+def test_an_address_without_a_peer_is_left_out() -> None:
+    made = dialer()
+    made.aim(["/ip4/127.0.0.1/tcp/1", "", "/p2p/"], ["/p2p/a/p2p-circuit"])
+    assert made.due((), 0.0) == []
+
+
+def test_a_failed_peer_waits_longer_each_time_up_to_ten_times_the_first() -> None:
+    made, waits, now = dialer(bootstrap=("a",)), [], 0.0
+    for _ in range(10):
+        made.failed(PeerId("a"), now)
+        began = now
+        while not made.due((), now):
+            now += 0.05
+        waits.append(now - began)
+    assert 0.7 < waits[0] < 1.35
+    assert waits[2] > waits[0]
+    assert 7.4 < waits[-1] < 12.6
+
+
+def test_a_lost_peer_is_dialled_again_after_the_pause_however_often_it_failed_before() -> None:
+    made = dialer(bootstrap=("a",))
+    for _ in range(5):
+        made.failed(PeerId("a"), 0.0)
+    made.succeeded(PeerId("a"))
+    made.lost(PeerId("a"), 100.0)
+    assert made.due((), 100.5) == []
+    assert peers(made.due((), 101.3)) == {"a"}

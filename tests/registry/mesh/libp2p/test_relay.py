@@ -1,0 +1,282 @@
+"""Laws of relays: a node that nobody can dial is reached through them, within limits, and no stranger breaks them."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerInMessage
+from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
+
+from registry.errors import PeerUnreachable
+from registry.mesh import Joined, Parted, Pipe, Restarted
+from registry.mesh.libp2p.relay import HOP
+from tests.registry.mesh.libp2p.test_faults import inside
+from tests.registry.mesh.worlds import LibP2PWorld, Seat, echo, joined, until, world_of
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class RelayWorld(LibP2PWorld):
+    """A relay, a node that is reached through it, and one that asks."""
+
+    async def hidden(self, *relays: Seat, name: str = "hidden", **limits: Any) -> Seat:
+        seat = await self.seat(name, *relays, nat="yes", **limits)
+        await until(lambda: bool(circuits(seat)))
+        return seat
+
+
+def circuits(seat: Seat) -> list[str]:
+    return [address for address in seat.mesh.addresses() if "/p2p-circuit" in address]
+
+
+def relayed(seat: Seat, other: Seat) -> bool | None:
+    """Whether the connection to another runs through a relay; `None` when there is none."""
+    found = [c.relayed for c in seat.mesh.connections() if c.peer == other.mesh.peer]
+    return found[0] if found else None
+
+
+async def echoed(seat: Seat, other: Seat, size: int = 100_000) -> bool:
+    """Send bytes through a pipe and have them back."""
+    pipe = await seat.mesh.open_pipe(other.mesh.peer, timeout=5)
+    _, came = await asyncio.gather(_send(pipe, bytes(size)), _count(pipe))
+    return came == size
+
+
+async def _send(pipe: Pipe, sent: bytes) -> None:
+    await pipe.write(sent)
+    await pipe.finish()
+
+
+async def _count(pipe: Pipe) -> int:
+    came = 0
+    while chunk := await pipe.read():
+        came += len(chunk)
+    return came
+
+
+async def _heard(speaker: Seat, listener: Seat) -> None:
+    async with asyncio.timeout(10):
+        while not listener.frames():
+            await speaker.mesh.publish(os.urandom(8))
+            await asyncio.sleep(0.2)
+
+
+async def refused(asker: Seat, address: str) -> None:
+    with pytest.raises(PeerUnreachable):
+        await asker.mesh.connect(address, timeout=5)
+
+
+def directly(seat: Seat) -> str:
+    (address,) = (a for a in seat.mesh.addresses() if "/p2p-circuit" not in a)
+    return address
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[RelayWorld]:
+    async with world_of(RelayWorld) as world:
+        assert isinstance(world, RelayWorld)
+        yield world
+
+
+async def test_a_hidden_node_is_asked_and_piped_through_a_relay(world: RelayWorld) -> None:
+    relay = await world.seat("relay", relay=True)
+    hidden = await world.hidden(relay)
+    asker = await world.seat("asker", relay)
+    (address,) = circuits(hidden)
+    assert address == f"{relay.mesh.addresses()[0]}/p2p-circuit/p2p/{hidden.mesh.peer}"
+    assert await asker.mesh.connect(address, timeout=5) == hidden.mesh.peer
+    await joined(asker, hidden)
+    assert relayed(asker, hidden) is True
+    assert relayed(hidden, asker) is True
+    assert await asker.mesh.ask(hidden.mesh.peer, b"who", timeout=5) == await echo(
+        asker.mesh.peer, b"who"
+    )
+    assert await echoed(asker, hidden)
+    assert await echoed(hidden, asker)
+    counted = relay.mesh.relaying()
+    assert counted["opened"] == counted["circuits"] == counted["reservations"] == 1
+    assert counted["bytes"] > 400_000
+
+
+async def test_a_direct_connection_is_used_as_soon_as_one_stands_and_the_relayed_one_closed(
+    world: RelayWorld,
+) -> None:
+    relay = await world.seat("relay", relay=True)
+    hidden = await world.hidden(relay)
+    asker = await world.seat("asker", relay)
+    await asker.mesh.connect(circuits(hidden)[0], timeout=5)
+    await joined(asker, hidden)
+    # The hidden node dials the asker, as one behind a NAT can.
+    await hidden.mesh.connect(directly(asker), timeout=5)
+    await until(lambda: relayed(asker, hidden) is False and relayed(hidden, asker) is False)
+    before = relay.mesh.relaying()["bytes"]
+    assert await echoed(asker, hidden)
+    assert relay.mesh.relaying()["bytes"] - before < 100_000
+    await until(lambda: relay.mesh.relaying()["circuits"] == 0)
+    assert await echoed(asker, hidden)
+    assert not any(isinstance(event, Parted) for event in asker.seen)
+    # Gossip goes on, though its stream was that of the connection that is closed now.
+    await relay.mesh.stop()
+    await until(lambda: asker.peers() == {hidden.mesh.peer})
+    await _heard(hidden, asker)
+    await _heard(asker, hidden)
+
+
+async def test_the_end_of_a_relayed_connection_is_no_sign_that_a_peer_is_gone(
+    world: RelayWorld,
+) -> None:
+    relay = await world.seat("relay", relay=True)
+    hidden = await world.hidden(relay)
+    asker = await world.seat("asker", relay)
+    await asker.mesh.connect(circuits(hidden)[0], timeout=5)
+    await joined(asker, hidden)
+    await asker.mesh.disconnect(hidden.mesh.peer)
+    await until(lambda: relayed(asker, hidden) is None and relayed(hidden, asker) is None)
+    assert Joined(hidden.mesh.peer) in asker.seen
+    assert Parted(hidden.mesh.peer) not in asker.seen
+    assert Parted(asker.mesh.peer) not in hidden.seen
+
+
+async def test_a_node_that_is_no_relay_hands_nobody_on(world: RelayWorld) -> None:
+    plain = await world.seat("plain")
+    hidden = await world.seat("hidden", plain, nat="yes")
+    asker = await world.seat("asker", plain)
+    await refused(asker, f"{directly(plain)}/p2p-circuit/p2p/{hidden.mesh.peer}")
+    assert circuits(hidden) == []
+
+
+async def test_a_relay_hands_on_to_those_alone_who_asked_for_it(world: RelayWorld) -> None:
+    relay = await world.seat("relay", relay=True)
+    other = await world.seat("other", relay)
+    asker = await world.seat("asker", relay)
+    await refused(asker, f"{directly(relay)}/p2p-circuit/p2p/{other.mesh.peer}")
+    assert relay.mesh.relaying()["refused"] == 1
+
+
+async def test_a_full_relay_refuses_a_newcomer_and_keeps_whom_it_serves(world: RelayWorld) -> None:
+    relay = await world.seat("relay", relay=True, relay_reservations=1, relay_circuits=1)
+    hidden = await world.hidden(relay)
+    second = await world.seat("second", relay, nat="yes")
+    await until(lambda: relay.mesh.relaying()["refused"] >= 1)
+    assert circuits(second) == []
+    asker, late = await world.seat("asker", relay), await world.seat("late", relay)
+    await asker.mesh.connect(circuits(hidden)[0], timeout=5)
+    await refused(late, circuits(hidden)[0])
+    assert await echoed(asker, hidden)
+    await asker.mesh.disconnect(hidden.mesh.peer)
+    await until(lambda: relay.mesh.relaying()["circuits"] == 0)
+    await late.mesh.connect(circuits(hidden)[0], timeout=5)
+
+
+async def test_a_circuit_that_had_its_share_is_cut_and_may_be_dialled_anew(
+    world: RelayWorld,
+) -> None:
+    relay = await world.seat("relay", relay=True, relay_bytes=1 << 17)
+    hidden = await world.hidden(relay)
+    asker = await world.seat("asker", relay)
+    for cut in (1, 2):
+        await asker.mesh.connect(circuits(hidden)[0], timeout=5)
+        with pytest.raises(PeerUnreachable):
+            await echoed(asker, hidden, 1 << 20)
+        await until(lambda: relayed(asker, hidden) is None)
+        assert relay.mesh.relaying()["cut"] == cut
+    assert relayed(asker, relay) is False
+
+
+async def test_a_circuit_ends_with_its_time(world: RelayWorld) -> None:
+    relay = await world.seat("relay", relay=True, relay_seconds=1)
+    hidden = await world.hidden(relay)
+    asker = await world.seat("asker", relay)
+    await asker.mesh.connect(circuits(hidden)[0], timeout=5)
+    await joined(asker, hidden)
+    await until(lambda: relayed(asker, hidden) is None)
+    assert relay.mesh.relaying()["cut"] == 1
+
+
+async def test_places_are_renewed(world: RelayWorld) -> None:
+    relay = await world.seat("relay", relay=True, relay_lease=2)
+    hidden = await world.hidden(relay)
+    await until(lambda: relay.mesh.relaying()["reserved"] >= 4)
+    assert relay.mesh.relaying()["reservations"] == 1
+    assert circuits(hidden)
+
+
+async def test_when_a_relay_goes_another_takes_its_place(world: RelayWorld) -> None:
+    first, second, third = [await world.seat(n, relay=True) for n in ("r1", "r2", "r3")]
+    hidden = await world.hidden(first, second, third)
+    await until(lambda: len(circuits(hidden)) == 2)
+    used = [r for r in (first, second, third) if any(r.mesh.peer in a for a in circuits(hidden))]
+    await used[0].mesh.stop()
+    await until(
+        lambda: (
+            len(circuits(hidden)) == 2 and not any(used[0].mesh.peer in a for a in circuits(hidden))
+        )
+    )
+
+
+async def test_a_place_at_a_relay_that_comes_back_is_taken_again(world: RelayWorld) -> None:
+    relay = await world.seat("relay", relay=True)
+    hidden = await world.hidden(relay)
+    await relay.mesh.disconnect(hidden.mesh.peer)
+    await until(lambda: not circuits(hidden))
+    await until(lambda: bool(circuits(hidden)))
+
+
+async def test_relays_work_in_a_private_swarm_too(world: RelayWorld) -> None:
+    world.swarm_key = "ab" * 32
+    relay = await world.seat("relay", relay=True)
+    hidden = await world.hidden(relay)
+    asker = await world.seat("asker", relay)
+    await asker.mesh.connect(circuits(hidden)[0], timeout=5)
+    await joined(asker, hidden)
+    assert await echoed(asker, hidden)
+
+
+async def hop(liar: Seat, relay: Seat, message: HopMessage, then: bytes = b"") -> int:
+    """Say something to a relay, and what else after its answer; return the status."""
+    host, thread = inside(liar)
+
+    async def say() -> int:
+        stream = await host.new_stream(ID.from_string(relay.mesh.peer), [HOP])
+        await write_delimited_msg(stream, message)
+        status = int((await read_delimited_msg(stream, HopMessage)).status)
+        if then:
+            await stream.write(then)
+        return status
+
+    return await thread.call(say)
+
+
+def target(seat: Seat) -> PeerInMessage:
+    return PeerInMessage(id=ID.from_string(seat.mesh.peer).to_bytes())
+
+
+async def test_nobody_takes_a_place_in_the_name_of_another(world: RelayWorld) -> None:
+    relay = await world.seat("relay", relay=True)
+    other = await world.seat("other", relay)
+    liar = await world.seat("liar", relay)
+    message = HopMessage(type=HopMessage.RESERVE, peer=target(other))
+    assert await hop(liar, relay, message) == Status.OK
+    asked = HopMessage(type=HopMessage.CONNECT, peer=target(other))
+    assert await hop(liar, relay, asked) == Status.NO_RESERVATION
+
+
+@pytest.mark.parametrize("garbage", [b"\xff" * 1000, b"\x13/multistream/1.0.0\n" + b"\x00" * 500])
+async def test_garbage_through_a_circuit_costs_that_circuit(
+    world: RelayWorld, garbage: bytes
+) -> None:
+    relay = await world.seat("relay", relay=True)
+    hidden = await world.hidden(relay)
+    liar, asker = await world.seat("liar", relay), await world.seat("asker", relay)
+    asked = HopMessage(type=HopMessage.CONNECT, peer=target(hidden))
+    assert await hop(liar, relay, asked, then=garbage) == Status.OK
+    await asker.mesh.connect(circuits(hidden)[0], timeout=5)
+    assert await echoed(asker, hidden)
+    assert liar.mesh.peer not in hidden.peers()
+    assert not any(isinstance(event, Restarted) for event in (*hidden.seen, *relay.seen))
+    # A handshake that never comes is not waited for much longer than a dial.
+    await until(lambda: relay.mesh.relaying()["circuits"] == 1, within=15)

@@ -1,0 +1,80 @@
+"""Laws of being relayed: two places are held, renewed in time, and replaced; who is no relay is not asked all the time."""
+
+import random
+
+from registry.mesh.libp2p.reservations import ADDRESSES, HELD, RENEW_WITHIN, Reservations
+from registry.records import PeerId
+
+OWN, A, B, C = map(PeerId, ("own", "A", "B", "C"))
+
+
+def at(relay: PeerId, count: int = 1) -> list[str]:
+    return [f"/ip4/192.0.2.{n}/tcp/1/p2p/{relay}" for n in range(1, count + 1)]
+
+
+def holding(*relays: PeerId, lease: float = 600.0) -> Reservations:
+    reservations = Reservations(OWN, random.Random(1))
+    for relay in relays:
+        reservations.granted(relay, at(relay), lease, 0)
+    return reservations
+
+
+def test_connected_peers_are_asked_until_two_places_are_held() -> None:
+    reservations = holding()
+    asked = []
+    while (relay := reservations.next({A, B, C}, 0)) is not None:
+        asked.append(relay)
+        reservations.granted(relay, at(relay), 600, 0)
+    assert len(asked) == HELD
+    assert reservations.relays == set(asked)
+
+
+def test_the_addresses_to_tell_others_lead_through_the_relays_to_us() -> None:
+    assert holding(B, A).addresses == (
+        "/ip4/192.0.2.1/tcp/1/p2p/A/p2p-circuit/p2p/own",
+        "/ip4/192.0.2.1/tcp/1/p2p/B/p2p-circuit/p2p/own",
+    )
+
+
+def test_of_what_a_relay_says_of_its_addresses_only_its_own_count_and_a_few() -> None:
+    reservations = holding()
+    said = [*at(B), f"{at(B)[0]}/p2p-circuit/p2p/A", "junk", *at(A, 9)]
+    reservations.granted(A, said, 600, 0)
+    assert len(reservations.addresses) == ADDRESSES
+    assert all("/p2p/A/p2p-circuit/p2p/own" in address for address in reservations.addresses)
+
+
+def test_a_place_is_renewed_after_half_its_lease_and_within_two_minutes_whatever_the_relays_clock() -> (
+    None
+):
+    for lease, when in ((60.0, 30.0), (86_400.0, RENEW_WITHIN), (-3600.0, 1.0)):
+        reservations = holding(A, B, lease=lease)
+        assert reservations.next({A, B}, when - 0.5) is None
+        assert reservations.next({A, B}, when) == A
+
+
+def test_a_place_that_is_refused_or_lost_is_sought_elsewhere() -> None:
+    reservations = holding(A, B)
+    reservations.refused(A, 0)
+    assert reservations.next({A, B, C}, 0) == C
+    reservations.granted(C, at(C), 600, 0)
+    reservations.parted(B)
+    assert reservations.relays == {C}
+    assert reservations.next({A, B, C}, 0) == B
+
+
+def test_who_refused_is_asked_again_later_and_at_once_when_it_comes_back() -> None:
+    reservations = holding()
+    reservations.refused(A, 0)
+    assert reservations.next({A}, 9) is None
+    assert reservations.next({A}, 10) == A
+    reservations.refused(A, 10)
+    assert reservations.next({A}, 29) is None
+    reservations.parted(A)
+    assert reservations.next({A}, 29) == A
+
+
+def test_whoever_is_reached_directly_gives_its_places_up() -> None:
+    reservations = holding(A, B)
+    reservations.clear()
+    assert reservations.addresses == ()

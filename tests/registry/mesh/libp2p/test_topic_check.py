@@ -1,0 +1,111 @@
+"""What becomes of a stranger once it was dialled. Time here is trio's own mock clock, which jumps."""
+
+import random
+
+import trio
+from trio.testing import MockClock
+
+from registry.mesh import Origin
+from registry.mesh.discovered import Strangers
+from registry.mesh.libp2p.topic_check import CALLER_SECONDS, PROOF_SECONDS, Introductions
+from registry.records import PeerId
+from tests.registry.mesh.worlds import identity
+
+PEER = identity("stranger").peer
+ADDRESS = f"/ip4/192.0.2.7/tcp/6101/p2p/{PEER}"
+
+
+class Room:
+    """A place whose peers speak our topic from a moment on that the test chooses."""
+
+    def __init__(self, *, speaks_at: float) -> None:
+        self.speaks_at = speaks_at
+        self.dismissed: list[PeerId] = []
+        self.changes = 0
+        self.callers: set[PeerId] = set()
+        self.introductions = Introductions(
+            Strangers(identity("own").peer, loopback=False, rng=random.Random(1)),
+            speaks=lambda peer: trio.current_time() >= self.speaks_at,
+            callers=lambda: self.callers,
+            disconnect=self._disconnect,
+            changed=self._changed,
+        )
+        self.introductions.claim(Origin.MDNS, (ADDRESS,))
+
+    async def _disconnect(self, peer: PeerId) -> None:
+        self.dismissed.append(peer)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+
+def on_a_clock(work) -> None:
+    trio.run(work, clock=MockClock(autojump_threshold=0))
+
+
+def test_a_stranger_of_another_mesh_is_let_go_and_left_alone_for_a_while() -> None:
+    async def main() -> None:
+        room = Room(speaks_at=float("inf"))
+        began = trio.current_time()
+        await room.introductions.prove(PEER)
+        assert trio.current_time() - began == PROOF_SECONDS
+        assert room.dismissed == [PEER]
+        assert room.introductions.addresses() == ()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(room.introductions.reconsider_forever)
+            await trio.sleep(60)
+            nursery.cancel_scope.cancel()
+        assert room.changes > 2
+        assert room.introductions.addresses() == (ADDRESS,)
+
+    on_a_clock(main)
+
+
+def test_a_stranger_that_speaks_our_topic_stays() -> None:
+    async def main() -> None:
+        room = Room(speaks_at=trio.current_time() + 3.0)
+        await room.introductions.prove(PEER)
+        assert room.dismissed == []
+        assert room.introductions.addresses() == (ADDRESS,)
+        assert room.introductions.origin(PEER) is Origin.MDNS
+
+    on_a_clock(main)
+
+
+def test_a_stranger_that_does_not_answer_is_left_alone_for_a_while() -> None:
+    async def main() -> None:
+        room = Room(speaks_at=0.0)
+        room.introductions.failed(PEER)
+        assert room.introductions.addresses() == ()
+        await trio.sleep(60)
+        assert room.introductions.addresses() == (ADDRESS,)
+
+    on_a_clock(main)
+
+
+def test_who_dialled_us_and_never_speaks_our_topic_is_let_go_after_a_while() -> None:
+    async def main() -> None:
+        room = Room(speaks_at=float("inf"))
+        room.callers = {PEER}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(room.introductions.reconsider_forever)
+            await trio.sleep(CALLER_SECONDS)
+            assert room.dismissed == []
+            await trio.sleep(CALLER_SECONDS)
+            assert room.dismissed[0] == PEER
+            nursery.cancel_scope.cancel()
+
+    on_a_clock(main)
+
+
+def test_who_dialled_us_and_speaks_our_topic_stays() -> None:
+    async def main() -> None:
+        room = Room(speaks_at=trio.current_time() + 20.0)
+        room.callers = {PEER}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(room.introductions.reconsider_forever)
+            await trio.sleep(10 * CALLER_SECONDS)
+            nursery.cancel_scope.cancel()
+        assert room.dismissed == []
+
+    on_a_clock(main)

@@ -1,0 +1,99 @@
+"""What we say: nothing before the first word, then what is due and no more."""
+
+from registry import wire
+from registry.catalog import Signed
+from registry.effects import Publish
+from registry.own_record import Voice
+from registry.records import Heartbeat, Load, LoadNote, Service, Standing, Version
+from registry.settings import RegistrySettings
+from tests.strategies import IDENTITIES
+
+A, B = IDENTITIES[:2]
+SETTINGS = RegistrySettings()
+
+
+def voice(*, epoch: int = 1) -> Voice:
+    return Voice(A, SETTINGS, epoch=epoch, jitter=lambda: 0.5)
+
+
+def speaking(*, epoch: int = 1) -> Voice:
+    one = voice(epoch=epoch)
+    one.speak(one.own, 0.0)
+    return one
+
+
+def said(one: Voice, now: float) -> list[Signed | Heartbeat]:
+    return [wire.decode(e.frame) for e in one.tick(now) if isinstance(e, Publish)]
+
+
+def test_who_has_said_nothing_says_nothing() -> None:
+    assert said(voice(), 1e9) == []
+
+
+def test_a_word_is_said_with_the_next_version_and_published_after_the_burst() -> None:
+    one = voice(epoch=7)
+    signed = one.speak(one.own, 0.0)
+    assert signed.record.version == Version(7, 1)
+    assert signed in said(one, SETTINGS.coalesce)
+
+
+def test_what_was_said_in_a_small_mesh_is_said_again_when_the_mesh_of_now_has_it() -> None:
+    one = speaking()
+    assert len(said(one, 1.0)) == 2
+    # A minute later by the mesh of one that it was; ten by that of fifty which it has turned out to be.
+    assert one.tick(2.0, rarity=10.0) == []
+    assert one.due() == 1.0 + 10 * SETTINGS.heartbeat
+    assert one.tick(1.0 + 2 * SETTINGS.heartbeat, rarity=10.0) == []
+    assert len(one.tick(1.0 + 2 * SETTINGS.heartbeat, rarity=2.0)) == 1
+
+
+def test_a_heartbeat_out_of_turn_is_not_put_off_by_a_growing_mesh() -> None:
+    one = speaking()
+    said(one, 1.0)
+    one.reassure(2.0, at=3.0)
+    assert len(one.tick(3.0, rarity=50.0)) == 1
+
+
+def test_a_draft_changes_what_is_given_and_nothing_else() -> None:
+    one = speaking()
+    draft = one.draft(services=[Service("p", "m")], reach=None, standing=Standing.DRAINING)
+    assert (draft.services, draft.reach) == ((Service("p", "m"),), one.own.reach)
+    assert one.own.services == ()
+
+
+def test_a_word_after_a_step_past_a_version_is_newer_than_it() -> None:
+    one = speaking()
+    one.step_past(Version(9, 9))
+    assert one.speak(one.own, 1.0).record.version > Version(9, 9)
+    one.step_past(Version(1, 1))
+    assert one.own.version > Version(9, 9)
+
+
+LLAMA, QWEN = Service("p", "llama"), Service("p", "qwen")
+
+
+def test_a_load_takes_the_next_beat_and_names_replicas_by_their_place() -> None:
+    one = voice()
+    one.speak(one.draft(services=[QWEN, LLAMA], reach=None, standing=None), 0.0)
+    [*_, heartbeat] = said(one, SETTINGS.coalesce)
+    assert isinstance(heartbeat, Heartbeat)
+    [publish] = one.report({LLAMA: Load(3)}, 1.0)
+    assert isinstance(publish, Publish)
+    rows = ((1, Load(3)),)
+    expected = LoadNote(A.peer, one.own.version, heartbeat.beat + 1, rows)
+    assert wire.decode(publish.frame) == expected
+
+
+def test_no_load_is_said_before_the_record_that_names_the_replicas_is_out() -> None:
+    one = voice()
+    assert one.report({LLAMA: Load(3)}, 0.0) == []
+    one.speak(one.draft(services=[LLAMA], reach=None, standing=None), 0.0)
+    assert one.report({LLAMA: Load(3)}, 0.0) == []
+    said(one, SETTINGS.coalesce)
+    assert one.report({LLAMA: Load(3)}, SETTINGS.coalesce)
+
+
+def test_nothing_is_said_of_a_replica_that_the_record_does_not_name() -> None:
+    one = speaking()
+    said(one, SETTINGS.coalesce)
+    assert one.report({LLAMA: Load(3)}, 1.0) == []

@@ -1,0 +1,91 @@
+"""How workers are asked for the usage of streams: every other byte stays, and a worker that minds costs no error."""
+
+from collections.abc import AsyncIterator
+
+import orjson
+import pytest
+
+from router.dialects import Answer, Dialect
+from router.dialects.openai_http import create
+from router.errors import WorkerRejected
+from router.requests import Kind, Request
+from router.select.candidates import Candidate
+from tests.router.world import MODEL, QUICK, chat, links, own, whole
+from tests.workers.openai_worker import OpenAIWorker, running
+
+TEXT_STREAM = chat(stream=True)
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[OpenAIWorker]:
+    async with running() as started:
+        yield started
+
+
+@pytest.fixture
+async def dialect() -> AsyncIterator[Dialect]:
+    async with links() as ours:
+        yield create(ours)
+
+
+async def ask(dialect: Dialect, request: Request, candidate: Candidate) -> tuple[Answer, bytes]:
+    async with dialect.answer(request, candidate) as answer:
+        return answer, await whole(answer)
+
+
+async def test_a_stream_is_asked_for_its_usage_where_its_caller_did_not(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    answer, body = await ask(dialect, TEXT_STREAM, own(worker.url, model="own-name"))
+    assert answer.hides_usage
+    assert orjson.loads(worker.received[0].body)["stream_options"] == {"include_usage": True}
+    assert orjson.loads(worker.received[0].body)["model"] == "own-name"
+    assert b'"prompt_tokens":5' in body
+
+
+@pytest.mark.parametrize("kind", [Kind.CHAT, Kind.COMPLETION])
+async def test_what_a_caller_asked_for_itself_is_its_own(
+    worker: OpenAIWorker, dialect: Dialect, kind: Kind
+) -> None:
+    said = b'{"model":"llama","stream":true,"stream_options":{"include_usage":true}}'
+    answer, _ = await ask(dialect, chat(stream=True, kind=kind, body=said), own(worker.url))
+    assert not answer.hides_usage
+    assert worker.received[0].body == said
+
+
+async def test_other_kinds_and_whole_answers_are_not_asked(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    for request in (chat(), chat(stream=True, kind=Kind.SPEECH), chat(kind=Kind.EMBEDDING)):
+        await ask(dialect, request, own(worker.url))
+        assert worker.received[-1].body == request.body
+
+
+async def test_a_worker_that_refuses_the_question_costs_no_error_and_is_not_asked_again(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    worker.fail(refuses_usage=True)
+    for _ in range(2):
+        answer, body = await ask(dialect, TEXT_STREAM, own(worker.url))
+        assert not answer.hides_usage
+        assert body.endswith(b"data: [DONE]\n\n")
+    asked = [b"stream_options" in received.body for received in worker.received]
+    assert asked == [True, False, False]
+
+
+async def test_a_worker_that_takes_the_question_is_asked_once_when_it_refuses_a_request(
+    worker: OpenAIWorker, dialect: Dialect
+) -> None:
+    await ask(dialect, TEXT_STREAM, own(worker.url))
+    worker.fail(status=400)
+    with pytest.raises(WorkerRejected):
+        await ask(dialect, TEXT_STREAM, own(worker.url))
+    assert len(worker.received) == 2
+
+
+async def test_a_setting_leaves_bodies_of_streams_alone(worker: OpenAIWorker) -> None:
+    async with links(QUICK.model_copy(update={"stream_usage": False})) as ours:
+        answer, body = await ask(create(ours), TEXT_STREAM, own(worker.url))
+    assert worker.received[0].body == TEXT_STREAM.body
+    assert body == b"".join(worker.events(MODEL))
+    assert not answer.hides_usage

@@ -1,0 +1,159 @@
+"""What is read of lists of models as servers of OpenAI's protocol give them."""
+
+import pytest
+from hypothesis import given
+
+from registry.abilities import Ability
+from registry.records import ModelType
+from router.dialects.openai_http.model_list import is_list, listed, with_properties
+from router.worker_description import Described, Offered
+from tests.router.test_worker_description import JSON
+
+TEXT = Ability.TEXT_IN | Ability.TEXT_OUT
+LLAMA = {
+    "object": "list",
+    "models": [{"name": "tiny", "capabilities": ["completion"]}],
+    "data": [
+        {
+            "id": "tiny",
+            "object": "model",
+            "owned_by": "llamacpp",
+            "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+            "meta": {"n_ctx": 4096, "n_ctx_train": 8192, "n_params": 134515008},
+        }
+    ],
+}
+PROPERTIES = {
+    "default_generation_settings": {"n_ctx": 1024, "params": {}},
+    "total_slots": 4,
+    "modalities": {"vision": True, "audio": False},
+    "chat_template_caps": {"supports_tool_calls": True},
+    "build_info": "b6789-abc",
+}
+
+
+def test_llama_cpp_tells_its_context_and_what_it_takes() -> None:
+    assert listed(LLAMA) == Described("llama.cpp", (Offered("tiny", 4096, TEXT),))
+
+
+def test_the_tokens_of_one_slot_are_what_a_request_has() -> None:
+    said = with_properties(listed(LLAMA), PROPERTIES)
+    assert (said.software, said.slots) == ("llama.cpp b6789-abc", 4)
+    assert said.models == (Offered("tiny", 1024, TEXT | Ability.IMAGE_IN | Ability.TOOLS),)
+
+
+def test_an_older_llama_cpp_that_lists_nothing_more_is_known_by_its_properties() -> None:
+    said = with_properties(listed({"data": [{"id": "tiny"}]}), {**PROPERTIES, "modalities": {}})
+    assert said.models == (Offered("tiny", 1024, Ability.TOOLS),)
+
+
+def test_what_is_no_properties_of_llama_cpp_adds_nothing() -> None:
+    for other in (None, [], {}, {"total_slots": "4"}, {"total_slots": True}, {"total_slots": 0}):
+        assert with_properties(listed(LLAMA), other) == listed(LLAMA)
+
+
+@pytest.mark.parametrize(
+    ("row", "software", "context"),
+    [
+        ({"owned_by": "vllm", "max_model_len": 32768}, "vLLM", 32768),
+        ({"owned_by": "sglang", "max_model_len": 100}, "SGLang", 100),
+        ({"owned_by": "library"}, "Ollama", 0),
+        ({"owned_by": "organization_owner"}, "LM Studio", 0),
+        ({"context_window": 9, "owned_by": ["x"]}, "", 9),
+        ({"replicas": 2, "projects": ["p"], "context_length": 8}, "modelvine", 8),
+        ({"max_model_len": 2**40}, "", 0),
+        ({"max_model_len": "many"}, "", 0),
+    ],
+)
+def test_each_server_is_known_by_words_of_its_own(
+    row: dict[str, object], software: str, context: int
+) -> None:
+    said = listed({"data": [{"id": "a", **row}, {"id": "b"}]})
+    assert said.software == software
+    assert said.models == (Offered("a", context), Offered("b"))
+
+
+@given(JSON, JSON)
+def test_whatever_is_said_is_read_or_passed_over(one: object, other: object) -> None:
+    for said in (
+        one,
+        {"data": one},
+        {"data": [{"id": "x", "architecture": one, "meta": other, "owned_by": one}]},
+    ):
+        is_list(said)
+        assert isinstance(with_properties(listed(said), other), Described)
+    with_properties(
+        Described(), {"total_slots": 1, "modalities": one, "default_generation_settings": other}
+    )
+
+
+def test_a_list_is_known_by_its_shape() -> None:
+    assert is_list(LLAMA)
+    assert is_list({"data": []})
+    for other in (None, [], {}, {"data": {}}, {"data": ["x"]}, {"data": [{"id": 5}]}):
+        assert not is_list(other)
+
+
+SEED = {
+    "project": "DecentralGPT",
+    "data": [
+        {"model": "Llama3-8B", "url": "http://127.0.0.1:1088/v1/chat/completions"},
+        {"model": "SuperImage", "url": "http://127.0.0.1:1088/v1/images/generations"},
+        {"model": "SuperImage", "url": "http://127.0.0.1:1089/v1/images/edits"},
+        {"model": "own", "url": "http://127.0.0.1:1088/custom/chat"},
+        {"model": "typed", "url": "http://127.0.0.1:1088/draw", "type": 1, "project": "p"},
+    ],
+}
+
+
+def test_the_standards_list_names_project_and_place_of_each_model_and_by_that_its_type() -> None:
+    assert is_list(SEED)
+    assert [
+        (m.name, m.type, m.api.removeprefix("http://127.0.0.1:"), m.project)
+        for m in listed(SEED).models
+    ] == [
+        ("Llama3-8B", ModelType.TEXT, "1088/v1/chat/completions", "DecentralGPT"),
+        ("SuperImage", ModelType.IMAGE, "1088/v1/images/generations", "DecentralGPT"),
+        ("SuperImage", ModelType.IMAGE_EDIT, "1089/v1/images/edits", "DecentralGPT"),
+        ("own", None, "1088/custom/chat", "DecentralGPT"),
+        ("typed", ModelType.IMAGE, "1088/draw", "p"),
+    ]
+
+
+def test_what_others_mean_by_the_same_words_is_not_taken_for_the_standards() -> None:
+    row = {"id": "m", "url": "https://models.example/m", "type": 1, "project": "proj_1"}
+    assert listed({"project": "x", "data": [row]}).models == (Offered("m"),)
+
+
+def test_a_node_of_ours_tells_types_and_projects_and_is_asked_at_one_place() -> None:
+    row = {"id": "m", "model": "m", "url": "http://127.0.0.1:1/v1/images/edits", "type": 2}
+    row |= {"project": "p", "replicas": 1, "projects": ["p"]}
+    assert listed({"data": [row]}).models == (Offered("m", type=ModelType.IMAGE_EDIT, project="p"),)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"model": "m"},
+        {"model": 5, "url": "http://127.0.0.1:1"},
+        {"model": "m", "url": 5},
+        {"url": "http://127.0.0.1:1"},
+    ],
+)
+def test_a_row_that_names_no_model_or_no_place_makes_no_list(row: dict[str, object]) -> None:
+    assert not is_list({"project": "p", "data": [row]})
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"url": "http://[", "type": 99},
+        {"url": "", "project": 5},
+        {"url": "http://127.0.0.1/v1/" + "x" * 5000, "project": "p\n"},
+        {"url": "x", "type": True, "project": None},
+    ],
+)
+def test_odd_words_of_such_a_list_say_nothing(row: dict[str, object]) -> None:
+    (model,) = listed({"data": [{"model": "m", **row}]}).models
+    assert model.type is None
+    assert model.project == ""

@@ -1,0 +1,356 @@
+"""Laws of one HTTP/1.1 exchange: however the bytes fall, whatever the other side does, within bounds."""
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from yarl import URL
+
+from router.http.connection import (
+    FULL_BYTES,
+    HEAD_BYTES,
+    Connection,
+    HungUp,
+    NotHttp,
+    Reply,
+    request_head,
+)
+from router.http.pool import Place, start_of, tcp
+from tests.garbage import living, uncollected
+from tests.router.world import QUICK, until
+from tests.workers.raw import Serve, raw, take
+
+HEAD = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n"
+BODY = b"hi"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Wire(asyncio.Transport):
+    """A transport without a network: what is written is kept, what is read the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closed = False
+        self.unsent = 0
+        self.reading = True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+class Pool:
+    """Where a connection lives, for one that lives alone."""
+
+    def __init__(self) -> None:
+        self.freed = 0
+
+    def free(self, _: Connection) -> None:
+        self.freed += 1
+
+    def lost(self, _: Connection) -> None:
+        return
+
+
+class Exchange:
+    """One question on one connection, whose answer the test dictates."""
+
+    def __init__(self) -> None:
+        self.pool, self.wire = Pool(), Wire()
+        self.connection = Connection(self.pool)
+        self.connection.connection_made(self.wire)
+        self.asking: asyncio.Task[Reply]
+
+    async def ask(self) -> None:
+        self.asking = asyncio.ensure_future(self.connection.ask(HEAD, BODY))
+        await asyncio.sleep(0)
+
+    def say(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            if not self.wire.closed:
+                self._bring(piece)
+        if self.wire.closed:
+            self.connection.connection_lost(None)
+
+    def _bring(self, piece: bytes) -> None:
+        while piece:
+            room = self.connection.get_buffer(-1)
+            part, piece = piece[: len(room)], piece[len(room) :]
+            room[: len(part)] = part
+            self.connection.buffer_updated(len(part))
+
+    async def whole(self) -> tuple[int, bytes]:
+        reply = await self.asking
+        body = b""
+        while piece := await reply.some():
+            body += piece
+        return reply.status, body
+
+
+def split(data: bytes, cuts: Sequence[int]) -> list[bytes]:
+    places = sorted({0, len(data), *(cut % len(data) for cut in cuts)})
+    return [data[a:b] for a, b in itertools.pairwise(places)]
+
+
+ANSWERS = (
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", 200, b"hello"),
+    (CHUNKED + b"2\r\nhe\r\n3;x=y\r\nllo\r\n0\r\nX-Trailer: 1\r\n\r\n", 200, b"hello"),
+    (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\nA: b\r\n\r\nHTTP/1.1 429 No\r\nContent-Length: 0\r\n\r\n", 429, b""),
+    (b"HTTP/1.1 204 Nothing\r\n\r\n", 204, b""),
+    (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx", 200, b"x"),
+)  # fmt: skip
+
+
+@given(answer=st.sampled_from(ANSWERS), cuts=st.lists(st.integers(0, 200), max_size=8))
+def test_an_answer_is_the_same_however_its_bytes_fall(
+    answer: tuple[bytes, int, bytes], cuts: list[int]
+) -> None:
+    async def once() -> None:
+        exchange = Exchange()
+        await exchange.ask()
+        exchange.say(*split(answer[0], cuts))
+        assert await exchange.whole() == answer[1:]
+        assert exchange.wire.written == HEAD + BODY
+
+    asyncio.run(once())
+
+
+async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+    exchange = Exchange()
+    await exchange.ask()
+    exchange.say(b"HTTP/1.1 200 OK\r\n\r\nhel", b"lo")
+    assert exchange.pool.freed == 0
+    exchange.connection.connection_lost(None)
+    assert await exchange.whole() == (200, b"hello")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello",
+        CHUNKED + b"5\r\nhello\r\n",
+    ],
+)
+async def test_half_an_answer_is_none(said: bytes) -> None:
+    exchange = Exchange()
+    await exchange.ask()
+    exchange.say(said)
+    exchange.connection.connection_lost(None)
+    with pytest.raises(HungUp) as broken:
+        await exchange.whole()
+    assert not broken.value.untouched
+
+
+async def test_a_connection_serves_again_only_after_a_whole_answer_that_allows_it() -> None:
+    for said, status, _ in ANSWERS:
+        exchange = Exchange()
+        await exchange.ask()
+        exchange.say(said)
+        await exchange.whole()
+        assert exchange.pool.freed == (b"close" not in said), status
+
+
+@pytest.mark.parametrize(
+    "more", [b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad", b"x", b"\x00" * 100]
+)
+async def test_what_nobody_asked_for_ends_the_connection_and_reaches_nobody(more: bytes) -> None:
+    exchange = Exchange()
+    await exchange.ask()
+    exchange.say(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood" + more)
+    assert await exchange.whole() == (200, b"good")
+    assert exchange.wire.closed
+
+
+async def test_bytes_on_an_idle_connection_end_it() -> None:
+    exchange = Exchange()
+    exchange.say(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad")
+    assert exchange.wire.closed
+
+
+@pytest.mark.parametrize(
+    ("begun", "again"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", b"X: x\r\n" * 100),
+        (b"HTTP/1.1 200 OK\r\nX: ", b"x" * 1000),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (CHUNKED + b"1;", b"x" * 1000),
+        (CHUNKED + b"0\r\n", b"X: x\r\n" * 100),
+        (b"HTTP/1.1 ", b"2" * 1000),
+    ],
+)
+async def test_what_never_comes_to_its_point_is_cut_off(begun: bytes, again: bytes) -> None:
+    exchange = Exchange()
+    await exchange.ask()
+    exchange.say(begun)
+    sent = 0
+    while not exchange.wire.closed and sent < 4 * HEAD_BYTES:
+        exchange.say(again)
+        sent += len(again)
+    assert sent <= HEAD_BYTES + len(again)
+    with pytest.raises(NotHttp):
+        await exchange.whole()
+
+
+async def test_the_socket_is_left_unread_while_nobody_reads_the_answer() -> None:
+    exchange = Exchange()
+    await exchange.ask()
+    exchange.say(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n", b"x" * FULL_BYTES)
+    reply = await exchange.asking
+    assert not exchange.wire.reading
+    assert len(await reply.some()) == FULL_BYTES
+    # Whoever took it may be slow to pass it on.
+    assert not exchange.wire.reading
+    more = asyncio.ensure_future(reply.some())
+    await asyncio.sleep(0)
+    assert exchange.wire.reading
+    exchange.say(b"x")
+    assert await more == b"x"
+
+
+async def test_who_wants_much_is_read_for_until_it_is_there() -> None:
+    exchange = Exchange()
+    await exchange.ask()
+    exchange.say(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n")
+    reply = await exchange.asking
+    many = asyncio.ensure_future(reply.at_most(10 * FULL_BYTES))
+    await asyncio.sleep(0)
+    for _ in range(9):
+        exchange.say(b"x" * FULL_BYTES)
+        assert exchange.wire.reading
+        await asyncio.sleep(0)
+        assert not many.done()
+    exchange.say(b"x" * (FULL_BYTES + 1))
+    assert not exchange.wire.reading
+    assert len(await many) == 10 * FULL_BYTES + 1
+    # The next reader is one who wants little.
+    more = asyncio.ensure_future(reply.some())
+    await asyncio.sleep(0)
+    exchange.say(b"x" * FULL_BYTES)
+    assert not exchange.wire.reading
+    assert len(await more) == FULL_BYTES
+
+
+async def test_an_answer_that_is_closed_early_cuts_the_connection() -> None:
+    exchange = Exchange()
+    await exchange.ask()
+    exchange.say(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nx")
+    (await exchange.asking).close()
+    assert exchange.wire.closed
+
+
+async def test_who_gives_up_waiting_cuts_the_connection() -> None:
+    exchange = Exchange()
+    await exchange.ask()
+    exchange.asking.cancel()
+    await asyncio.wait({exchange.asking})
+    assert exchange.wire.closed
+
+
+async def ask(place: Place, url: str, body: bytes = BODY) -> tuple[int, bytes]:
+    reply = await place.ask(request_head(start_of(URL(url)), {}, len(body)), body)
+    said = b""
+    while piece := await reply.some():
+        said += piece
+    return reply.status, said
+
+
+def place_at(url: str, connections: int = 8) -> Place:
+    at = URL(url)
+    limited = QUICK.model_copy(update={"connections_per_worker": connections})
+    return Place(tcp(at.host or "", at.port or 0), limited)
+
+
+def answering(
+    counts: list[int], said: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+) -> Serve:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        counts.append(1)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await take(reader)
+                writer.write(said)
+        writer.close()
+
+    return serve
+
+
+async def test_no_more_connections_are_opened_than_may_be_and_all_get_their_turn() -> None:
+    opened: list[int] = []
+    async with raw(answering(opened)) as url:
+        place = place_at(url, connections=2)
+        answers = await asyncio.gather(*(ask(place, url) for _ in range(50)))
+        place.close()
+    assert answers == [(200, b"ok")] * 50
+    assert len(opened) == 2
+
+
+async def test_a_connection_that_ended_is_gone_before_the_garbage_collector_comes() -> None:
+    opened: list[int] = []
+    async with raw(answering(opened)) as url:
+        with uncollected():
+            place = place_at(url)
+            assert await asyncio.gather(*(ask(place, url) for _ in range(5))) == [(200, b"ok")] * 5
+            assert living(Connection) == len(opened)
+            place.close()
+            await until(lambda: not living(Connection))
+
+
+async def test_who_leaves_the_queue_for_a_connection_blocks_nobody() -> None:
+    opened: list[int] = []
+    async with raw(answering(opened)) as url:
+        place = place_at(url, connections=1)
+        asking = [asyncio.ensure_future(ask(place, url)) for _ in range(20)]
+        await asyncio.sleep(0)
+        for one in asking[1::2]:
+            one.cancel()
+        async with asyncio.timeout(5):
+            assert await asyncio.gather(*asking[::2]) == [(200, b"ok")] * 10
+        place.close()
+
+
+async def test_a_long_body_that_is_refused_early_is_not_sent_to_its_end() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 No\r\nContent-Length: 2\r\n\r\nno")
+        await writer.drain()
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    async with raw(refuse) as url:
+        place = place_at(url)
+        assert (await ask(place, url, b"x" * 50_000_000)) == (413, b"no")
+        await until(lambda: place.unused)
+        place.close()
+
+
+@pytest.mark.parametrize("value", ["a\r\nEvil: 1", "a\nb", "a\rb", "a\0b"])
+def test_a_header_that_would_be_two_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="line break"):
+        request_head(b"", {"X": value}, 0)
+
+
+def test_a_request_begins_with_its_host_as_written() -> None:
+    assert start_of(URL("http://[::1]:81/v1/x?y=%20")) == (
+        b"POST /v1/x?y=%20 HTTP/1.1\r\nHost: [::1]:81\r\nAccept-Encoding: identity\r\n"
+    )
+    assert b"Host: example.org\r\n" in start_of(URL("https://example.org/"), "GET")

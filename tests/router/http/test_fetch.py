@@ -1,0 +1,132 @@
+"""Images are fetched from the public web only, where that is allowed, and only if they are images."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import orjson
+import pytest
+from aiohttp import web
+
+from router.errors import WorkerRejected, WorkerUnable
+from router.http import fetch
+from router.http.fetch import MAX_FETCHED_BYTES, Fetching, is_public, objection
+from tests.router.world import QUICK
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(24)
+ALLOWED = QUICK.model_copy(update={"fetch_images": True})
+
+
+@dataclass
+class Server:
+    """A web server that hands out one body."""
+
+    body: bytes = PNG
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    url: str = ""
+    seen: list[web.Request] = field(default_factory=list)
+
+    async def handle(self, http: web.Request) -> web.Response:
+        self.seen.append(http)
+        return web.Response(body=self.body, status=self.status, headers=self.headers)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    made = Server()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", made.handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}/a.png?b=c"
+    yield made
+    await runner.cleanup()
+
+
+@pytest.fixture
+def anywhere() -> Fetching:
+    """Fetch from this machine too."""
+    return Fetching(ALLOWED, lambda _, __: "")
+
+
+async def refused(fetches: Fetching, address: str) -> str:
+    with pytest.raises(WorkerRejected) as error:
+        await fetches.image(address, "image")
+    said = orjson.loads(error.value.body)["error"]
+    assert (said["param"], error.value.status) == ("image", 400)
+    return str(said["message"])
+
+
+async def test_an_image_is_fetched_and_nothing_of_the_request_goes_along(
+    server: Server, anywhere: Fetching
+) -> None:
+    assert await anywhere.image(server.url, "image") == PNG
+    [seen] = server.seen
+    assert (seen.method, seen.path_qs) == ("GET", "/a.png?b=c")
+    assert {name.lower() for name in seen.headers} == {
+        "host", "accept", "accept-encoding", "content-length",
+    }  # fmt: skip
+
+
+async def test_nothing_is_fetched_unless_that_is_allowed(server: Server) -> None:
+    with pytest.raises(WorkerUnable) as unable:
+        await Fetching(QUICK, lambda _, __: "").image(server.url, "image")
+    assert (unable.value.param, server.seen) == ("image", [])
+
+
+async def test_this_machine_is_asked_for_nothing(server: Server) -> None:
+    for host in ("127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0x7f.1", "0"):
+        await refused(Fetching(ALLOWED), server.url.replace("127.0.0.1", host))
+        await refused(Fetching(ALLOWED), f"http://{host}/a.png")
+    assert server.seen == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"<html>", 200), (b"", 200), (PNG, 404), (PNG, 302), (PNG, 500), (PNG + bytes(MAX_FETCHED_BYTES), 200)],
+    ids=["html", "nothing", "404", "302", "500", "large"],
+)  # fmt: skip
+async def test_what_is_no_image_is_refused(
+    server: Server, anywhere: Fetching, body: bytes, status: int
+) -> None:
+    server.body, server.status = body, status
+    server.headers = {"Location": server.url} if status == 302 else {}
+    await refused(anywhere, server.url)
+    assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["ftp://example.org/a", "http://", "http://u:p@example.org/a", "http://h:99999/", "a.png", "http://[::"],
+)  # fmt: skip
+async def test_what_is_no_address_is_refused(anywhere: Fetching, address: str) -> None:
+    await refused(anywhere, address)
+
+
+async def test_an_image_that_takes_too_long_is_not_waited_for(
+    server: Server, anywhere: Fetching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "FETCH_SECONDS", 0.0)
+    assert "longer than" in await refused(anywhere, server.url)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
+        "255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "ff02::1", "::ffff:10.0.0.1",
+        "64:ff9b::a00:1", "2002:7f00:1::", "2001:db8::1",
+        "example.org",
+    ],
+)  # fmt: skip
+def test_what_is_not_public_is_found_out(address: str) -> None:
+    assert not is_public(address)
+    assert objection(address, 443)
+
+
+def test_the_public_web_is_at_its_ports() -> None:
+    for address in ("1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1"):
+        assert is_public(address)
+        assert objection(address, 80) == objection(address, 443) == ""
+        assert objection(address, 22)

@@ -1,0 +1,235 @@
+"""Laws of connections: kept while they serve, opened anew when they died idle, cut when a request is given up."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+from yarl import URL
+
+from router.dialects import Answer, Dialect
+from router.dialects.openai_http import create
+from router.errors import WorkerFailed, WorkerTimeout, WorkerUnreachable
+from router.http.connection import request_head
+from router.http.pool import WORKERS_IDLE_SECONDS, Place, start_of, tcp
+from router.requests import Request
+from router.select.candidates import Candidate
+from router.ssrf_guard import Premises
+from tests.router.world import QUICK, chat, links, own, until, whole
+from tests.workers.openai_worker import OpenAIWorker, running
+from tests.workers.raw import Serve, raw, take
+
+OK = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 17\r\n\r\n"
+    b'{"model":"llama"}'
+)
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[OpenAIWorker]:
+    async with running() as started:
+        yield started
+
+
+@pytest.fixture
+async def dialect() -> AsyncIterator[Dialect]:
+    async with links() as ours:
+        yield create(ours)
+
+
+async def ask(dialect: Dialect, request: Request, candidate: Candidate) -> tuple[Answer, bytes]:
+    async with dialect.answer(request, candidate) as answer:
+        return answer, await whole(answer)
+
+
+async def test_a_connection_is_used_again(worker: OpenAIWorker, dialect: Dialect) -> None:
+    for _ in range(5):
+        await ask(dialect, chat(), own(worker.url))
+        await ask(dialect, chat(stream=True), own(worker.url))
+    assert len(worker.connections) == 1
+
+
+async def test_a_connection_that_was_closed_before_a_request_is_written_is_not_used(
+    dialect: Dialect,
+) -> None:
+    with closing_worker() as (url, closed):
+        for _ in range(3):
+            _, body = await ask(dialect, chat(), own(url))
+            assert body == b'{"model":"llama"}'
+            # No turn of the event loop passes between its end and the next request.
+            assert closed.wait(5)
+            closed.clear()
+
+
+@contextmanager
+def closing_worker() -> Iterator[tuple[str, threading.Event]]:
+    """Run a worker, in a thread, that answers three requests, each on a connection that it closes then, and says so."""
+    closed = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        for _ in range(3):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(OK)
+            closed.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", closed
+        thread.join(5)
+
+
+@pytest.mark.parametrize(("idle", "opened"), [(60.0, 1), (0.0, 3)])
+async def test_a_connection_is_kept_for_so_many_seconds(
+    worker: OpenAIWorker, idle: float, opened: int
+) -> None:
+    url = URL(worker.url)
+    place = Place(tcp("127.0.0.1", url.port or 0), QUICK, idle=idle)
+    for _ in range(3):
+        reply = await place.ask(request_head(start_of(url), {}, 2), b"{}")
+        await reply.at_most(1_000_000)
+    place.close()
+    assert len(worker.connections) == opened
+    # So long most servers of models keep theirs.
+    assert WORKERS_IDLE_SECONDS < 5
+
+
+async def test_a_fresh_connection_that_dies_is_a_failure_and_nothing_is_sent_twice(
+    dialect: Dialect,
+) -> None:
+    taken: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take(reader)
+        taken.append(1)
+        writer.transport.abort()
+
+    async with raw(serve) as url:
+        with pytest.raises(WorkerFailed):
+            await ask(dialect, chat(), own(url))
+    assert taken == [1]
+
+
+async def test_a_worker_that_reads_nothing_does_not_keep_its_connection_once_given_up() -> None:
+    sizes: list[int] = []
+    given_up = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.pause_reading()
+        await given_up.wait()
+        writer.transport.resume_reading()
+        size = 0
+        with suppress(ConnectionError):
+            while chunk := await reader.read(65536):
+                size += len(chunk)
+        sizes.append(size)
+        writer.close()
+
+    body = b'{"model":"llama","image":"' + b"a" * 30_000_000 + b'"}'
+    hurried = QUICK.model_copy(update={"first_byte_timeout": 0.2})
+    async with links(hurried) as ours, raw(serve) as url:
+        with pytest.raises(WorkerTimeout):
+            await ask(create(ours), chat(body=body), own(url))
+        given_up.set()
+        await until(lambda: len(sizes) == 1)
+    # What was not yet sent is dropped, not waited for.
+    assert sizes[0] < len(body)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\x16\x03\x01 not HTTP at all\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n12345",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: x\r\n" * 10_000 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n: nothing\n\n",
+        b"HTTP/1.1 99999 NO\r\n\r\n",
+        b"",
+    ],
+)
+async def test_what_is_no_answer_is_a_failed_worker(dialect: Dialect, said: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take(reader)
+        writer.write(said)
+        writer.close()
+
+    async with raw(serve) as url:
+        with pytest.raises(WorkerFailed):
+            await ask(dialect, chat(), own(url))
+
+
+def counting(opened: list[int]) -> Serve:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(1)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await take(reader)
+            writer.write(OK)
+        writer.close()
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("premises", "why"),
+    [
+        (Premises(is_own=lambda host: host == "localhost"), "not on the same machine"),
+        (Premises(own_ports=lambda: range(1, 65_536)), "this node itself"),
+    ],
+    ids=["the name leads elsewhere by now", "the node listens there by now"],
+)
+async def test_the_very_address_is_looked_at_when_it_is_connected_to(
+    premises: Premises, why: str
+) -> None:
+    opened: list[int] = []
+    async with raw(counting(opened)) as url, links(premises=premises) as ours:
+        at = own(url.replace("127.0.0.1", "localhost"))
+        with pytest.raises(WorkerUnreachable, match=why):
+            await ask(create(ours), chat(), at)
+        assert at.worker is not None
+        assert not await create(ours).alive(at.worker)
+    assert opened == []
+
+
+async def test_a_name_of_this_machine_is_connected_to_by_an_address_that_is_allowed() -> None:
+    opened: list[int] = []
+    async with raw(counting(opened)) as url, links() as ours:
+        await ask(create(ours), chat(), own(url.replace("127.0.0.1", "localhost")))
+    assert opened == [1]
+
+
+@pytest.mark.parametrize("status", [b"301", b"302", b"303", b"307", b"308"])
+async def test_no_redirect_is_followed(dialect: Dialect, status: bytes) -> None:
+    opened: list[int] = []
+    async with raw(counting(opened)) as elsewhere:
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await take(reader)
+            head = (
+                b"HTTP/1.1 %b Go\r\nLocation: %b/v1/chat/completions\r\nContent-Length: 0\r\n\r\n"
+            )
+            writer.write(head % (status, elsewhere.encode()))
+            writer.close()
+
+        async with raw(serve) as url:
+            with pytest.raises(WorkerFailed, match=status.decode()):
+                await ask(dialect, chat(), own(url))
+    assert opened == []
+
+
+async def test_why_nobody_can_be_reached_is_said_in_words_that_name_no_address(
+    dialect: Dialect,
+) -> None:
+    with pytest.raises(WorkerUnreachable) as failed:
+        await ask(dialect, chat(), own("http://127.0.0.1:1"))
+    assert str(failed.value) == "whoever serves this model cannot be reached: connection refused"
+    with pytest.raises(WorkerUnreachable) as failed:
+        await ask(dialect, chat(), own("http://nobody.invalid:1"))
+    assert str(failed.value).endswith(": its name leads nowhere")

@@ -1,0 +1,51 @@
+"""Laws of asking a worker something small: what comes is said in a few words, and so is silence."""
+
+import asyncio
+
+import pytest
+from yarl import URL
+
+from registry.records import Service
+from router.http.probe import MAX_HEARD_BYTES, Heard, glance
+from router.workers import Worker
+from tests.router.world import links
+from tests.workers.raw import raw, take
+
+WORKER = Worker(Service("p", "m"), "http://w")
+
+
+@pytest.mark.parametrize(
+    ("said", "came"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "200"),
+        (b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n", "503: it is loading its model, or down"),
+        (b"220 mail\r\n", "what answers is no HTTP server"),
+        (b"", "what answers is no HTTP server"),
+    ],
+)
+async def test_what_comes_is_said_in_a_few_words(said: bytes, came: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take(reader)
+        writer.write(said)
+
+    async with raw(serve) as url, links() as ours:
+        assert (await glance(ours.workers, WORKER, URL(url))).came == came
+
+
+async def test_an_answer_without_end_is_cut() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b"x" * 65_536)
+            await writer.drain()
+
+    async with raw(serve) as url, links() as ours:
+        heard = await glance(ours.workers, WORKER, URL(url))
+        assert len(heard.body) < 2 * MAX_HEARD_BYTES
+        assert heard.json is None
+
+
+def test_who_wants_a_key_is_told_how_to_give_it() -> None:
+    for status in (401, 403):
+        assert "--header" in Heard(status).came

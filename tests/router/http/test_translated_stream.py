@@ -1,0 +1,124 @@
+"""A worker's event stream, told as it comes: a real exchange over loopback, and a text that ends with a full stop."""
+
+import asyncio
+
+import orjson
+import pytest
+from yarl import URL
+
+from router.dialects import Answer
+from router.errors import (
+    AnswerBroken,
+    WorkerBusy,
+    WorkerError,
+    WorkerFailed,
+    WorkerLoading,
+    WorkerRejected,
+)
+from router.http.exchange import Call, Exchange, Sending
+from router.http.pool import start_of
+from router.http.translated_stream import begin, check
+from router.openai.result_writers import Delta, End, Event, Form, ToolCall
+from router.requests import Kind
+from tests.router.world import QUICK, links, whole
+from tests.workers.raw import raw, take
+
+FORM = Form("x", 1, "m", Kind.CHAT)
+
+
+class Words:
+    """Says each event as a text, `call` as a call of a tool; `!` is a failure."""
+
+    ended = False
+
+    def take(self, data: bytes) -> list[Event]:
+        if data == b"!":
+            raise WorkerFailed("it failed")
+        if data == b"call":
+            return [ToolCall("c", "look", "{}")]
+        self.ended = data == b"."
+        return [End("stop")] if self.ended else [Delta(data.decode())]
+
+    def finish(self) -> list[Event]:
+        return []
+
+
+async def tell(*said: bytes, status: bytes = b"200 OK", more: bytes = b"") -> tuple[Answer, bytes]:
+    """Have a worker say something and hang up, and return what its caller hears."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take(reader)
+        head = b"HTTP/1.1 %b\r\ncontent-type: text/event-stream\r\nconnection: close\r\n%b\r\n"
+        writer.write(head % (status, more))
+        for chunk in said:
+            writer.write(chunk)
+            await writer.drain()
+
+    async def read(exchange: Exchange) -> Answer:
+        await check(exchange)
+        return await begin(exchange, Words(), FORM, 64)
+
+    async with raw(serve) as url, links() as ours:
+        address = URL(url)
+        call = Call(ours.workers.of(address), start_of(address), {}, b"{}")
+        async with Sending(call, QUICK, ours.deadlines, read) as answer:
+            return answer, await whole(answer)
+
+
+async def test_what_it_says_is_told_until_its_text_ends() -> None:
+    _, body = await tell(b": silence\n\ndata: a\n\ndata: b\n\nda", b"ta: .\n\ndata: more\n\n")
+    *events, done, _ = body.split(b"\n\n")
+    [role, a, b, end] = [orjson.loads(event[6:])["choices"][0] for event in events]
+    assert (done, role["delta"]["role"]) == (b"data: [DONE]", "assistant")
+    assert (a["delta"], b["delta"]) == ({"content": "a"}, {"content": "b"})
+    assert end["finish_reason"] == "stop"
+
+
+async def test_calls_of_tools_are_numbered() -> None:
+    _, body = await tell(b"data: call\n\ndata: call\n\ndata: .\n\n")
+    calls = [orjson.loads(event[6:])["choices"][0] for event in body.split(b"\n\n")[1:3]]
+    assert [call["delta"]["tool_calls"][0]["index"] for call in calls] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "said", [b"data: !\n\n", b": nothing\n\n", b"data: " + b"x" * 99, b""], ids=str
+)
+async def test_a_stream_that_fails_first_is_a_failed_attempt(said: bytes) -> None:
+    with pytest.raises(WorkerFailed):
+        await tell(said)
+
+
+@pytest.mark.parametrize("last", [b"data: !\n\n", b""])
+async def test_a_stream_that_fails_later_is_broken(last: bytes) -> None:
+    with pytest.raises(AnswerBroken):
+        await tell(b"data: a\n\n", last)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error"),
+    [
+        (b"400 Bad", b"no", WorkerRejected),
+        (b"406 Not Acceptable", b"no", WorkerRejected),
+        (b"422 No", b"no", WorkerRejected),
+        (b"404 Not Found", b"", WorkerFailed),
+        (b"429 Slow", b"", WorkerBusy),
+        (b"500 Oh", b"", WorkerFailed),
+        (b"503 No", b"", WorkerFailed),
+        (b"503 No", b"overloaded", WorkerBusy),
+        (b"503 No", b"loading the model", WorkerLoading),
+    ],
+)
+async def test_a_status_says_what_becomes_of_the_attempt(
+    status: bytes, body: bytes, error: type[WorkerError]
+) -> None:
+    with pytest.raises(error) as failed:
+        await tell(body, status=status)
+    match failed.value:
+        case WorkerRejected(status=seen, body=words):
+            assert (seen, words) == (400, body)
+
+
+async def test_who_says_when_to_come_back_is_busy() -> None:
+    with pytest.raises(WorkerBusy) as busy:
+        await tell(status=b"503 No", more=b"retry-after: 7\r\n")
+    assert busy.value.retry_after == 7

@@ -1,0 +1,125 @@
+"""The way to a worker of another protocol and back, shown with one that says its events in capitals."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import orjson
+import pytest
+from aiohttp import web
+
+from router.canonical import Asked
+from router.dialects import Answer
+from router.errors import WorkerRejected
+from router.http.translator import Translating, Words
+from router.openai.result_writers import Event
+from router.requests import Kind
+from router.translate.request import Orders, unheard
+from router.translate.text import Said, in_one_piece
+from router.workers import Worker
+from tests.router.world import chat, links, own, whole
+
+
+def orders(asked: Asked, _: Worker) -> Orders:
+    body = {"text": "hi", "stream": asked.stream}
+    return Orders("say", (body,), unheard(asked), asked.stream, {**body, "stream": False})
+
+
+def part(_: Asked, data: bytes) -> Said:
+    return Said(over=True) if data == b"." else Said(data.decode())
+
+
+def all_of_it(asked: Asked, number: int, body: bytes, _: Callable[[str], str]) -> list[Event]:
+    return in_one_piece(asked, number, Said(body.decode()))
+
+
+WORDS = Words(
+    name="Capitals", kinds=frozenset({Kind.CHAT}), orders=orders, paths=("say",), part=part, whole=all_of_it,
+)  # fmt: skip
+
+
+class Capitals:
+    """The worker; `streams` is the status with which it takes the wish for a stream."""
+
+    def __init__(self) -> None:
+        self.streams = 200
+        self.whole = 200
+        self.asked: list[tuple[bool, str]] = []
+
+    async def say(self, http: web.Request) -> web.Response:
+        stream = orjson.loads(await http.read())["stream"]
+        self.asked.append((stream, http.headers["accept"]))
+        status = self.streams if stream else self.whole
+        if status != 200 or not stream:
+            return web.Response(status=status, text="HELLO")
+        return web.Response(
+            text="data: HEL\n\ndata: LO\n\ndata: .\n\n", content_type="text/event-stream"
+        )
+
+
+@asynccontextmanager
+async def capitals() -> AsyncIterator[tuple[Capitals, str]]:
+    worker, app = Capitals(), web.Application()
+    app.router.add_post("/say", worker.say)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield worker, f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def ask(dialect: Translating, url: str, *, stream: bool) -> tuple[Answer, bytes]:
+    async with dialect.answer(chat(stream=stream), own(url)) as answer:
+        return answer, await whole(answer)
+
+
+def text_of(body: bytes) -> str:
+    parts = [orjson.loads(event[6:]) for event in body.split(b"\n\n")[:-2]]
+    return "".join(c["delta"].get("content", "") for part in parts for c in part["choices"])
+
+
+async def test_it_is_asked_for_what_it_shall_give() -> None:
+    async with capitals() as (worker, url), links() as ours:
+        dialect = Translating(ours, WORDS)
+        _, body = await ask(dialect, url, stream=False)
+        assert orjson.loads(body)["choices"][0]["message"]["content"] == "HELLO"
+        _, streamed = await ask(dialect, url, stream=True)
+        assert text_of(streamed) == "HELLO"
+        assert worker.asked == [
+            (False, "application/json"),
+            (True, "text/event-stream, application/json;q=0.5"),
+        ]
+
+
+@pytest.mark.parametrize("status", [400, 406, 422])
+async def test_who_refuses_to_stream_is_asked_once_more_and_then_not_again(status: int) -> None:
+    async with capitals() as (worker, url), links() as ours:
+        worker.streams = status
+        dialect = Translating(ours, WORDS)
+        for _ in range(2):
+            answer, body = await ask(dialect, url, stream=True)
+            assert (answer.streamed, text_of(body)) == (True, "HELLO")
+        assert [streamed for streamed, _ in worker.asked] == [True, False, False]
+
+
+async def test_a_refusal_of_the_request_itself_is_one_however_it_is_asked() -> None:
+    async with capitals() as (worker, url), links() as ours:
+        dialect = Translating(ours, WORDS)
+        await ask(dialect, url, stream=True)
+        worker.streams = worker.whole = 422
+        with pytest.raises(WorkerRejected):
+            await ask(dialect, url, stream=True)
+        # It has streamed before, and its refusal does not speak of it.
+        assert [streamed for streamed, _ in worker.asked] == [True, True]
+
+
+async def test_whoever_answers_anything_lives() -> None:
+    async with capitals() as (_, url), links() as ours:
+        dialect = Translating(ours, WORDS)
+        worker, nobody = own(url).worker, own("http://127.0.0.1:1").worker
+        assert worker
+        assert nobody
+        assert await dialect.alive(worker)
+        assert not await dialect.alive(nobody)
+        assert await dialect.slots(worker) == 0

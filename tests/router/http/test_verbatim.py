@@ -1,0 +1,116 @@
+"""A worker's answer in its caller's own words: real exchanges over loopback, in a protocol whose texts end with a full stop."""
+
+import asyncio
+import re
+
+import pytest
+from yarl import URL
+
+from router.dialects import Answer
+from router.errors import AnswerBroken, WorkerError, WorkerFailed, WorkerRejected
+from router.http.exchange import Call, Exchange, Sending
+from router.http.pool import start_of
+from router.http.verbatim import Passing, Streamed, read
+from router.openai.usage import Tells, Usage
+from router.translate.verbatim import TGI, Verbatim
+from tests.router.world import QUICK, links, whole
+from tests.workers.raw import raw, take
+
+SAID = Verbatim(TGI, "say", b"please")
+
+
+def event(data: bytes) -> None:
+    if data == b"!":
+        raise WorkerFailed("it failed")
+
+
+def spent(asked: bytes, said: bytes, header) -> Usage:
+    if said == b"!":
+        raise WorkerFailed("it failed")
+    return Usage(int(header("x-prompt-tokens") or len(asked)), len(said))
+
+
+TELLS = Tells(b"tokens", lambda _: None)
+PASSING = Passing(
+    calls=frozenset({"say"}),
+    addressed=lambda body, _: body,
+    whole=spent,
+    streamed=Streamed(event=event, over=re.compile(rb"\.\n"), tells=lambda _: TELLS),
+)
+
+
+async def tell(*said: bytes, status: str = "200 OK", more: str = "", streams: bool = True):
+    """Have a worker say something and hang up, and return its answer and what its caller hears."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await take(reader)
+        writer.write(f"HTTP/1.1 {status}\r\nconnection: close\r\n{more}\r\n".encode())
+        for chunk in said:
+            writer.write(chunk)
+            await writer.drain()
+        writer.close()
+
+    async def look(exchange: Exchange) -> Answer:
+        return await read(exchange, PASSING, SAID, streams=streams, max_event_bytes=64)
+
+    async with raw(serve) as url, links() as ours:
+        place = ours.workers.of(URL(url))
+        call = Call(place, start_of(URL(url)), {}, b"")
+        async with Sending(call, QUICK, ours.deadlines, look) as answer:
+            return answer, await whole(answer)
+
+
+EVENTS = "content-type: text/event-stream\r\n"
+JSON = "content-type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        (b": wait\n\n", b"data: a\n\nda", b"ta: b\n\n", b"data:.\n\n"),
+        (b"data: a\r\n\r\ndata: b\r\n\r\ndata: .\n\n",),
+        (b"data: a\n", b"\ndata: .", b"\n", b"\n"),
+    ],
+)
+async def test_a_stream_is_handed_on_as_it_came(chunks):
+    answer, heard = await tell(*chunks, more=EVENTS)
+    assert heard == b"".join(chunks)
+    assert (answer.verbatim, answer.streamed, answer.tells) == (TGI, True, TELLS)
+
+
+async def test_an_answer_in_one_piece_is_handed_on_with_the_headers_that_belong_to_it():
+    more = f"{JSON}x-prompt-tokens: 5\r\nx-secret: 1\r\ncontent-length: 3\r\n"
+    answer, heard = await tell(b"abc", more=more, streams=False)
+    assert (heard, answer.length, answer.usage) == (b"abc", 3, Usage(5, 3))
+    assert (answer.verbatim, answer.headers) == (TGI, {"x-prompt-tokens": "5"})
+
+
+async def test_a_stream_that_ends_before_its_text_broke_off():
+    with pytest.raises(AnswerBroken):
+        await tell(b"data: a\n\n", b"data: b\n\n", more=EVENTS)
+
+
+@pytest.mark.parametrize(
+    ("said", "more", "streams"),
+    [
+        (b"data: !\n\n", EVENTS, True),
+        (b"", EVENTS, True),
+        (b": nothing\n\n", EVENTS, True),
+        (b"data: " + b"x" * 99 + b"\n\n", EVENTS, True),
+        (b"data: a\n\ndata: .\n\n", EVENTS, False),
+        (b"abc", JSON, True),
+        (b"!", JSON, False),
+        (b"", JSON, False),
+    ],
+    ids=["failure", "empty", "silent", "too long", "streamed", "whole", "failed", "nothing"],
+)
+async def test_what_is_no_answer_is_a_failed_attempt(said, more, streams):
+    with pytest.raises(WorkerFailed):
+        await tell(said, more=more, streams=streams)
+
+
+async def test_a_status_means_what_it_means_elsewhere():
+    with pytest.raises(WorkerRejected):
+        await tell(b"no", status="422 No", more=JSON)
+    with pytest.raises(WorkerError):
+        await tell(b"no", status="500 No", more=JSON, streams=False)

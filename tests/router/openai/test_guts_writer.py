@@ -1,0 +1,21 @@
+"""How a model's inner state looks."""
+
+import orjson
+
+from router.openai.result_writers.guts import Next, Token, written
+
+
+def test_each_token_has_its_vectors_and_each_that_may_come_its_chance() -> None:
+    said = orjson.loads(written([Token("'a'", 7, (1.0,), (2.0,), (3.0,))], [Next("'b'", 8, 0.5)]))
+    assert said == {
+        "tokens": [
+            {
+                "token": "'a'",
+                "id": 7,
+                "positional_embedding": [1.0],
+                "token_embedding": [2.0],
+                "hidden_state": [3.0],
+            }
+        ],
+        "next": [{"token": "'b'", "id": 8, "logit": 0.5}],
+    }

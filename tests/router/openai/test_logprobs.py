@@ -1,0 +1,145 @@
+"""How likely each token was: OpenAI's two forms, written and read, and texts that are shown later than they are said."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.openai.logprobs import MAX_LIKELIEST, Shown, Token, of_a_chat, of_a_completion, read
+
+WORDS = (
+    Token(" upon", -0.5, 7, (Token(" upon", -0.5, 7), Token(" in", -1.5, 9))),
+    Token(" a", -0.25, 8, (Token(" a", -0.25, 8),)),
+)
+
+
+def nothing_told(token: Token) -> Token:
+    return Token(token.text, token.logprob, None, tuple(map(nothing_told, token.likeliest)))
+
+
+def test_a_chat_lists_its_tokens() -> None:
+    said = of_a_chat((Token("é", -0.5), Token("a")))
+    assert said == {
+        "content": [
+            {"token": "é", "logprob": -0.5, "bytes": [195, 169], "top_logprobs": []},
+            {"token": "a", "logprob": None, "bytes": [97], "top_logprobs": []},
+        ],
+        "refusal": None,
+    }
+    assert read(of_a_chat(WORDS)) == WORDS
+
+
+def test_a_completion_has_them_in_columns() -> None:
+    assert of_a_completion(WORDS, 4) == {
+        "tokens": [" upon", " a"],
+        "token_logprobs": [-0.5, -0.25],
+        "top_logprobs": [{" upon": -0.5, " in": -1.5}, {" a": -0.25}],
+        "text_offset": [4, 9],
+        "token_ids": [7, 8],
+        "top_token_ids": [[7, 9], [8]],
+    }
+    # Where one has no number, none has a column.
+    assert "token_ids" not in (of_a_completion((*WORDS, Token("b")), 0) or {})
+    assert read(of_a_completion(WORDS, 0)) == WORDS
+    without = tuple(map(nothing_told, WORDS))
+    assert read(of_a_completion(without, 0)) == without
+
+
+def test_no_tokens_are_no_logprobs() -> None:
+    assert of_a_chat(()) is None
+    assert of_a_completion((), 3) is None
+    assert read(None) == ()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        5,
+        {"content": None},
+        {"content": [{"token": 5}]},
+        {"content": [{"token": "a", "top_logprobs": ["b"]}]},
+        {"tokens": ["a"], "token_logprobs": [1, 2]},
+        {"tokens": [5], "token_logprobs": [1]},
+        {"tokens": ["a"]},
+    ],
+)
+def test_what_is_of_neither_form_tells_nothing(said: object) -> None:
+    assert read(said) == ()
+
+
+def test_numbers_that_are_none_were_not_told() -> None:
+    said: Any = {"content": [{"token": "a", "logprob": "x", "id": -1}, {"token": "b", "id": True}]}
+    assert read(said) == (Token("a"), Token("b"))
+    columns = {
+        "tokens": ["a"],
+        "token_logprobs": [None],
+        "token_ids": [1, 2],
+        "top_logprobs": {},
+        "top_token_ids": 5,
+    }
+    assert read(columns) == (Token("a"),)
+
+
+def test_nothing_is_read_of_what_was_likely_beside_the_likeliest() -> None:
+    said: dict[str, object] = {"token": "deep"}
+    for _ in range(3_000):
+        said = {"token": "a", "logprob": -1, "top_logprobs": [said]}
+    assert read({"content": [said]}) == (Token("a", -1.0, None, (Token("a", -1.0),)),)
+
+
+def test_only_so_many_of_the_likeliest_are_read() -> None:
+    many: list[object] = [{"token": str(n), "logprob": -n} for n in range(MAX_LIKELIEST + 5)]
+    [token] = read({"content": [{"token": "a", "logprob": 0, "top_logprobs": many}]})
+    assert len(token.likeliest) == MAX_LIKELIEST
+    columns = {
+        "tokens": ["a"],
+        "token_logprobs": [0],
+        "top_logprobs": [{str(n): n for n in range(99)}],
+    }
+    assert len(read(columns)[0].likeliest) == MAX_LIKELIEST
+
+
+NAMES = st.sampled_from([
+    "content", "tokens", "token_logprobs", "token_ids", "top_token_ids", "token", "logprob", "id", "top_logprobs",
+])  # fmt: skip
+NONSENSE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda some: st.lists(some) | st.dictionaries(NAMES, some),
+)
+
+
+@given(NONSENSE)
+def test_whatever_a_worker_says_is_read(said: object) -> None:
+    for token in read(said):
+        assert isinstance(token.text, str)
+
+
+def test_tokens_are_told_once_all_of_their_text_was_shown() -> None:
+    shown = Shown(3)
+    assert shown.take(WORDS[:1], 4) == ()
+    assert shown.start == 3
+    assert shown.take(WORDS[1:], 1) == WORDS[:1]
+    assert shown.start == 8
+    assert shown.take((), 2) == WORDS[1:]
+    assert shown.rest() == ()
+
+
+def test_what_texts_of_tokens_do_not_add_up_to_is_told_at_the_end() -> None:
+    shown = Shown()
+    assert shown.take((Token("too long"),), 3) == ()
+    assert shown.rest() == (Token("too long"),)
+
+
+@given(st.lists(st.text(max_size=4)), st.data())
+def test_no_token_is_lost_or_told_twice(texts: list[str], data: st.DataObject) -> None:
+    shown, told, hidden = Shown(), list[Token](), 0
+    tokens = [Token(text, -0.5, number) for number, text in enumerate(texts)]
+    for token in tokens:
+        hidden += len(token.text)
+        now = data.draw(st.integers(0, hidden))
+        hidden -= now
+        told += shown.take([token], now)
+        assert len("".join(token.text for token in told)) == shown.start
+    told += shown.take([], hidden)
+    assert told == tokens

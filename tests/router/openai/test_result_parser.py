@@ -1,0 +1,140 @@
+"""What answers say that are no texts: what `rendering` writes is read again, and whatever is wrong is a failure."""
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.canonical.rerank import Rerank
+from router.canonical.transcription import Transcription
+from router.errors import WorkerFailed
+from router.openai import result_parser
+from router.openai.result_writers import embedding, image, rerank, store, tokenize, transcription
+from router.openai.result_writers.rerank import Ranked
+from router.openai.result_writers.transcription import Segment
+from router.openai.usage import Usage
+from tests.router.canonical.hostile import ANYTHING
+
+FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
+VECTORS = st.lists(st.lists(FLOATS, min_size=1, max_size=3).map(tuple), max_size=3).map(tuple)
+SPENT = Usage(7, 0, estimated=True)
+PNG = b"\x89PNG\r\n\x1a\n"
+HEARD = Transcription(b"", "", "", None, "verbose_json", words=False, translate=False, others={})
+
+READERS: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
+    "vectors": (
+        lambda body: result_parser.vectors_of(body, 1),
+        {"data": [{"index": 0, "embedding": [0.5]}], "usage": {"prompt_tokens": 1}},
+    ),
+    "images": (result_parser.images_of, {"data": [{"b64_json": "aGk="}]}),
+    "transcript": (
+        result_parser.transcript_of,
+        {"text": "hi", "segments": [{"start": 0, "end": 1, "text": "hi", "tokens": [1]}]},
+    ),
+    "ranking": (
+        lambda body: result_parser.ranking_of(body, 1),
+        {"results": [{"index": 0, "relevance_score": 1}]},
+    ),
+    "tokens": (result_parser.tokens_of, {"tokens": [1, {"id": 2, "piece": "a"}]}),
+    "columns": (result_parser.columns_of, {"keys": [[1]], "values": ["a"], "similarities": [1]}),
+}
+
+
+@given(VECTORS, st.booleans())
+def test_vectors_are_read_again(vectors: tuple[tuple[float, ...], ...], base64: bool) -> None:
+    body = embedding.written(vectors, model="m", base64=base64, usage=SPENT)
+    assert result_parser.vectors_of(body, len(vectors)) == result_parser.Vectors(vectors, SPENT)
+
+
+def test_vectors_come_in_the_order_of_their_texts() -> None:
+    data = [{"index": 1, "embedding": [1]}, {"index": 0, "embedding": [0]}]
+    assert result_parser.vectors_of(orjson.dumps({"data": data}), 2).vectors == ((0,), (1,))
+
+
+@pytest.mark.parametrize("base64", [True, False])
+def test_images_are_read_again(base64: bool) -> None:
+    assert result_parser.images_of(image.written([PNG], created=1, base64=base64)) == (PNG,)
+    link = "https://example.org/a.png"
+    said = {"data": [{"b64_json": "", "url": link}]}
+    assert result_parser.images_of(orjson.dumps(said)) == (link,)
+
+
+def test_a_transcript_is_read_again() -> None:
+    segments = (Segment(0, 1.5, "a", (1,)), Segment(1.5, 2, "b"))
+    _, body = transcription.written(HEARD, "ab", segments)
+    assert result_parser.transcript_of(body) == result_parser.Transcript("ab", segments)
+    assert result_parser.transcript_of(b'{"text":"ab"}') == result_parser.Transcript("ab", ())
+
+
+@given(st.lists(FLOATS, min_size=1, max_size=5))
+def test_a_ranking_is_read_again(scores: list[float]) -> None:
+    asked = Rerank("q", ("x",) * len(scores), None, with_documents=True, others={})
+    ranked = [Ranked(at, score) for at, score in enumerate(scores)]
+    body = rerank.written(asked, ranked, id="r", model="m", usage=SPENT)
+    read = result_parser.ranking_of(body, len(scores))
+    assert sorted(read.ranked, key=lambda one: one.index) == ranked
+    assert read.usage == SPENT
+
+
+def test_what_was_read_may_be_told_as_the_sum() -> None:
+    said = {"results": [], "usage": {"total_tokens": 9}}
+    assert result_parser.ranking_of(orjson.dumps(said), 0).usage == Usage(9, 0)
+    assert result_parser.ranking_of(b'{"results":[],"usage":{}}', 0).usage is None
+
+
+def test_tokens_and_columns_are_read_again() -> None:
+    assert result_parser.tokens_of(tokenize.written((5, 0))) == (5, 0)
+    body = store.written([[1, 2]], ["hé".encode()], [0.5])
+    assert result_parser.columns_of(body) == result_parser.Columns(((1, 2),), ("hé",), (0.5,))
+    assert result_parser.columns_of(store.written([], [])) == result_parser.Columns((), (), ())
+
+
+@given(name=st.sampled_from(sorted(READERS)), data=st.data(), value=ANYTHING)
+def test_whatever_an_answer_holds_is_read_or_is_a_failure(
+    name: str, data: st.DataObject, value: Any
+) -> None:
+    read, said = READERS[name]
+    field = data.draw(st.sampled_from(sorted(said)))
+    deeper = isinstance(said[field], list) and data.draw(st.booleans())
+    first = said[field][0] if deeper else None
+    if isinstance(first, dict):
+        inner = data.draw(st.sampled_from(sorted(first)))
+        value = [first | {inner: value}]
+    elif deeper:
+        value = [value]
+    try:
+        read(orjson.dumps(said | {field: value}))
+    except WorkerFailed:
+        return
+
+
+@pytest.mark.parametrize(("read", "said"), READERS.values(), ids=READERS)
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"<html>"])
+def test_what_is_no_such_answer_is_a_failure(
+    read: Callable[[bytes], object], said: dict[str, Any], body: bytes
+) -> None:
+    read(orjson.dumps(said))
+    with pytest.raises(WorkerFailed):
+        read(body)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("vectors", {"data": []}),
+        ("vectors", {"data": [{"index": 1, "embedding": [1]}]}),
+        ("vectors", {"data": [{"embedding": "AAA="}]}),
+        ("vectors", {"data": [{"embedding": "AADAfw=="}]}),
+        ("images", {"data": [{"url": "file:///etc/passwd"}]}),
+        ("ranking", {"results": [{"index": 0, "relevance_score": 1}] * 2}),
+        ("tokens", {"tokens": [-1]}),
+        ("columns", {"keys": [[1]], "values": []}),
+        ("columns", {"keys": [[1]], "values": ["a"], "similarities": [1, 2]}),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_a_failure(name: str, said: dict[str, Any]) -> None:
+    with pytest.raises(WorkerFailed):
+        READERS[name][0](orjson.dumps(said))

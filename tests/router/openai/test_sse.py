@@ -1,0 +1,101 @@
+"""Laws of event streams: chunks mean nothing, and no byte is lost."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.openai.sse import EventTooLarge, Opening, Splitter
+
+pieces = st.sampled_from(
+    [b"data: a", b"data:b", b"data", b": note", b"event: x", b"\n", b"\r\n", b"\r", b"\n\n", b"\r\n\r\n",
+     b"\xc3\xa9", b"data: \xe2\x82\xac", b"[DONE]", b" ", b"\xef\xbb\xbf"]
+)  # fmt: skip
+streams = st.lists(pieces, max_size=30).map(b"".join)
+
+
+def split(chunks: list[bytes], limit: int = 10_000) -> list[tuple[bytes, bytes]]:
+    splitter = Splitter(max_event_bytes=limit)
+    events = [event for chunk in chunks for event in splitter.feed(chunk)]
+    return [(event.raw, event.data) for event in events + splitter.finish()]
+
+
+@given(streams, st.lists(st.integers(0, 200), max_size=12))
+def test_any_chunking_gives_the_same_events_and_all_the_bytes(
+    stream: bytes, cuts: list[int]
+) -> None:
+    places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    chunks = [stream[a:b] for a, b in pairwise(places)]
+    events = split(chunks)
+    assert events == split([stream[i : i + 1] for i in range(len(stream))])
+    assert b"".join(raw for raw, _ in events) == stream
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_every_line_end_of_the_specification_is_understood(end: bytes) -> None:
+    stream = (
+        b"data: one"
+        + end
+        + b"data: two"
+        + end
+        + end
+        + b": note"
+        + end
+        + end
+        + b"data:three"
+        + end
+        + end
+    )
+    assert [data for _, data in split([stream])] == [b"one\ntwo", b"", b"three"]
+
+
+def test_one_space_after_the_colon_belongs_to_the_format_and_a_second_to_the_data() -> None:
+    assert split([b"data:  x\n\n"])[0][1] == b" x"
+
+
+def test_fields_that_only_begin_like_data_are_none() -> None:
+    assert split([b"database: x\nid: data: y\n\n"])[0][1] == b""
+
+
+def test_an_event_is_handed_out_as_soon_as_its_blank_line_is_there() -> None:
+    splitter = Splitter(max_event_bytes=100)
+    assert splitter.feed(b"data: x\r\n\r") == []
+    assert [event.data for event in splitter.feed(b"\ndata: y")] == [b"x"]
+    assert [event.data for event in splitter.finish()] == [b"y"]
+
+
+def test_an_event_beyond_the_limit_is_refused_and_many_small_ones_are_not() -> None:
+    assert len(split([b"data: x\n\n" * 100], limit=20)) == 100
+    with pytest.raises(EventTooLarge):
+        split([b"data: " + b"x" * 20], limit=20)
+
+
+def opening(chunks: list[bytes]) -> bytes:
+    said = Opening()
+    return next(filter(None, map(said.take, chunks)), b"")
+
+
+@given(streams, st.lists(st.integers(0, 200), max_size=12))
+def test_what_a_stream_says_first_is_found_in_any_chunking(stream: bytes, cuts: list[int]) -> None:
+    # Where a chunk ends in the middle of a line, so few bytes of it are no answer yet.
+    whole = stream + b"\n"
+    places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
+    lines = whole.replace(b"\r", b"\n").split(b"\n")
+    values = [line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")]
+    expected = next((value[:8] for value in values if value), b"")
+    assert opening([whole[a:b] for a, b in pairwise(places)]) == expected
+    assert opening([whole[i : i + 1] for i in range(len(whole))]) == expected
+
+
+def test_comments_and_blank_lines_say_nothing_however_long_they_are() -> None:
+    said = Opening()
+    for chunk in (
+        b": still here\n\n" * 1000,
+        b"\r\n" * 1000,
+        b"event: data: x\n",
+        b":" + b"data: x" * 99,
+    ):
+        assert said.take(chunk) == b""
+    assert said.take(b'data:\n\ndata: {"er') == b""
+    assert said.take(b'ror": 1') == b'{"error"'

@@ -1,0 +1,180 @@
+"""What answers in OpenAI's form say: the mirror of what `rendering` writes."""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.errors import WorkerFailed
+from router.openai import text_parser
+from router.openai.result_writers import DONE, Delta, End, Form, ToolCall
+from router.openai.text_parser import CallPart, Failure, Thought
+from router.openai.usage import Usage
+from router.requests import Kind
+
+CHAT = Form("chatcmpl-1", 17, "llama", Kind.CHAT)
+COMPLETION = Form("cmpl-1", 17, "llama", Kind.COMPLETION)
+FORMS = pytest.mark.parametrize("form", [CHAT, COMPLETION])
+SAID = [Delta("a"), Delta("ü"), End("length"), Usage(3, 4)]
+
+
+def heard(stream: bytes, size: int = 2**20) -> list[text_parser.Heard]:
+    ear = text_parser.Stream(max_event_bytes=2**20)
+    found = [
+        event
+        for start in range(0, len(stream), size)
+        for event in ear.take(stream[start : start + size])
+    ]
+    return [*found, *ear.finish()]
+
+
+def data(**fields: object) -> bytes:
+    return b"data: " + orjson.dumps(fields) + b"\n\n"
+
+
+@FORMS
+@given(size=st.integers(1, 64))
+def test_a_stream_says_what_was_rendered_whatever_the_size_of_its_chunks(form, size) -> None:
+    assert heard(form.stream(SAID), size) == SAID
+
+
+@FORMS
+def test_an_answer_in_one_piece_says_what_was_rendered(form) -> None:
+    body, _ = form.whole(SAID)
+    assert text_parser.whole(form.kind, body) == [Delta("aü"), End("length"), Usage(3, 4)]
+
+
+def test_a_call_of_a_tool_is_heard_in_both_forms() -> None:
+    events = [ToolCall("c1", "look", "{}"), ToolCall("c2", "see", '{"a":1}'), End("tool_calls")]
+    calls = [CallPart(0, "c1", "look", "{}"), CallPart(1, "c2", "see", '{"a":1}')]
+    assert heard(CHAT.stream(events)) == [*calls, End("tool_calls")]
+    assert text_parser.whole(Kind.CHAT, CHAT.whole(events)[0])[:3] == [*calls, End("tool_calls")]
+
+
+def test_a_call_may_come_in_pieces_and_its_arguments_as_an_object() -> None:
+    def part(**call: object) -> bytes:
+        return data(choices=[{"index": 0, "delta": {"tool_calls": [call]}}])
+
+    stream = part(index=0, id="c", function={"name": "f", "arguments": ""})
+    stream += part(index=0, function={"arguments": '{"a"'})
+    stream += part(index=1, id="d", function={"name": "g", "arguments": {"b": 2}})
+    assert heard(stream) == [
+        CallPart(0, "c", "f", ""),
+        CallPart(0, "", "", '{"a"'),
+        CallPart(1, "d", "g", '{"b":2}'),
+    ]
+
+
+def test_thoughts_are_told_apart() -> None:
+    choice = {"index": 0, "delta": {"reasoning_content": "hm", "content": None}}
+    assert heard(data(choices=[choice])) == [Thought("hm")]
+
+
+def test_nothing_is_heard_after_done() -> None:
+    ear = text_parser.Stream(max_event_bytes=1000)
+    assert ear.take(DONE + CHAT.event(Delta("late"))) == []
+    assert ear.ended
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        ({"message": "gone", "type": "server_error", "code": "x"}, ("gone", "server_error", "x")),
+        ({"message": "gone", "type": None, "code": 7}, ("gone", "", "")),
+        ("gone", ("gone", "", "")),
+        ({"strange": 1}, ("the stream broke off", "", "")),
+    ],
+)
+def test_an_error_event_ends_the_stream(error, failure) -> None:
+    stream = data(error=error) + CHAT.event(Delta("late"))
+    assert heard(stream) == [Failure(*failure)]
+
+
+def test_comments_and_empty_deltas_say_nothing() -> None:
+    assert heard(b": alive\n\n" + CHAT.opening() + COMPLETION.opening()) == []
+
+
+@pytest.mark.parametrize("event", [b"data: {\n\n", b"data: 5\n\n", data(choices=[5])])
+def test_what_is_no_stream_of_openais_is_a_failure(event) -> None:
+    with pytest.raises(WorkerFailed):
+        heard(event)
+
+
+def test_an_endless_event_is_a_failure() -> None:
+    with pytest.raises(WorkerFailed):
+        text_parser.Stream(max_event_bytes=100).take(b"data: " + b"a" * 200)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{}", b'{"choices":[]}', b'{"choices":[3]}', b'{"choices":[{}]}',
+     b'{"choices":[{"message":{"tool_calls":[{}]}}]}'],
+)  # fmt: skip
+def test_what_is_no_answer_of_openais_is_a_failure(body) -> None:
+    with pytest.raises(WorkerFailed):
+        text_parser.whole(Kind.CHAT, body)
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["choices", "delta", "message", "index", "tool_calls", "function", "error", "usage", "text"]),
+        inner, max_size=4,
+    ),
+    max_leaves=20,
+))  # fmt: skip
+def test_whatever_json_comes_is_heard_or_a_failure(said) -> None:
+    body = orjson.dumps({"choices": said, **(said if isinstance(said, dict) else {})}, default=str)
+    for kind in (Kind.CHAT, Kind.COMPLETION):
+        try:
+            text_parser.whole(kind, body)
+            heard(b"data: " + body + b"\n\n")
+        except WorkerFailed:
+            pass
+
+
+def test_the_parts_of_what_was_heard() -> None:
+    said = [Delta("a"), Delta("x", 1), Delta("b"), Usage(1, 1), End("length"), Usage(2, 3)]
+    assert (text_parser.text_of(said), text_parser.text_of(said, 1)) == ("ab", "x")
+    assert (text_parser.reason_of(said), text_parser.reason_of(said, 1)) == ("length", "stop")
+    assert text_parser.usage_of(said) == Usage(2, 3)
+    assert text_parser.usage_of([]) is None
+
+
+@FORMS
+@pytest.mark.parametrize("end", [End("stop", 0, "\n\n"), End("length")])
+def test_which_string_ended_it_is_told_as_vllm_does(form, end):
+    said = [Delta("a"), end, Usage(1, 1)]
+    assert text_parser.whole(form.kind, form.whole(said)[0]) == said
+    assert heard(form.stream(said)) == said
+
+
+@pytest.mark.parametrize(
+    ("told", "stop"),
+    [
+        ({"matched_stop": "END"}, "END"),
+        ({"stop_reason": None, "matched_stop": "END"}, "END"),
+        ({"stop_reason": 128009}, ""),
+        ({"finish_reason": "length", "stop_reason": "END"}, ""),
+    ],
+)
+def test_only_a_string_that_ended_it_counts(told, stop):
+    choice = {"index": 0, "message": {"content": ""}, "finish_reason": "stop", **told}
+    (end,) = text_parser.whole(Kind.CHAT, orjson.dumps({"choices": [choice]}))
+    assert end.stop == stop
+
+
+@pytest.mark.parametrize(
+    ("stream", "whole"),
+    [
+        (b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n', False),
+        (b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n', True),
+        (b"data: [DONE]\n\n", True),
+        (b"", False),
+    ],
+)
+def test_who_says_neither_why_nor_that_it_ends_broke_off(stream, whole):
+    ear = text_parser.Stream(max_event_bytes=1000)
+    ear.take(stream)
+    assert ear.whole is whole

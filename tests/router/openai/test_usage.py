@@ -1,0 +1,167 @@
+"""Laws of usage: asked for in place, told exactly or called estimated, and never shown to whoever did not ask."""
+
+import json
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.openai.usage import (
+    ASK_AGAIN,
+    MAX_WORKERS,
+    Takers,
+    Tokens,
+    Usage,
+    asking,
+    told,
+    told_at_end,
+)
+
+WORD = b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\n\n'
+TOLD = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":6}}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5)
+options = st.dictionaries(
+    st.sampled_from(["include_usage", "include_obfuscation", 'x"{', "}"]), leaves, max_size=3
+)
+bodies = st.dictionaries(
+    st.sampled_from(["model", "messages", "stream_options", "tools"]),
+    leaves | options | st.lists(st.dictionaries(st.just("stream_options"), options)),
+)
+
+
+@given(bodies, st.sampled_from([None, 1]))
+def test_a_body_asks_for_usage_and_says_nothing_else_that_it_did_not(
+    fields: dict[str, object], indent: int | None
+) -> None:
+    body = json.dumps(fields, indent=indent).encode()
+    asked = asking(body)
+    wanted = fields.get("stream_options")
+    if asked is None:
+        return
+    given_options = wanted if isinstance(wanted, dict) else {}
+    expected = fields | {"stream_options": given_options | {"include_usage": True}}
+    if body != b"{}":
+        assert json.loads(asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "asked"),
+    [
+        (b' {"model":"m", "n":1.0}', b'{"stream_options":{"include_usage":true},"model":"m", "n":1.0}'),
+        (b'{"a":1,"stream_options":null}', b'{"a":1,"stream_options":{"include_usage":true}}'),
+        (b'{"stream_options" : { } }', b'{"stream_options" : {"include_usage":true } }'),
+        (b'{"stream_options":{"include_usage": false}}', b'{"stream_options":{"include_usage":true}}'),
+        (b'{"stream_options":{"x":1}}', b'{"stream_options":{"include_usage":true,"x":1}}'),
+        (b'{"tools":[{"stream_options":{"x":1}}]}',
+         b'{"stream_options":{"include_usage":true},"tools":[{"stream_options":{"x":1}}]}'),
+        (b'{"stream_options":{"include_usage" : true}}', None),
+        (b'{"stream_options":{"x":{}}}', None),
+        (b'{"stream_options":1}', None),
+        (b'{"stream_options":{},"stream_options":{}}', None),
+    ],
+)  # fmt: skip
+def test_every_other_byte_stays_as_it_came_and_what_is_not_understood_is_left_alone(
+    body: bytes, asked: bytes | None
+) -> None:
+    assert asking(body) == asked
+
+
+@pytest.mark.parametrize(
+    ("said", "usage"),
+    [
+        ({"usage": {"prompt_tokens": 5, "completion_tokens": 6}}, Usage(5, 6)),
+        ({"usage": {"prompt_tokens": 5}}, Usage(5, 0)),
+        ({"usage": {"prompt_tokens": -5}}, None),
+        ({"usage": {"prompt_tokens": 5, "completion_tokens": "6"}}, None),
+        ({"usage": {"prompt_tokens": 2**60}}, None),
+        ({"usage": None}, None),
+        ([], None),
+    ],
+)
+def test_usage_is_what_an_answer_tells_in_sensible_numbers(
+    said: object, usage: Usage | None
+) -> None:
+    assert told(said) == usage
+    if isinstance(said, dict):
+        padded = orjson.dumps({"data": "x" * 5_000} | said)
+        assert told_at_end(padded) == usage
+
+
+def test_a_long_answer_that_ends_in_nonsense_tells_nothing() -> None:
+    for end in (b'"usage"', b'"usage":{', b'"usage":{"prompt_tokens":', b"{" * 3_000, b""):
+        assert told_at_end(b"x" * 10_000 + end) is None
+
+
+def test_the_event_that_answers_our_question_is_taken_out_and_all_others_stay() -> None:
+    tokens = Tokens(hidden=True)
+    assert tokens.passing(WORD) == WORD
+    assert tokens.passing(WORD + TOLD + DONE) == WORD + DONE
+    assert tokens.passing(b"") == b""
+    assert tokens.usage() == Usage(5, 6)
+
+
+def test_a_caller_who_asked_gets_every_byte() -> None:
+    tokens = Tokens(hidden=False)
+    assert tokens.passing(WORD + TOLD + DONE) == WORD + TOLD + DONE
+    assert tokens.usage() == Usage(5, 6)
+
+
+def test_usage_in_an_event_that_says_something_else_too_stays_with_it() -> None:
+    last = TOLD.replace(b"[]", b'[{"finish_reason":"stop"}]')
+    tokens = Tokens(hidden=True)
+    assert tokens.passing(last) == last
+    assert tokens.usage() == Usage(5, 6)
+
+
+def test_the_last_word_on_usage_counts_and_only_once() -> None:
+    tokens = Tokens(hidden=False)
+    for number in range(3):
+        tokens.passing(TOLD.replace(b"6", b"%d" % number))
+    assert tokens.usage() == tokens.usage() == Usage(5, 2)
+
+
+def test_a_stream_that_tells_nothing_is_counted_by_its_events_and_called_estimated() -> None:
+    tokens = Tokens(hidden=True)
+    tokens.events = 7
+    quoted = rb'data: {"choices":[{"delta":{"content":"\"prompt_tokens\": 5"}}]}' + b"\n\n"
+    assert tokens.passing(quoted) == quoted
+    assert tokens.usage() == Usage(0, 7, estimated=True)
+
+
+@pytest.mark.parametrize("nonsense", [b"data: {", b"data: []", b'data: {"usage":1}', b"data: "])
+def test_nonsense_that_mentions_tokens_passes_and_tells_nothing(nonsense: bytes) -> None:
+    event = nonsense + b' "prompt_tokens"\n\n'
+    tokens = Tokens(hidden=True)
+    assert tokens.passing(event) == event
+    assert tokens.usage().estimated
+
+
+def test_a_worker_that_refuses_the_question_is_asked_without_it_for_a_while() -> None:
+    takers = Takers()
+    assert takers.takes("w", 0.0)
+    assert takers.may_mind("w", 400, b"no")
+    takers.refused("w", 0.0)
+    assert not takers.takes("w", ASK_AGAIN - 1)
+    assert takers.takes("w", ASK_AGAIN)
+    takers.took("w")
+    assert takers.takes("w", ASK_AGAIN + 1)
+
+
+def test_a_refusal_of_one_that_takes_the_question_is_the_callers_own_unless_it_names_it() -> None:
+    takers = Takers()
+    takers.took("w")
+    assert not takers.may_mind("w", 400, b"too long")
+    assert takers.may_mind("w", 422, b"unknown field stream_options")
+    assert not takers.may_mind("new", 413, b"stream_options")
+
+
+def test_of_more_workers_than_are_remembered_nothing_is_but_that_they_may_be_asked() -> None:
+    takers = Takers()
+    for number in range(MAX_WORKERS):
+        takers.refused(f"w{number}", 0.0)
+    assert not takers.takes("w1", 1.0)
+    takers.took("one more")
+    assert takers.takes("w1", 1.0)

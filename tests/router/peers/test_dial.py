@@ -1,0 +1,129 @@
+"""Laws of reaching a peer over the mesh: what did not answer is not waited for again until the peer was heard anew."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from registry.errors import PeerUnreachable
+from registry.mesh import Pipe
+from registry.mesh.memory.mesh import MemoryMesh
+from registry.mesh.memory.network import MemoryNet, address_of
+from registry.records import PeerId, Reach
+from registry.signing import Identity
+from router.peers.dial import Reaching
+
+OWN = Identity(bytes([1]) * 32).peer
+THERE = Identity(bytes([2]) * 32).peer
+RELAY = Identity(bytes([3]) * 32).peer
+AT_RELAY = f"/memory/0/p2p/{RELAY}/p2p-circuit/p2p/{THERE}"
+
+
+class Watched(MemoryMesh):
+    """A mesh that notes what is dialled."""
+
+    def __init__(self, peer: PeerId, net: MemoryNet) -> None:
+        super().__init__(peer, net)
+        self.dialled: list[str] = []
+
+    async def connect(self, address: str, *, timeout: float) -> PeerId:
+        """Dial, and note it."""
+        self.dialled.append(address)
+        return await super().connect(address, timeout=timeout)
+
+
+class World:
+    """Our node, and one that may be there."""
+
+    def __init__(self) -> None:
+        self.net = MemoryNet()
+        self.mesh = Watched(OWN, self.net)
+        self.other = MemoryMesh(THERE, self.net)
+        self.now = 0.0
+        self.mesh_addresses: tuple[str, ...] = (address_of(THERE),)
+        self.reaching = Reaching(
+            self.mesh,
+            reach=self.reach,
+            timeout=1.0,
+            now=lambda: self.now,
+        )
+
+    def reach(self, peer: PeerId) -> Reach | None:
+        return Reach(mesh=self.mesh_addresses) if peer == THERE else None
+
+    async def fails(self) -> None:
+        with pytest.raises(PeerUnreachable):
+            await self.reaching.open_pipe(THERE)
+
+
+async def no_answer(_: PeerId, question: bytes) -> bytes:
+    return question
+
+
+async def no_pipes(pipe: Pipe) -> None:
+    await pipe.read()
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    await world.mesh.start(no_answer, no_pipes)
+    yield world
+    await world.reaching.close()
+    await world.other.stop()
+    await world.mesh.stop()
+
+
+async def test_a_peer_that_is_not_connected_is_dialled_and_its_connection_used_again(
+    world: World,
+) -> None:
+    await world.other.start(no_answer, no_pipes)
+    for _ in range(2):
+        assert (await world.reaching.open_pipe(THERE)).peer == THERE
+    assert world.mesh.dialled == [address_of(THERE)]
+
+
+async def test_an_address_that_did_not_answer_is_not_waited_for_again(world: World) -> None:
+    await world.fails()
+    await world.fails()
+    assert world.mesh.dialled == [address_of(THERE)]
+
+
+async def test_it_is_dialled_again_later_for_nobody_to_wait_for(world: World) -> None:
+    await world.fails()
+    await world.other.start(no_answer, no_pipes)
+    await world.fails()
+    world.now = 5.0
+    await world.fails()
+    while not world.mesh.connections():
+        await world.reaching._crew.spawn(no_answer(THERE, b""))
+    assert (await world.reaching.open_pipe(THERE)).peer == THERE
+
+
+async def test_a_peer_that_was_lost_and_lives_is_waited_for_once_more(world: World) -> None:
+    await world.fails()
+    await world.other.start(no_answer, no_pipes)
+    world.reaching.forgive(THERE)
+    assert (await world.reaching.open_pipe(THERE)).peer == THERE
+
+
+async def test_a_relay_is_asked_when_no_address_of_the_peers_own_answers(world: World) -> None:
+    await world.other.start(no_answer, no_pipes)
+    world.mesh_addresses = (f"/ip4/127.0.0.1/tcp/1/p2p/{THERE}", AT_RELAY)
+    assert (await world.reaching.open_pipe(THERE)).peer == THERE
+    assert world.mesh.dialled == [AT_RELAY]
+
+
+async def test_a_node_of_which_nothing_is_known_is_not_reached(world: World) -> None:
+    with pytest.raises(PeerUnreachable):
+        await world.reaching.open_pipe(RELAY)
+    assert world.mesh.dialled == []
+
+
+async def test_asking_whether_a_peer_is_relayed_connects_to_it_and_never_raises(
+    world: World,
+) -> None:
+    assert await world.reaching.relayed(THERE) is False
+    await world.other.start(no_answer, no_pipes)
+    world.reaching.forgive(THERE)
+    assert await world.reaching.relayed(THERE) is False
+    assert [connection.peer for connection in world.mesh.connections()] == [THERE]

@@ -1,0 +1,219 @@
+"""Laws of reaching a peer: only its key opens the way, and a way that failed is not waited for."""
+
+import asyncio
+
+import pytest
+
+from registry.records import PeerId, Reach
+from registry.signing import Identity
+from router.dialects import Route
+from router.dialects.peer import create
+from router.errors import WorkerError, WorkerFailed, WorkerUnreachable
+from router.peers.certificate import certificate_of
+from router.peers.links import Links
+from router.select.candidates import Candidate
+from tests.router.peer_node import PeerNode, at, peer_node, way_to
+from tests.router.world import OWN, QUICK, chat, no_relay, own, until, whole
+from tests.workers.openai_worker import running
+
+EVE = Identity(bytes([9]) * 32)
+TOGETHER = Reach(links=("127.0.0.1:1",))
+
+
+async def route(links: Links, peer: PeerId) -> Route:
+    async with links.to(peer) as link:
+        return link.route
+
+
+async def answered(links: Links, node: PeerNode) -> bytes:
+    async with create(links).answer(chat(), at(node)) as answer:
+        return await whole(answer)
+
+
+class Silent:
+    """Listens, accepts, and says nothing."""
+
+    def __init__(self) -> None:
+        self.heard = b""
+        self.accepted = 0
+
+    async def __aenter__(self) -> "Silent":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        while chunk := await reader.read(1000):
+            self.heard += chunk
+        writer.close()
+
+
+async def test_an_impostor_sees_no_byte_of_a_request() -> None:
+    """Another node answers where the record says that this one listens."""
+    async with running() as worker, peer_node(own(worker.url), identity=EVE) as eve:
+        reach = Reach(links=eve.reach.links, certificate=certificate_of(Identity(bytes([7]) * 32)))
+        peer = Identity(bytes([7]) * 32).peer
+        async with way_to(eve, reach={peer: reach}) as links:
+            with pytest.raises(WorkerError):
+                async with create(links).answer(chat(), Candidate(peer, own("").service)):
+                    pass
+        assert eve.received == []
+
+
+async def test_a_record_that_lends_its_name_to_another_node_leads_nowhere() -> None:
+    """Peer ids are keys: whoever shows the certificate of another is not the peer that was asked."""
+    async with running() as worker, peer_node(own(worker.url), identity=EVE) as eve:
+        peer = Identity(bytes([7]) * 32).peer
+        async with way_to(eve, reach={peer: eve.reach}) as links:
+            with pytest.raises(WorkerUnreachable):
+                async with create(links).answer(chat(), Candidate(peer, own("").service)):
+                    pass
+        assert eve.callers == []
+
+
+@pytest.mark.parametrize(
+    "certificate", [certificate_of(EVE), b"junk", b"", certificate_of(EVE)[:-1]]
+)
+async def test_a_record_with_a_certificate_of_another_key_leads_nowhere(certificate: bytes) -> None:
+    async with peer_node() as node:
+        reach = Reach(links=node.reach.links, certificate=certificate)
+        async with way_to(node, reach={node.identity.peer: reach}) as links:
+            with pytest.raises(WorkerUnreachable):
+                await answered(links, node)
+        assert node.callers == []
+
+
+async def test_a_caller_whom_the_node_does_not_trust_is_refused() -> None:
+    async with running() as worker, peer_node(own(worker.url)) as node:
+        stranger = Links(
+            identity=EVE,
+            reach={EVE.peer: TOGETHER, node.identity.peer: node.reach}.get,
+            open_pipe=lambda _: asyncio.sleep(0, None),  # type: ignore[arg-type]
+            relayed=no_relay,
+            settings=QUICK,
+        )
+        with pytest.raises(WorkerFailed):
+            await answered(stranger, node)
+        await stranger.close()
+        assert node.received == []
+
+
+async def test_the_address_that_answers_is_found_among_those_that_do_not_and_remembered() -> None:
+    async with Silent() as silent, running() as worker, peer_node(own(worker.url)) as node:
+        links_ = ("127.0.0.1:1", silent.address, "no address", "0.0.0.0:1", *node.reach.links)
+        reach = Reach(links=links_, certificate=node.reach.certificate)
+        async with way_to(node, reach={node.identity.peer: reach}) as links:
+            for _ in range(3):
+                assert await answered(links, node)
+                assert await route(links, node.identity.peer) is Route.DIRECT
+        assert silent.accepted == 1
+        assert b"HTTP" not in silent.heard
+
+
+async def test_when_no_address_answers_a_pipe_does_and_the_addresses_are_left_alone() -> None:
+    quick = QUICK.model_copy(update={"connect_timeout": 0.3})
+    async with Silent() as silent, running() as worker, peer_node(own(worker.url)) as node:
+        reach = Reach(links=(silent.address,), certificate=node.reach.certificate)
+        async with way_to(
+            node, settings=quick, relayed=True, reach={node.identity.peer: reach}
+        ) as links:
+            for _ in range(3):
+                assert await answered(links, node)
+                assert await route(links, node.identity.peer) is Route.RELAY
+        assert silent.accepted == 1
+
+
+async def test_a_node_that_moved_is_found_at_its_new_address() -> None:
+    reaches = {OWN.peer: TOGETHER}
+    async with running() as worker, peer_node(own(worker.url)) as after:
+        async with peer_node(own(worker.url)) as before, way_to(after) as piped:
+            links = Links(
+                identity=OWN,
+                reach=reaches.get,
+                open_pipe=piped._open_pipe,
+                relayed=no_relay,
+                settings=QUICK,
+            )
+            reaches[before.identity.peer] = before.reach
+            assert await answered(links, before)
+        # Its old address is refused once; nobody waits for it, and the next caller looks anew.
+        with pytest.raises(WorkerError):
+            await answered(links, after)
+        reaches[after.identity.peer] = after.reach
+        assert await answered(links, after)
+        assert await route(links, after.identity.peer) is Route.DIRECT
+        await links.close()
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected"),
+    [
+        (TOGETHER, Route.DIRECT),
+        (Reach(links=("127.0.0.1:1", "192.0.2.1:6102")), Route.RELAY),
+        (Reach(links=("node.example:6102",)), Route.RELAY),
+    ],
+)
+async def test_a_claim_of_loopback_counts_only_where_all_of_ours_are_loopback(
+    ours: Reach, expected: Route
+) -> None:
+    async with (
+        running() as worker,
+        peer_node(own(worker.url)) as node,
+        way_to(node, relayed=True, reach={OWN.peer: ours}) as links,
+    ):
+        assert await answered(links, node)
+        assert await route(links, node.identity.peer) is expected
+
+
+async def test_a_peer_that_vanished_from_the_registry_is_let_go_of() -> None:
+    reaches = {OWN.peer: TOGETHER}
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as piped:
+        links = Links(
+            identity=OWN,
+            reach=reaches.get,
+            open_pipe=piped._open_pipe,
+            relayed=no_relay,
+            settings=QUICK,
+        )
+        reaches[node.identity.peer] = node.reach
+        async with links.to(node.identity.peer) as link:
+            del reaches[node.identity.peer]
+            with pytest.raises(WorkerUnreachable):
+                await answered(links, node)
+            # Whoever is still at it may finish.
+            assert not link.place.closed
+        assert link.place.closed
+        await links.close()
+
+
+async def test_when_the_links_close_nothing_runs_on() -> None:
+    async with running() as worker, peer_node(own(worker.url)) as node:
+        before = len(asyncio.all_tasks())
+        async with way_to(node, direct=False) as links:
+            assert await answered(links, node)
+            assert len(links.crew) == 1
+        assert len(links.crew) == 0
+        await until(lambda: len(asyncio.all_tasks()) <= before + 2)
+
+
+async def test_nobody_waits_for_a_peer_that_is_lost() -> None:
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
+        worker.fail(delay_first=60.0)
+        waiting = asyncio.ensure_future(answered(links, node))
+        await until(lambda: len(worker.received) == 1)
+        links.give_up(node.identity.peer)
+        with pytest.raises(WorkerUnreachable, match="fell silent"):
+            await waiting
+
+
+async def test_an_answer_that_has_begun_goes_on_though_its_peer_counts_as_lost() -> None:
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
+        worker.fail(delay_between=0.05)
+        async with create(links).answer(chat(stream=True), at(node)) as answer:
+            links.give_up(node.identity.peer)
+            assert (await whole(answer)).endswith(b"data: [DONE]\n\n")

@@ -1,0 +1,172 @@
+"""Laws of choosing a way: what failed is left alone for a while, longer each time, and then tried again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from yarl import URL
+
+from registry.mesh.libp2p.task_group import Crew
+from router.dialects import Route
+from router.http.pool import Objection
+from router.peers.certificate import certificate_of, client_context
+from router.peers.paths import Proven, Shut, Untried, Way
+from tests.router.peer_node import THERE, PeerNode, peer_node
+from tests.router.world import OWN, QUICK, no_pipe, until
+
+NOBODY = URL("https://127.0.0.1:1")
+
+
+@asynccontextmanager
+async def way_to(
+    node: PeerNode,
+    *,
+    straight: asyncio.Event | None = None,
+    objection: Objection = lambda address, port: "",
+) -> AsyncIterator[Way]:
+    """Know a way to a node whose pipes run through a relay, until there is a straight one."""
+    crew = Crew()
+
+    async def relayed() -> bool:
+        return straight is None or not straight.is_set()
+
+    way = Way(
+        node.reach,
+        client_context(OWN, certificate_of(THERE)),
+        open_pipe=lambda: no_pipe(THERE.peer),
+        relayed=relayed,
+        crew=crew,
+        settings=QUICK,
+        objection=objection,
+    )
+    try:
+        yield way
+    finally:
+        way.close()
+        await crew.dismiss()
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[PeerNode]:
+    async with peer_node() as started:
+        yield started
+
+
+def address(node: PeerNode) -> URL:
+    return URL(f"https://127.0.0.1:{node.port}")
+
+
+async def test_without_an_address_the_way_is_a_pipe(node: PeerNode) -> None:
+    async with way_to(node) as way:
+        assert (await way.link([])).route is Route.RELAY
+        assert way._direct == Untried()
+
+
+async def test_a_name_that_leads_to_a_machine_that_is_no_peer_is_not_connected_to(
+    node: PeerNode,
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def objection(address: str, port: int) -> str:
+        asked.append((address, port))
+        return "loopback is our own" if address in ("127.0.0.1", "::1") else ""
+
+    async with way_to(node, objection=objection) as way:
+        assert (await way.link([URL(f"https://localhost:{node.port}")])).route is Route.RELAY
+        assert isinstance(way._direct, Shut)
+    assert ("127.0.0.1", node.port) in asked
+
+
+async def tried_again(way: Way, *addresses: URL) -> Route:
+    """Ask for a link once the pause is over, and let the new try end; return the route that was given meanwhile."""
+    assert isinstance(way._direct, Shut)
+    way._direct = Shut(until=0.0, pause=way._direct.pause, tried=way._direct.tried)
+    link = await way.link(list(addresses))
+    await until(lambda: not len(way._crew))
+    return link.route
+
+
+async def test_nobody_waits_twice_for_an_address_that_does_not_answer(node: PeerNode) -> None:
+    async with way_to(node) as way:
+        assert (await way.link([NOBODY])).route is Route.RELAY
+        assert isinstance(way._direct, Shut)
+        first = way._direct.pause
+        assert await tried_again(way, NOBODY) is Route.RELAY
+        assert isinstance(way._direct, Shut)
+        assert way._direct.pause == 2 * first
+        assert way._direct.until > asyncio.get_running_loop().time() + first
+
+
+async def test_the_pause_has_an_upper_bound(node: PeerNode) -> None:
+    async with way_to(node) as way:
+        way._direct = Shut(until=0.0, pause=320.0, tried=frozenset({NOBODY}))
+        await tried_again(way, NOBODY)
+        assert isinstance(way._direct, Shut)
+        assert way._direct.pause == 320.0
+
+
+async def test_an_address_that_came_back_is_taken_once_it_was_tried_again(node: PeerNode) -> None:
+    async with way_to(node) as way:
+        later, tried = asyncio.get_running_loop().time() + 60, frozenset({address(node)})
+        way._direct = Shut(until=later, pause=5.0, tried=tried)
+        assert (await way.link([address(node)])).route is Route.RELAY
+        assert way._direct == Shut(until=later, pause=5.0, tried=tried)
+        assert await tried_again(way, address(node)) is Route.RELAY
+        link = await way.link([address(node)])
+        assert (link.route, link.base) == (Route.DIRECT, address(node))
+
+
+async def test_an_address_that_is_new_is_waited_for_beside_one_that_failed(node: PeerNode) -> None:
+    async with way_to(node) as way:
+        await way.link([NOBODY])
+        link = await way.link([NOBODY, address(node)])
+        assert (link.route, link.base) == (Route.DIRECT, address(node))
+
+
+async def test_at_first_contact_everybody_waits_for_the_one_handshake(node: PeerNode) -> None:
+    async with way_to(node) as way:
+        found = await asyncio.gather(*(way.link([address(node)]) for _ in range(5)))
+        assert {link.route for link in found} == {Route.DIRECT}
+
+
+async def test_a_failed_request_makes_a_proven_address_doubtful_and_no_other(
+    node: PeerNode,
+) -> None:
+    async with way_to(node) as way:
+        await way.link([address(node)])
+        assert isinstance(way._direct, Proven)
+        way.doubt()
+        assert way._direct == Untried()
+        way._direct = Shut(1.0, 5.0)
+        way.doubt()
+        assert way._direct == Shut(1.0, 5.0)
+
+
+async def test_an_address_that_is_named_no_longer_is_given_up(node: PeerNode) -> None:
+    async with way_to(node) as way:
+        await way.link([address(node)])
+        assert isinstance(way._direct, Proven)
+        way._direct = Proven(NOBODY, way._direct.place)
+        assert (await way.link([address(node)])).base == address(node)
+
+
+async def test_addresses_of_a_peer_that_came_back_are_waited_for_once_more(node: PeerNode) -> None:
+    async with way_to(node) as way:
+        way._direct = Shut(asyncio.get_running_loop().time() + 60, 5.0, frozenset({address(node)}))
+        way.forgive()
+        assert (await way.link([address(node)])).route is Route.DIRECT
+
+
+async def test_pipes_through_a_relay_are_not_used_again_once_there_is_a_straight_way(
+    node: PeerNode,
+) -> None:
+    straight = asyncio.Event()
+    async with way_to(node, straight=straight) as way:
+        before = await way.link([])
+        assert (await way.link([])).place is before.place
+        straight.set()
+        after = await way.link([])
+        assert (before.route, after.route) == (Route.RELAY, Route.DIRECT)
+        assert after.place is not before.place
+        assert list(way._pipes) == [Route.DIRECT]

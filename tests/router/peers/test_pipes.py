@@ -1,0 +1,107 @@
+"""Laws of the serving end of a pipe; the asking end is held to the contract of dialects."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from registry.errors import PeerUnreachable
+from registry.mesh.memory.pipe import PIPE_BYTES, MemoryPipe, pipe_between
+from registry.records import PeerId
+from router.peers.pipes import serve_pipe
+from tests.router.world import until
+
+HERE, THERE = PeerId("here"), PeerId("there")
+
+
+class Listener:
+    """Takes one connection and lets the test do with it as it likes."""
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
+
+    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.arrived.set()
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[MemoryPipe, Listener, "asyncio.Task[None]"]]:
+    listener = Listener()
+    server = await asyncio.start_server(listener.take, "127.0.0.1", 0)
+    ours, theirs = pipe_between(HERE, THERE)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(serve_pipe(theirs, port=server.sockets[0].getsockname()[1]))
+        await asyncio.wait_for(listener.arrived.wait(), 2)
+        yield ours, listener, task
+        await ours.reset()
+        listener.writer.transport.abort()
+        await asyncio.wait({task}, timeout=2)
+        task.cancel()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_bytes_go_both_ways() -> None:
+    async with served() as (pipe, listener, _):
+        await pipe.write(b"question")
+        assert await listener.reader.readexactly(8) == b"question"
+        listener.writer.write(b"answer")
+        assert await pipe.read() == b"answer"
+
+
+async def test_when_the_listener_closes_all_it_wrote_arrives_before_the_end() -> None:
+    async with served() as (pipe, listener, task):
+        listener.writer.write(b"x" * 3_000_000)
+        listener.writer.close()
+        size = 0
+        while chunk := await pipe.read():
+            size += len(chunk)
+        assert size == 3_000_000
+        await pipe.reset()
+        await until(task.done)
+
+
+async def test_when_the_caller_cuts_the_pipe_the_listener_sees_it_at_once() -> None:
+    async with served() as (pipe, listener, task):
+        await pipe.write(b"question")
+        await listener.reader.readexactly(8)
+        await pipe.reset()
+        assert await asyncio.wait_for(listener.reader.read(), 0.5) == b""
+        await until(task.done, within=0.5)
+
+
+async def test_when_the_caller_is_done_writing_the_listener_sees_the_end() -> None:
+    async with served() as (pipe, listener, task):
+        await pipe.finish()
+        assert await asyncio.wait_for(listener.reader.read(), 0.5) == b""
+        await until(task.done, within=0.5)
+
+
+async def test_a_slow_reader_slows_its_writer_and_memory_is_bounded() -> None:
+    async with served() as (pipe, listener, _):
+        written = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                while written < 64 * 1024 * 1024:
+                    listener.writer.write(b"x" * 65536)
+                    await listener.writer.drain()
+                    written += 65536
+        # What the pipe, the streams and the sockets of loopback hold; nothing else grows.
+        assert PIPE_BYTES <= written < 32 * 1024 * 1024
+        assert await pipe.read()
+
+
+async def test_a_node_without_a_listener_refuses_the_pipe() -> None:
+    _, theirs = pipe_between(HERE, THERE)
+    with pytest.raises(OSError, match="Connect"):
+        await serve_pipe(theirs, port=1)
+
+
+async def test_a_pipe_that_was_cut_before_it_is_served_ends() -> None:
+    async with served() as (pipe, _, task):
+        await pipe.reset()
+        await until(task.done)
+        with pytest.raises(PeerUnreachable):
+            await pipe.write(b"late")

@@ -1,0 +1,98 @@
+"""Which trace headers travel on: those that the specification calls valid, unchanged, and no others."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.peers.trace import carried, is_parent, is_state
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+STATE = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"
+
+
+def test_a_valid_context_travels_unchanged() -> None:
+    headers = {"traceparent": PARENT, "tracestate": STATE, "authorization": "Bearer k"}
+    assert carried(headers) == {"traceparent": PARENT, "tracestate": STATE}
+
+
+@pytest.mark.parametrize(
+    "parent",
+    [
+        PARENT,
+        PARENT.replace("-01", "-00"),
+        "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what-comes.later",
+    ],
+)
+def test_a_parent_of_this_version_or_a_later_one_is_valid(parent: str) -> None:
+    assert is_parent(parent)
+
+
+@pytest.mark.parametrize(
+    "parent",
+    [
+        "",
+        "00",
+        PARENT.upper(),
+        PARENT + "-more",
+        PARENT + "-",
+        PARENT + " ",
+        " " + PARENT,
+        PARENT + "," + PARENT,
+        PARENT + "\n",
+        "ff" + PARENT[2:],
+        "0" + PARENT,
+        PARENT.replace("4bf92f3577b34da6a3ce929d0e0e4736", "0" * 32),
+        PARENT.replace("00f067aa0ba902b7", "0" * 16),
+        PARENT.replace("-01", "-1"),
+        PARENT.replace("4bf", "4bg"),
+        PARENT.replace("-", "_"),
+        "cc" + PARENT[2:] + ".x",
+        "cc" + PARENT[2:] + "-" + "x" * 300,
+        "cc" + PARENT[2:] + "-a\r\nX: y",
+        PARENT.replace("4", "٤"),
+    ],
+)
+def test_what_is_no_parent_is_dropped_with_its_state(parent: str) -> None:
+    assert carried({"traceparent": parent, "tracestate": STATE}) == {}
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["a=b", "a=b,c=d", "a=b , c=d,", "0tenant@system=x y", "a/b_c-d*=!~", ",".join(f"k{n}=v" for n in range(32))],
+)  # fmt: skip
+def test_a_state_is_a_list_of_keys_with_values(state: str) -> None:
+    assert is_state(state)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "",
+        ",",
+        "a",
+        "=b",
+        "a=",
+        "A=b",
+        "a=b,a=c",
+        "a=b=c",
+        "a=é",
+        "a=b\r\nX: y",
+        "a=" + "b" * 511,
+        "a@1=b",
+        ",".join(f"k{n}=v" for n in range(33)),
+    ],
+)
+def test_another_state_is_dropped_and_its_parent_is_not(state: str) -> None:
+    assert carried({"traceparent": PARENT, "tracestate": state}) == {"traceparent": PARENT}
+
+
+def test_a_state_without_a_parent_is_dropped() -> None:
+    assert carried({"tracestate": STATE}) == {}
+
+
+@given(st.text(max_size=600), st.text(max_size=600))
+def test_what_travels_is_printable_ascii(parent: str, state: str) -> None:
+    for value in carried({"traceparent": parent, "tracestate": state}).values():
+        assert value.isascii()
+        assert value.isprintable()

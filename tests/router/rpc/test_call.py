@@ -1,0 +1,380 @@
+"""How an RPC reaches a worker, over a real server on loopback: budgets, failures, premises, and what is left behind."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from router.errors import (
+    WorkerDied,
+    WorkerError,
+    WorkerFailed,
+    WorkerRejected,
+    WorkerTimeout,
+    WorkerUnreachable,
+)
+from router.rpc import channel_pool
+from router.rpc.call import Channels
+from router.rpc.failures import PUSHBACK, RpcFailed
+from router.rpc.messages import LOCALAI, Method, methods_of
+from router.rpc.server import serving
+from router.ssrf_guard import ELSEWHERE, OURSELVES, Premises
+from tests.router.world import QUICK, until
+from tests.workers.wire import wire
+
+PREDICT, STREAM, HEALTH = (methods_of(LOCALAI)[n] for n in ("Predict", "PredictStream", "Health"))
+IMPATIENT = QUICK.model_copy(update={"first_byte_timeout": 0.2, "idle_timeout": 0.2})
+
+
+class Parrot:
+    """Says its prompt back; `metadata`, `waiting` and `left` tell what reached it."""
+
+    def __init__(self) -> None:
+        self.metadata: dict[str, str] = {}
+        self.waiting = 0
+        self.left = 0
+
+    async def predict(self, asked: Any, context: Any) -> Any:
+        self.metadata = dict(context.invocation_metadata())
+        match asked.Prompt.split(" "):
+            case ["fail", code]:
+                context.set_trailing_metadata(((PUSHBACK, "7000"),))
+                await context.abort(grpc.StatusCode[code], "why not")
+            case ["raise"]:
+                raise AttributeError("'X' object has no attribute 'tokenizer'")
+            case ["hang"]:
+                await self._forever()
+            case ["large"]:
+                return PREDICT.told(message=b"x" * 5_000_000)
+        return PREDICT.told(message=asked.Prompt.encode())
+
+    async def stream(self, asked: Any, context: Any) -> AsyncIterator[Any]:
+        for word in asked.Prompt.split(" "):
+            if word == "hang":
+                await self._forever()
+            if word == "raise":
+                raise ValueError(word)
+            yield STREAM.told(message=word.encode())
+
+    async def health(self, asked: Any, context: Any) -> Any:
+        return HEALTH.told(message=b"OK")
+
+    async def _forever(self) -> None:
+        self.waiting += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
+
+
+@asynccontextmanager
+async def parrot() -> AsyncIterator[tuple[Parrot, str]]:
+    bird = Parrot()
+    handlers = {"Predict": bird.predict, "PredictStream": bird.stream, "Health": bird.health}
+    async with serving(LOCALAI, handlers, "127.0.0.1:0") as port:
+        yield bird, f"grpc://127.0.0.1:{port}"
+
+
+@asynccontextmanager
+async def channels(
+    chosen: Any = QUICK, premises: Premises | None = None
+) -> AsyncIterator[Channels]:
+    made = Channels(chosen, premises or Premises())
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def prompt(text: str) -> Any:
+    return PREDICT.asked(Prompt=text)
+
+
+async def test_an_answer_comes_back_and_what_is_said_beside_arrives() -> None:
+    async with parrot() as (bird, api), channels() as ours:
+        told = await ours.ask(api, PREDICT, prompt("hä"), {"x-request-id": "r-1"})
+        assert told.message.decode() == "hä"
+    assert bird.metadata["x-request-id"] == "r-1"
+
+
+async def test_a_stream_comes_message_by_message_and_has_an_end() -> None:
+    async with (
+        parrot() as (_, api),
+        channels() as ours,
+        ours.stream(api, STREAM, prompt("a b c")) as told,
+    ):
+        said = []
+        while (message := await told.next()) is not None:
+            said.append(message.message)
+    assert said == [b"a", b"b", b"c"]
+
+
+async def test_a_message_of_megabytes_passes_both_ways() -> None:
+    async with parrot() as (_, api), channels() as ours:
+        told = await ours.ask(api, PREDICT, prompt("x" * 6_000_000))
+        assert len(told.message) == 6_000_000
+
+
+async def test_what_is_too_large_is_refused_before_it_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channel_pool, "MAX_MESSAGE_BYTES", 1_000)
+    async with parrot() as (_, api), channels() as ours:
+        with pytest.raises(WorkerRejected) as refused:
+            await ours.ask(api, PREDICT, prompt("x" * 2_000))
+        assert refused.value.status == 413
+        with pytest.raises(RpcFailed) as failed:
+            await ours.ask(api, PREDICT, prompt("large"))
+    assert isinstance(failed.value.as_error("Predict"), WorkerFailed)
+
+
+async def test_a_status_comes_with_the_servers_words_and_its_wish_to_be_left_alone() -> None:
+    async with parrot() as (_, api), channels() as ours:
+        with pytest.raises(RpcFailed) as failed:
+            await ours.ask(api, PREDICT, prompt("fail RESOURCE_EXHAUSTED"))
+    assert (failed.value.code, failed.value.words) == ("RESOURCE_EXHAUSTED", "why not")
+    assert failed.value.pushback == 7
+
+
+async def test_a_server_that_says_it_is_unavailable_has_not_hung_up() -> None:
+    async with parrot() as (_, api), channels() as ours:
+        with pytest.raises(RpcFailed) as failed:
+            await ours.ask(api, PREDICT, prompt("fail UNAVAILABLE"))
+    assert isinstance(failed.value.as_error("Predict"), WorkerUnreachable)
+
+
+async def test_a_method_that_a_server_lacks_is_unimplemented() -> None:
+    async with parrot() as (_, api), channels() as ours:
+        with pytest.raises(RpcFailed) as failed:
+            await ours.ask(api, methods_of(LOCALAI)["Status"], HEALTH.asked())
+    assert failed.value.code == "UNIMPLEMENTED"
+
+
+async def test_silence_before_the_first_byte_has_an_end_that_the_worker_notices() -> None:
+    async with parrot() as (bird, api), channels(IMPATIENT) as ours:
+        with pytest.raises(WorkerTimeout, match="first byte"):
+            await ours.ask(api, PREDICT, prompt("hang"))
+        await until(lambda: bird.left == 1)
+        with pytest.raises(WorkerTimeout, match="first byte"):
+            async with ours.stream(api, STREAM, prompt("hang")) as told:
+                await told.next()
+        await until(lambda: bird.left == 2)
+
+
+async def test_silence_in_the_middle_breaks_the_answer() -> None:
+    async with (
+        parrot() as (_, api),
+        channels(IMPATIENT) as ours,
+        ours.stream(api, STREAM, prompt("a hang")) as told,
+    ):
+        await told.next()
+        with pytest.raises(WorkerError, match="no byte within"):
+            await told.next()
+        assert told.broken is not None
+
+
+async def test_who_leaves_in_mid_stream_is_missed_by_the_worker() -> None:
+    async with parrot() as (bird, api), channels() as ours:
+        async with ours.stream(api, STREAM, prompt("a hang")) as told:
+            await told.next()
+        await until(lambda: bird.left == 1)
+
+
+async def test_a_cancelled_caller_is_missed_by_the_worker() -> None:
+    async with parrot() as (bird, api), channels() as ours:
+        asking = asyncio.ensure_future(ours.ask(api, PREDICT, prompt("hang")))
+        await until(lambda: bird.waiting == 1)
+        asking.cancel()
+        await until(lambda: bird.left == 1)
+        assert asking.cancelled()
+
+
+async def test_nobody_there_is_unreachable_at_once_and_found_as_soon_as_there_is_somebody() -> None:
+    async with parrot() as (_, api):
+        pass
+    async with channels() as ours:
+        for _ in range(3):
+            with pytest.raises(WorkerUnreachable) as failed:
+                await ours.ask(api, PREDICT, prompt("x"))
+            assert not failed.value.sent
+        handlers = {"Predict": Parrot().predict}
+        async with serving(LOCALAI, handlers, api.removeprefix("grpc://")):
+            assert (await ours.ask(api, PREDICT, prompt("back"))).message == b"back"
+
+
+async def test_a_worker_that_dies_is_unreachable_and_its_successor_is_asked() -> None:
+    async with (
+        parrot() as (bird, api),
+        wire(int(api.rpartition(":")[2])) as line,
+        channels() as ours,
+    ):
+        laid = f"grpc://127.0.0.1:{line.port}"
+        asking = asyncio.ensure_future(ours.ask(laid, PREDICT, prompt("hang")))
+        await until(lambda: bird.waiting == 1)
+        line.cut()
+        with pytest.raises(RpcFailed) as failed:
+            await asking
+        assert isinstance(failed.value.as_error("Predict"), WorkerDied)
+        assert (await ours.ask(laid, PREDICT, prompt("next"))).message == b"next"
+        assert line.opened == 2
+
+
+async def test_many_calls_share_one_connection() -> None:
+    async with parrot() as (_, api), wire(int(api.rpartition(":")[2])) as line, channels() as ours:
+        laid = f"grpc://127.0.0.1:{line.port}"
+        told = await asyncio.gather(*(ours.ask(laid, PREDICT, prompt(str(n))) for n in range(50)))
+        assert [message.message for message in told] == [str(n).encode() for n in range(50)]
+        assert line.opened == 1
+
+
+@pytest.mark.parametrize(
+    ("premises", "why"),
+    [
+        (Premises(is_own=lambda _: False), ELSEWHERE),
+        (Premises(own_ports=lambda: range(65_536)), OURSELVES),
+    ],
+)
+async def test_no_connection_is_made_to_where_no_worker_may_stand(
+    premises: Premises, why: str
+) -> None:
+    async with parrot() as (bird, api), channels(premises=premises) as ours:
+        with pytest.raises(WorkerUnreachable, match=why):
+            await ours.ask(api, PREDICT, prompt("x"))
+        assert await ours.glance(api, HEALTH, HEALTH.asked()) is None
+    assert bird.metadata == {}
+
+
+async def test_a_name_is_looked_up_and_its_address_looked_at() -> None:
+    looked_at: list[str] = []
+
+    def is_own(host: str) -> bool:
+        looked_at.append(host)
+        return host == "127.0.0.1"
+
+    async with parrot() as (_, api), channels(premises=Premises(is_own=is_own)) as ours:
+        named = api.replace("127.0.0.1", "localhost")
+        assert (await ours.ask(named, PREDICT, prompt("x"))).message == b"x"
+        assert (await ours.ask(named, PREDICT, prompt("y"))).message == b"y"
+    assert "127.0.0.1" in looked_at
+    assert "localhost" not in looked_at
+
+
+async def test_a_proxy_of_the_environment_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    async with parrot() as (_, api), channels() as ours:
+        assert (await ours.ask(api, PREDICT, prompt("x"))).message == b"x"
+
+
+@asynccontextmanager
+async def babbling(said: bytes) -> AsyncIterator[str]:
+    """Have a server that answers with some bytes, whatever they are."""
+
+    async def predict(_: bytes, context: Any) -> bytes:
+        return said
+
+    async def stream(_: bytes, context: Any) -> AsyncIterator[bytes]:
+        yield said
+
+    handlers = {
+        "Predict": grpc.unary_unary_rpc_method_handler(predict),
+        "PredictStream": grpc.unary_stream_rpc_method_handler(stream),
+    }
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(LOCALAI, handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"grpc://127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+
+
+async def test_what_is_no_message_is_a_failed_worker() -> None:
+    async with babbling(b"\xff" * 40) as api, channels() as ours:
+        with pytest.raises(WorkerFailed, match="no message"):
+            await ours.ask(api, PREDICT, prompt("x"))
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(range(256)) * 50])
+async def test_who_speaks_something_else_is_not_reached(said: bytes) -> None:
+    async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(speak, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with channels() as ours:
+        with pytest.raises(WorkerUnreachable):
+            await ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, prompt("x"))
+    server.close()
+
+
+async def test_who_takes_connections_and_says_nothing_is_too_slow() -> None:
+    held: list[asyncio.StreamWriter] = []
+
+    async def hold(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+
+    server = await asyncio.start_server(hold, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with channels(QUICK.model_copy(update={"connect_timeout": 0.2})) as ours:
+        assert not await ours.greets(f"grpc://127.0.0.1:{port}")
+        with pytest.raises(WorkerTimeout, match="connection") as late:
+            await ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, prompt("x"))
+        assert not late.value.sent
+    for writer in held:
+        writer.close()
+    server.close()
+
+
+@settings(max_examples=30, deadline=None)
+@given(garbage=st.binary(max_size=60))
+@pytest.mark.parametrize("method", [PREDICT, STREAM], ids=["one", "stream"])
+def test_whatever_bytes_a_worker_says_are_a_message_or_an_error_of_the_attempt(
+    method: Method, garbage: bytes
+) -> None:
+    async def one() -> None:
+        async with babbling(garbage) as api, channels() as ours:
+            with suppress(WorkerFailed):
+                if method.streams:
+                    async with ours.stream(api, method, prompt("x")) as told:
+                        while await told.next() is not None:
+                            pass
+                else:
+                    await ours.ask(api, method, prompt("x"))
+
+    asyncio.run(one())
+
+
+async def test_a_glance_is_short_and_tells_a_status_from_silence() -> None:
+    async with parrot() as (_, api), channels() as ours:
+        assert (await ours.glance(api, HEALTH, HEALTH.asked())).message == b"OK"
+        assert await ours.glance(api, PREDICT, prompt("hang")) is None
+        with pytest.raises(RpcFailed):
+            await ours.glance(api, PREDICT, prompt("raise"))
+    async with channels() as ours:
+        assert await ours.glance(api, HEALTH, HEALTH.asked()) is None
+
+
+async def test_who_is_there_greets_and_who_is_not_does_not() -> None:
+    async with parrot() as (_, api), channels() as ours:
+        assert await ours.greets(api)
+    async with channels() as ours:
+        assert not await ours.greets(api)
+
+
+async def test_closing_ends_who_waits_with_an_error_of_ours() -> None:
+    async with parrot() as (bird, api), channels() as ours:
+        asking = asyncio.ensure_future(ours.ask(api, PREDICT, prompt("hang")))
+        await until(lambda: bird.waiting == 1)
+        await ours.close()
+        with pytest.raises(WorkerUnreachable, match="closed"):
+            await asking

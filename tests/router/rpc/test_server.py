@@ -1,0 +1,103 @@
+"""A server for a face or a stub: who is refused, and when."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from router.rpc.call import Channels
+from router.rpc.failures import RpcFailed
+from router.rpc.messages import LOCALAI, methods_of
+from router.rpc.server import Bounds, CannotListen, Refused, metadata_of, serving
+from router.ssrf_guard import Premises
+from tests.router.world import QUICK
+
+PREDICT = methods_of(LOCALAI)["Predict"]
+
+
+async def answers(asked: Any, context: Any) -> Any:
+    return PREDICT.told(message=b"done")
+
+
+async def test_more_calls_than_its_bound_are_told_so() -> None:
+    entered, opened = asyncio.Event(), asyncio.Event()
+
+    async def waits(asked: Any, context: Any) -> Any:
+        entered.set()
+        await opened.wait()
+        return PREDICT.told(message=b"done")
+
+    ours = Channels(QUICK, Premises())
+    async with serving(LOCALAI, {"Predict": waits}, "127.0.0.1:0", Bounds(calls=1)) as port:
+        api = f"grpc://127.0.0.1:{port}"
+        first = asyncio.ensure_future(ours.ask(api, PREDICT, PREDICT.asked()))
+        await entered.wait()
+        with pytest.raises(RpcFailed, match="RESOURCE_EXHAUSTED"):
+            await ours.ask(api, PREDICT, PREDICT.asked())
+        opened.set()
+        assert (await first).message == b"done"
+    await ours.close()
+
+
+async def test_a_message_beyond_its_bound_is_refused() -> None:
+    ours = Channels(QUICK, Premises())
+    bounds = Bounds(message_bytes=1_000)
+    async with serving(LOCALAI, {"Predict": answers}, "127.0.0.1:0", bounds) as port:
+        with pytest.raises(RpcFailed, match="RESOURCE_EXHAUSTED"):
+            await ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.asked(Prompt="0" * 2_000))
+    await ours.close()
+
+
+async def test_a_place_that_is_taken_is_not_shared() -> None:
+    async with serving(LOCALAI, {"Predict": answers}, "127.0.0.1:0") as port:
+        with pytest.raises(CannotListen):
+            async with serving(LOCALAI, {"Predict": answers}, f"127.0.0.1:{port}"):
+                pass
+
+
+async def refuses(asked: Any, context: Any) -> Any:
+    raise Refused("RESOURCE_EXHAUSTED", "come again", pushback=2.5)
+
+
+async def refuses_late(asked: Any, context: Any) -> Any:
+    yield PREDICT.told(message=b"half")
+    raise Refused("UNAVAILABLE", "gone")
+
+
+async def test_a_refusal_is_a_status_with_its_words_and_says_when_to_come_again() -> None:
+    ours = Channels(QUICK, Premises())
+    async with serving(LOCALAI, {"Predict": refuses}, "127.0.0.1:0") as port:
+        with pytest.raises(RpcFailed) as failed:
+            await ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.asked())
+    await ours.close()
+    refusal = failed.value
+    assert (refusal.code, refusal.words, refusal.pushback) == (
+        "RESOURCE_EXHAUSTED",
+        "come again",
+        2.5,
+    )
+
+
+async def test_a_stream_may_be_refused_half_way() -> None:
+    ours = Channels(QUICK, Premises())
+    stream = methods_of(LOCALAI)["PredictStream"]
+    async with serving(LOCALAI, {"PredictStream": refuses_late}, "127.0.0.1:0") as port:
+        api = f"grpc://127.0.0.1:{port}"
+        async with ours.stream(api, stream, stream.asked()) as replies:
+            assert (await replies.next()).message == b"half"
+            with pytest.raises(RpcFailed, match="UNAVAILABLE"):
+                await replies.next()
+    await ours.close()
+
+
+async def test_metadata_is_told_without_what_is_binary() -> None:
+    ours, told = Channels(QUICK, Premises()), []
+
+    async def look(asked: Any, context: Any) -> Any:
+        told.append(metadata_of(context))
+        return PREDICT.told()
+
+    async with serving(LOCALAI, {"Predict": look}, "127.0.0.1:0") as port:
+        await ours.ask(f"grpc://127.0.0.1:{port}", PREDICT, PREDICT.asked(), {"x-model": "m"})
+    await ours.close()
+    assert told[0]["x-model"] == "m"

@@ -1,0 +1,368 @@
+"""Laws of who could answer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+
+from registry.abilities import Ability
+from registry.catalog import Catalog, Signed
+from registry.members.liveness import Presence
+from registry.records import Load, ModelType, PeerId, Record, Service, Version
+from router.requests import ANYWHERE, Kind, Pin, Request
+from router.select.candidates import Candidate, Field, Reason, candidates
+from router.state.remote_load import Reported
+from router.translate.verbatim import TGI, Verbatim
+from router.workers import Worker, Workers
+
+OWN, FAR, OTHER = PeerId("own"), PeerId("far"), PeerId("other")
+SERVICE = Service("p", "m")
+
+
+def catalog(*offers: tuple[PeerId, Service]) -> Catalog:
+    records = {
+        node: Record(node, Version(1, 0), services=tuple(s for n, s in offers if n == node))
+        for node, _ in offers
+    }
+    return Catalog().merge(Signed(record, node.encode()) for node, record in records.items())
+
+
+@dataclass
+class Said:
+    """What is known, as it is said."""
+
+    in_flight: Mapping[tuple[PeerId, Service], int]
+    reports: Mapping[tuple[PeerId, Service], Reported]
+    ejected: tuple[PeerId, ...]
+    waits: Mapping[PeerId, float]
+    allowances: Mapping[PeerId, int]
+
+    def reported(self, node: PeerId, service: Service) -> Reported | None:
+        return self.reports.get((node, service))
+
+    def admits(self, candidate: Candidate) -> bool:
+        return candidate.node not in self.ejected
+
+    def told(self, candidate: Candidate) -> float:
+        return self.waits.get(candidate.node, 0.0)
+
+    def allowance(self, candidate: Candidate) -> float:
+        return self.allowances.get(candidate.node, 99)
+
+
+def find(
+    *offers: tuple[PeerId, Service],
+    own: tuple[Worker, ...] = (),
+    model: str = "m",
+    pin: Pin = ANYWHERE,
+    own_only: bool = False,
+    presence: dict[PeerId, Presence] | None = None,
+    in_flight: dict[tuple[PeerId, Service], int] | None = None,
+    reported: dict[tuple[PeerId, Service], Reported] | None = None,
+    ejected: tuple[PeerId, ...] = (),
+    told: dict[PeerId, float] | None = None,
+    draining: bool = False,
+    allowance: dict[PeerId, int] | None = None,
+    kind: Kind = Kind.CHAT,
+    body: bytes = b"",
+    needs: str | None = None,
+) -> Field:
+    said = None if needs is None else Verbatim(TGI, "generate", b"{}", needs)
+    return candidates(
+        Request(
+            "r", kind, model, body, "application/json", pin=pin, own_only=own_only, verbatim=said
+        ),
+        own=OWN,
+        catalog=catalog(*offers),
+        workers=Workers.of(own),
+        presence=lambda node: (presence or {}).get(node, Presence.ALIVE),
+        known=Said(in_flight or {}, reported or {}, ejected, told or {}, allowance or {}),
+        draining=draining,
+    )
+
+
+def reasons(field: Field) -> list[Reason]:
+    assert field.eligible == ()
+    return [excluded.reason for excluded in field.excluded]
+
+
+def test_our_own_workers_and_other_nodes_are_candidates_alike() -> None:
+    worker = Worker(SERVICE, "http://w")
+    field = find((FAR, SERVICE), (OWN, SERVICE), own=(worker,), in_flight={(FAR, SERVICE): 3})
+    assert set(field.eligible) == {
+        Candidate(OWN, SERVICE, worker),
+        Candidate(FAR, SERVICE, in_flight=3),
+    }
+    assert {candidate.dialect for candidate in field.eligible} == {"openai_http", "peer"}
+
+
+def test_what_its_node_reported_of_a_replica_is_seen_with_its_age() -> None:
+    said = Reported(Load(7, first=0.5), ours=2, age=0.0)
+    field = find(
+        (FAR, SERVICE), (OTHER, SERVICE), reported={(FAR, SERVICE): said},
+        in_flight={(FAR, SERVICE): 1, (OTHER, SERVICE): 1},
+    )  # fmt: skip
+    known, unknown = sorted(field.eligible, key=lambda candidate: candidate.node)
+    assert (known.report, known.expected) == (said, 6.0)
+    assert (unknown.report, unknown.expected) == (None, 1)
+
+
+def test_of_our_own_workers_we_know_better_than_any_report() -> None:
+    said = Reported(Load(7), ours=0, age=0.0)
+    worker = Worker(SERVICE, "http://w")
+    field = find(own=(worker,), reported={(OWN, SERVICE): said}, in_flight={(OWN, SERVICE): 2})
+    assert [candidate.expected for candidate in field.eligible] == [2]
+
+
+def test_a_name_with_its_project_finds_that_project_only() -> None:
+    field = find((FAR, SERVICE), (OTHER, Service("q", "m")), model="q/m")
+    assert [candidate.node for candidate in field.eligible] == [OTHER]
+
+
+def test_a_name_that_nobody_offers_finds_nobody() -> None:
+    assert find((FAR, SERVICE), model="x") == Field((), ())
+
+
+@pytest.mark.parametrize(
+    ("presence", "reason"),
+    [
+        (Presence.LOST, Reason.LOST),
+        (Presence.LEFT, Reason.LEFT),
+        (Presence.DRAINING, Reason.DRAINING),
+    ],
+)
+def test_absent_nodes_may_not_answer(presence: Presence, reason: Reason) -> None:
+    assert reasons(find((FAR, SERVICE), presence={FAR: presence})) == [reason]
+
+
+def test_a_suspect_node_may_answer_and_is_marked() -> None:
+    [candidate] = find((FAR, SERVICE), presence={FAR: Presence.SUSPECT}).eligible
+    assert candidate.suspect
+    assert not candidate.unreachable
+
+
+def test_a_node_that_lives_out_of_our_reach_may_answer_and_is_marked_as_both() -> None:
+    [candidate] = find((FAR, SERVICE), presence={FAR: Presence.UNREACHABLE}).eligible
+    assert candidate.suspect
+    assert candidate.unreachable
+
+
+@pytest.mark.parametrize("pin", [Pin(project="q"), Pin(cid="1"), Pin(node=OTHER)])
+def test_a_pin_rules_out_everybody_else_here_and_elsewhere(pin: Pin) -> None:
+    field = find((FAR, SERVICE), own=(Worker(SERVICE, "http://w"),), pin=pin)
+    assert reasons(field) == [Reason.PINNED, Reason.PINNED]
+
+
+@pytest.mark.parametrize("pin", [Pin(project="p"), Pin(cid=""), Pin(node=FAR)])
+def test_a_pin_lets_through_whom_it_names(pin: Pin) -> None:
+    assert [candidate.node for candidate in find((FAR, SERVICE), pin=pin).eligible] == [FAR]
+
+
+def test_a_request_that_was_sent_on_stays_here() -> None:
+    worker = Worker(SERVICE, "http://w")
+    field = find((FAR, SERVICE), own=(worker,), own_only=True)
+    assert field.eligible == (Candidate(OWN, SERVICE, worker),)
+    assert [excluded.reason for excluded in field.excluded] == [Reason.HOP]
+
+
+def test_a_full_worker_may_not_answer_and_one_of_unknown_capacity_is_never_full() -> None:
+    full = Worker(SERVICE, "http://w", capacity=2)
+    assert reasons(find(own=(full,), in_flight={(OWN, SERVICE): 2})) == [Reason.FULL]
+    assert find(own=(full,), in_flight={(OWN, SERVICE): 1}).eligible
+    unknown = Worker(SERVICE, "http://w")
+    assert find(own=(unknown,), in_flight={(OWN, SERVICE): 99}).eligible
+
+
+def test_who_asked_to_be_left_alone_may_not_answer_and_is_not_waited_for() -> None:
+    found = find((FAR, SERVICE), (OTHER, SERVICE), told={FAR: 3.5})
+    assert [candidate.node for candidate in found.eligible] == [OTHER]
+    assert [(e.reason, e.seconds) for e in found.excluded] == [(Reason.TOLD, 3.5)]
+    full = Worker(SERVICE, "http://w", capacity=1)
+    assert reasons(find(own=(full,), in_flight={(OWN, SERVICE): 1}, told={OWN: 1.0})) == [
+        Reason.TOLD
+    ]
+
+
+def test_a_draining_node_sends_requests_elsewhere() -> None:
+    field = find((FAR, SERVICE), own=(Worker(SERVICE, "http://w"),), draining=True)
+    assert [candidate.node for candidate in field.eligible] == [FAR]
+    assert [excluded.reason for excluded in field.excluded] == [Reason.DRAINING]
+
+
+def test_who_failed_time_and_again_is_a_last_resort_but_one() -> None:
+    found = find((FAR, SERVICE), (OTHER, SERVICE), ejected=(FAR,))
+    assert {c.node: c.rank for c in found.eligible} == {FAR: 3, OTHER: 0}
+    beyond = find((FAR, SERVICE), ejected=(FAR,), presence={FAR: Presence.UNREACHABLE})
+    assert beyond.eligible[0].rank == 4
+
+
+def test_a_circuit_is_that_of_the_workers_url_or_of_the_replica_at_its_node() -> None:
+    ours = Worker(SERVICE, "http://127.0.0.1:1")
+    addresses = {c.address for c in find((FAR, SERVICE), own=(ours,)).eligible}
+    assert addresses == {"http://127.0.0.1:1", "far/p/m/#0"}
+
+
+ONE_KIND = int(Ability.OWN_PATH)
+DRAW = Service("p", "m", type=ModelType.IMAGE, abilities=ONE_KIND)
+EDIT = Service("p", "m", type=ModelType.IMAGE_EDIT, abilities=ONE_KIND)
+
+
+def served(kind: Kind, *services: Service) -> set[Service]:
+    """Who may answer such a request, here and at another node alike."""
+    own = tuple(Worker(service, "http://127.0.0.1:1/own") for service in services)
+    here, there = find(own=own, kind=kind), find(*((FAR, s) for s in services), kind=kind)
+    found = {c.service for c in here.eligible}
+    assert found == {c.service for c in there.eligible}
+    assert {e.reason for e in here.excluded} <= {Reason.OTHER_TYPE}
+    return found
+
+
+def test_of_one_replica_with_several_types_the_kind_of_the_request_chooses() -> None:
+    for abilities in (0, ONE_KIND):
+        draw, edit, text = (
+            replace(service, abilities=abilities) for service in (DRAW, EDIT, SERVICE)
+        )
+        assert served(Kind.IMAGE, draw, edit, text) == {draw}
+        assert served(Kind.IMAGE_EDIT, draw, edit, text) == {edit}
+        assert served(Kind.CHAT, draw, edit, text) == {text}
+        assert served(Kind.COMPLETION, draw, edit, text) == {text}
+        assert served(Kind.EMBEDDING, draw, edit, text) == (set() if abilities else {text})
+
+
+def test_a_type_of_another_replica_takes_nothing_away() -> None:
+    draw, edit = (replace(s, abilities=0) for s in (DRAW, replace(EDIT, cid="2")))
+    assert served(Kind.IMAGE, draw, edit) == {draw, edit}
+    found = find((FAR, draw), (OTHER, replace(edit, cid="")), kind=Kind.IMAGE)
+    assert {c.node for c in found.eligible} == {FAR, OTHER}
+
+
+def test_who_was_registered_by_a_path_serves_the_kind_of_its_type_alone() -> None:
+    assert {kind for kind in Kind if served(kind, DRAW)} == {Kind.IMAGE}
+    # A completion is a chat there.
+    text = replace(SERVICE, abilities=ONE_KIND)
+    assert {kind for kind in Kind if served(kind, text)} == {Kind.CHAT, Kind.COMPLETION}
+
+
+def test_an_older_node_may_name_a_replica_by_the_cid_that_it_reads() -> None:
+    own = (Worker(DRAW, "http://127.0.0.1:1/own"), Worker(EDIT, "http://127.0.0.1:1/own"))
+    for cid, kind, expected in (
+        ("", Kind.IMAGE_EDIT, {EDIT}),
+        ("#2", Kind.IMAGE_EDIT, {EDIT}),
+        ("#1", Kind.IMAGE_EDIT, {EDIT}),
+        ("#2", Kind.IMAGE, {DRAW}),
+        ("#9", Kind.IMAGE, set()),
+        ("a#2", Kind.IMAGE, set()),
+    ):
+        found = find(own=own, pin=Pin(cid=cid), kind=kind, own_only=True)
+        assert {c.service for c in found.eligible} == expected
+
+
+def held_back(field: Field) -> set[PeerId]:
+    return {candidate.node for candidate in field.eligible if candidate.held_back}
+
+
+def test_who_is_new_and_has_enough_comes_after_those_with_room() -> None:
+    offers = ((FAR, SERVICE), (OTHER, SERVICE))
+    new = {FAR: 2}
+    assert held_back(find(*offers, allowance=new, in_flight={(FAR, SERVICE): 1})) == set()
+    enough = {(FAR, SERVICE): 2, (OTHER, SERVICE): 50}
+    found = find(*offers, allowance=new, in_flight=enough)
+    assert held_back(found) == {FAR}
+    assert {c.node: c.rank for c in found.eligible} == {FAR: 1, OTHER: 0}
+
+
+def test_nobody_is_held_back_where_nobody_else_has_room() -> None:
+    offers = ((FAR, SERVICE), (OTHER, SERVICE))
+    enough = {(FAR, SERVICE): 2, (OTHER, SERVICE): 4}
+    full = {(OTHER, SERVICE): Reported(Load(4, slots=4), ours=4, age=0.0)}
+    both = {"allowance": {FAR: 2}, "in_flight": enough}
+    assert held_back(find(*offers, **both, reported=full)) == set()
+    assert held_back(find(*offers, **both, ejected=(OTHER,))) == set()
+    assert held_back(find(*offers, **both, presence={OTHER: Presence.SUSPECT})) == set()
+    assert held_back(find((FAR, SERVICE), **both)) == set()
+    assert held_back(find(*offers, in_flight=enough, allowance={FAR: 2, OTHER: 4})) == set()
+
+
+def test_a_replica_of_another_type_may_not_answer() -> None:
+    embedding = Service("p", "m", type=ModelType.EMBEDDING)
+    offers = ((FAR, embedding), (OTHER, SERVICE))
+    found = find(*offers)
+    assert [c.node for c in found.eligible] == [OTHER]
+    assert [e.reason for e in found.excluded] == [Reason.OTHER_TYPE]
+    assert len(find(*offers, kind=Kind.EMBEDDING).eligible) == 2
+
+
+def of_context(tokens: int) -> Service:
+    return Service("p", "m", context=tokens)
+
+
+THOUSAND = b'{"messages":[{"role":"user","content":"%b"}]}' % (b"word" * 2_000)
+"""A request that needs a thousand tokens for sure, and probably two thousand."""
+
+
+def test_whose_context_is_surely_too_short_may_not_answer_and_the_figures_are_told() -> None:
+    found = find((FAR, of_context(999)), (OTHER, of_context(9_000)), body=THOUSAND)
+    assert [c.node for c in found.eligible] == [OTHER]
+    [left] = found.excluded
+    assert (left.reason, left.detail) == (Reason.SHORT, "999 < about 1,000 tokens")
+
+
+def test_whose_context_is_probably_too_short_comes_after_the_others() -> None:
+    found = find((FAR, of_context(1_500)), (OTHER, SERVICE), body=THOUSAND)
+    assert {c.node: (c.tight, c.rank) for c in found.eligible} == {
+        FAR: (True, 1),
+        OTHER: (False, 0),
+    }
+
+
+def test_where_every_context_is_too_short_the_longest_has_the_last_word() -> None:
+    found = find((FAR, of_context(100)), (OTHER, of_context(500)), body=THOUSAND)
+    assert [c.node for c in found.eligible] == [OTHER]
+    assert [e.reason for e in found.excluded] == [Reason.SHORT]
+
+
+def test_where_all_read_as_much_nobody_looks_how_long_a_request_is() -> None:
+    alike = (FAR, of_context(100)), (OTHER, of_context(100))
+    assert len(find(*alike, body=b"no JSON, which would not be read").eligible) == 2
+    assert len(find(*alike, body=THOUSAND).eligible) == 2
+
+
+def test_a_request_waits_for_a_full_worker_rather_than_go_to_one_that_cannot_read_it() -> None:
+    full = Worker(of_context(9_000), "http://w", capacity=1)
+    found = find(
+        (FAR, of_context(100)), own=(full,), in_flight={(OWN, full.service): 1}, body=THOUSAND
+    )
+    assert {e.reason for e in found.excluded} == {Reason.FULL, Reason.SHORT}
+    assert not found.eligible
+
+
+LOOK = b'{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"u"}}]}]}'
+READS = Service("p", "m", abilities=Ability.TEXT_IN)
+SEES = Service("p", "m", abilities=Ability.TEXT_IN | Ability.IMAGE_IN)
+
+
+def test_an_image_is_not_sent_to_a_model_that_is_known_to_see_nothing() -> None:
+    found = find((FAR, READS), (OTHER, SEES), own=(Worker(SERVICE, "http://w"),), body=LOOK)
+    assert {c.node for c in found.eligible} == {OTHER, OWN}
+    [left] = found.excluded
+    assert (left.candidate.node, left.reason, left.detail) == (FAR, Reason.UNSEEING, "image")
+    assert not find((FAR, READS), body=THOUSAND).excluded
+
+
+def test_who_has_no_word_for_what_is_asked_may_not_answer() -> None:
+    in_tgis = Service("p", "m", abilities=Ability.TGI)
+    here = (Worker(replace(in_tgis, cid="1"), "http://w"), Worker(SERVICE, "http://w"))
+    found = find((FAR, SERVICE), (OTHER, in_tgis), own=here, needs="watermark")
+    assert {c.key for c in found.eligible} == {(OTHER, in_tgis), (OWN, here[0].service)}
+    assert {(e.candidate.node, e.reason) for e in found.excluded} == {
+        (FAR, Reason.WORDLESS),
+        (OWN, Reason.WORDLESS),
+    }
+    # Words that nothing needs rule nobody out.
+    assert not find((FAR, SERVICE), (OTHER, in_tgis), own=here, needs="").excluded
+
+
+def test_nobody_waits_for_a_full_worker_that_would_not_see() -> None:
+    blind = Worker(READS, "http://w", capacity=1)
+    found = find(own=(blind,), in_flight={(OWN, READS): 1}, body=LOOK)
+    assert [e.reason for e in found.excluded] == [Reason.UNSEEING]

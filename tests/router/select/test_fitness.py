@@ -1,0 +1,166 @@
+"""Laws of who is made for a request: by type, and by how much it can read."""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.abilities import Ability
+from registry.records import ModelType, Service
+from router.requests import STORES, Kind
+from router.select.fitness import (
+    MADE_FOR,
+    MAX_BYTES,
+    MOST_BYTES,
+    OWN_KINDS,
+    USUAL_BYTES,
+    Length,
+    Media,
+    serves,
+)
+from tests.router.world import chat
+
+
+def length(**said: object) -> Length:
+    return Length(chat(body=orjson.dumps({"model": "m", **said})))
+
+
+def user(content: object) -> list[object]:
+    return [{"role": "user", "content": content}]
+
+
+def service(context: int) -> Service:
+    return Service("p", "m", context=context)
+
+
+def test_every_type_is_made_for_something_and_text_for_everything() -> None:
+    assert set(MADE_FOR) == set(ModelType)
+    assert all(MADE_FOR.values())
+    assert all(serves(Service("p", "m"), kind) for kind in Kind)
+    assert not serves(Service("p", "m", type=ModelType.EMBEDDING), Kind.CHAT)
+    assert serves(Service("p", "m", type=ModelType.EMBEDDING), Kind.EMBEDDING)
+    assert {
+        kind for kind in Kind if serves(Service("p", "m", type=ModelType.STORE), kind)
+    } == STORES
+
+
+def test_who_serves_one_endpoint_serves_its_own_kinds_and_a_part_of_what_its_type_is_made_for() -> (
+    None
+):
+    assert set(OWN_KINDS) == set(ModelType)
+    for type_, kinds in OWN_KINDS.items():
+        alone = Service("p", "m", type=type_, abilities=int(Ability.OWN_PATH | Ability.TOOLS))
+        assert {kind for kind in Kind if serves(alone, kind)} == kinds
+        assert kinds <= MADE_FOR[type_]
+
+
+def test_what_is_only_cut_into_tokens_is_too_long_for_nobody() -> None:
+    body = orjson.dumps({"model": "m", "prompt": "x" * 80_000})
+    assert Length(chat(kind=Kind.TOKENIZE, body=body)).least == 0
+
+
+def test_a_text_has_a_token_for_so_many_bytes_and_the_answer_its_own() -> None:
+    found = length(messages=user("x" * 8_000), max_tokens=500)
+    assert found.least == 8_000 // MOST_BYTES + 500
+    assert found.usual == 8_000 // USUAL_BYTES + 500
+    assert found.beyond(service(found.least - 1))
+    assert not found.beyond(service(found.least))
+    assert found.strains(service(found.usual - 1))
+    assert not found.strains(service(found.usual))
+
+
+def test_where_a_context_is_not_known_nothing_is_too_long() -> None:
+    assert not length(messages=user("x" * 100_000)).beyond(service(0))
+
+
+def test_images_count_nothing_and_the_words_beside_them_do() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
+    said = [{"type": "text", "text": "w" * 800}, image]
+    assert length(messages=user(said)).least == 100
+
+
+def test_tools_are_read_too() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "description": "d" * 8_000}}]
+    assert length(messages=user("hi"), tools=tools).least > 1_000
+
+
+@pytest.mark.parametrize(
+    ("said", "least"),
+    [
+        ({"prompt": "x" * 800}, 100),
+        ({"prompt": ["x" * 800, "x" * 1_600]}, 200),
+        ({"prompt": [1] * 300}, 300),
+        ({"input": [[1] * 300, [1] * 400]}, 400),
+        ({"input": "x" * 80, "max_completion_tokens": 7}, 17),
+        ({"input": None, "messages": "x", "max_tokens": -5}, 0),
+        ({"max_tokens": True}, 1),
+        ({"max_tokens": "many"}, 0),
+    ],
+)
+def test_what_is_read_by_itself_counts_by_itself(said: dict[str, object], least: int) -> None:
+    assert length(**said).least == least
+
+
+@pytest.mark.parametrize("body", [b"[]", b"1", b"null", b'{"messages":"' + b"x" * MAX_BYTES + b'"}'])  # fmt: skip
+def test_what_is_no_request_or_huge_has_no_length(body: bytes) -> None:
+    assert Length(chat(body=body)).least == 0
+
+
+@pytest.mark.parametrize("depth", [10, 300, 1_000])
+@pytest.mark.parametrize("name", ["messages", "prompt", "input", "tools"])
+def test_what_is_nested_deep_is_read_all_the_same(name: str, depth: int) -> None:
+    deep = b"[" * depth + b"]" * depth
+    assert Length(chat(body=b'{"model":"m","%b":%b}' % (name.encode(), deep))).least < depth
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=6,
+)
+FIELDS = st.sampled_from(["messages", "prompt", "input", "tools", "max_tokens", "content"])
+
+
+@given(st.dictionaries(FIELDS, JSON | st.lists(st.dictionaries(FIELDS, JSON), max_size=3)))
+def test_whatever_is_said_has_a_length(said: dict[str, object]) -> None:
+    assert 0 <= length(**said).least <= length(**said).usual
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+READS = Service("p", "m", abilities=Ability.TEXT_IN | Ability.TEXT_OUT)
+SEES = Service("p", "m", abilities=Ability.TEXT_IN | Ability.IMAGE_IN)
+
+
+def media(content: object, *, kind: Kind = Kind.CHAT) -> Media:
+    return Media(chat(kind=kind, body=orjson.dumps({"model": "m", "messages": user(content)})))
+
+
+def test_what_a_model_does_not_take_is_named() -> None:
+    assert media([IMAGE]).missing(READS) == "image"
+    assert media([IMAGE, SOUND, IMAGE]).missing(READS) == "image and audio"
+    assert media([IMAGE, SOUND]).missing(SEES) == "audio"
+    assert media([IMAGE]).missing(SEES) == ""
+    assert media("words").missing(READS) == ""
+
+
+def test_where_nobody_said_what_a_model_takes_nothing_is_missing() -> None:
+    assert media([IMAGE]).missing(service(0)) == ""
+    only_out = Service("p", "m", abilities=Ability.TEXT_OUT | Ability.TOOLS)
+    assert media([IMAGE]).missing(only_out) == ""
+
+
+def test_only_chats_hold_parts() -> None:
+    assert media([IMAGE], kind=Kind.COMPLETION).missing(READS) == ""
+
+
+def test_however_it_is_spaced_a_part_is_found() -> None:
+    body = b'{"messages":[{"content":[{"image_url":{"url":"u"},\n  "type" :\t"image_url"}]}]}'
+    assert Media(chat(body=body)).missing(READS) == "image"
+
+
+@given(st.text())
+def test_words_about_images_are_no_images(words: str) -> None:
+    said = f'{words}"type":"image_url"{words}{{"type": "input_audio"}}'
+    for written in (said, [{"type": "text", "text": said}], {"deep": said}):
+        assert media(written).missing(READS) == ""

@@ -1,0 +1,99 @@
+"""Laws of what is said when nobody may answer."""
+
+import time
+from dataclasses import replace
+
+from registry.records import ModelType, Service
+from router.errors import BadRequest, NobodyServes, UnknownModel, WorkerBusy, WorkerUnable
+from router.requests import Pin
+from router.select.candidates import Excluded, Reason
+from router.select.nobody import nobody
+from router.translate.verbatim import TGI, Verbatim
+from tests.router.world import chat, own
+
+THEIRS = own("http://127.0.0.1:1")
+
+
+def test_a_name_that_nobody_offers_is_unknown_and_those_that_look_like_it_are_named() -> None:
+    error = nobody(chat("llamma"), (), ("llama", "llama-2", "qwen", "llamma"))
+    assert isinstance(error, UnknownModel)
+    assert set(error.nearest) == {"llama", "llama-2"}
+
+
+def test_a_node_that_was_asked_by_another_guesses_nothing() -> None:
+    error = nobody(replace(chat("llamma"), own_only=True), (), ("llama",))
+    assert isinstance(error, UnknownModel)
+    assert not error.nearest
+
+
+def test_whoever_was_ruled_out_by_the_caller_does_not_make_a_name_known() -> None:
+    ruled_out = [Excluded(THEIRS, Reason.PINNED), Excluded(THEIRS, Reason.HOP)]
+    assert isinstance(nobody(chat(), ruled_out, ()), UnknownModel)
+    error = nobody(chat(), [*ruled_out, Excluded(THEIRS, Reason.LOST)], ())
+    assert isinstance(error, NobodyServes)
+    assert "its node is lost (1)" in str(error)
+
+
+def test_a_model_of_another_project_or_node_is_said_to_be_there() -> None:
+    ruled_out = [Excluded(THEIRS, Reason.PINNED)]
+    project, model = THEIRS.service.project, chat().model
+    error = nobody(replace(chat(), pin=Pin(project="other")), ruled_out, ())
+    assert isinstance(error, UnknownModel)
+    assert f"in the project 'other'; did you mean {project}/{model}?" in str(error)
+    error = nobody(replace(chat(), pin=Pin(project=project, cid="third")), ruled_out, ())
+    assert isinstance(error, UnknownModel)
+    assert "though others do" in str(error)
+    # What another node sent on is answered by its sender, which knows more.
+    sent = replace(chat(), pin=Pin(project="other"), own_only=True)
+    assert str(nobody(sent, ruled_out, ())) == f"no node serves the model {model!r}"
+
+
+def test_when_all_asked_to_be_left_alone_the_caller_hears_who_is_back_first() -> None:
+    told = [Excluded(THEIRS, Reason.TOLD, 7.0), Excluded(THEIRS, Reason.TOLD, 3.0)]
+    error = nobody(chat(), [*told, Excluded(THEIRS, Reason.LOST)], ())
+    assert isinstance(error, WorkerBusy)
+    assert error.retry_after == 3.0
+
+
+def test_a_name_of_any_length_is_compared_with_thousands_in_bounded_time() -> None:
+    names = [f"llama-{number}-{'x' * 200}" for number in range(5000)]
+    began = time.monotonic()
+    nobody(chat("l" * 512), (), names)
+    assert time.monotonic() - began < 0.5
+
+
+def test_a_model_that_serves_another_type_is_the_callers_mistake_and_the_right_path_is_named() -> (
+    None
+):
+    service = Service("p", "llama", type=ModelType.SPEECH)
+    other = replace(THEIRS, service=service)
+    error = nobody(chat(), [Excluded(other, Reason.OTHER_TYPE)], ())
+    assert isinstance(error, BadRequest)
+    assert str(error) == "'llama' does not serve /v1/chat/completions; ask it at /v1/audio/speech"
+    lost = [Excluded(other, Reason.OTHER_TYPE), Excluded(THEIRS, Reason.LOST)]
+    assert isinstance(nobody(chat(), lost, ()), NobodyServes)
+
+
+def test_a_parameter_that_no_worker_has_a_word_for_is_refused_by_name() -> None:
+    asked = replace(chat(), verbatim=Verbatim(TGI, "generate", b"{}", "watermark"))
+    wordless = [Excluded(THEIRS, Reason.WORDLESS)]
+    error = nobody(asked, wordless, ())
+    assert isinstance(error, WorkerUnable)
+    assert str(error) == "no worker of 'llama' has a word for `watermark`"
+    assert error.param == "watermark"
+    lost = [*wordless, Excluded(THEIRS, Reason.LOST)]
+    assert isinstance(nobody(asked, lost, ()), NobodyServes)
+
+
+def test_an_image_for_models_that_see_nothing_is_refused_by_name() -> None:
+    speaks = replace(THEIRS, service=Service("p", "llama", type=ModelType.SPEECH))
+    unseeing = [
+        Excluded(THEIRS, Reason.UNSEEING, detail="image and audio"),
+        Excluded(THEIRS, Reason.UNSEEING, detail="image"),
+        Excluded(speaks, Reason.OTHER_TYPE),
+    ]
+    error = nobody(chat(), unseeing, ())
+    assert isinstance(error, WorkerUnable)
+    assert (str(error), error.param) == ("'llama' takes no image", "messages")
+    lost = [*unseeing, Excluded(THEIRS, Reason.LOST)]
+    assert isinstance(nobody(chat(), lost, ()), NobodyServes)

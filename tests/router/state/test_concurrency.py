@@ -1,0 +1,103 @@
+"""Laws of learnt bounds."""
+
+import pytest
+
+from registry.records import Service
+from router.state.concurrency import FIRST_PAUSE, LONGEST_PAUSE, MAX_BOUNDS, BoundedWorkers, Limits
+from router.workers import Worker, Workers
+
+SERVICE = Service("p", "m")
+
+
+class SlottedWorker:
+    """A worker that refuses what is beyond its slots, and a router that always has one more request for it."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.limits = Limits()
+        self.refusals: list[float] = []
+
+    def press(self, begin: float, seconds: int) -> None:
+        for now in range(int(begin), int(begin) + seconds):
+            bound = self.limits.of(SERVICE)
+            if not bound or bound > self.slots:
+                for under_way in range(bound or 3 * self.slots, self.slots, -1):
+                    self.limits.refused(SERVICE, under_way, now)
+                    self.refusals.append(now)
+            for _ in range(self.slots):
+                self.limits.answered(SERVICE, min(self.limits.of(SERVICE), self.slots), now)
+
+
+def test_whoever_refuses_the_fifth_takes_four() -> None:
+    limits = Limits()
+    for under_way in (20, 19, 8, 5):
+        limits.refused(SERVICE, under_way, 0.0)
+    assert limits.of(SERVICE) == 4
+
+
+def test_whoever_never_refuses_has_no_bound_however_many_it_answers() -> None:
+    limits = Limits()
+    for number in range(1_000):
+        assert not limits.answered(SERVICE, number, number)
+    assert limits.of(SERVICE) == 0
+
+
+def test_a_refusal_of_one_that_was_alone_teaches_nothing() -> None:
+    limits = Limits()
+    limits.refused(SERVICE, 1, 0.0)
+    assert limits.of(SERVICE) == 0
+
+
+def test_one_more_is_tried_after_a_round_of_answers_at_the_bound_and_a_pause() -> None:
+    limits = Limits()
+    limits.refused(SERVICE, 3, 0.0)
+    assert not any(limits.answered(SERVICE, 1, FIRST_PAUSE + n) for n in range(9))
+    assert not limits.answered(SERVICE, 2, FIRST_PAUSE)
+    assert limits.answered(SERVICE, 2, FIRST_PAUSE)
+    assert limits.of(SERVICE) == 3
+
+
+def test_under_pressure_the_bound_is_found_and_refusals_become_rare() -> None:
+    worker = SlottedWorker(4)
+    worker.press(0, 600)
+    assert worker.limits.of(SERVICE) in (4, 5)
+    late = [now for now in worker.refusals if now >= 300]
+    assert len(late) <= 300 / LONGEST_PAUSE + 1
+
+
+def test_a_worker_that_grows_is_given_more_soon() -> None:
+    worker = SlottedWorker(2)
+    worker.press(0, 600)
+    worker.slots = 8
+    worker.press(600, 180)
+    assert worker.limits.of(SERVICE) in (8, 9)
+
+
+@pytest.mark.parametrize("refused", [3, 30])
+def test_what_a_worker_says_itself_is_not_tried(refused: int) -> None:
+    limits = Limits()
+    limits.refused(SERVICE, refused, 0.0)
+    limits.said(SERVICE, 6, 1.0)
+    assert not any(limits.answered(SERVICE, 6, 1_000.0) for _ in range(100))
+    assert limits.of(SERVICE) == 6
+
+
+def test_only_what_nobody_registered_is_learnt_and_the_table_is_made_once() -> None:
+    limits = Limits()
+    table = Workers.of(
+        [Worker(SERVICE, "http://a"), Worker(Service("p", "n"), "http://b", capacity=9)]
+    )
+    workers = BoundedWorkers(lambda: table, limits)
+    assert workers() is table
+    for service in (SERVICE, Service("p", "n")):
+        limits.refused(service, 5, 0.0)
+    assert [worker.capacity for worker in workers()] == [4, 9]
+    assert [workers.learns(worker) for worker in workers()] == [True, False]
+    assert workers() is workers()
+
+
+def test_memory_is_bounded() -> None:
+    limits = Limits()
+    for number in range(MAX_BOUNDS + 10):
+        limits.refused(Service("p", str(number)), 2, 0.0)
+    assert len(limits._bounds) == MAX_BOUNDS

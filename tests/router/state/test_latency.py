@@ -1,0 +1,43 @@
+"""Laws of how long an answer usually takes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.requests import Kind
+from router.state.latency import FEWEST, MAX_MODELS, SAMPLES, Usual
+
+
+def told(usual: Usual, *seconds: float, model: str = "m", kind: Kind = Kind.CHAT) -> float | None:
+    for one in seconds:
+        usual.took(model, kind, one)
+    return usual.slow(model, kind)
+
+
+def test_of_few_answers_nothing_is_said() -> None:
+    usual = Usual()
+    assert told(usual, *[1.0] * (FEWEST - 1)) is None
+    assert told(usual, 1.0) == 1.0
+
+
+def test_one_of_twenty_takes_longer() -> None:
+    assert told(Usual(), *map(float, range(100))) == 95.0
+
+
+def test_each_model_and_kind_is_a_matter_of_its_own() -> None:
+    usual = Usual()
+    told(usual, *[9.0] * SAMPLES)
+    assert told(usual, *[1.0] * SAMPLES, kind=Kind.EMBEDDING) == 1.0
+    assert told(usual, model="another") is None
+
+
+def test_the_models_that_are_remembered_are_bounded() -> None:
+    usual = Usual()
+    for n in range(MAX_MODELS + 5):
+        told(usual, 1.0, model=str(n))
+    assert len(usual._took) == MAX_MODELS
+
+
+@given(st.lists(st.floats(0, 100), min_size=FEWEST, max_size=3 * SAMPLES))
+def test_only_the_last_ones_count(seconds: list[float]) -> None:
+    last = sorted(seconds[-SAMPLES:])
+    assert told(Usual(), *seconds) == last[len(last) * 19 // 20]

@@ -1,0 +1,120 @@
+"""Laws of the queue: bounded, in turn, and nobody stands behind a hundred of another's."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.records import Service
+from router.errors import NoCapacity
+from router.state.queue import LONGEST_RETRY, MAX_CALLERS, MAX_MODELS, Queues, Ticket
+
+WORKER = Service("p", "llama")
+ONLY = frozenset({WORKER})
+
+
+def queues(places: int = 100) -> Queues:
+    return Queues(places=places)
+
+
+def join(queue: Queues, caller: str, model: str = "llama") -> Ticket:
+    return queue.join(model, caller, ONLY, slots=1).ticket
+
+
+def test_one_caller_is_served_in_the_order_of_asking() -> None:
+    queue = queues()
+    tickets = [join(queue, "ann") for _ in range(5)]
+    assert [queue.freed(WORKER) for _ in range(6)] == [*tickets, None]
+
+
+def test_who_asks_once_does_not_stand_behind_a_hundred_of_another() -> None:
+    queue = queues()
+    for _ in range(50):
+        join(queue, "hog")
+    assert queue.freed(WORKER)
+    late = join(queue, "ann")
+    assert late in (queue.freed(WORKER), queue.freed(WORKER))
+
+
+def test_a_slot_goes_only_to_whom_that_worker_can_answer() -> None:
+    queue = queues()
+    other = Service("p", "qwen")
+    ticket = queue.join("qwen", "ann", frozenset({other}), slots=1).ticket
+    assert queue.freed(WORKER) is None
+    assert queue.freed(other) is ticket
+
+
+def test_who_left_is_not_called() -> None:
+    queue = queues()
+    gone, stays = join(queue, "ann"), join(queue, "ann")
+    queue.leave(gone)
+    queue.leave(gone)
+    assert queue.freed(WORKER) is stays
+    assert len(queue) == 0
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again() -> None:
+    queue = queues(places=3)
+    queue.took("llama", 6.0)
+    for _ in range(3):
+        join(queue, "ann")
+    with pytest.raises(NoCapacity) as refused:
+        queue.join("llama", "ann", ONLY, slots=2)
+    assert refused.value.retry_after == 12.0
+    assert len(queue) == 3
+
+
+def test_the_time_to_come_again_is_bounded_on_both_sides() -> None:
+    queue = queues()
+    assert queue.refusal("llama", slots=8).retry_after == 1.0
+    queue.took("llama", 1e6)
+    assert queue.refusal("llama", slots=1).retry_after == LONGEST_RETRY
+
+
+def test_a_full_queue_of_one_caller_makes_room_for_another() -> None:
+    queue = queues(places=4)
+    hogs = [join(queue, "hog") for _ in range(4)]
+    joined = queue.join("llama", "ann", ONLY, slots=1)
+    assert joined.displaced is hogs[-1]
+    assert len(queue) == 4
+    # Half and half is fair: nobody is displaced for the sake of one place.
+    assert queue.join("llama", "ann", ONLY, slots=1).displaced is hogs[-2]
+    with pytest.raises(NoCapacity):
+        queue.join("llama", "ann", ONLY, slots=1)
+
+
+def test_models_do_not_fill_each_others_queues() -> None:
+    queue = queues(places=1)
+    join(queue, "ann", "llama")
+    join(queue, "ann", "qwen")
+    assert len(queue) == 2
+
+
+def test_callers_that_come_and_go_leave_nothing_behind() -> None:
+    queue = queues()
+    for number in range(3 * MAX_CALLERS):
+        queue.leave(join(queue, str(number)))
+    assert len(queue._last) == MAX_CALLERS
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=40, max_size=80))
+def test_callers_who_all_wait_are_served_alike(order: list[str]) -> None:
+    queue = queues()
+    waiting = Counter(order)
+    for caller in order:
+        join(queue, caller)
+    served: Counter[str] = Counter()
+    rounds = min(waiting.values()) if len(waiting) == 4 else 0
+    for _ in range(rounds * 4):
+        ticket = queue.freed(WORKER)
+        assert ticket is not None
+        served[ticket.caller] += 1
+    assert not served or max(served.values()) - min(served.values()) <= 1
+
+
+def test_the_usual_times_of_models_that_come_and_go_are_bounded() -> None:
+    queue = queues()
+    for number in range(2 * MAX_MODELS):
+        queue.took(str(number), 1.0)
+    assert len(queue._usual) == MAX_MODELS

@@ -1,0 +1,112 @@
+"""Laws of whether it is worth waiting for a worker of a model."""
+
+import pytest
+
+from router.errors import (
+    NobodyServes,
+    NoCapacity,
+    RouterError,
+    UnknownModel,
+    WorkerAway,
+    WorkerBusy,
+    WorkerFailed,
+    WorkerLoading,
+    WorkerStale,
+    WorkerTimeout,
+    WorkerUnreachable,
+)
+from router.state.readiness import FORGOTTEN, HOPE, MAX_MODELS, Readiness, not_ready, said
+
+AWAY = WorkerUnreachable("refused")
+
+
+@pytest.mark.parametrize(
+    ("error", "holds"),
+    [
+        (NobodyServes("lost"), True),
+        (WorkerUnreachable("refused"), True),
+        (WorkerUnreachable("fell silent", sent=True), False),
+        (WorkerTimeout("connection", 1), True),
+        (WorkerTimeout("first byte", 1), False),
+        (WorkerLoading(), True),
+        (WorkerAway("drains"), True),
+        (WorkerStale("gone"), False),
+        (WorkerFailed("broken"), False),
+        (WorkerBusy("full"), False),
+        (NoCapacity("full"), False),
+        (UnknownModel("m"), False),
+    ],
+)
+def test_only_that_nobody_was_there_is_worth_waiting_for(error: RouterError, holds: bool) -> None:
+    assert not_ready(error) is holds
+
+
+@pytest.mark.parametrize(
+    ("body", "eta"),
+    [
+        (b'{"error":{"message":"Loading model","type":"unavailable_error","code":503}}', None),
+        (b'{"error":{"code":"model_loading"},"loading":{"state":"loading","eta_seconds":7}}', 7.0),
+        (
+            b'{"error":{"code":"model_loading"},"loading":{"state":"loading","eta_seconds":-7}}',
+            None,
+        ),
+        (b'{"error":"Model x is currently loading","estimated_time":20.5}', 20.5),
+        (b'{"estimated_time":1e300,"x":"loading"}', 3600.0),
+        (b"loading", None),
+    ],
+)
+def test_workers_say_in_their_ways_that_they_are_loading(body: bytes, eta: float | None) -> None:
+    loading = said(body)
+    assert loading is not None
+    assert loading.eta == eta
+
+
+@pytest.mark.parametrize("body", [b"", b"no", b'{"error":"server busy"}', b"\xff\xfe"])
+def test_what_says_nothing_of_loading_is_no_loading(body: bytes) -> None:
+    assert said(body) is None
+
+
+def test_what_has_been_away_for_long_is_not_waited_for_until_it_has_answered_again() -> None:
+    one = Readiness()
+    assert one.promising("m", 0.0)
+    for now in (0.0, HOPE / 2, HOPE):
+        one.missed("m", AWAY, now)
+    assert not one.promising("m", HOPE)
+    assert one.promising("another", HOPE)
+    one.answered("m", HOPE + 1)
+    one.missed("m", AWAY, HOPE + 2)
+    assert one.promising("m", HOPE + 2)
+
+
+def test_what_says_that_it_is_loading_is_waited_for_however_long_it_takes() -> None:
+    one = Readiness()
+    for now in range(0, 1000, 10):
+        one.missed("m", WorkerLoading(), float(now))
+    assert one.promising("m", 1000.0)
+
+
+def test_what_nobody_has_asked_for_in_a_long_time_is_waited_for_anew() -> None:
+    one = Readiness()
+    one.missed("m", AWAY, 0.0)
+    one.missed("m", AWAY, FORGOTTEN)
+    assert one.promising("m", FORGOTTEN)
+
+
+def test_loading_is_expected_to_take_as_long_as_the_last_time() -> None:
+    one = Readiness()
+    one.missed("m", WorkerLoading(), 0.0)
+    assert one.eta("m", 0.0) is None
+    one.answered("m", 40.0)
+    one.missed("m", WorkerLoading(), 100.0)
+    assert one.eta("m", 110.0) == 30.0
+    assert one.eta("m", 150.0) is None
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    one = Readiness()
+    for n in range(2 * MAX_MODELS):
+        one.missed(str(n), WorkerLoading(), 0.0)
+        if n % 2:
+            one.answered(str(n), 1.0)
+    assert len(one._spells) <= MAX_MODELS
+    assert len(one._took) <= MAX_MODELS

@@ -1,0 +1,145 @@
+"""What others say of their load: how it ages, what of it is ours, how much is kept, and how it is read."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.records import Load, PeerId, Service
+from registry.wire import MAX_COUNT, MAX_FIGURE
+from router.state.remote_load import (
+    HALF_LIFE,
+    MAX_NODES,
+    MAX_REPLICAS,
+    Report,
+    Reported,
+    Reports,
+    read,
+    written,
+)
+
+FAR, OTHER = PeerId("far"), PeerId("other")
+LLAMA = Service("p", "llama")
+
+
+def said(in_flight: int, *, ours: int = 0, at: float = 0.0) -> Report:
+    return Report(Load(in_flight), ours, at)
+
+
+def test_a_report_has_the_age_of_its_arrival() -> None:
+    reports = Reports()
+    reports.hear(FAR, LLAMA, said(3, at=10.0))
+    assert reports.of(FAR, LLAMA, 12.5) == Reported(Load(3), 0, 2.5)
+    assert reports.of(OTHER, LLAMA, 12.5) is None
+    assert reports.of(FAR, Service("p", "qwen"), 12.5) is None
+
+
+def test_the_newest_report_counts() -> None:
+    reports = Reports()
+    reports.hear(FAR, LLAMA, said(3))
+    reports.hear(FAR, LLAMA, said(1, at=1.0))
+    assert [*reports.of_node(FAR, 1.0)] == [(LLAMA, Reported(Load(1), 0, 0.0))]
+
+
+def test_what_a_lost_node_said_is_forgotten() -> None:
+    reports = Reports()
+    reports.hear(FAR, LLAMA, said(3))
+    reports.forget(FAR)
+    reports.forget(OTHER)
+    assert reports.of(FAR, LLAMA, 0.0) is None
+    assert [*reports.of_node(FAR, 0.0)] == []
+
+
+def test_ours_are_not_counted_twice() -> None:
+    assert Reported(Load(5), ours=2, age=0.0).others == 3
+    assert Reported(Load(5), ours=5, age=0.0).others == 0
+    assert Reported(Load(5), ours=7, age=0.0).others == 0
+
+
+def test_a_queue_counts_like_what_is_in_flight() -> None:
+    assert Reported(Load(5, queued=4), ours=2, age=0.0).others == 7
+
+
+def test_half_of_a_report_is_believed_after_its_half_life_and_nothing_in_the_end() -> None:
+    assert Reported(Load(8), 0, HALF_LIFE).others == 4
+    assert Reported(Load(MAX_COUNT), 0, 1e9).others == 0
+
+
+@given(st.integers(0, MAX_COUNT), st.integers(0, 99), st.floats(0, 1e6), st.floats(0, 1e6))
+def test_a_report_never_gains_by_age(in_flight: int, ours: int, age: float, more: float) -> None:
+    young, old = (Reported(Load(in_flight), ours, a).others for a in (age, age + more))
+    assert 0 <= old <= young <= in_flight
+
+
+def test_the_node_and_the_replica_that_were_heard_longest_ago_make_room() -> None:
+    reports = Reports()
+    for number in range(MAX_NODES):
+        reports.hear(PeerId(f"n{number}"), LLAMA, said(1))
+    reports.hear(PeerId("n0"), LLAMA, said(2))
+    reports.hear(FAR, LLAMA, said(3))
+    assert reports.of(PeerId("n0"), LLAMA, 0.0)
+    assert reports.of(PeerId("n1"), LLAMA, 0.0) is None
+    for number in range(MAX_REPLICAS):
+        reports.hear(FAR, Service("p", f"m{number}"), said(1))
+    assert reports.of(FAR, LLAMA, 0.0) is None
+    assert len([*reports.of_node(FAR, 0.0)]) == MAX_REPLICAS
+
+
+counts = st.integers(0, MAX_COUNT)
+figures = st.floats(0, MAX_FIGURE)
+
+
+@given(st.builds(Load, counts, counts, counts, figures, st.none() | figures))
+def test_a_load_is_read_as_it_was_written(load: Load) -> None:
+    back = read(written(load))
+    assert back is not None
+    same = (load.in_flight, load.queued, load.slots)
+    assert (back.in_flight, back.queued, back.slots) == same
+    assert back.rate == pytest.approx(load.rate, abs=0.051)
+    assert (back.first is None) is (load.first is None)
+
+
+def test_a_load_is_written_like_this() -> None:
+    assert written(Load(3, 0, 8, 41.24, 0.35)) == (
+        "in_flight=3;queued=0;slots=8;rate=41.2;first=0.350"
+    )
+    beyond = written(Load(10**9, 10**9, 10**9, 1e30, 1e30))
+    assert read(beyond) == Load(*[MAX_COUNT] * 3, MAX_FIGURE, MAX_FIGURE)
+
+
+GOOD = "in_flight=3;queued=0;slots=8;rate=41.2"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "in_flight=3",
+        "in_flight=3;queued=0;slots=8",
+        f"{GOOD};",
+        f"{GOOD};first=",
+        f"{GOOD};first=-1",
+        f"{GOOD};first=nan",
+        f"{GOOD};first=1e3",
+        f"{GOOD};first=0.35;first=0.35",
+        f"{GOOD};more=1",
+        f" {GOOD}",
+        f"{GOOD}\n",
+        GOOD.replace("3", "-3"),
+        GOOD.replace("3", "\N{FULLWIDTH DIGIT THREE}"),
+        GOOD.replace("3", "65536"),
+        GOOD.replace("3", "9" * 5_000),
+        GOOD.replace("41.2", "inf"),
+        GOOD.replace("41.2", "9999999"),
+        GOOD.replace("41.2", "41.2345"),
+        GOOD.replace(";", ","),
+        GOOD * 2_000,
+    ],
+    ids=lambda text: repr(text[:50]),
+)
+def test_what_is_written_in_any_other_way_is_no_load(text: str) -> None:
+    assert read(text) is None
+
+
+@given(st.text(max_size=120))
+def test_any_text_is_a_load_or_none(text: str) -> None:
+    assert read(text) is None

@@ -1,0 +1,32 @@
+"""Laws of leaving a worker alone for as long as it asked."""
+
+from router.state.retry_after import LONGEST, MAX_ADDRESSES, RetryAfter
+
+
+def test_a_worker_is_left_alone_for_as_long_as_it_asked_and_others_are_not() -> None:
+    said = RetryAfter()
+    said.told("it", 7.0, 100.0)
+    assert said.left("it", 101.0) == 6.0
+    assert said.left("another", 101.0) == 0.0
+    assert said.left("it", 107.0) == 0.0
+
+
+def test_its_newest_word_counts() -> None:
+    said = RetryAfter()
+    said.told("it", 30.0, 0.0)
+    said.told("it", 2.0, 1.0)
+    assert said.left("it", 1.0) == 2.0
+
+
+def test_nobody_is_left_alone_for_ever() -> None:
+    said = RetryAfter()
+    said.told("it", 3600.0, 0.0)
+    assert said.left("it", 0.0) == LONGEST
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    said = RetryAfter()
+    for n in range(MAX_ADDRESSES + 5):
+        said.told(str(n), 60.0, 0.0)
+    assert len(said._until) == MAX_ADDRESSES
+    assert said.left("0", 0.0) == 0.0

@@ -1,0 +1,64 @@
+"""Laws of beginning gently."""
+
+import math
+
+from registry.records import PeerId, Service
+from router.state.slow_start import ENOUGH, MAX_NODES, MAX_REPLICAS, RISE, Warming
+
+NODE = PeerId("n")
+SERVICE = Service("p", "m")
+
+
+def test_whoever_is_new_may_have_one_request_and_one_more_for_each_answer() -> None:
+    warming = Warming()
+    assert warming.allowance(NODE, SERVICE, 0.0) == 1
+    warming.began(NODE, SERVICE, 0.0)
+    for answered in range(5):
+        assert warming.allowance(NODE, SERVICE, 0.0) == 1 + answered
+        warming.answered(NODE, SERVICE)
+
+
+def test_after_enough_answers_nothing_is_held_back_any_more() -> None:
+    warming = Warming()
+    warming.began(NODE, SERVICE, 0.0)
+    for _ in range(ENOUGH):
+        warming.answered(NODE, SERVICE)
+    assert math.isinf(warming.allowance(NODE, SERVICE, 0.0))
+    warming.answered(NODE, SERVICE)
+    assert math.isinf(warming.allowance(NODE, SERVICE, 0.0))
+
+
+def test_who_answers_slowly_may_have_more_with_time() -> None:
+    warming = Warming()
+    warming.began(NODE, SERVICE, 100.0)
+    warming.began(NODE, SERVICE, 100.0 + RISE)
+    assert warming.allowance(NODE, SERVICE, 100.0 + 3 * RISE) == 4
+    assert math.isinf(warming.allowance(NODE, SERVICE, 100.0 + ENOUGH * RISE))
+
+
+def test_whoever_was_lost_is_new_when_it_is_back() -> None:
+    warming = Warming()
+    now = 0.0
+    for forget in (lambda: warming.lost(NODE, SERVICE), lambda: warming.forget(NODE)):
+        warming.began(NODE, SERVICE, now)
+        assert warming.allowance(NODE, SERVICE, now) == 1
+        now += 1e6
+        assert math.isinf(warming.allowance(NODE, SERVICE, now))
+        forget()
+
+
+def test_an_answer_of_somebody_unknown_changes_nothing() -> None:
+    warming = Warming()
+    warming.answered(NODE, SERVICE)
+    warming.lost(NODE, SERVICE)
+    assert warming.allowance(NODE, SERVICE, 0.0) == 1
+
+
+def test_memory_is_bounded() -> None:
+    warming = Warming()
+    for number in range(MAX_NODES + 10):
+        warming.began(PeerId(str(number)), SERVICE, 0.0)
+    for number in range(MAX_REPLICAS + 10):
+        warming.began(NODE, Service("p", str(number)), 0.0)
+    assert len(warming._seen) == MAX_NODES
+    assert len(warming._seen[NODE]) == MAX_REPLICAS

@@ -1,0 +1,165 @@
+"""Laws of silence: busy is not dead, and dead is noticed soon."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.state.stuck import (
+    ASK_AGAIN,
+    LEARN_AFTER,
+    LEARN_AGAIN,
+    LONGEST_PAUSE,
+    MAX_WORKERS,
+    PATIENCE,
+    SURE,
+    Silence,
+)
+
+HERE = "http://127.0.0.1:8080"
+
+
+@pytest.fixture
+def silence() -> Silence:
+    return Silence()
+
+
+def answer(silence: Silence, now: float, *, first_byte: float) -> None:
+    silence.began(HERE, now)
+    silence.ended(HERE, now + first_byte, first_byte=first_byte)
+
+
+def ask(silence: Silence, now: float, *, answered: bool) -> None:
+    assert silence.wants_asking(HERE, now)
+    silence.asked(HERE, now, answered=answered)
+
+
+def test_a_worker_for_whom_nobody_waits_is_left_alone(silence: Silence) -> None:
+    answer(silence, 0.0, first_byte=0.1)
+    assert not silence.wants_asking(HERE, 1e6)
+    assert not silence.silent(HERE)
+
+
+def test_one_that_answers_while_it_works_is_believed_to_have_stopped_when_it_does_not(
+    silence: Silence,
+) -> None:
+    silence.began(HERE, 0.0)
+    ask(silence, LEARN_AFTER, answered=True)
+    assert not silence.wants_asking(HERE, PATIENCE - 0.1)
+    ask(silence, PATIENCE, answered=False)
+    assert silence.silent(HERE)
+
+
+def test_one_that_never_answered_while_it_worked_is_given_more_time(silence: Silence) -> None:
+    silence.began(HERE, 0.0)
+    ask(silence, LEARN_AFTER, answered=False)
+    ask(silence, PATIENCE, answered=False)
+    assert not silence.silent(HERE)
+    ask(silence, SURE, answered=False)
+    assert silence.silent(HERE)
+
+
+def test_what_is_long_is_told_by_what_is_usual(silence: Silence) -> None:
+    answer(silence, 0.0, first_byte=3.0)
+    silence.began(HERE, 10.0)
+    ask(silence, 11.0, answered=True)
+    assert not silence.wants_asking(HERE, 21.9)
+    ask(silence, 22.0, answered=False)
+    assert silence.silent(HERE)
+
+
+def test_a_slow_worker_that_answers_when_asked_is_never_silent(silence: Silence) -> None:
+    silence.began(HERE, 0.0)
+    for second in range(1, 600):
+        if silence.wants_asking(HERE, float(second)):
+            silence.asked(HERE, float(second), answered=True)
+        assert not silence.silent(HERE)
+
+
+def test_first_bytes_for_others_show_that_it_works(silence: Silence) -> None:
+    answer(silence, 0.0, first_byte=0.1)
+    silence.began(HERE, 1.0)
+    for second in range(2, 60):
+        answer(silence, float(second), first_byte=0.1)
+        silence.wants_asking(HERE, second + 0.9)
+        silence.asked(HERE, second + 1.9, answered=False)
+    assert not silence.silent(HERE)
+
+
+def test_it_is_asked_once_at_one_time_and_not_too_often(silence: Silence) -> None:
+    silence.began(HERE, 0.0)
+    assert silence.wants_asking(HERE, 3.0)
+    assert not silence.wants_asking(HERE, 100.0)
+    silence.asked(HERE, 100.0, answered=True)
+    answer(silence, 100.0, first_byte=0.0)
+    assert not silence.wants_asking(HERE, 100.0 + LEARN_AFTER)
+
+
+def test_what_one_that_stopped_is_asked_grows_rarer_and_an_answer_brings_it_back(
+    silence: Silence,
+) -> None:
+    silence.began(HERE, 0.0)
+    ask(silence, SURE, answered=False)
+    silence.ended(HERE, SURE, first_byte=None)
+    now, pauses = SURE, []
+    for _ in range(4):
+        before = now
+        while not silence.wants_asking(HERE, now):
+            now += 0.25
+        pauses.append(now - before)
+        silence.asked(HERE, now, answered=False)
+    assert pauses == [ASK_AGAIN, 2.0, LONGEST_PAUSE, LONGEST_PAUSE]
+    ask(silence, now + LONGEST_PAUSE, answered=True)
+    assert not silence.silent(HERE)
+
+
+def test_a_late_first_byte_brings_it_back(silence: Silence) -> None:
+    silence.began(HERE, 0.0)
+    ask(silence, SURE, answered=False)
+    silence.ended(HERE, 7.0, first_byte=7.0)
+    assert not silence.silent(HERE)
+
+
+def test_whether_it_talks_is_not_asked_all_the_time(silence: Silence) -> None:
+    silence.began(HERE, 0.0)
+    ask(silence, LEARN_AFTER, answered=False)
+    silence.ended(HERE, 0.6, first_byte=0.6)
+    silence.began(HERE, 10.0)
+    assert not silence.wants_asking(HERE, 10.0 + LEARN_AFTER)
+    silence.ended(HERE, 10.6, first_byte=0.6)
+    silence.began(HERE, LEARN_AGAIN)
+    assert silence.wants_asking(HERE, LEARN_AGAIN + LEARN_AFTER)
+
+
+def test_memory_is_bounded(silence: Silence) -> None:
+    for number in range(3 * MAX_WORKERS):
+        address = f"http://127.0.0.1:1/{number}"
+        silence.began(address, 0.0)
+        silence.ended(address, 0.1, first_byte=0.1)
+    assert len(silence._workers) <= MAX_WORKERS
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["began", "ended", "ask"]), st.booleans(), st.floats(0, 3)),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_only_a_question_that_went_unanswered_makes_it_silent(
+    taken: list[tuple[str, bool, float]],
+) -> None:
+    silence, now, waiting = Silence(), 0.0, 0
+    for what, well, wait in taken:
+        now += wait
+        before = silence.silent(HERE)
+        if what == "began":
+            silence.began(HERE, now)
+            waiting += 1
+        elif what == "ended" and waiting:
+            silence.ended(HERE, now, first_byte=wait if well else None)
+            waiting -= 1
+        elif what == "ask" and silence.wants_asking(HERE, now):
+            silence.asked(HERE, now, answered=well)
+            assert not (well and silence.silent(HERE))
+            continue
+        assert silence.silent(HERE) <= before

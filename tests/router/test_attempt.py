@@ -1,0 +1,108 @@
+"""Laws of one attempt: it is booked however it ends."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from router.attempt import Attempt, Desk, Outcome
+from router.dialects import Answer, Route
+from router.errors import AnswerBroken, WorkerError, WorkerFailed
+from router.http.exchange import NOTHING
+from router.ledger import Ledger
+from router.workers import Workers
+from tests.router.world import OWN, QUICK, chat, own
+
+OURS = own("http://127.0.0.1:1")
+Put = Callable[[Attempt], AbstractAsyncContextManager[Answer]]
+
+
+@dataclass
+class Office:
+    """A desk, and what was reported at it."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(
+            own=OWN.peer,
+            workers=Workers,
+            settings=QUICK,
+            now=lambda: self.now,
+            random=lambda: 0.5,
+        )
+
+    def attempt(self, put: Put) -> Attempt:
+        desk = Desk(self.ledger, put, self.outcomes.append, lambda: self.now)
+        return Attempt(desk, chat(), OURS, number=2, others=(), holds_slot=False)
+
+
+@pytest.fixture
+async def office() -> AsyncIterator[Office]:
+    made = Office()
+    yield made
+    assert not made.ledger.in_flight
+
+
+def answers() -> Answer:
+    return Answer(200, "application/json", b"{}", NOTHING, Route.LOCAL)
+
+
+async def test_an_answer_is_reported_at_its_end_with_its_time(office: Office) -> None:
+    @asynccontextmanager
+    async def put(_: Attempt) -> AsyncIterator[Answer]:
+        yield answers()
+
+    async with office.attempt(put) as routed:
+        assert (routed.candidate, routed.attempts) == (OURS, 2)
+        assert not office.outcomes
+        office.now = 3.0
+    assert office.outcomes == [Outcome(OURS, None, 3.0)]
+
+
+async def test_a_failure_before_the_first_byte_is_reported_with_its_number(office: Office) -> None:
+    def put(_: Attempt) -> AbstractAsyncContextManager[Answer]:
+        raise WorkerFailed("it speaks another language")
+
+    with pytest.raises(WorkerFailed) as failed:
+        async with office.attempt(put):
+            pass
+    assert failed.value.attempts == 2
+    assert [outcome.error for outcome in office.outcomes] == [failed.value]
+
+
+async def test_what_broke_after_the_first_byte_is_reported_as_broken(office: Office) -> None:
+    answer, error = answers(), AnswerBroken("it broke off")
+
+    @asynccontextmanager
+    async def put(_: Attempt) -> AsyncIterator[Answer]:
+        try:
+            yield answer
+        finally:
+            answer.broken = error
+
+    with pytest.raises(WorkerError):
+        async with office.attempt(put):
+            raise error
+    assert [outcome.error for outcome in office.outcomes] == [error]
+
+
+async def test_a_caller_who_left_before_the_first_byte_has_shown_nothing(office: Office) -> None:
+    @asynccontextmanager
+    async def put(_: Attempt) -> AsyncIterator[Answer]:
+        await asyncio.Event().wait()
+        yield answers()
+
+    async def ask() -> None:
+        async with office.attempt(put):
+            pass
+
+    asking = asyncio.ensure_future(ask())
+    await asyncio.sleep(0)
+    assert office.ledger.in_flight == {OURS.key: 1}
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert office.outcomes == []

@@ -1,0 +1,247 @@
+"""Laws of streams that are taken up again: whoever reads them sees one text, once, and is told where its seams are."""
+
+from dataclasses import replace
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.records import PeerId
+from router.failover import MOST_SEAMS, MOST_TEXT_CHARACTERS, Continuing, Finish, Resume, of
+from router.openai.sse import Event, data_of
+from router.requests import Kind, Request
+from tests.router.world import chat
+
+ONE, TWO = PeerId("one"), PeerId("two")
+WORDS = ("One", " two", " three", " four", " five")
+CHAT = {
+    "model": "m",
+    "stream": True,
+    "messages": [{"role": "user", "content": "count"}],
+    "stream_options": {"include_usage": True},
+}
+
+
+def asked(kind: Kind = Kind.CHAT, **fields: object) -> Request:
+    said = {**CHAT, **fields}
+    if kind is Kind.COMPLETION:
+        said = {"prompt": "count:"} | {n: v for n, v in said.items() if n != "messages"}
+    return replace(chat(stream=True, kind=kind, body=orjson.dumps(said)), continues=True)
+
+
+def stream(request: Request) -> Continuing:
+    found = of(request)
+    assert found is not None
+    return found
+
+
+def event(said: dict[str, object]) -> Event:
+    raw = b"data: " + orjson.dumps(said) + b"\n\n"
+    return Event(raw, data_of(raw))
+
+
+DONE = Event(b"data: [DONE]\n\n", b"[DONE]")
+
+
+def part(request: Request, words: tuple[str, ...], *, ident: str, prompt: int = 10) -> list[Event]:
+    """What a worker streams: who speaks, words, why it ends, usage, and the end."""
+    head: dict[str, object] = {"id": ident, "created": ord(ident), "model": "m"}
+    if request.kind is Kind.COMPLETION:
+        choices = [{"index": 0, "text": word} for word in words]
+        choices.append({"index": 0, "text": "", "finish_reason": "stop"})
+    else:
+        deltas = [{"role": "assistant", "content": None}, *({"content": word} for word in words)]
+        choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+        choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
+    usage = {"prompt_tokens": prompt, "completion_tokens": len(words), "total_tokens": 0}
+    said = [head | {"choices": [choice]} for choice in choices]
+    return [*map(event, said), event(head | {"choices": [], "usage": usage}), DONE]
+
+
+def read(raw: bytes) -> list[dict[str, object]]:
+    return [
+        orjson.loads(data_of(e)) for e in raw.split(b"\n\n") if data_of(e) not in (b"", b"[DONE]")
+    ]
+
+
+def text_of(raw: bytes) -> str:
+    pieces = [choice for said in read(raw) for choice in said["choices"]]
+    return "".join(c.get("text") or c.get("delta", {}).get("content") or "" for c in pieces)
+
+
+@given(st.sampled_from([Kind.CHAT, Kind.COMPLETION]), st.data())
+def test_wherever_workers_die_the_caller_reads_one_text_of_one_answer(
+    kind: Kind, data: st.DataObject
+) -> None:
+    request = asked(kind)
+    going, sent, left = stream(request), b"", WORDS
+    for number in range(MOST_SEAMS + 1):
+        events = part(request, left, ident="abcd"[number], prompt=10 + len(WORDS) - len(left))
+        last = number == MOST_SEAMS
+        cut = len(events) if last else data.draw(st.integers(0, len(events)))
+        before = going._written
+        for each in events[:cut]:
+            sent += going.take(each)
+        left = left[going._written - before :]
+        if cut == len(events):
+            break
+        step = going.broke(ONE)
+        if isinstance(step, Finish):
+            sent += step.last
+            break
+        assert isinstance(step, Resume)
+        again = orjson.loads(step.request.body)
+        so_far = "".join(WORDS[: len(WORDS) - len(left)])
+        if kind is Kind.COMPLETION:
+            assert again["prompt"] == "count:" + so_far
+        elif so_far:
+            assert again["messages"][-1] == {"role": "assistant", "content": so_far}
+        sent += going.seam(TWO)
+    assert text_of(sent) == "".join(WORDS)
+    assert sent.count(b"data: [DONE]\n\n") == 1
+    assert sent.endswith(b"data: [DONE]\n\n")
+    said = read(sent)
+    firsts = [s for s in said if "id" in s]
+    assert len({(s["id"], s["created"], s["model"]) for s in firsts}) == 1
+    assert sum("role" in c.get("delta", {}) for s in said for c in s["choices"]) <= 1
+    assert sum(c.get("finish_reason") == "stop" for s in said for c in s["choices"]) <= 1
+    [usage] = [s["usage"] for s in said if s.get("usage")]
+    assert usage["completion_tokens"] == len(WORDS)
+    assert usage["prompt_tokens"] in (0, 10)
+
+
+def died(*events: Event, **fields: object) -> tuple[Continuing, Resume | Finish | None]:
+    going = stream(asked(**fields))
+    for each in events:
+        going.take(each)
+    return going, going.broke(ONE)
+
+
+def words(count: int) -> list[Event]:
+    return part(asked(), WORDS, ident="a")[: count + 1]
+
+
+def test_nothing_is_changed_in_a_stream_that_lives() -> None:
+    going = stream(asked())
+    events = [Event(b": ping\r\n\r\n", b""), *part(asked(), WORDS, ident="a")]
+    assert [going.take(e) for e in events] == [e.raw for e in events]
+
+
+def test_the_seam_names_both_nodes_and_how_much_was_there() -> None:
+    going, _ = died(*words(2))
+    [said] = read(going.seam(TWO))
+    assert said["modelvine"] == {"seam": {"from": ONE, "to": TWO, "characters": len("One two")}}
+    assert said["choices"] == [{"index": 0, "delta": {}, "finish_reason": None}]
+    assert said["id"] == "a"
+
+
+def test_what_was_written_counts_against_the_limit() -> None:
+    _, step = died(*words(2), max_tokens=5, max_completion_tokens=7)
+    assert isinstance(step, Resume)
+    again = orjson.loads(step.request.body)
+    assert (again["max_tokens"], again["max_completion_tokens"]) == (3, 3)
+
+
+def test_a_text_that_had_reached_its_limit_ends_there() -> None:
+    _, step = died(*words(2), max_tokens=2)
+    assert isinstance(step, Finish)
+    ending, usage = read(step.last)
+    assert ending["choices"] == [{"index": 0, "delta": {}, "finish_reason": "length"}]
+    assert usage["modelvine"] == {"estimated": True, "seams": 0}
+    assert step.last.endswith(b"data: [DONE]\n\n")
+
+
+def test_a_stream_that_broke_after_its_end_needs_nobody_else() -> None:
+    assert died(*part(asked(), WORDS, ident="a"))[1] == Finish(b"")
+    assert died(*part(asked(), WORDS, ident="a")[:-1])[1] == Finish(DONE.raw)
+
+
+def test_an_answer_that_the_caller_had_begun_itself_stays_one_message() -> None:
+    begun = [*CHAT["messages"], {"role": "assistant", "content": "Zero "}]
+    _, step = died(*words(1), messages=begun)
+    assert isinstance(step, Resume)
+    assert orjson.loads(step.request.body)["messages"][1:] == [
+        {"role": "assistant", "content": "Zero One"}
+    ]
+
+
+def test_before_the_first_word_the_same_is_asked_again() -> None:
+    _, step = died(*words(0))
+    assert isinstance(step, Resume)
+    assert orjson.loads(step.request.body) == CHAT
+
+
+def test_an_error_event_of_the_worker_is_the_end_of_its_part_and_not_shown() -> None:
+    going = stream(asked())
+    assert going.take(event({"error": {"message": "engine is dead"}})) == b""
+    assert isinstance(going.broke(ONE), Resume)
+
+
+def test_seams_are_bounded() -> None:
+    going = stream(asked())
+    for _ in range(MOST_SEAMS):
+        assert isinstance(going.broke(ONE), Resume)
+    assert going.broke(ONE) is None
+
+
+def test_the_text_that_is_remembered_is_bounded() -> None:
+    long = {"choices": [{"index": 0, "delta": {"content": "x" * MOST_TEXT_CHARACTERS}}]}
+    assert isinstance(died(event(long))[1], Resume)
+    assert died(event(long), *words(1))[1] is None
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        [{"index": 0, "delta": {"tool_calls": [{"index": 0}]}}],
+        [{"index": 0, "delta": {"reasoning_content": "hm"}}],
+        [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": []}}],
+        [{"index": 1, "delta": {"content": "x"}}],
+        [{"index": 0, "delta": {}}, {"index": 1, "delta": {}}],
+        [{"index": 0, "delta": "x"}],
+        ["x"],
+        "x",
+    ],
+)
+def test_what_is_no_plain_text_breaks_off_and_passes_until_then(choices: object) -> None:
+    going = stream(asked())
+    odd = event({"choices": choices})
+    assert going.take(odd) == odd.raw
+    assert going.broke(ONE) is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [{"type": "function"}]},
+        {"n": 2},
+        {"logprobs": True},
+        {"response_format": {"type": "json_object"}},
+        {"guided_json": {}} | {"grammar": "x"},
+        {"messages": []},
+        {"messages": "x"},
+        {"messages": ["x"]},
+        {"messages": [{"role": "assistant", "content": [{"type": "text"}]}]},
+    ],
+)
+def test_what_cannot_be_continued_is_not(fields: dict[str, object]) -> None:
+    assert of(asked(**fields)) is None
+
+
+def test_only_streams_of_text_whose_callers_want_it_are_continued() -> None:
+    assert of(replace(asked(), continues=False)) is None
+    assert of(replace(asked(), stream=False)) is None
+    assert of(replace(asked(), kind=Kind.SPEECH)) is None
+    assert of(asked(Kind.COMPLETION, prompt=["a", "b"])) is None
+    assert of(asked(Kind.COMPLETION, echo=True)) is None
+    assert of(asked(n=1, response_format={"type": "text"}, tools=[])) is not None
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_nonsense_passes_and_harms_nothing(lines: list[bytes]) -> None:
+    going = stream(asked())
+    for line in lines:
+        going.take(Event(line, line))
+    going.broke(ONE)
+    going.seam(TWO)

@@ -1,0 +1,191 @@
+"""Waiting for a first byte: it makes us look, and ends when the node is silent and somebody else may answer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from registry.members.liveness import Presence
+from registry.records import PeerId, Service
+from router.dialects import Answer, Route
+from router.errors import WorkerUnreachable
+from router.first_byte_timeout import LOOK_AFTER, Waits
+from router.http.exchange import NOTHING
+from router.select.candidates import Candidate
+from tests.router.peer_node import peer_node, way_to
+from tests.router.test_dispatch import World
+from tests.router.world import MODEL, chat, own, until
+from tests.workers.openai_worker import running
+
+FAR, OTHER = (Candidate(PeerId(name), Service("p", MODEL)) for name in ("far", "other"))
+ANSWER = Answer(200, "text/plain", b"x", NOTHING, Route.DIRECT)
+
+
+class Party:
+    """Waits for one answer, which comes when `answered` is set."""
+
+    def __init__(self) -> None:
+        self.answered = asyncio.Event()
+        self.looked: list[Candidate] = []
+        self.silent: set[Candidate] = set()
+        self.trusted = {OTHER}
+        self.waits = Waits(
+            look=self.looked.append,
+            silent=self.silent.__contains__,
+            trusted=self.trusted.__contains__,
+        )
+
+    async def wait(
+        self, *others: Candidate, candidate: Candidate = FAR, elsewhere: bool = False
+    ) -> Answer:
+        @asynccontextmanager
+        async def answering() -> AsyncIterator[Answer]:
+            await self.answered.wait()
+            yield ANSWER
+
+        watched = self.waits.watch(candidate, others, answering(), elsewhere=elsewhere)
+        async with watched as answer:
+            return answer
+
+    def look(self, *, times: int = 2) -> None:
+        for _ in range(times):
+            self.waits.look_through(asyncio.get_running_loop().time() + LOOK_AFTER)
+
+
+@pytest.fixture
+async def party() -> Party:
+    return Party()
+
+
+async def begun(waiting: "asyncio.Task[Answer]") -> "asyncio.Task[Answer]":
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    return waiting
+
+
+async def test_who_waits_for_some_time_has_us_look_and_who_does_not_wait_does_not(
+    party: Party,
+) -> None:
+    waiting = await begun(asyncio.ensure_future(party.wait(OTHER)))
+    party.waits.look_through(asyncio.get_running_loop().time())
+    assert party.looked == []
+    party.look(times=1)
+    assert party.looked == [FAR]
+    party.answered.set()
+    assert await waiting is ANSWER
+    party.look()
+    assert len(party.looked) == 1
+
+
+async def test_who_is_silent_at_two_looks_is_not_waited_for_where_another_is_trusted(
+    party: Party,
+) -> None:
+    waiting = await begun(asyncio.ensure_future(party.wait(OTHER)))
+    party.silent.add(FAR)
+    party.look(times=1)
+    await begun(waiting)
+    party.look(times=1)
+    with pytest.raises(WorkerUnreachable, match="fell silent"):
+        await waiting
+
+
+@pytest.mark.parametrize("others", [(), (FAR,)])
+async def test_where_nobody_else_is_trusted_we_wait_on(
+    party: Party, others: tuple[Candidate, ...]
+) -> None:
+    waiting = await begun(asyncio.ensure_future(party.wait(*others)))
+    party.silent.add(FAR)
+    party.look(times=5)
+    await begun(waiting)
+    party.answered.set()
+    assert await waiting is ANSWER
+
+
+async def test_a_long_wait_for_a_node_that_answers_probes_is_not_hurt(party: Party) -> None:
+    waiting = await begun(asyncio.ensure_future(party.wait(OTHER)))
+    for lost in (True, False) * 20:
+        (party.silent.add if lost else party.silent.discard)(FAR)
+        party.look(times=1)
+    await begun(waiting)
+    party.answered.set()
+    assert await waiting is ANSWER
+
+
+async def test_a_caller_who_leaves_is_no_silence(party: Party) -> None:
+    waiting = await begun(asyncio.ensure_future(party.wait(OTHER)))
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    party.silent.add(FAR)
+    party.look()
+
+
+async def test_a_worker_of_ours_that_has_stopped_is_given_up_for_whoever_may_be_asked_elsewhere(
+    party: Party,
+) -> None:
+    mine = own("http://127.0.0.1:1")
+    waiting = await begun(asyncio.ensure_future(party.wait(candidate=mine)))
+    party.silent.add(mine)
+    party.look(times=3)
+    await begun(waiting)
+    elsewhere = asyncio.ensure_future(party.wait(candidate=mine, elsewhere=True))
+    await asyncio.sleep(0)
+    party.look(times=2)
+    with pytest.raises(WorkerUnreachable):
+        await elsewhere
+    party.answered.set()
+    assert await waiting is ANSWER
+
+
+async def test_a_request_on_its_way_to_a_node_that_falls_silent_is_answered_by_another() -> None:
+    async with (
+        running() as slow,
+        running() as quick,
+        peer_node(own(slow.url, cid="1")) as node,
+        way_to(node) as links,
+    ):
+        slow.fail(delay_first=60.0)
+        world = World(links)
+        far = node.identity.peer
+        world.offer(far, Service("p", MODEL, "1"))
+        world.serve(own(quick.url, cid="2"))
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        asking = asyncio.ensure_future(world.ask(chat()))
+        await until(lambda: len(slow.received) == 1)
+        # The node is asked whether it lives because the request waits, and does not say so.
+        await until(lambda: far in world.looked)
+        assert len(quick.received) == 0
+        world.silent.add(far)
+        world.presence[far] = Presence.SUSPECT
+        body, attempts = await asking
+        assert b'"llama"' in body
+        assert attempts == 2
+        assert len(quick.received) == 1
+        assert LOOK_AFTER < clock() - began < 3.0
+        await until(lambda: slow.hung_up == 1)
+
+
+async def test_who_is_given_up_goes_on_without_a_trace_of_a_cancellation(party: Party) -> None:
+    async def asking() -> int:
+        with pytest.raises(WorkerUnreachable):
+            await party.wait(OTHER)
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    waiting = asyncio.ensure_future(asking())
+    await asyncio.sleep(0)
+    party.silent.add(FAR)
+    party.look(times=3)
+    assert await waiting == 0
+
+
+async def test_whose_caller_leaves_as_it_is_given_up_has_left(party: Party) -> None:
+    waiting = await begun(asyncio.ensure_future(party.wait(OTHER)))
+    party.silent.add(FAR)
+    party.look()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting

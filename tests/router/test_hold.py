@@ -1,0 +1,300 @@
+"""Laws of waiting until somebody is ready: real workers that are restarted, or still loading."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+import pytest
+
+from registry.members.liveness import Presence
+from registry.records import Service
+from router.errors import (
+    NobodyServes,
+    UnknownModel,
+    WorkerFailed,
+    WorkerLoading,
+    WorkerUnreachable,
+)
+from router.hold import COMES_BACK, LONGEST_PAUSE, MAX_HELD, MAX_HELD_BYTES
+from router.settings import RouterSettings
+from router.state.circuit import TRIP
+from router.state.last_answers import RESTART
+from tests.router.test_dispatch import FAR, World, several
+from tests.router.world import MODEL, QUICK, chat, links, own, until
+from tests.workers.openai_worker import OpenAIWorker, running
+
+LLAMA_CPP = b'{"error":{"message":"Loading model","type":"unavailable_error","code":503}}'
+PATIENT = QUICK.model_copy(update={"ready_timeout": 10.0, "queue": 50})
+NOTICED = LONGEST_PAUSE + COMES_BACK + 0.5  # half a second more, since machines that test are busy
+
+
+@asynccontextmanager
+async def router(settings: RouterSettings = PATIENT) -> AsyncIterator[World]:
+    async with links(settings) as ours:
+        made = World(ours)
+        yield made
+        assert not made.router.in_flight
+        assert not made.router._holding._rooms
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+def loading(worker: OpenAIWorker) -> None:
+    worker.fail(status=503, refusal=LLAMA_CPP)
+
+
+async def test_requests_for_a_worker_that_restarts_are_answered_once_it_is_back() -> None:
+    port = free_port()
+    async with router() as world:
+        world.serve(own(f"http://127.0.0.1:{port}"))
+        asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(40)]
+        await until(lambda: world.router.events["held"] == 40)
+        await asyncio.sleep(0.7)
+        assert not any(one.done() for one in asking)
+        async with running(port=port):
+            began = asyncio.get_running_loop().time()
+            answers = await asyncio.gather(*asking)
+            assert asyncio.get_running_loop().time() - began < NOTICED
+    assert all(attempts == 1 for _, attempts in answers)
+    assert world.router.events["held_in_vain"] == 0
+
+
+async def test_while_a_model_loads_one_request_at_a_time_asks_for_it() -> None:
+    async with router() as world, running() as worker:
+        loading(worker)
+        world.serve(own(worker.url))
+        asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(40)]
+        await until(lambda: world.router.events["held"] == 40)
+        first = len(worker.received)
+        assert first == 40
+        await asyncio.sleep(1.0)
+        assert 1 <= len(worker.received) - first <= 6
+        worker.fail()
+        await asyncio.gather(*asking)
+
+
+async def test_who_waits_is_let_go_though_the_one_that_tried_is_still_being_worked_on() -> None:
+    async with router() as world, running() as worker:
+        loading(worker)
+        world.serve(own(worker.url))
+        asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(5)]
+        await until(lambda: world.router.events["held"] == 5)
+        worker.fail(delay_headers=3.0)
+        before = len(worker.received)
+        await until(lambda: len(worker.received) == before + 5, within=NOTICED)
+        assert not any(one.done() for one in asking)
+        await asyncio.gather(*asking)
+
+
+async def test_when_time_is_up_the_caller_hears_what_the_matter_is() -> None:
+    settings = PATIENT.model_copy(update={"ready_timeout": 0.3})
+    async with router(settings) as world, running() as worker:
+        loading(worker)
+        world.serve(own(worker.url))
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        with pytest.raises(WorkerLoading):
+            await world.ask(chat())
+        assert 0.3 <= clock() - began < 1.0
+        world.serve(own("http://127.0.0.1:1"))
+        with pytest.raises(WorkerUnreachable):
+            await world.ask(chat())
+        world.serve()
+        world.offer(FAR, Service("p", MODEL))
+        world.presence[FAR] = Presence.LOST
+        with pytest.raises(NobodyServes):
+            await world.ask(chat())
+    assert world.router.events["held_in_vain"] == 3
+
+
+async def test_a_model_whose_only_node_comes_back_is_answered_at_once() -> None:
+    async with router() as world, running() as worker:
+        world.offer(FAR, Service("p", MODEL))
+        world.presence[FAR] = Presence.LOST
+        asking = asyncio.ensure_future(world.ask(chat()))
+        await until(lambda: world.router.events["held"] == 1)
+        world.serve(own(worker.url))
+        assert b'"llama"' in (await asyncio.wait_for(asking, NOTICED))[0]
+
+
+async def test_a_model_that_turns_out_to_be_unknown_is_not_waited_for() -> None:
+    async with router() as world:
+        world.serve(own("http://127.0.0.1:1"))
+        asking = asyncio.ensure_future(world.ask(chat()))
+        await until(lambda: world.router.events["held"] == 1)
+        world.serve()
+        with pytest.raises(UnknownModel):
+            await asyncio.wait_for(asking, NOTICED)
+
+
+async def test_what_a_worker_answered_is_no_reason_to_wait() -> None:
+    async with router() as world, several(1) as (bad,):
+        bad.fail(status=500)
+        world.serve(own("http://127.0.0.1:1", cid="1"), own(bad.url, cid="2"))
+        with pytest.raises(WorkerFailed):
+            await world.ask(chat())
+        world.serve(own(bad.url, cid="1"), own("http://127.0.0.1:1", cid="2"))
+        with pytest.raises(WorkerFailed):
+            await world.ask(chat())
+    assert world.router.events["held"] == 0
+
+
+async def test_a_caller_who_leaves_is_gone_and_the_others_wait_on() -> None:
+    async with router() as world, running() as worker:
+        loading(worker)
+        world.serve(own(worker.url))
+        asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(4)]
+        await until(lambda: world.router.events["held"] == 4)
+        [room] = world.router._holding._rooms.values()
+        for leaving in asking[:3]:
+            leaving.cancel()
+        await asyncio.wait(asking[:3])
+        assert len(room.places) == 1
+        worker.fail()
+        await asyncio.wait_for(asking[3], NOTICED)
+
+
+@pytest.mark.parametrize("draining", [True, False])
+async def test_who_may_not_wait_hears_at_once(draining: bool) -> None:
+    async with router() as world:
+        world.serve(own("http://127.0.0.1:1"))
+        world.draining = draining
+        asked = chat() if draining else replace(chat(), holds=False)
+        with pytest.raises((NobodyServes, WorkerUnreachable)):
+            await world.ask(asked)
+    assert world.router.events["held"] == 0
+
+
+async def test_no_more_wait_than_there_are_places() -> None:
+    async with router() as world, running() as worker:
+        loading(worker)
+        world.serve(own(worker.url))
+        asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(PATIENT.queue + 5)]
+        await until(lambda: world.router.events["holds_refused"] == 5)
+        assert world.router.events["held"] == PATIENT.queue < MAX_HELD
+        refused = [one for one in asking if one.done()]
+        assert [type(one.exception()) for one in refused] == [WorkerLoading] * 5
+        worker.fail()
+        await asyncio.gather(*(set(asking) - set(refused)))
+
+
+async def test_a_node_that_begins_to_drain_keeps_nobody_waiting() -> None:
+    async with router() as world, running() as worker:
+        loading(worker)
+        world.serve(own(worker.url))
+        asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(5)]
+        await until(lambda: world.router.held == 5)
+        world.draining = True
+        await asyncio.wait(asking, timeout=NOTICED)
+        assert [type(one.exception()) for one in asking] == [NobodyServes] * 5
+
+
+async def test_long_bodies_do_not_wait_beyond_what_they_may_take_together() -> None:
+    async with router() as world, running() as worker:
+        loading(worker)
+        world.serve(own(worker.url))
+        # As if others held nearly all of it.
+        world.router._holding._bytes += MAX_HELD_BYTES - 1000
+        with pytest.raises(WorkerLoading):
+            await world.ask(chat(body=b'{"model":"llama","x":"%b"}' % (b"x" * 2000)))
+        assert world.router.events["holds_refused"] == 1
+        asking = asyncio.ensure_future(world.ask(chat()))
+        await until(lambda: world.router.held == 1)
+        worker.fail()
+        await asking
+        world.router._holding._bytes -= MAX_HELD_BYTES - 1000
+        assert world.router._holding._bytes == 0
+
+
+async def test_what_is_away_for_long_is_not_waited_for() -> None:
+    settings = PATIENT.model_copy(update={"ready_timeout": 0.2})
+    async with router(settings) as world:
+        world.serve(own("http://127.0.0.1:1"))
+        for now in (0.0, RESTART / 2, RESTART):
+            world.now = now
+            with pytest.raises(WorkerUnreachable) as failed:
+                await world.ask(chat())
+            assert failed.value.hopeful is (now < RESTART)
+    assert world.router.events["held"] == 2
+
+
+async def test_a_worker_that_never_answered_when_it_was_probed_is_not_waited_for() -> None:
+    port = free_port()
+    async with router() as world:
+        world.serve(worker := own(f"http://127.0.0.1:{port}"))
+        assert worker.worker is not None
+        assert not await world.router.greet(worker.worker)
+        assert world.router.health_of(worker.worker) == "never answered"
+        with pytest.raises(WorkerUnreachable):
+            await world.ask(chat())
+        assert world.router.events["held"] == 0
+        async with running(port=port):
+            assert await world.router.greet(worker.worker)
+            assert world.router.health_of(worker.worker) == "ok"
+        # From now on it is one that restarts.
+        asking = asyncio.ensure_future(world.ask(chat()))
+        await until(lambda: world.router.events["held"] == 1)
+        async with running(port=port):
+            assert b'"llama"' in (await asking)[0]
+
+
+async def test_while_one_tries_whether_who_was_long_away_is_back_nobody_else_waits() -> None:
+    opened, closed = asyncio.Event(), asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.set()
+        with suppress(ConnectionError):
+            while await reader.read(1000):
+                pass
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+        closed.set()
+
+    port = free_port()
+    async with router() as world:
+        world.serve(worker := own(f"http://127.0.0.1:{port}"))
+        assert worker.worker is not None
+        await world.router.greet(worker.worker)
+        for _ in range(TRIP):
+            with pytest.raises(WorkerUnreachable):
+                await world.ask(chat())
+        tried = len(world.outcomes)
+        for _ in range(10):
+            with pytest.raises(NobodyServes) as gone:
+                await world.ask(chat())
+            assert gone.value.retry_after >= 1
+        assert len(world.outcomes) == tried
+        world.now += 10
+        server = await asyncio.start_server(silent, "127.0.0.1", port)
+        trial = asyncio.ensure_future(world.ask(chat()))
+        await opened.wait()
+        with pytest.raises(NobodyServes):
+            await world.ask(chat())
+        trial.cancel()
+        await asyncio.wait([trial])
+        await closed.wait()
+        server.close()
+        await server.wait_closed()
+        world.now += 10
+        async with running(port=port):
+            for _ in range(2):
+                assert b'"llama"' in (await world.ask(chat()))[0]
+    assert world.router.events["held"] == 0
+
+
+@pytest.mark.parametrize("presence", [Presence.LOST, Presence.LEFT])
+async def test_a_node_that_has_been_away_for_long_is_not_waited_for(presence: Presence) -> None:
+    settings = PATIENT.model_copy(update={"ready_timeout": 0.2})
+    async with router(settings) as world:
+        world.offer(FAR, Service("p", MODEL))
+        world.presence[FAR] = presence
+        for world.absent in (1.0, RESTART):
+            with pytest.raises(NobodyServes):
+                await world.ask(chat())
+    assert world.router.events["held"] == 1

@@ -1,0 +1,65 @@
+"""Laws of looking at an address: who looks first, when it is over, and what is said of silence."""
+
+from collections.abc import Mapping
+from typing import cast
+
+from registry.records import Service
+from router.dialects import Dialect
+from router.errors import WorkerFailed
+from router.recognition import Sighting, in_order, recognise
+from router.worker_description import Described
+from router.workers import Worker
+
+WORKER = Worker(Service("p", "m"), "http://w")
+KNOWN = Sighting("x", "200", Described())
+
+
+class Looks:
+    """A dialect that sees what it was told to."""
+
+    def __init__(self, sighting: Sighting) -> None:
+        self._sighting = sighting
+
+    async def recognise(self, worker: Worker) -> Sighting:
+        assert worker is WORKER
+        return self._sighting
+
+
+class Lacking(dict[str, object]):
+    """Dialects of which one needs what is not installed."""
+
+    def __getitem__(self, name: str) -> object:
+        if name == "lacking":
+            raise WorkerFailed("needs grpc")
+        return super().__getitem__(name)
+
+
+async def seen(*names: str, **found: object) -> list[tuple[str, str, bool]]:
+    dialects = cast("Mapping[str, Dialect]", Lacking(found))
+    asked = [(name, WORKER) for name in names]
+    return [(n, s.came, s.said is not None) for n, s in await recognise(dialects, asked)]
+
+
+async def test_they_look_in_turn_until_one_knows_it() -> None:
+    no = Looks(Sighting("x", "404"))
+    assert await seen("a", "b", "c", a=no, b=Looks(KNOWN), c=no) == [
+        ("a", "404", False),
+        ("b", "200", True),
+    ]
+
+
+async def test_nobody_looks_further_while_a_worker_loads_its_model() -> None:
+    loads, no = Looks(Sighting("x", "503", waits=True)), Looks(Sighting("x", "404"))
+    assert [name for name, _, _ in await seen("a", "b", a=loads, b=no)] == ["a"]
+
+
+async def test_who_cannot_look_is_passed_over_or_says_what_it_lacks() -> None:
+    assert await seen("mute", "lacking", "b", mute=object(), b=Looks(KNOWN)) == [
+        ("lacking", "needs grpc", False),
+        ("b", "200", True),
+    ]
+
+
+def test_tgi_looks_before_openai_and_what_nobody_knows_at_the_end() -> None:
+    names = ["a_new_one", "openai_http", "peer", "tgi_http"]
+    assert in_order(names) == ["tgi_http", "openai_http", "a_new_one"]

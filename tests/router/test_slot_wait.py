@@ -1,0 +1,196 @@
+"""Laws of waiting for a slot: everybody gets one in turn, nobody takes another's, and no slot is ever lost."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from registry.records import Service
+from router.errors import NobodyServes, NoCapacity, RouterError
+from router.select.candidates import Candidate
+from router.workers import Workers
+from tests.router.test_dispatch import World
+from tests.router.world import MODEL, QUICK, chat, links, own, until
+from tests.workers.openai_worker import OpenAIWorker, running
+
+SLOTS = 2
+SERVICE = Service("p", MODEL)
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[OpenAIWorker]:
+    async with running() as started:
+        yield started
+
+
+@pytest.fixture
+async def world(worker: OpenAIWorker) -> AsyncIterator[World]:
+    async with links(QUICK.model_copy(update={"queue": 20})) as ours:
+        made = World(ours)
+        made.serve(own(worker.url, capacity=SLOTS))
+        yield made
+        assert not made.router.in_flight
+
+
+def taken(world: World) -> int:
+    return sum(world.router.in_flight.values())
+
+
+async def queued(world: World, count: int) -> None:
+    worker = next(iter(world.workers))
+    await until(lambda: world.router.load_of(worker).queued == count)
+
+
+async def test_more_requests_than_slots_are_all_answered_and_never_more_at_one_time(
+    world: World, worker: OpenAIWorker
+) -> None:
+    worker.fail(delay_first=0.02)
+    most = 0
+
+    async def ask() -> None:
+        nonlocal most
+        async with world.router.answer(chat()):
+            most = max(most, taken(world))
+
+    await asyncio.gather(*(ask() for _ in range(12)))
+    assert most == SLOTS
+    assert len(worker.received) == 12
+
+
+async def test_callers_who_leave_the_queue_or_their_slot_cost_nobody_a_slot(
+    world: World, worker: OpenAIWorker
+) -> None:
+    worker.fail(delay_first=0.03)
+    asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(16)]
+    await queued(world, 14)
+    for one in asking[::2]:
+        one.cancel()
+    await asyncio.wait(asking)
+    assert all(one.cancelled() or one.result()[1] == 1 for one in asking)
+    assert sum(not one.cancelled() for one in asking) == 8
+
+
+async def test_a_full_queue_refuses_at_once_and_says_when_to_come_again(
+    world: World, worker: OpenAIWorker
+) -> None:
+    worker.fail(hang=True)
+    asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(SLOTS + 20)]
+    await queued(world, 20)
+    with pytest.raises(NoCapacity, match="20 wait") as refused:
+        await world.ask(chat())
+    assert refused.value.retry_after >= 1.0
+    for one in asking:
+        one.cancel()
+    await asyncio.wait(asking)
+
+
+async def test_somebody_else_has_a_better_claim_than_the_last_of_a_crowd(
+    world: World, worker: OpenAIWorker
+) -> None:
+    worker.fail(hang=True)
+    crowd = replace(chat(), caller="crowd")
+    asking = [asyncio.ensure_future(world.ask(crowd)) for _ in range(SLOTS + 20)]
+    await queued(world, 20)
+    other = asyncio.ensure_future(world.ask(replace(chat(), caller="other")))
+    await until(asking[-1].done)
+    with pytest.raises(NoCapacity):
+        asking[-1].result()
+    assert not other.done()
+    for one in (*asking, other):
+        one.cancel()
+    await asyncio.wait([*asking, other])
+
+
+async def test_who_has_others_to_ask_does_not_wait(world: World, worker: OpenAIWorker) -> None:
+    worker.fail(hang=True)
+    asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(SLOTS)]
+    await until(lambda: taken(world) == SLOTS)
+    with pytest.raises(NoCapacity):
+        await world.ask(replace(chat(), waits=False))
+    for one in asking:
+        one.cancel()
+    await asyncio.wait(asking)
+
+
+async def test_a_wait_that_takes_too_long_ends(world: World, worker: OpenAIWorker) -> None:
+    worker.fail(hang=True)
+    asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(SLOTS)]
+    await until(lambda: taken(world) == SLOTS)
+    with pytest.raises(NoCapacity, match="within 1 s"):
+        await world.ask(chat())
+    assert taken(world) == SLOTS
+    for one in asking:
+        one.cancel()
+    await asyncio.wait(asking)
+
+
+async def test_whose_model_is_unregistered_meanwhile_is_told_so(
+    world: World, worker: OpenAIWorker
+) -> None:
+    worker.fail(delay_first=0.1)
+    asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(SLOTS + 2)]
+    await queued(world, 2)
+    world.workers = Workers()
+    ends = await asyncio.gather(*asking, return_exceptions=True)
+    assert [type(end) for end in ends[SLOTS:]] == [NobodyServes] * 2
+    assert "unregistered" in str(ends[-1])
+
+
+async def test_a_slot_of_any_worker_of_the_model_will_do(worker: OpenAIWorker) -> None:
+    async with running() as second, links() as ours:
+        made = World(ours)
+        found: list[Candidate] = [own(worker.url, cid="1", capacity=1)]
+        found.append(own(second.url, cid="2", capacity=1))
+        made.serve(*found)
+        worker.fail(hang=True)
+        second.fail(delay_first=0.02)
+        asking = [asyncio.ensure_future(made.ask(chat())) for _ in range(6)]
+        await until(lambda: sum(one.done() for one in asking) == 5)
+        assert len(worker.received) == 1
+        for one in asking:
+            one.cancel()
+        with suppress(asyncio.CancelledError, RouterError):
+            await asyncio.gather(*asking)
+        assert not made.router.in_flight
+
+
+async def test_a_second_attempt_on_top_of_the_slots_does_not_raise_their_number_for_good() -> None:
+    async with running() as bad, running() as good, links() as ours:
+        made = World(ours)
+        made.serve(own(bad.url, cid="1"), own(good.url, cid="2", capacity=1))
+        bad.fail(status=500, delay_first=0.05)
+        good.fail(delay_first=0.15)
+        # Each is sent to the first and then, whatever goes on there, to the second.
+        crowd = [asyncio.ensure_future(made.ask(chat())) for _ in range(2)]
+        await until(lambda: len(good.received) == 2)
+        made.workers = Workers.of(w for w in made.workers if w.capacity)
+        late = [asyncio.ensure_future(made.ask(chat())) for _ in range(4)]
+        await asyncio.wait(crowd)
+        most = 0
+        while not all(one.done() for one in late):
+            most = max(most, taken(made))
+            await asyncio.sleep(0.005)
+        assert most == 1
+        assert all(one.result()[1] == 1 for one in late)
+        assert not made.router.in_flight
+
+
+async def test_the_time_to_come_again_is_learnt_from_answers_by_the_name_that_was_asked_for(
+    world: World, worker: OpenAIWorker
+) -> None:
+    for _ in range(3):
+        asking = asyncio.ensure_future(world.ask(chat(f"p/{MODEL}")))
+        async with world.router.answer(chat(f"p/{MODEL}")):
+            world.now += 20
+        await asking
+    worker.fail(hang=True)
+    busy = [asyncio.ensure_future(world.ask(chat())) for _ in range(SLOTS)]
+    await until(lambda: taken(world) == SLOTS)
+    with pytest.raises(NoCapacity) as refused:
+        await world.ask(replace(chat(f"p/{MODEL}"), waits=False))
+    assert refused.value.retry_after > 2
+    for one in busy:
+        one.cancel()
+    await asyncio.wait(busy)

@@ -1,0 +1,67 @@
+"""Where a worker may stand: decided of a host and a port, whatever their spelling."""
+
+import pytest
+
+from router.ssrf_guard import ELSEWHERE, OURSELVES, Premises, networks_of
+
+MINE = {"localhost", "127.0.0.1", "192.0.2.7"}
+HERE = Premises(MINE.__contains__, lambda: {6100, 6101})
+LISTED = Premises(
+    MINE.__contains__, lambda: {6100}, networks_of(["198.51.100.0/28", "2001:db8::7"])
+)
+
+
+@pytest.mark.parametrize("host", sorted(MINE))
+def test_this_machine_is_allowed_but_for_the_nodes_own_ports(host: str) -> None:
+    assert HERE.objection(host, 8080) == ""
+    assert HERE.objection(host, 6100) == OURSELVES
+    assert HERE.objection(host, 6101) == OURSELVES
+
+
+@pytest.mark.parametrize(
+    "host", ["198.51.100.1", "example.org", "", "0.0.0.0", "::", "localhost.evil"]
+)
+def test_no_other_machine_is_allowed(host: str) -> None:
+    assert HERE.objection(host, 8080) == ELSEWHERE
+
+
+@pytest.mark.parametrize("host", ["198.51.100.1", "::ffff:198.51.100.15", "2001:db8::7"])
+def test_a_network_that_the_operator_named_is_allowed_whatever_the_spelling(host: str) -> None:
+    assert LISTED.objection(host, 8080) == ""
+    assert LISTED.objection(host, 6100) == OURSELVES
+
+
+@pytest.mark.parametrize(
+    "host", ["198.51.100.16", "2001:db8::8", "192.0.2.8", "box.lan", "3325256705"]
+)
+def test_what_is_beside_that_network_is_not_and_a_name_never_is(host: str) -> None:
+    assert LISTED.objection(host, 8080) == ELSEWHERE
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
+def test_where_nothing_is_said_loopback_alone_is_allowed(host: str) -> None:
+    assert Premises().objection(host, 1) == ""
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "10.0.0.1",
+        "0.0.0.0",
+        "::",
+        "2130706433",
+        "0177.0.0.1",
+        "127.1",
+        "0x7f000001",
+        "::ffff:10.0.0.1",
+    ],
+)
+def test_and_no_name_and_no_odd_spelling_of_it(host: str) -> None:
+    assert Premises().objection(host, 1) == ELSEWHERE
+
+
+@pytest.mark.parametrize("text", ["", "box.lan", "192.0.2.7/28", "192.0.2.0/33", "1"])
+def test_what_is_no_network_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"network|address|host bits"):
+        networks_of([text])

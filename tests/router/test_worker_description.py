@@ -1,0 +1,97 @@
+"""Laws of what a worker says that it is."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.abilities import Ability
+from registry.records import ModelType, Service
+from registry.wire import MAX_ABILITIES, MAX_CONTEXT
+from router.worker_description import (
+    MAX_MODELS,
+    MAX_SOFTWARE_CHARACTERS,
+    Described,
+    Offered,
+    abilities_of,
+    count_of,
+    models_of,
+    taught,
+    text_of,
+)
+from router.workers import Worker
+
+
+def worker(model: str = "m", *, own: str = "", context: int = 0) -> Worker:
+    return Worker(Service("p", model, context=context), "http://w", model=own)
+
+
+def test_a_model_is_found_by_the_workers_own_name_for_it() -> None:
+    said = Described(models=(Offered("a", 1), Offered("b:latest", 2)))
+    assert said.of(worker("x", own="a")).context == 1
+    assert said.of(worker("b")).context == 2
+    assert said.of(worker("c")) == Offered("c")
+
+
+def test_who_runs_a_single_model_means_that_whatever_it_is_called() -> None:
+    assert Described(models=(Offered("file.gguf", 7),)).of(worker("tiny")).context == 7
+    assert Described().of(worker("tiny")) == Offered("tiny")
+
+
+def test_what_the_operator_said_is_not_taken_back() -> None:
+    said = Offered("m", 4096, Ability.TEXT_IN)
+    assert taught(worker(), said).service == Service("p", "m", context=4096, abilities=1)
+    assert taught(worker(context=100), said).service.context == 100
+    mute = worker()
+    assert taught(mute, Offered("m")) is mute
+
+
+def test_whose_words_are_passed_on_is_nothing_that_an_operator_said_of_a_model() -> None:
+    in_tgis = replace(worker(), service=Service("p", "m", abilities=Ability.TGI))
+    said = Offered("m", abilities=Ability.TEXT_IN)
+    assert taught(in_tgis, said).service.abilities == Ability.TGI | Ability.TEXT_IN
+    told = replace(worker(), service=Service("p", "m", abilities=Ability.TGI | Ability.IMAGE_IN))
+    assert taught(told, said) is told
+
+
+def test_that_a_worker_is_one_endpoint_is_nothing_that_an_operator_said_of_a_model() -> None:
+    alone = replace(worker(), service=Service("p", "m", abilities=Ability.OWN_PATH))
+    said = Offered("m", abilities=Ability.TEXT_IN)
+    assert taught(alone, said).service.abilities == Ability.OWN_PATH | Ability.TEXT_IN
+
+
+def test_of_one_name_with_several_types_each_has_its_own_words() -> None:
+    models = (Offered("m", 1, type=ModelType.IMAGE), Offered("m", 2, type=ModelType.IMAGE_EDIT))
+    assert models_of(models) == models
+    edit = replace(worker(), service=Service("p", "m", type=ModelType.IMAGE_EDIT))
+    assert Described(models=models).of(edit).context == 2
+    assert Described(models=models).of(worker("m")).context == 1
+
+
+def test_names_that_cannot_be_are_left_out_and_a_long_list_is_cut() -> None:
+    found = models_of(Offered(name) for name in ("a", "", "a", "b\n", "x" * 257, "c"))
+    assert [model.name for model in found] == ["a", "c"]
+    assert len(models_of(Offered(str(n)) for n in range(2 * MAX_MODELS))) == MAX_MODELS
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+
+
+@given(JSON, JSON)
+def test_whatever_is_said_becomes_a_value_within_its_bounds(one: object, other: object) -> None:
+    assert 0 <= count_of(one) <= MAX_CONTEXT
+    assert text_of(one).isprintable()
+    assert len(text_of(one)) <= MAX_SOFTWARE_CHARACTERS
+    assert 0 <= abilities_of(one, other) <= MAX_ABILITIES
+
+
+@pytest.mark.parametrize("word", ["text", "image", "audio", "video"])
+def test_inputs_and_outputs_are_told_apart(word: str) -> None:
+    taken, given = abilities_of([word], None), abilities_of([], [word, "smell", 5])
+    assert taken & given == 0
+    assert len(taken) == len(given) == 1

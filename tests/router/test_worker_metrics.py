@@ -1,0 +1,144 @@
+"""What workers tell of themselves: how often they are asked, by whom what was said is remembered, and what is no figure."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import cast
+
+import pytest
+
+from registry.records import Service
+from router.dialects import Dialect
+from router.errors import WorkerFailed
+from router.worker_metrics import AGAIN, FRESH, Figure, Figures, Told, in_text, known
+from router.workers import Worker
+
+ONE, TWO = (Worker(Service("p", name), "http://w", dialect="tells") for name in ("one", "two"))
+NAMES = {"tgi_queue_size": Figure.QUEUED, "tgi_batch_current_size": Figure.RUNNING}
+
+
+class Tells:
+    """A dialect whose workers tell what they were told to."""
+
+    def __init__(self) -> None:
+        self.told: Told | None = {Figure.QUEUED: 3}
+        self.asked: list[Worker] = []
+
+    async def figures(self, worker: Worker) -> Told | None:
+        self.asked.append(worker)
+        await asyncio.sleep(0)
+        return self.told
+
+
+class Lacking(dict[str, object]):
+    """Dialects of which one needs what is not installed."""
+
+    def __getitem__(self, name: str) -> object:
+        if name == "lacking":
+            raise WorkerFailed("needs grpc")
+        return super().__getitem__(name)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def tells() -> Tells:
+    return Tells()
+
+
+@pytest.fixture
+def figures(tells: Tells, clock: Clock) -> Figures:
+    dialects = Lacking(tells=tells, mute=object())
+    return Figures(cast("Mapping[str, Dialect]", dialects), clock)
+
+
+async def test_who_looks_often_asks_no_worker_more_often(
+    figures: Figures, tells: Tells, clock: Clock
+) -> None:
+    told = {ONE.service: {Figure.QUEUED: 3}}
+    assert await figures.of([ONE]) == told
+    clock.now += FRESH - 0.1
+    tells.told = {Figure.QUEUED: 4}
+    assert await figures.of([ONE]) == told
+    clock.now += 0.2
+    assert await figures.of([ONE]) == {ONE.service: {Figure.QUEUED: 4}}
+    assert tells.asked == [ONE, ONE]
+
+
+async def test_a_crowd_that_looks_at_one_time_asks_once(figures: Figures, tells: Tells) -> None:
+    told = await asyncio.gather(*(figures.of([ONE, TWO]) for _ in range(20)))
+    assert len(tells.asked) == 2
+    assert all(set(one) == {ONE.service, TWO.service} for one in told)
+
+
+async def test_who_has_none_is_asked_again_much_later(
+    figures: Figures, tells: Tells, clock: Clock
+) -> None:
+    tells.told = None
+    assert await figures.of([ONE]) == {}
+    clock.now += AGAIN - 1
+    assert await figures.of([ONE]) == {}
+    assert tells.asked == [ONE]
+    clock.now += 2
+    tells.told = {Figure.RUNNING: 1}
+    assert await figures.of([ONE]) == {ONE.service: {Figure.RUNNING: 1}}
+
+
+async def test_what_does_not_answer_now_tells_nothing_and_is_asked_soon(
+    figures: Figures, tells: Tells, clock: Clock
+) -> None:
+    tells.told = {}
+    assert await figures.of([ONE, TWO]) == {}
+    clock.now += FRESH
+    await figures.of([ONE, TWO])
+    assert tells.asked == [ONE, TWO] * 2
+
+
+async def test_a_worker_that_is_gone_is_forgotten(figures: Figures, tells: Tells) -> None:
+    await figures.of([ONE, TWO])
+    assert set(await figures.of([TWO])) == {TWO.service}
+    await figures.of([ONE, TWO])
+    assert tells.asked == [ONE, TWO, ONE]
+
+
+async def test_protocols_without_figures_are_passed_over(figures: Figures) -> None:
+    others = [
+        Worker(Service("p", name), "http://w", dialect=name)
+        for name in ("mute", "lacking", "absent")
+    ]
+    assert await figures.of(others) == {}
+
+
+def test_figures_are_read_by_their_names() -> None:
+    text = b"""# HELP tgi_queue_size how many wait
+# TYPE tgi_queue_size gauge
+tgi_queue_size 3
+tgi_queue_size_max 9
+tgi_batch_current_size{model="a b"} 2
+tgi_batch_current_size{model="c"} 0.5 1700000000
+other 7
+"""
+    assert in_text(text, NAMES) == {Figure.QUEUED: 3, Figure.RUNNING: 2.5}
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"<html>", b"tgi_queue_size", b"tgi_queue_size many", b"x tgi_queue_size 3",
+             b"tgi_queue_size NaN", b"tgi_queue_size +Inf", b"tgi_queue_size -1", b"tgi_queue_size " + b"9" * 400]
+)  # fmt: skip
+def test_what_is_no_amount_is_passed_over(said: bytes) -> None:
+    told = in_text(said, NAMES)
+    assert not told or said.endswith(b"9" * 40)
+
+
+def test_amounts_are_finite_and_not_below_zero() -> None:
+    said = {Figure.QUEUED: -1.0, Figure.RUNNING: float("nan"), Figure.SPEED: 0.0}
+    assert known(said) == {Figure.SPEED: 0.0}

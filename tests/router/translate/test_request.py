@@ -1,0 +1,67 @@
+"""What every dialect owes its callers whose protocol lacks words."""
+
+import orjson
+import pytest
+
+from router.canonical import Asked
+from router.errors import WorkerRejected, WorkerUnable
+from router.requests import Kind
+from router.translate.request import Orders, Wording, unheard
+from router.workers import Worker
+from tests.router.world import chat, own
+
+WORKER = own("http://127.0.0.1:1").worker
+LOOK = {"type": "function", "function": {"name": "look"}}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+
+
+def orders(asked: Asked, worker: Worker) -> Orders:
+    return Orders("p", ({"model": worker.own_model},), unheard(asked, "max_tokens", "temperature"))
+
+
+def said(wording: Wording, kind: Kind = Kind.CHAT, **fields: object) -> Orders:
+    assert WORKER
+    given = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
+    request = chat(kind=kind, body=orjson.dumps({**given, **fields}))
+    return wording.read(request, WORKER)[1]
+
+
+POOR = Wording(name="Poor", kinds=frozenset({Kind.CHAT}), orders=orders)
+RICH = Wording(
+    name="Rich", kinds=frozenset({Kind.CHAT, Kind.COMPLETION}), orders=orders, tools=True, schemas=True,
+    shaping=frozenset({"grammar"}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [LOOK]}, "tools"),
+        ({"response_format": SCHEMA}, "response_format"),
+        ({"grammar": "x"}, "grammar"),
+        ({"kind": Kind.COMPLETION}, "model"),
+    ],
+    ids=str,
+)
+def test_what_would_change_the_kind_of_the_answer_is_refused_unless_there_is_a_word_for_it(
+    fields: dict[str, object], param: str
+) -> None:
+    with pytest.raises(WorkerUnable) as refused:
+        said(POOR, **fields)  # type: ignore[arg-type]
+    assert (refused.value.param, "Poor" in str(refused.value)) == (param, True)
+    assert said(RICH, **fields).path == "p"  # type: ignore[arg-type]
+
+
+def test_tools_that_may_not_be_called_need_no_word() -> None:
+    assert said(POOR, tools=[LOOK], tool_choice="none").dropped == ()
+
+
+def test_a_wrong_value_is_refused_with_its_name_before_anything_is_said() -> None:
+    with pytest.raises(WorkerRejected) as refused:
+        said(RICH, temperature=9)
+    assert orjson.loads(refused.value.body)["error"]["param"] == "temperature"
+
+
+def test_what_is_not_heard_is_named() -> None:
+    drawn = {"temperature": 0.5, "top_p": 0.5, "seed": 0, "min_p": 0, "x_own": 1}
+    assert said(POOR, **drawn).dropped == ("seed", "top_p", "x_own")

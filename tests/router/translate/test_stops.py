@@ -1,0 +1,46 @@
+"""Where a text ends that must not go on past certain strings."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.translate.stops import Stops
+
+LETTERS = st.text(alphabet="ab", max_size=12)
+
+
+def pieces(stops: Stops, text: list[str]) -> str:
+    return "".join(map(stops.take, text)) + stops.rest()
+
+
+@given(st.lists(LETTERS, max_size=6), st.lists(LETTERS.filter(bool), max_size=3))
+def test_however_it_is_cut_a_text_ends_before_the_first_stop_string(
+    text: list[str], stops: list[str]
+) -> None:
+    whole = "".join(text)
+    found = [at for stop in stops if (at := whole.find(stop)) >= 0]
+    cut = Stops(stops)
+    written = pieces(cut, text)
+    assert bool(cut.hit) == bool(found)
+    if not found:
+        assert written == whole
+        return
+    # Of two stop strings that overlap the one that is complete first counts.
+    assert whole.startswith(written)
+    assert not any(stop in written for stop in stops)
+    assert whole.startswith(cut.hit, len(written))
+    assert cut.hit in stops
+
+
+def test_only_what_may_begin_a_stop_string_is_held_back() -> None:
+    stops = Stops(["STOP"])
+    assert stops.take("go on ST") == "go on "
+    assert stops.take("ILL") == "STILL"
+    assert stops.take(" S") == " "
+    assert stops.take("TOP and more") == ""
+    assert (stops.take("never seen"), stops.rest(), stops.hit) == ("", "", "STOP")
+
+
+def test_what_was_held_back_is_text_when_the_text_ends_there() -> None:
+    stops = Stops(["STOP"])
+    assert stops.take("the STO") == "the "
+    assert (stops.rest(), stops.rest()) == ("STO", "")

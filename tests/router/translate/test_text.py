@@ -1,0 +1,79 @@
+"""What becomes of a text that a worker tells in another protocol."""
+
+import orjson
+import pytest
+
+from router.canonical import Asked, read
+from router.errors import WorkerFailed
+from router.openai.result_writers import Delta, End, ToolCall
+from router.openai.usage import Usage
+from router.requests import Kind
+from router.translate.text import Said, Told, in_one_piece, object_of
+from tests.router.world import chat
+
+CALL = ToolCall("call_1", "look", "{}")
+
+
+def asked(kind: Kind = Kind.COMPLETION, **fields: object) -> Asked:
+    given = {"model": "m", "prompt": "12345678", "messages": [{"role": "user", "content": "hi"}]}
+    return read(chat(kind=kind, body=orjson.dumps({**given, **fields})))
+
+
+def told(asked: Asked, *said: Said) -> list[object]:
+    """Have some things said one after the other."""
+    left = iter(said)
+    stream = Told(asked, lambda _, __: next(left))
+    return [event for _ in said for event in stream.take(b"")] + list(stream.finish())
+
+
+def test_a_text_comes_piece_by_piece_and_ends_with_what_it_took() -> None:
+    spent = Usage(3, 2)
+    events = told(asked(), Said("a"), Said("b", usage=spent), Said(reason="length", over=True))
+    assert events == [Delta("a"), Delta("b"), End("length"), spent]
+
+
+def test_what_nobody_tells_is_estimated() -> None:
+    assert told(asked(), Said("a"), Said("b", over=True))[-1] == Usage(2, 1, estimated=True)
+    whole = in_one_piece(asked(), 0, Said("123456789"))
+    assert whole == [Delta("123456789"), End("stop"), Usage(2, 3, estimated=True)]
+
+
+def test_a_text_ends_before_a_stop_string_and_nothing_is_said_after_it() -> None:
+    stream = Told(asked(stop="bc"), lambda _, data: Said(data.decode(), over=data == b"x"))
+    assert stream.take(b"ab") == [Delta("a")]
+    assert stream.take(b"cd") == [End("stop", 0, "bc"), Usage(2, 1, estimated=True)]
+    assert stream.ended
+    assert in_one_piece(asked(stop="b"), 0, Said("abc", "length", Usage(1, 1))) == [
+        Delta("a"), End("stop", 0, "b"), Usage(1, 1),
+    ]  # fmt: skip
+
+
+def test_what_might_have_begun_a_stop_string_is_said_at_the_end() -> None:
+    assert told(asked(stop="bc"), Said("ab"), Said(over=True))[:3] == [
+        Delta("a"), Delta("b"), End("stop"),
+    ]  # fmt: skip
+
+
+def test_a_prompt_that_is_to_be_repeated_stands_first() -> None:
+    assert told(asked(echo=True), Said("a", over=True))[0] == Delta("12345678a")
+    twice = asked(echo=True, prompt=["x", "y"])
+    assert [in_one_piece(twice, n, Said("a"))[0] for n in (0, 1)] == [Delta("xa"), Delta("ya", 1)]
+
+
+def test_a_call_of_a_tool_is_why_a_text_ends() -> None:
+    spent = Usage(1, 1)
+    whole = in_one_piece(asked(Kind.CHAT), 0, Said("so", "stop", spent, calls=(CALL,)))
+    assert whole == [Delta("so"), CALL, End("tool_calls"), spent]
+    events = told(asked(Kind.CHAT), Said(calls=(CALL,)), Said(usage=spent, over=True))
+    assert events == [CALL, End("tool_calls"), spent]
+
+
+def test_a_stream_that_is_over_ends_only_if_it_said_why() -> None:
+    assert told(asked(), Said("a")) == [Delta("a")]
+    assert told(asked(), Said("a", "length"))[1] == End("length")
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{"])
+def test_what_is_no_object_is_a_failure(body: bytes) -> None:
+    with pytest.raises(WorkerFailed):
+        object_of(body)

@@ -1,0 +1,65 @@
+"""Laws of a caller's own words: what a header says of them is what is read of it, and what it cannot say is refused."""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.abilities import Ability
+from registry.records import Service
+from router import dialects
+from router.errors import BadRequest
+from router.translate.verbatim import SPOKEN, TGI, Verbatim, bit, split, takes, written
+
+BODY = b'{"model":"m"}'
+names = st.text("abcXYZ_", min_size=1, max_size=64)
+words = st.builds(
+    Verbatim,
+    protocol=st.sampled_from(sorted(SPOKEN)),
+    call=st.text("abc/Z_", min_size=1, max_size=64),
+    body=st.binary(max_size=300).map(lambda said: orjson.dumps({"said": said.hex()})),
+    needs=st.just("") | names,
+)
+
+
+@given(words)
+def test_what_is_written_is_what_is_read(said):
+    assert split(written(said), BODY + said.body) == (BODY, said)
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "tgi_http", "tgi_http generate", "tgi_http generate x", "tgi_http generate 0", "tgi_http generate -1",
+     f"tgi_http generate {len(BODY) + 3}", "tgi_http generate 99", "tgi_http ../x 3", "tgi_http generate?a=b 3",
+     "tgi_http generate 3 a b", "tgi_http generate 3 a-b", "tgi_http generate ³"],
+)  # fmt: skip
+def test_what_says_nothing_is_refused(header):
+    with pytest.raises(BadRequest):
+        split(header, BODY + b"abc")
+
+
+@pytest.mark.parametrize("said", [b"abc", b"[]", b"[" * 300 + b"]" * 300])
+def test_words_that_are_no_json_are_refused_where_the_protocol_has_nothing_else(said):
+    with pytest.raises(BadRequest):
+        split(f"tgi_http generate {len(said)}", BODY + said)
+    assert split(f"localai_grpc Predict {len(said)}", BODY + said)[1].body == said
+
+
+def test_words_of_an_unknown_protocol_are_left_out_unless_something_needs_them():
+    assert split("kserve infer 3", BODY + b"abc") == (BODY, None)
+    with pytest.raises(BadRequest) as refused:
+        split("kserve infer 3 slots", BODY + b"abc")
+    assert refused.value.param == "slots"
+
+
+def test_every_protocol_is_a_dialect_with_a_bit_of_its_own():
+    assert set(SPOKEN) < set(dialects.NAMES)
+    assert len({bit(name) for name in SPOKEN}) == len(SPOKEN)
+    assert bit("openai_http") == bit("peer") == 0
+
+
+def test_a_record_says_whose_words_its_node_passes_on():
+    said = Verbatim(TGI, "generate", b"{}")
+    assert takes(said, Service("p", "m", abilities=int(Ability.TGI | Ability.TEXT_IN)))
+    assert not takes(said, Service("p", "m", abilities=int(Ability.LOCALAI | Ability.TEXT_IN)))
+    assert not takes(said, Service("p", "m"))
