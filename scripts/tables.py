@@ -37,7 +37,7 @@ from router.errors import (
 )
 from router.peers import headers
 from router.worker_metrics import Figure
-from scripts import dialects
+from scripts import dialects, rooms
 from tests.clients.tried import CLIENTS, KINDS
 from tests.real import tried as programs
 
@@ -218,6 +218,7 @@ TABLES: Mapping[str, Callable[[], Iterable[str]]] = {
     "clients": clients_table,
     "programs": programs_table,
     **dialects.TABLES,
+    **rooms.TABLES,
 }
 
 

@@ -114,21 +114,6 @@ def test_every_decision_is_listed():
     assert not [p.name for p in (DOCS / "decisions").glob("0*.md") if f"({p.name})" not in index]
 
 
-def test_every_room_exists_and_every_module_has_a_room():
-    rooms = set(re.findall(r"`((?:node|registry|router)/[\w/.]*)`", section(house(), "rooms")))
-    assert not [room for room in rooms if not (ROOT / room).exists()]
-    modules = [
-        path.relative_to(ROOT).as_posix()
-        for package in ("node", "registry", "router")
-        for path in (ROOT / package).rglob("*.py")
-        if path.name not in ("__init__.py", "__main__.py")
-    ]
-    folders = tuple(room for room in rooms if room.endswith("/"))
-    assert not [
-        module for module in modules if module not in rooms and not module.startswith(folders)
-    ]
-
-
 def test_every_file_that_the_architecture_names_exists():
     named = re.findall(r"`((?:node|registry|router|tests|bench|scripts)/[\w/.]*)`", house())
     assert not [name for name in named if not (ROOT / name).exists()]
