@@ -1,3 +1,3 @@
-"""How does this process live on this machine? Faces, command line, identity, and the composition root."""
+"""The process of a node on its machine: faces, command line, identity, and the composition root."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""What is a node made of? Everything is built here, once, and handed over; nothing is started."""
+"""Composition root of a node: everything is built here, once, and handed over; nothing is started."""
 
 import math
 import random

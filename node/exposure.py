@@ -1,4 +1,7 @@
-"""What of this node can others reach, who can, and do they need a key? Every way in by name: none is open by accident."""
+"""Exposure of a node: what others can reach, who can, and whether they need a key.
+
+Every way in by name: none is open by accident.
+"""
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""When is garbage looked for? Never in what was built before a process serves: that stays until the end."""
+"""Garbage collection: never in what was built before a process serves, which stays until the end."""
 
 import gc
 

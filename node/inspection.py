@@ -1,4 +1,6 @@
-"""What do this node's workers say that they are? Asked when they are registered, and again where they may say something else.
+"""Inspection of this node's workers: what they say that they are.
+
+Asked when they are registered, and again where they may say something else.
 
 What one process says holds for all the models that it was registered with. Whoever did not answer is asked ever more rarely, all
 others now and then, since a worker may be started anew with other settings.

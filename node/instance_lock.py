@@ -1,4 +1,4 @@
-"""Is this the only node that lives in its data directory? Two with one identity would contradict each other for ever."""
+"""Lock of a data directory against a second node: two with one identity would contradict each other for ever."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Where does this node listen, and whom does its listener for other nodes let in?"""
+"""Listeners of a node, and who is let in at the one for other nodes."""
 
 import logging
 import socket

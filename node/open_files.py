@@ -1,4 +1,4 @@
-"""May this process open as many files as it will need? Each connection is one, and the usual limit is far too small."""
+"""Limit of open files: each connection is one, and the usual limit is far too small."""
 
 import logging
 import resource

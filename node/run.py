@@ -1,4 +1,4 @@
-"""How does a node come up, serve, and end? The steps of one process's life."""
+"""Life of a process: how a node comes up, serves and ends."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Who asks this process to end? SIGTERM and Ctrl-C: the first for a drain, the second at once."""
+"""Signals that ask the process to end. SIGTERM and Ctrl-C: the first for a drain, the second at once."""
 
 import asyncio
 import signal

@@ -1,1 +1,1 @@
-"""Who serves which model? Signed records, their merge, their spread, and what is durable."""
+"""Registry of who serves which model: signed records, their merge, their spread, and what is durable."""

@@ -1,4 +1,4 @@
-"""What can a model take and give, as far as its worker says, and whose words does its node pass on as they are?
+"""Abilities of a model as its worker says them, and the protocols that its node passes on as they are.
 
 A few bits of a record; none of them: nobody said.
 """

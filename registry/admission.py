@@ -1,4 +1,4 @@
-"""Whom do we hear, and whom do we answer? The lists, what a peer may ask, and the peers that we cut off."""
+"""Admission of peers: whom we hear, and whom we answer. The lists, what a peer may ask, and the peers that we cut off."""
 
 import logging
 from collections import Counter

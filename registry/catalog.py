@@ -1,4 +1,4 @@
-"""Which word of every node is the newest? The replicated map from node to record, and who offers a model.
+"""Catalog of the newest record of every node: the replicated map from node to record, and who offers a model.
 
 One writer per key, and merging keeps the greater word, so it is commutative, associative and idempotent whatever the
 order of delivery. Expiry is deliberately not part of merging: clocks differ between nodes, merge results must not.

@@ -1,4 +1,4 @@
-"""With whom do we compare next? Carries `registry.sync` over the mesh, a few comparisons at one time."""
+"""Comparison with peers (anti-entropy): carries `registry.sync` over the mesh, a few comparisons at one time."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What should happen next? The values in which the pure core tells `registry.service` what to do."""
+"""Effects: the values in which the pure core tells `registry.service` what to do."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What does the registry count? Each event by name; `/metrics` shows all of them, also those that have not happened yet."""
+"""Events that the registry counts: each event by name; `/metrics` shows all of them, also those that have not happened yet."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What do the questions and answers of a comparison look like? Their shapes, read with every limit by name.
+"""Messages of a comparison: their shapes, read with every limit by name.
 
 What is too long is not even parsed; what makes no sense is an `InvalidFrame`.
 """

@@ -1,4 +1,7 @@
-"""What do we say of ourselves, and when? Our own record, its repetitions, our heartbeats, our refutations. No I/O."""
+"""Own record: what this node says of itself, and when.
+
+Our own record, its repetitions, our heartbeats, our refutations. No I/O.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,7 @@
-"""What is not in the store yet? Collects changes, writes them in batches, and says when the store does not work."""
+"""Persistence (write-behind) of what the registry knows.
+
+Collects changes, writes them in batches, and says when the store does not work.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,7 @@
-"""How does a large map change without being copied? In parts: a change makes its own part anew and shares all others. No I/O."""
+"""Persistent map: a large map that changes without being copied.
+
+In parts: a change makes its own part anew and shares all others. No I/O.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, overload

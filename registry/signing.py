@@ -1,4 +1,4 @@
-"""Whose word is it? Ed25519 signatures over exact bytes, and the peer id that a key implies.
+"""Ed25519 signatures over exact bytes, and the peer id that a key implies.
 
 A peer id carries its own public key (the libp2p specification's identity multihash), so a signature can be checked
 with nothing but the id. Every signature covers a domain tag: one made for one purpose is worthless for another.

@@ -1,4 +1,4 @@
-"""What is missing, here and there? Anti-entropy between two nodes, as questions and answers without I/O.
+"""Synchronisation of two registries: anti-entropy between two nodes, as questions and answers without I/O.
 
 A comparison of equal registries costs one question of 33 bytes. Unequal ones compare 64 buckets, then the versions
 inside the buckets that differ, then pull what is newer there and push what is newer here, so both end up equal.

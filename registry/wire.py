@@ -1,4 +1,4 @@
-"""What do the bytes on the mesh say? Frames: encode, decode, and every limit by name.
+"""Wire format of the mesh. Frames: encode, decode, and every limit by name.
 
     version  kind  public key  signature  body
     1        1     32          64         the rest

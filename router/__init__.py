@@ -1,1 +1,1 @@
-"""Who answers this request, and how do we speak to them?"""
+"""Routing of requests, and the protocols of those who answer them."""

@@ -1,4 +1,7 @@
-"""How does one attempt go? It is put to its candidate, watched until the first byte, and booked from its start to its end."""
+"""Attempt: one try at one candidate.
+
+It is put to its candidate, watched until the first byte, and booked from its start to its end.
+"""
 
 import logging
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,7 @@
-"""Whom is a request put to, in which order, and whose slot does it hold already? Reads the ledger, and asks the policy."""
+"""Choice of candidates for a request, in their order, with the slot that is held already.
+
+Reads the ledger, and asks the policy.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

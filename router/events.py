@@ -1,4 +1,4 @@
-"""What does the router count? Each event by name; `/metrics` shows all of them, also those that have not happened yet."""
+"""Events that the router counts: each event by name; `/metrics` shows all of them, also those that have not happened yet."""
 
 from collections.abc import Mapping
 

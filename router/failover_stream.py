@@ -1,4 +1,4 @@
-"""How is one text stream read from several workers, each of which died but the last? Performs what `router.failover` decides.
+"""Text stream that is read from several workers, of which each but the last died: performs what `router.failover` decides.
 
 Looks like one answer to whoever reads it, and is left like one: with it the present worker's request ends.
 """

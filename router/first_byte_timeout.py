@@ -1,4 +1,4 @@
-"""For how long do we wait for a first byte? A wait makes us look; silence ends it, where somebody else may answer.
+"""Time-out of the first byte: a wait makes us look; silence ends it, where somebody else may answer.
 
 A worker may compute for minutes before its first byte, but its node answers probes meanwhile. Only a node that does not, or
 a worker of ours that has stopped, is given up, and only before the first byte, so nothing is done twice that a caller has seen.

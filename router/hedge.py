@@ -1,4 +1,6 @@
-"""Is a second worker asked because the first is slower than usual? The first answer counts, the other is cancelled at once.
+"""Hedge: a second worker is asked because the first is slower than usual.
+
+The first answer counts, the other is cancelled at once.
 
 Only short answers that come in one piece, of which it is known how long they usually take; only an idle worker on another
 machine or in another process; and only within the budget of second attempts: asking twice must not add to a high load.

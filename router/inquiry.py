@@ -1,4 +1,4 @@
-"""What does a worker say of itself that nobody registered? How many requests it takes at one time, where its dialect tells.
+"""Inquiry about a worker of which nobody registered more: how many requests it takes at one time, where its dialect tells.
 
 It is asked once it has several requests, since before that it makes no difference, and again now and then: a worker may be
 started anew with other settings.

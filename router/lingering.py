@@ -1,4 +1,4 @@
-"""Which slots are still taken though nobody waits for an answer any more, because their workers work on?
+"""Slots that are still taken though nobody waits for an answer any more, because their workers work on.
 
 Some workers finish what was cancelled. Their slots are free when the worker is, or after a bounded time: till then another
 request would only wait there, where it cannot be seen.

@@ -1,4 +1,7 @@
-"""Which protocol is spoken at an address? Each dialect that can tell looks in turn, and says what it asked and what came."""
+"""Recognition of the protocol at an address.
+
+Each dialect that can tell looks in turn, and says what it asked and what came.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""Where may a worker stand? On this machine, never at a port of the node's own, or in a network that the operator named.
+"""SSRF guard: where a worker may stand.
+
+On this machine, never at a port of the node's own, or in a network that the operator named.
 
 Asked when a worker is registered, and again of the very address that is about to be connected to: what a name leads to may
 have changed since, and so may this machine's addresses and the node's own ports.

@@ -1,4 +1,4 @@
-"""Who asks a silent worker of this machine whether it lives? Carries out what `router.state.stuck` decides."""
+"""Check whether a silent worker of this machine lives: carries out what `router.state.stuck` decides."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine

@@ -1,4 +1,4 @@
-"""What does a worker say that it is? Values, read from its words with no trust in them; who did not say has zeros."""
+"""Description that a worker gives of itself: values, read from its words with no trust in them; who did not say has zeros."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

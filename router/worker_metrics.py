@@ -1,4 +1,4 @@
-"""What do workers tell of their own load? A few figures under names of ours, asked for when somebody looks at the metrics.
+"""Load that workers tell of themselves: a few figures under names of ours, asked for when somebody looks at the metrics.
 
 They show what no node knows: who else asks a worker, and how fast it is by its own clock.
 """

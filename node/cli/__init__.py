@@ -1,4 +1,4 @@
-"""Which command was meant, and how does it end? Each module of this folder is one command, found by its name.
+"""Command line: the dispatch to commands, and their exit codes. Each module of this folder is one command, found by its name.
 
 A command module's docstring is its help: a first line, more text, and a paragraph that begins with `Examples:`. It
 defines `configure(parser)` and `run(arguments)`, which returns the exit code: 0 done, 1 failed, 2 wrong usage. Modules

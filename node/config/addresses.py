@@ -1,4 +1,4 @@
-"""Is this text an address, and if not, what should it look like? HOST:PORT pairs and multiaddrs, by form only.
+"""Checks of addresses. HOST:PORT pairs and multiaddrs, by form only.
 
 Nothing is resolved or dialled. Every refusal is a `ValueError` whose text completes the sentence "it ...".
 """

@@ -1,4 +1,4 @@
-"""Do these settings make sense together? Forms and cross-checks that no single field can see.
+"""Checks of settings that concern several fields: forms and cross-checks that no single field can see.
 
 Each complaint completes the sentence "SETTING is VALUE: it ...", and says what would be right.
 """

@@ -1,4 +1,4 @@
-"""Where do this user's files live, and what are they called?
+"""Paths of this user's files.
 
 Nothing here touches the disk; the environment is an argument.
 """

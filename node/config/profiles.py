@@ -1,4 +1,4 @@
-"""What changes when a node leaves one machine for one network, or for many? Deltas over the defaults, with reasons."""
+"""Profiles `local`, `lan` and `wan`: deltas over the defaults, with reasons."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

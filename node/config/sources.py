@@ -1,4 +1,4 @@
-"""Which settings hold, and where does each come from? The only reader of the environment.
+"""Sources of settings: defaults, profile, file, environment, flags. The only reader of the environment.
 
 Defaults < profile < TOML file < environment < flags. Every wrong setting is named before anything starts.
 """

@@ -1,4 +1,4 @@
-"""What stands in for a language model where none was downloaded? A tiny one with random weights, made on the spot.
+"""Stand-in for a language model where none was downloaded: a tiny one with random weights, made on the spot.
 
 The file follows version 3 of the GGUF format: a llama of one layer and about a hundred thousand weights. It says
 readable words in no sensible order, ends its answers by itself, and takes any text: its vocabulary holds every byte.

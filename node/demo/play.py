@@ -1,4 +1,4 @@
-"""What does the demo show? One straight line from `register` on one node to tokens from another, then a power cut.
+"""Script of the demo: one straight line from `register` on one node to tokens from another, then a power cut.
 
 Everything is done with the commands that a person would type, and they are printed before they run.
 """

@@ -1,4 +1,4 @@
-"""How does the demo look? Steps with their time; colour and a moving line only where there is a terminal."""
+"""Output of the demo: steps with their time; colour and a moving line only where there is a terminal."""
 
 import os
 import sys

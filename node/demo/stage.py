@@ -1,4 +1,4 @@
-"""Which processes make the demo? One worker and its nodes, each ended by its own pid whatever happens."""
+"""Processes of the demo: one worker and its nodes, each ended by its own pid whatever happens."""
 
 import os
 import select

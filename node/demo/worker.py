@@ -1,4 +1,4 @@
-"""What does the demo ask? llama.cpp's own HTTP server, in a process of its own, on loopback.
+"""Worker of the demo: llama.cpp's own HTTP server, in a process of its own, on loopback.
 
 It speaks the OpenAI protocol. When it answers it prints one line on standard output,
 `ready http://127.0.0.1:PORT/v1 model=NAME source=smollm2|random|file`; SIGTERM or Ctrl-C end it.

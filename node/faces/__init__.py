@@ -1,4 +1,4 @@
-"""Which protocols do clients speak to us? One file per face, found by its module name.
+"""Faces: the protocols that clients speak to a node. One file per face, found by its module name.
 
 A face module defines `routes(context: Context) -> list[web.RouteDef]`, or `asking_routes(context: Serving)` for what is asked
 of models: any process of the node answers that. It reads bytes into a `Request` or a use case, and writes what comes back, in a

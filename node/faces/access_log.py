@@ -1,4 +1,4 @@
-"""What became of one request? Its one log line and its metrics; never what was said in it."""
+"""Access log: one line and the metrics of each request. Never what was said in it."""
 
 import asyncio
 import logging

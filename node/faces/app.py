@@ -1,4 +1,4 @@
-"""How do the faces become the two applications: the public one, and the one for other nodes over the link listener?
+"""The two applications made of all faces: the public one, and the one for other nodes at the link listener.
 
 The middleware here is one of the two places that catch everything: whatever a handler raises leaves as an answer of
 ours, and what is no error of ours is logged without a word of the request.

@@ -1,4 +1,4 @@
-"""How does an answer sound in another protocol than OpenAI's? A voice says one answer; what every voice has in common is here.
+"""Encoder of answers in another protocol than OpenAI's. An encoder writes one answer; what all have in common is here.
 
 A face that has its own words reads them into a request with OpenAI's body, and gives a voice along. Everything between is
 the same for all faces: choice, attempts, streams that break off, accounts.

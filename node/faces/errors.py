@@ -1,4 +1,4 @@
-"""What does a caller see when something goes wrong? One table: exception → status, code and body.
+"""Errors as callers see them. One table: exception → status, code and body.
 
 Every body carries both shapes: api-v0's `code` and `message`, and OpenAI's `error` object.
 

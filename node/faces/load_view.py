@@ -1,4 +1,4 @@
-"""How busy are replicas, as people and machines are shown it? What this node measures, and what others said of theirs."""
+"""Load of replicas, for people and machines: what this node measures, and what others said of theirs."""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""How does a face that does not answer over HTTP ask a model? It hears events, or the whole body; the account is kept here."""
+"""Call of a model for faces that do not answer over HTTP: it hears events, or the whole body; the access log is kept here."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Which models does `/v1/models` show? The union of OpenAI's and seed 002's shape, from the live view.
+"""Model list of `/v1/models`: the union of OpenAI's and seed 002's shape, from the live view.
 
 One entry per model name, because that is what a client puts into `model`. Where several projects serve one name, the
 entry's `project` and `owned_by` name the one with the most replicas, and `projects` names all of them; asked for as

@@ -1,4 +1,4 @@
-"""Which node is asking over the link listener, and may it?"""
+"""Access check of the link listener: which node asks, and whether it may."""
 
 import ssl
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How is a request's body taken in, and a JSON answer given? Every length, wait and encoding has a limit."""
+"""Reader of request bodies, and writer of JSON answers. Every length, wait and encoding has a limit."""
 
 import asyncio
 import zlib

@@ -1,4 +1,4 @@
-"""How does an answer get from a worker to the caller? Byte for byte, flushed as it comes, counted and logged once.
+"""Response to a caller from a worker's answer: byte for byte, flushed as it comes, counted and logged once.
 
 Nothing is sent before the worker's first byte is there, so a failure until then is an ordinary error status; only who waits
 long for a stream hears comments before. After it, an event stream ends with an error event and without `[DONE]`, and any

@@ -1,4 +1,4 @@
-"""How do bytes get to a caller, who may be slow, gone, or waiting for long? One place that writes answers piece by piece.
+"""Writer of responses to callers who may be slow, gone, or waiting for long: one place that writes answers piece by piece.
 
 A caller who takes nothing for `stall_timeout` is cut off, so that its worker is not held. One who waits for a stream hears a
 comment now and then, which events do not count (WHATWG, server-sent events, 9.2.6), so that no proxy on its way gives up.

@@ -1,4 +1,7 @@
-"""Is this node well? For load balancers (`/healthz`, `/readyz`), for Prometheus (`/metrics`), and for people."""
+"""Health, readiness, metrics and status of a node.
+
+For load balancers (`/healthz`, `/readyz`), for Prometheus (`/metrics`), and for people.
+"""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What is seen of a stream as it passes? Its events are made whole, and its tokens counted, once."""
+"""Tap on a stream as it passes: its events are made whole, and its tokens counted, once."""
 
 import re
 from collections import deque

@@ -1,4 +1,4 @@
-"""How is it told what a worker says that it is? Only what it said: no field stands for what nobody knows."""
+"""View of what a worker says of itself. Only what it said: no field stands for what nobody knows."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What does the whole node do, over all of its processes? Most nodes are one process: then it is what that one does."""
+"""Aggregate of what all processes of a node do. Most nodes are one process: then it is what that one does."""
 
 import asyncio
 from collections import Counter

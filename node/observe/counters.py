@@ -1,4 +1,4 @@
-"""What was counted so far, as values that can be added up and sent? Pure: numbers in, numbers out."""
+"""Counters, as values that can be added up and sent. Pure: numbers in, numbers out."""
 
 from bisect import bisect_left
 from collections import Counter

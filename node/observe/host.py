@@ -1,4 +1,4 @@
-"""What machine is this? Operating system, processors, memory, disks and graphics, in api-v0's shape.
+"""Facts about this machine: operating system, processors, memory, disks and graphics, in api-v0's shape.
 
 Read from the kernel's own files and from `nvidia-smi` where it is installed; what cannot be read is left empty.
 """

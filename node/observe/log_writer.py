@@ -1,4 +1,4 @@
-"""How do log lines get out without holding anybody up? A thread of their own writes them, many at once.
+"""Writer of log lines that holds nobody up: a thread of their own writes them, many at once.
 
 A line waits `PAUSE` seconds at most, a warning not at all, and the end of the process for all of them. Where nobody takes them (a
 full disk, a terminal that was stopped) they wait in a bounded buffer; beyond it they are left out, and counted.

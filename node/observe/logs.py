@@ -1,4 +1,4 @@
-"""What does a log line look like, and which lines are written? The only place that configures logging.
+"""Configuration of logging: the form of lines, and which are written. Nothing else configures it.
 
 One line per record, on standard error. What comes from outside is escaped, so nobody can forge a line; complaints that repeat
 themselves are counted, so nobody can fill a disk.

@@ -1,4 +1,4 @@
-"""How late does the event loop wake? Whatever this node does waits as long; the worst of the last minute is told."""
+"""Lag of the event loop: whatever this node does waits as long; the worst of the last minute is told."""
 
 import asyncio
 from collections import deque

@@ -1,4 +1,4 @@
-"""What does this node measure about itself? Numbers that cost a request nothing, as Prometheus series on demand."""
+"""Metrics of a node: numbers that cost a request nothing, as Prometheus series on demand."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,7 @@
-"""Which refusals happen too often for a line each? They are counted, and the log tells once a minute how many there were."""
+"""Summary of refusals that happen too often for a line each.
+
+They are counted, and the log tells once a minute how many there were.
+"""
 
 import asyncio
 import logging

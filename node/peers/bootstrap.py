@@ -1,4 +1,4 @@
-"""Which peers does this node keep connected, besides those it finds? The configured ones, and those added by callers.
+"""Bootstrap peers, which a node keeps connected besides those it finds: the configured ones, and those added by callers.
 
 An addition and a removal outlive a restart; a removal also covers a configured address until it is added again.
 """

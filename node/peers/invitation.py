@@ -1,4 +1,4 @@
-"""How do others join a node that knows nobody? Said in words, from the addresses at which it can be dialled."""
+"""Invitation for others to join a node that knows nobody: said in words, from the addresses at which it can be dialled."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""At which addresses can others reach this node? Worked out from where it listens."""
+"""Addresses at which others can reach this node: worked out from where it listens."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What is a helper made of? Everything is built here, from the first process's first word; nothing is started."""
+"""Composition root of a helper: everything is built here, from the first process's first word; nothing is started."""
 
 import random
 import time

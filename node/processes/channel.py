@@ -1,4 +1,4 @@
-"""How does a message get from one process of a node to another? Over one end of a socket pair, in order, at once."""
+"""Channel for messages between two processes of a node: over one end of a socket pair, in order, at once."""
 
 import asyncio
 import logging

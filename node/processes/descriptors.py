@@ -1,4 +1,6 @@
-"""How does a helper open a connection to the first process? It makes a socket pair and hands one end over, by descriptor.
+"""Connections from a helper to the first process, by descriptor passing.
+
+It makes a socket pair and hands one end over, by descriptor.
 
 Nothing listens, so nobody else can come in, and nothing is left in the file system whatever ends a process.
 """

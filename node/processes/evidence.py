@@ -1,4 +1,4 @@
-"""What does a helper tell the first process about other nodes? What requests have shown, but not every answer anew."""
+"""Evidence about other nodes, from a helper to the first process: what requests have shown, but not every answer anew."""
 
 from collections.abc import Callable
 

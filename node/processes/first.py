@@ -1,4 +1,4 @@
-"""How does the first process keep its helpers? It starts them, tells them all that changes, and starts those anew that end.
+"""Supervisor of helpers in the first process: it starts them, tells them all that changes, and starts those anew that end.
 
 A listener of a helper stays open here as well. While nobody else serves it, before a helper is ready and after one has died, its
 connections are taken in here, so none is lost.

@@ -1,4 +1,4 @@
-"""How does a helper answer what only the first process can? It passes the request on, and the answer back, as they come.
+"""Forwarding of requests that only the first process can answer: it passes the request on, and the answer back, as they come.
 
 Who may do what is judged in the first process; whether the caller is on this machine only the helper can see, and says so in a
 header. The first believes it of nobody but its helpers, whose connections nobody else can make.

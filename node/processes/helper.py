@@ -1,4 +1,4 @@
-"""How does a helper live? It is told who it is, learns what the first knows, and serves until that ends or says so."""
+"""Life of a helper: it is told who it is, learns what the first knows, and serves until that ends or says so."""
 
 import asyncio
 import gc

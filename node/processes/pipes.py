@@ -1,4 +1,4 @@
-"""How does a helper reach a peer over the mesh? Through the first process, which opens the pipe and carries its bytes.
+"""Mesh pipes of a helper: through the first process, which opens the pipe and carries its bytes.
 
 TLS runs between the helper and the peer, as it does over a pipe of one's own. After a line with the peer's id one byte says that
 the pipe is open, then every byte is the peer's.

@@ -1,4 +1,4 @@
-"""What do the processes of one node tell each other? Frames of JSON behind their length, each of a type from a closed list.
+"""Protocol between the processes of one node: frames of JSON behind their length, each of a type from a closed list.
 
 Both ends are this very program, joined by a socket pair that nobody else holds. Lengths and shapes are checked all the same: what
 cannot be read ends the connection, and with it the helper, which is then started anew.

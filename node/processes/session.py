@@ -1,4 +1,4 @@
-"""What does one helper get from the first process? Its questions are answered, and what it holds is taken back when it ends."""
+"""Session of one helper, at the first process: its questions are answered, and what it holds is taken back when it ends."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What does a helper ask the first process for while a request waits? Slots of workers, and whether a peer is reached."""
+"""Client of a helper for slots of workers and the reach of peers."""
 
 import asyncio
 from collections.abc import Callable, Sequence

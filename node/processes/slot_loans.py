@@ -1,4 +1,4 @@
-"""Which slots has one helper borrowed? Its questions for more are answered, and what it holds is given back when it ends."""
+"""Loans of slots to one helper: its questions for more are answered, and what it holds is given back when it ends."""
 
 import asyncio
 from collections import Counter

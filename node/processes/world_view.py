@@ -1,4 +1,4 @@
-"""What does a helper know of the world? What the first told it last. No I/O.
+"""World as a helper knows it: what the first told it last. No I/O.
 
 The records are the frames that their owners signed, and are checked here as they are everywhere.
 """

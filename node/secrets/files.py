@@ -1,4 +1,4 @@
-"""How does a secret get to disk and back? Whole or not at all, for its owner's eyes only, never over another.
+"""Secret files: whole or not at all, for its owner's eyes only, never over another.
 
 Only the standard library: commands read the control token without loading the rest of the node.
 """

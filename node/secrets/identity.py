@@ -1,4 +1,4 @@
-"""Who is this node, and how does it stay the same one? The key in `identity.key`, and the token that commands show.
+"""Identity of a node: the key in `identity.key`, and the token that commands show.
 
 `identity.key` holds the 32-byte Ed25519 seed as 64 hexadecimal characters and a newline. Whoever has it is this node.
 """

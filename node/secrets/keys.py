@@ -1,4 +1,4 @@
-"""Which keys open a face over gRPC? A file that its owner alone may read, with one key on each line."""
+"""Keys of faces over gRPC: a file that its owner alone may read, with one key on each line."""
 
 import hmac
 from dataclasses import dataclass

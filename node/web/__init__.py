@@ -1,4 +1,4 @@
-"""How is HTTP/1.1 served? What a handler sees of a request, what it gives back, and the server around it.
+"""HTTP/1.1 server: what a handler sees of a request, what it gives back, and the server around it.
 
 Written for the two things that a node serves: short JSON, and answers of models, which stream. A body is taken in no faster
 than its handler reads it, a stream is sent no faster than its caller reads it, and every wait has an end.

@@ -1,4 +1,4 @@
-"""How much of the bodies of all requests together is in memory? So much and no more; small bodies are not counted."""
+"""Memory budget of the bodies of all requests together: so much and no more; small bodies are not counted."""
 
 
 class Room:

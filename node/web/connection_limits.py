@@ -1,4 +1,4 @@
-"""Is there room for one more caller? So many in all, so many of one address; who only waits makes room for who comes.
+"""Connection limits: so many in all, so many of one address; who only waits makes room for who comes.
 
 Whoever opens connections and sends nothing, or little by little, so loses his own: those of the address that has most are
 closed first, and of these the ones whose time would be up first. A connection with a request under way is never closed.

@@ -1,4 +1,4 @@
-"""May this request's head be believed? Limits of its size, and rules under which everybody reads it alike.
+"""Checks of request heads: limits of its size, and rules under which everybody reads it alike.
 
 Two servers in a row that disagree on where a request ends can be made to take a part of its body for another request.
 What is sent on from here is framed anew; what comes in is refused wherever readers are known to disagree.

@@ -1,4 +1,4 @@
-"""What does a handler see of a request, and what does it give back?"""
+"""Messages of HTTP: what a handler sees of a request, and what it gives back."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which handler answers a method and a path?"""
+"""Routes: the handler for a method and a path."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Who is connected, and who is cut off? The listeners, the time limits of all connections, and the end."""
+"""Server of HTTP/1.1: the listeners, the time limits of all connections, and the end."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Who may take part here? An allow-list and a deny-list of peers; the deny-list has the last word."""
+"""Access list of peers: what may take part, and what may not; the deny-list has the last word."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which of the addresses that a peer claims may be dialled? Those that can be its own, seen from here.
+"""Filter of the addresses that a peer claims: those that can be its own, seen from here.
 
 A record is signed, but nothing stops its author from naming our loopback or somebody else's multicast group.
 """

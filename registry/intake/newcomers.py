@@ -1,4 +1,4 @@
-"""Which nodes that we do not know may take a place in the registry, and whose place? No I/O.
+"""Places for nodes that nobody here has met, and who gives one up. No I/O.
 
 A node is *met* once an authenticated connection to it stood; everybody else is a *stranger*, known by what a neighbour
 told. Identities cost nothing, connections do. So a neighbour may bring in only so many strangers in a time, strangers never

@@ -1,4 +1,4 @@
-"""Whom do we not speak with for a while? Peers that did again and again what no honest peer does. No I/O."""
+"""Penalties of peers that did again and again what no honest peer does. No I/O."""
 
 from registry.intake.rate import MAX_BUCKETS, Pace
 from registry.records import PeerId

@@ -1,4 +1,4 @@
-"""How fast may one stranger speak? Token buckets by name, bounded in number; time is an argument."""
+"""Rate limit of strangers: token buckets by name, bounded in number; time is an argument."""
 
 MAX_BUCKETS = 16_384
 """Buckets held at most; beyond that the one that spoke longest ago makes room, and starts full again."""

@@ -1,4 +1,4 @@
-"""Is a frame worth reading, and passing on? What a neighbour hands over is judged before it costs us, or others, anything.
+"""Validator of frames: what a neighbour hands over is judged before it costs us, or others, anything.
 
 The mesh judges in its own thread, before gossip passes a frame on. So nobody passes on what nobody may believe, and whoever
 hands over such a frame is to blame for it. A frame is gossiped by its owner, which libp2p has authenticated; what others

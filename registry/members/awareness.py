@@ -1,4 +1,6 @@
-"""Is it the others, or is it us? How much more patient a node must be that is slow itself. Time is an argument.
+"""Awareness of a node's own slowness, as memberlist has it: how much more patient a slow node must be.
+
+Time is an argument.
 
 Lifeguard's idea (Dadgar, Phillips, Currey: "Lifeguard: SWIM-ing with Situational Awareness", 2017): whoever misses the
 answers of many is more likely to be deaf than they are to be dead.

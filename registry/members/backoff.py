@@ -1,4 +1,4 @@
-"""How long is left alone what did not answer? Twice as long each time, up to a bound; forgotten once it answers."""
+"""Back-off towards what did not answer: twice as long each time, up to a bound; forgotten once it answers."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field

@@ -1,4 +1,6 @@
-"""Whose pulse changes next by the mere passing of time? All pulses, in the order in which nodes fall silent. No I/O.
+"""Deadlines of members: whose state changes next by the mere passing of time.
+
+All pulses, in the order in which nodes fall silent. No I/O.
 
 A tick that looked at everybody would cost as much as there are nodes, four times a second. Those who live fall silent in the
 order in which they were last heard, whatever the lease is by then; only those in doubt, who are few, are looked at one by one.

@@ -1,4 +1,6 @@
-"""Does a node live, and do we reach it? Which evidence moves it between the states, as a table; time is an argument.
+"""Liveness of a node, and whether it is reached from here.
+
+Which evidence moves it between the states, as a table; time is an argument.
 
 Presence is this node's own, local opinion. It is never gossiped: nobody can declare another dead for everyone.
 """

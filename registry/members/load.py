@@ -1,4 +1,4 @@
-"""What of our load is worth saying, and when; and whose is it that another says? No I/O.
+"""Load reports: which of our own are worth sending, and whose another's are. No I/O.
 
 A load is small, lossy and rare. It is never part of a record, never stored, never compared; an idle node says nothing.
 """

@@ -1,4 +1,4 @@
-"""Which of the nodes that we know live, and whom do we ask now? One pulse for each node, and the probes. No I/O.
+"""Membership: which of the known nodes live, and who is probed now. One pulse for each node, and the probes. No I/O.
 
 Connected peers are probed in turn, the one that was silent longest first, so the traffic of a node does not grow with the
 mesh. Whoever is in doubt is probed at once and again, directly and through others; whoever lives out of our reach, ever more

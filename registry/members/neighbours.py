@@ -1,4 +1,4 @@
-"""Whom do we keep connected? A choice of our own among the nodes that can be dialled."""
+"""Neighbours that a node keeps connected: a choice of our own among the nodes that can be dialled."""
 
 from collections.abc import Callable
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""What is tried in one round of probes, in which order, and what does it show? A generator without I/O.
+"""Probe of a silent member: direct, then through helpers. A generator without I/O.
 
 Its own way and others' are different questions: others may prove that a node lives which we do not reach. A connection on
 which two probes in a row went unanswered is cut, whatever others say: the next one begins with fresh packets.

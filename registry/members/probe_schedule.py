@@ -1,4 +1,4 @@
-"""Which connected peer is probed next, though nothing speaks against it? The one that was silent longest. No I/O."""
+"""Schedule of probes over connected peers against which nothing speaks: the one that was silent longest. No I/O."""
 
 from collections.abc import Callable, Container, Mapping
 

@@ -1,4 +1,7 @@
-"""Whom do we doubt aloud, so that others look too? Those whose connections broke speak, and one of them for all. No I/O."""
+"""Suspicion that is told to others, so that they look too: those whose connections broke speak, and one of them for all.
+
+No I/O.
+"""
 
 from collections.abc import Callable
 

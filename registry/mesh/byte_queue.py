@@ -1,4 +1,4 @@
-"""How do bytes wait for a slow reader? In order, bounded; the writer waits when the bound is reached."""
+"""Byte queue before a slow reader: in order, bounded; the writer waits when the bound is reached."""
 
 import asyncio
 from collections import deque

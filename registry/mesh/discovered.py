@@ -1,4 +1,4 @@
-"""Whom may we dial though nobody we know speaks for them? What a network claims, checked, bounded, and given up on in time.
+"""Discovered addresses for which no known node speaks: what a network claims, checked, bounded, and given up on in time.
 
 A claim costs whoever makes it nothing, so it is dialled only while a node has too few connections, and a peer that turns
 out not to be of our mesh is left alone for a while.

@@ -1,4 +1,4 @@
-"""What waits for the registry? The events of one mesh, in order, for one reader, bounded.
+"""Inbox of the registry: the events of one mesh, in order, for one reader, bounded.
 
 Frames are dropped and counted when the reader lags: gossip may be lost. Who joined and who parted is
 kept longer; when even that overflows, all of it gives way to `Restarted`, which asks for a fresh look.

@@ -1,4 +1,4 @@
-"""Who else of our mesh is on this network? Asked and answered by multicast DNS, as libp2p does it, on asyncio.
+"""Discovery by multicast DNS, as libp2p does it, on asyncio.
 
 An answer is hostile: it is read by us, bounded, and gives no more than addresses to try. We speak only on the interfaces
 whose addresses we can be reached at, so a node that listens on loopback stays unheard on the network.

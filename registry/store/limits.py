@@ -1,4 +1,4 @@
-"""How much may one key, one value and one space hold? Every store keeps the same limits.
+"""Limits of a key, a value and a space: every store keeps the same limits.
 
 Writing more is refused; more than this found in a store was not written by us and is left out.
 """

@@ -1,4 +1,4 @@
-"""What is kept when nothing need survive the process? A map per space, for tests and throw-away nodes."""
+"""Store in memory, for what need not survive the process: a map per space, for tests and throw-away nodes."""
 
 from collections.abc import Mapping
 from pathlib import Path

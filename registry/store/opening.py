@@ -1,4 +1,4 @@
-"""Which store does a setting mean? The word before the first colon names a module of this package.
+"""Choice of a store by its setting: the word before the first colon names a module of this package.
 
 A new store is one new file here with `open_url`; it is imported only when it is asked for.
 """

@@ -1,4 +1,4 @@
-"""What do the nodes of one site share? Frames in one Redis hash, and each node's own spaces beside it.
+"""Store in Redis, which the nodes of one site share: frames in one Redis hash, and each node's own spaces beside it.
 
 Every round trip is bounded and tried once: a node serves on without its store. Values are opaque here, so of two
 nodes that write one peer's frame the later write stays; readers merge, so at worst an older frame lies there until

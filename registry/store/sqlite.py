@@ -1,4 +1,4 @@
-"""What survives this machine's restarts? One table in one SQLite file, used by one thread of its own.
+"""Store in SQLite, which survives restarts: one table in one SQLite file, used by one thread of its own.
 
 A write is durable when it returns: write-ahead log, synced at every commit. A damaged file is never deleted,
 replaced or repaired; the error says what a person can do. After any failure the next call opens the file anew.

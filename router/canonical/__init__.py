@@ -1,4 +1,6 @@
-"""What is asked of a model, whatever its worker speaks? One module per kind of request; what stands here is of requests for text.
+"""Canonical requests: what is asked of a model, whatever its worker speaks.
+
+One module per kind of request; what stands here is of requests for text.
 
 Each is read once, from OpenAI's body, on the worker's node. Each value is checked against a bound with a name; a fault names
 the field.

@@ -1,4 +1,4 @@
-"""What does a request for embeddings ask for?"""
+"""Request for embeddings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What does a multipart form hold? Its texts as the values that JSON would have, and its files."""
+"""Multipart forms, parsed: its texts as the values that JSON would have, and its files."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How much of a model's inner state does a request want to see? RemoteLLM's own kind of request; nobody else has it."""
+"""Request for a model's inner state. RemoteLLM's own kind of request; nobody else has it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

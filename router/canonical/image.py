@@ -1,4 +1,4 @@
-"""What does a request for images ask for: new ones, or others made of one that is sent along?"""
+"""Request for images: new ones, or others made of one that is sent along."""
 
 import re
 from base64 import b64decode

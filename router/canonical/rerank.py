@@ -1,4 +1,4 @@
-"""Which documents does a request want put in the order in which they answer a question?"""
+"""Request for a ranking of documents by how they answer a question."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What does a request ask that has a text spoken, or a sound made?"""
+"""Request for speech, or for a sound."""
 
 import re
 from base64 import b64decode

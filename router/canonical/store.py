@@ -1,4 +1,4 @@
-"""What does a request ask of a store of vectors? Keys and values come in columns, as LocalAI has them."""
+"""Request to a store of vectors: keys and values come in columns, as LocalAI has them."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping

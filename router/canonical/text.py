@@ -1,4 +1,4 @@
-"""What does a request for text ask for, whatever its worker speaks?
+"""Request for text.
 
 What is not read here stands in `others`: a dialect maps it, drops it and says so, or refuses it where the answer would be of
 another kind.

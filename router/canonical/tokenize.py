@@ -1,4 +1,4 @@
-"""Which text does a request want cut into tokens?"""
+"""Request for the tokens of a text."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What does a request ask that has a recording written down, in its own language or in English?"""
+"""Request for the transcript of a recording, in its own language or in English."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which values does a field hold? Each is checked against a bound; a fault is a `BadRequest` that names the field."""
+"""Parsers of field values: each is checked against a bound; a fault is a `BadRequest` that names the field."""
 
 import re
 from collections.abc import Mapping, Sequence, Set

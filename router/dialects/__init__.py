@@ -1,4 +1,4 @@
-"""How do we speak to a worker? One file per worker protocol, found by its module name.
+"""Dialects: the protocols that workers speak. One file per worker protocol, found by its module name.
 
 A dialect module defines `create(links: Links) -> Dialect`, and is loaded when the first worker speaks it: what it needs may
 not be installed. It also defines `ENDPOINTS`, what becomes of each RPC or endpoint of its specification, and `WORDS`

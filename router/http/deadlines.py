@@ -1,4 +1,4 @@
-"""How long may something take, when thousands wait at one time? Deadlines that share one timer of the event loop.
+"""Deadlines for thousands of waits at one time, which share one timer of the event loop.
 
 A timer of its own for every request costs more than routing it. These fire up to `GRAIN` seconds late, which nobody
 notices of a budget of seconds; budgets too short for that get a timer of their own.

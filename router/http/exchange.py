@@ -1,4 +1,4 @@
-"""How is a request put to an HTTP worker, and its answer watched? What every dialect over HTTP has in common.
+"""Exchange with an HTTP worker: what every dialect over HTTP has in common.
 
 Four budgets: connecting and the first byte, before which everything is a failed attempt; then silence between two
 bytes and the whole answer, after which the answer is broken. While the caller is slow, nobody counts as silent.

@@ -1,4 +1,4 @@
-"""How is an image fetched whose address stands in a request? Only from the public web, and only where the operator allows it.
+"""Fetch of an image whose address stands in a request: only from the public web, and only where the operator allows it.
 
 Whoever may ask a model could else have this machine ask its neighbours: so the very address that is connected to must be public,
 at a port of the web, no redirect is followed, and nothing of the request goes along.

@@ -1,4 +1,4 @@
-"""How are HTTP connections to workers and peers opened, kept and cut?
+"""Pool of HTTP connections to workers and peers.
 
 A connection that was closed while it lay in the pool is passed over before anything is written to it. What was written is never
 written again, since whoever read it may have died of it, but for what merely asks (RFC 9110 9.2.2). A request that is given up

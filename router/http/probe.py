@@ -1,4 +1,4 @@
-"""What does a worker answer to something small over HTTP, and why does it answer nothing?"""
+"""Probe of an HTTP server: its answer to something small, or why there is none."""
 
 import asyncio
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How is a worker's event stream told in OpenAI's form, as it comes? And what does a status mean where there is none.
+"""Stream of a worker, told in OpenAI's form as it comes. Also the error that a status means where there is none.
 
 Until the stream has said something, everything is a failed attempt; after it, whatever is no end breaks the answer off.
 """

@@ -1,4 +1,4 @@
-"""How is a worker asked that does not speak OpenAI's protocol? The way there and back, for every dialect over HTTP.
+"""Translator between OpenAI's protocol and a worker's own: the way there and back, for every dialect over HTTP.
 
 A dialect brings its `Words`: what the worker is asked, and what it says, event by event or in one piece.
 """

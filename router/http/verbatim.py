@@ -1,4 +1,4 @@
-"""How are a caller's own words passed to a worker over HTTP that speaks them, and its answer back? As they are.
+"""Requests that are passed on in the caller's own words, as they are.
 
 What must be known of them is little: where the model is named, whether the answer is a failure, when a stream is over, and
 how many tokens it took.

@@ -1,4 +1,4 @@
-"""What does a request's body say, and how is one name in it replaced with every other byte left as it came?
+"""Parser of request bodies, and replacement of one name with every other byte left as it came.
 
 A body is hostile until read: `read` answers for its shape, and turns whatever is wrong into `BadRequest`.
 """

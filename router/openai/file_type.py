@@ -1,4 +1,4 @@
-"""Of which type is a file? By how it begins, never by what somebody calls it."""
+"""Type of a file: by how it begins, never by what somebody calls it."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How likely was each token of a text? OpenAI's two forms of `logprobs`, written and read.
+"""Log probabilities of tokens. OpenAI's two forms of `logprobs`, written and read.
 
 A chat lists its tokens as objects, a completion in columns. Both forms have room for the numbers of tokens here: `id` as
 llama.cpp calls it, the columns `token_ids` and `top_token_ids`. OpenAI's own have none.

@@ -1,4 +1,4 @@
-"""What does a `Content-Type` say? Read strictly: what two readers could take for two different things is refused.
+"""Parser of `Content-Type`. Read strictly: what two readers could take for two different things is refused.
 
 A worker reads the same header again, with a reader of its own. Were it to decode the body by a charset that we do not
 apply, or split a form at another boundary, it would see another model than the one that the request was routed by.

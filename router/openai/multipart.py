@@ -1,4 +1,4 @@
-"""Which bytes of a multipart form are which field? Spans into the body, so that a field can be replaced in place.
+"""Multipart forms, as spans of bytes of the body, so that a field can be replaced in place.
 
 Follows RFC 7578. Forms are read more strictly than the RFC allows, because its latitude is used by nobody: preambles and
 padding after delimiters cost a parser a step per byte, and names that are doubled, encoded or escaped, charsets and

@@ -1,4 +1,4 @@
-"""What does an answer in OpenAI's form say that is no text? JSON in, values out: the other half of `hearing`.
+"""Parser of answers in OpenAI's form that are no text. JSON in, values out: the other half of `router.openai.text_parser`.
 
 For clients that speak another protocol. What is no such answer is a failure of whoever gave it.
 """

@@ -1,4 +1,4 @@
-"""Where does one event of an event stream end? An incremental splitter that keeps every byte.
+"""Incremental splitter of event streams, which keeps every byte.
 
 Follows the WHATWG specification of server-sent events, section 9.2.6, for line ends, comments and `data` lines. Used
 only where events must be looked at; streams are otherwise passed through as bytes.

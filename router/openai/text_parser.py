@@ -1,4 +1,4 @@
-"""What does an answer in OpenAI's form say? Its JSON or its stream events in, small events out: the mirror of `rendering`.
+"""Parser of texts in OpenAI's form. JSON or stream events in, small events out: the mirror of `text_writer`.
 
 For clients that speak another protocol. What they have no word for (ids, fingerprints) is not read.
 """

@@ -1,4 +1,4 @@
-"""How does an answer look that a worker gave in another protocol? Small events in, OpenAI's JSON or stream events out."""
+"""Writer of texts in OpenAI's form: small events in, OpenAI's JSON or stream events out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""How many tokens did an answer take? Asked of the worker where the caller did not, and read from the bytes that pass.
+"""Usage: the tokens that an answer took. Asked of the worker where the caller did not, and read from the bytes that pass.
 
 `stream_options.include_usage` makes a worker say it in one more event, with no choices, before `[DONE]`. Where we put the
 question, that event is taken out again. No event is parsed but one that tells tokens.

@@ -1,4 +1,4 @@
-"""How do two nodes prove over TLS who they are? The certificate's key is the node's identity key.
+"""Certificate by which two nodes prove over TLS who they are: the certificate's key is the node's identity key.
 
 A node's certificate is a pure function of its key, so the peer id can be worked out of what the other side shows, and
 nothing needs to be renewed. Both ends trust exactly the certificates they were told of: no authority, no names.

@@ -1,4 +1,4 @@
-"""How does a pipe get to a peer that is not connected? By dialling it, and soon after that through its relays.
+"""Dialling of a peer that is not connected: at its addresses, and soon after that through its relays.
 
 What did not answer is left alone, longer each time, and is never waited for again until the peer is heard anew.
 """

@@ -1,4 +1,4 @@
-"""How is a peer reached? Over HTTPS at an address of its own, else over a mesh pipe; always bound to its key.
+"""Links to peers: over HTTPS at an address of its own, else over a mesh pipe; always bound to its key.
 
 The certificate that a peer's signed record names is the only one that is trusted for it, and its key must be the
 peer's. An address is proven by a handshake before a request goes there; what did not answer is left alone for a while.

@@ -1,4 +1,4 @@
-"""Which of the ways to one peer is taken? An address that has proven itself, else a pipe; and the connections kept."""
+"""Paths to one peer, and the one that is taken: an address that has proven itself, else a pipe; and the connections kept."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""How does HTTPS travel over a mesh pipe? Through a socket pair: TLS at one end, a pump to the pipe at the other.
+"""HTTPS over a mesh pipe: through a socket pair: TLS at one end, a pump to the pipe at the other.
 
 TLS runs from node to node, so what carries the pipe reads nothing. Buffers are those of the sockets and streams, some
 hundred KiB a direction; a slow reader slows its writer. Closing the connection resets the pipe, and the other way round.

@@ -1,4 +1,4 @@
-"""Which trace does a request belong to? The W3C's trace context, read as strictly as its specification asks, and never made up.
+"""Trace context of a request, as the W3C has it: read as strictly as its specification asks, and never made up.
 
 A node is no span of its own: a valid `traceparent` travels on unchanged over every hop, an invalid one is dropped with its state.
 W3C Trace Context, level 1: 3.2 `traceparent`, 3.3 `tracestate`.

@@ -1,4 +1,4 @@
-"""Which nodes has a request passed, and has it come round? A node may be a worker of another's, so it can.
+"""Nodes that a request has passed, and the check for a loop: a node may be a worker of another's, so it can.
 
 The header is believed of everybody: who makes one up has its own request refused, and nothing else.
 """

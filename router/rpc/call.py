@@ -1,4 +1,4 @@
-"""How is an RPC put to a worker? Within four budgets, over the one channel that leads to its place.
+"""Call of an RPC at a worker: within four budgets, over the one channel that leads to its place.
 
 Connecting and the first message have budgets before which everything is a failed attempt; then silence between two messages
 and the whole answer.

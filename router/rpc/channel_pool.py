@@ -1,4 +1,4 @@
-"""Where does a channel lead, and does it stand? One to each place, opened anew when it broke, the premises asked before.
+"""Pool of gRPC channels: one to each place, opened anew when it broke, the SSRF guard asked before.
 
 A name is looked up once for a channel, which leads to the address that was looked at: grpc itself resolves nothing, follows no
 proxy of the environment, retries nothing and reads no configuration from DNS.

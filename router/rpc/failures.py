@@ -1,4 +1,4 @@
-"""What does it mean for an attempt that an RPC failed? Statuses of gRPC in, errors of the router out.
+"""Failures of RPCs as errors of an attempt: statuses of gRPC in, errors of the router out.
 
 What a worker says of its failure is told with it, on one line and cut short, for nothing else tells its cause; but neither what
 it was asked nor what was said to be let in, which exceptions may quote.

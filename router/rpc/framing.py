@@ -1,4 +1,4 @@
-"""How do messages of gRPC travel in an answer over HTTP? One alone as it is; of a stream, each as one event."""
+"""Framing of gRPC messages in an answer over HTTP: one alone as it is; of a stream, each as one event."""
 
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error

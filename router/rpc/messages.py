@@ -1,4 +1,4 @@
-"""How do the messages of a gRPC protocol look? Classes made at run time, from the compiled `.proto` files beside this one.
+"""Messages of a gRPC protocol: classes made at run time, from the compiled `.proto` files beside this one.
 
 There is no generated code, which would only run with the version of protobuf that it was generated for.
 """

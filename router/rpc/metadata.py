@@ -1,4 +1,4 @@
-"""What is said to a worker beside a message? Our id and trace of the request, and the operator's headers."""
+"""Metadata beside a message: our id and trace of the request, and the operator's headers."""
 
 from collections.abc import Mapping
 

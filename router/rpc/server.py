@@ -1,4 +1,4 @@
-"""How is an RPC answered? A server for handlers by the names of their methods, with bounds on size and number."""
+"""Server of RPCs for handlers by the names of their methods, with bounds on size and number."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager

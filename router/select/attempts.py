@@ -1,4 +1,4 @@
-"""Whom to try next, and when is there no point? A generator without I/O.
+"""Order of attempts, and their end: a generator without I/O.
 
 Yields the candidate to try and is sent what went wrong. What every worker would reject is not tried again, nor what
 broke after the caller had seen part of an answer.

@@ -1,4 +1,4 @@
-"""Is a replica made for such a request? By what it was registered as, by what its model takes, and by how many tokens it reads.
+"""Fitness of a replica for a request: by what it was registered as, by what its model takes, and by how many tokens it reads.
 
 Nobody counts tokens here, that takes the model's own tokenizer. A text has surely more than one for each `MOST_BYTES` bytes,
 and probably more than one for each `USUAL_BYTES`; what images and sounds take is not counted. The worker has the last word.

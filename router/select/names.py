@@ -1,4 +1,4 @@
-"""Which of the names that a caller listed is asked for next, and which failure is told? A generator without I/O.
+"""Fallback through the names that a caller listed, and the failure that is told: a generator without I/O.
 
 A name gives way to the next when nobody serves it, or when whoever does failed in a way that another worker might not.
 """

@@ -1,4 +1,4 @@
-"""Nobody may answer a request: what do we say, and which names could have been meant?"""
+"""Errors for a request that nobody may answer, with the names that could have been meant."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

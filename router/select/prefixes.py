@@ -1,4 +1,4 @@
-"""How does a conversation begin? A chain of hashes: equal as far as two conversations are equal, message by message.
+"""Prefix hashes of a conversation, as a chain: equal as far as two conversations are equal, message by message.
 
 The n-th hash covers all before it too, so a chat that goes on has the hashes of its earlier requests among its own. Within
 a long message there is one for every `BLOCK` as well: two questions about one document share the document.

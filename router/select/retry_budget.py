@@ -1,4 +1,4 @@
-"""May one more attempt be made? Second attempts are a share of recent requests, so that trying again cannot double a load.
+"""Retry budget: second attempts are a share of recent requests, so that trying again cannot double a load.
 
 What died with many requests under way is no load of its own: as many of them as were there may go elsewhere, once.
 No I/O, time is an argument.

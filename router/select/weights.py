@@ -1,4 +1,4 @@
-"""How much of the load is whose share? Slots, fullness, and choices that stay where they are while load allows it.
+"""Weights of candidates: slots, fullness, and choices that stay where they are while load allows it.
 
 Slots are what a worker was registered with or what its node reported. Where not all candidates' slots are known, all
 count alike: a guess for one would be a preference for or against it.

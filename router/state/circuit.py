@@ -1,4 +1,4 @@
-"""Is it worth asking this address? A circuit for each, moved by what requests met there; time is an argument.
+"""Circuit breakers of addresses: a circuit for each, moved by what requests met there; time is an argument.
 
 Failures in a row open a circuit: then nobody is sent there for a while, and one request at a time tries again, ever more
 rarely. What a caller did wrong, and a worker that is full, say nothing bad about health.

@@ -1,4 +1,4 @@
-"""How many requests does a worker take at one time that was registered without a word on it? No I/O, time is an argument.
+"""Adaptive concurrency limit of workers that were registered without one. No I/O, time is an argument.
 
 It says so itself, or it is learnt from what it refuses: one that turned away the fifth takes four. After a while one more is
 tried, ever more rarely where that is refused again. Slowness is no refusal: a worker that batches well is not throttled, and

@@ -1,4 +1,4 @@
-"""How long does an answer usually take? The last ones of each model and kind, by what was asked for. No I/O."""
+"""Latency quantiles of answers: the last ones of each model and kind, by what was asked for. No I/O."""
 
 from bisect import insort
 from collections import deque

@@ -1,4 +1,4 @@
-"""How busy are this machine's workers? Additions where requests pass anyway; the sums are made when somebody asks.
+"""Load of this machine's workers: additions where requests pass anyway; the sums are made when somebody asks.
 
 Tokens are not counted, that would mean to parse every event: what counts is events of event streams, of which workers send
 one for each token, or for a few.

@@ -1,4 +1,4 @@
-"""Who goes next when every slot is taken? A bounded queue for each model, fair between callers. No I/O.
+"""Queue of requests for which every slot is taken: a bounded queue for each model, fair between callers. No I/O.
 
 Fair queueing by start tags: each caller's requests are spaced on a virtual clock, the smallest tag goes first, so whoever asks
 for one answer does not stand behind a hundred of somebody else. A full queue gives up the newest place of whoever holds most.

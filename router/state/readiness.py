@@ -1,4 +1,4 @@
-"""Is it worth waiting for a worker of this model, and for how long? No I/O, time is an argument.
+"""Readiness of a model's workers, and for how long it is worth waiting. No I/O, time is an argument.
 
 A model is not ready when nobody was there who could begin to work: everybody lost, connections refused, still loading. A
 process that was restarted is back soon, one that says it is loading lives; what has been away for long is not waited for.

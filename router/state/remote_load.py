@@ -1,4 +1,4 @@
-"""What do other nodes say of how busy they are, how long ago, and how much of it is ours?
+"""Load of other nodes as they report it: how old it is, and how much of it is ours.
 
 Hints that may be wrong: they come late, get lost, and each node speaks for itself. They change whom we try first, nothing else.
 """

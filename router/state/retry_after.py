@@ -1,4 +1,4 @@
-"""Which worker asked not to be asked again for a while, and how much of it is left? No I/O, time is an argument.
+"""Retry-After of workers, and what is left of it. No I/O, time is an argument.
 
 Who says `Retry-After` knows best when it may be of use again; asking sooner costs it what it has too little of. That holds also
 where nobody else serves the model: then the caller is told how long to wait.

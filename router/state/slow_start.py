@@ -1,4 +1,4 @@
-"""How much may a replica be given that is new here, or just back? No I/O, time is an argument.
+"""Slow start of replicas that are new here, or just back. No I/O, time is an argument.
 
 To power of two choices an empty machine is the best of any two, so all nodes would flood it while its caches are cold and
 nobody knows how it answers. It begins as TCP does: one request at one time, and one more for each answer, so a quick one is

@@ -1,4 +1,4 @@
-"""Has a worker of this machine stopped, or does it only think? Told from what is usual for it. No I/O, time is an argument.
+"""Detection of a stuck worker, as against one that thinks: told from what is usual for it. No I/O, time is an argument.
 
 A worker may compute for minutes before its first byte, and some answer nothing else meanwhile. So silence makes us ask it
 something small, and no answer to that counts only from one that is known to answer while it works, or after far more than its

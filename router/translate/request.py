@@ -1,4 +1,4 @@
-"""How is a request said in a protocol that has no word for some of it? Said, done by the node, dropped and named, or refused.
+"""Mapping of a request to a protocol that has no word for some of it: said, done by the node, dropped and named, or refused.
 
 A dialect brings the words; what every one of them owes its callers stands here.
 """

@@ -1,4 +1,4 @@
-"""Where does a text end that must not go on past certain strings? For workers that hand the stop string over, or ignore it.
+"""Stop strings: for workers that hand the stop string over, or ignore it.
 
 What may be the beginning of one is held back until the next text shows whether it is.
 """

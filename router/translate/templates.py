@@ -1,4 +1,4 @@
-"""How does a chat become the one text that some workers want, who have no template of their own, or none that works?
+"""Chat templates for workers that take one text and have none of their own, or none that works.
 
 What a message says can forge no other message: the marks of its template are taken out of it. Where a template has no marks
 (`plain`), a text may look like the next message, as in any transcript.

@@ -1,4 +1,4 @@
-"""What becomes of a text that a worker tells in another protocol? Cut at stop strings, and its tokens estimated if nobody tells.
+"""Text that a worker tells in another protocol: cut at stop strings, and its tokens estimated if nobody tells.
 
 A dialect reads the worker's words into `Said`, piece by piece or at once; here they become the events of an answer.
 """

@@ -1,4 +1,4 @@
-"""Do a caller and a worker speak one protocol, which is not OpenAI's? Then nothing need be translated.
+"""Equal protocols of a caller and a worker: then nothing need be translated.
 
 A face gives its caller's own words along, beside OpenAI's body: who speaks them passes them on as they are, everybody else
 reads that body. To another node both go, one after the other, if its record says that it takes them.

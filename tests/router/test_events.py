@@ -20,5 +20,5 @@ async def test_what_has_not_happened_yet_was_counted_no_times() -> None:
 
 
 def test_every_event_that_the_router_counts_has_a_name_here() -> None:
-    named = {event for path in ROUTER.glob("*.py") for event in COUNTED.findall(path.read_text())}
+    named = {event for path in ROUTER.rglob("*.py") for event in COUNTED.findall(path.read_text())}
     assert named == set(EVENTS)

@@ -1,4 +1,4 @@
-"""What follows from what was seen at a worker: which models are registered now, and which withdrawn? Values in, values out."""
+"""Plan of an attachment: which models of a worker are registered now, and which are withdrawn. Values in, values out."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How does a command speak to a node? Plain HTTP of the standard library, every wait bounded."""
+"""HTTP client of the commands. Plain HTTP of the standard library, every wait bounded."""
 
 import http.client
 import json

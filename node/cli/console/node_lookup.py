@@ -1,4 +1,4 @@
-"""Which node does a command talk to, and may it be shown the control token?
+"""Look-up of the node that a command talks to, and whether it may be shown the control token.
 
 `modelvine up` leaves `node.json` in its data directory while it serves.
 """

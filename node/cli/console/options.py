@@ -1,4 +1,4 @@
-"""Which options do several commands have in common?
+"""Options that several commands have in common.
 
 An option that is a setting has the setting's name, `section.name`, as its destination: what was given is a layer of
 the configuration as it stands.

@@ -1,4 +1,4 @@
-"""How do values look in a terminal? Tables for people, JSON for machines.
+"""Output for terminals: tables for people, JSON for machines.
 
 Names come from other machines: what could drive a terminal is never printed as it is.
 """

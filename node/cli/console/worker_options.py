@@ -1,4 +1,4 @@
-"""What does an operator say of a worker on the command line, beyond its name and place? Options of several commands."""
+"""Command-line options that describe a worker beyond its name and address: several commands have them."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""How does a command show what a worker says that it is? In one line, of a row as the node tells it."""
+"""Line that shows what a worker says of itself: made of a row as the node tells it."""
 
 from collections.abc import Mapping
 from typing import Any

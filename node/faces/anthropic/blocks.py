@@ -1,4 +1,4 @@
-"""Which blocks is an answer made of? Each is opened once, filled, and closed before the next one opens."""
+"""Content blocks of an Anthropic answer: each is opened once, filled, and closed before the next one opens."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias

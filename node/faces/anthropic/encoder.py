@@ -1,4 +1,4 @@
-"""How is an answer said as Anthropic's API has it? As a message of blocks, or as events that open, fill and close them.
+"""Encoder of answers for Anthropic's API: as a message of blocks, or as events that open, fill and close them.
 
 Thoughts are told to who asked for them. A worker that does not tell its tokens has them estimated, and `usage` says so.
 """

@@ -1,4 +1,4 @@
-"""What does a failure look like to a client of Anthropic's? Its own body, and its own statuses where it has one.
+"""Errors in Anthropic's form: its own body, and its own statuses where it has one.
 
 Its SDK tries 408, 409, 429 and 5xx again, after `Retry-After` where that is said, unless `x-should-retry` forbids it.
 """

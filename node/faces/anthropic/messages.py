@@ -1,4 +1,4 @@
-"""What was said so far, in OpenAI's words? Turns of blocks in, messages out.
+"""Mapping of Anthropic's messages to OpenAI's: turns of blocks in, messages out.
 
 A turn of the user's may hold what tools said: those become messages of their own, before the rest of it. OpenAI's form has
 no pictures in them, so these follow in the user's words.

@@ -1,4 +1,4 @@
-"""How is a list of models shown to clients of Anthropic's? The common one, with what they need besides."""
+"""Model list for clients of Anthropic's API: the common one, with what they need besides."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""How is a request of Anthropic's Messages API said in OpenAI's words? Every field said, without effect and named, or refused.
+"""Mapping of Anthropic's Messages requests to OpenAI's chats: every field said, without effect and named, or refused.
 
 What a field asks of Anthropic's own services (tools that run there, containers, files) nobody here can do: it is refused.
 """

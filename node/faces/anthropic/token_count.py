@@ -1,4 +1,4 @@
-"""How many tokens does a request have? Those of its texts, by the worker that would read it, else by their length.
+"""Token counts of Anthropic requests: those of its texts, by the worker that would read it, else by their length.
 
 Neither is exact: what the model's template puts around them only its worker knows, and no worker says it.
 """

@@ -1,4 +1,4 @@
-"""Which tools may be called, in OpenAI's words? Only those that the caller runs itself, and describes."""
+"""Mapping of Anthropic's tools to OpenAI's: only those that the caller runs itself, and describes."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What is wrong with a value, and where does it stand? Faults name their place as a caller would write it."""
+"""Checks of values in Anthropic requests: faults name their place as a caller would write it."""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,4 +1,4 @@
-"""Which protocols do clients speak to us over gRPC? One file per face, found by its name; it listens where `faces.NAME` says.
+"""Faces over gRPC: one file per face, found by its name; it listens where `faces.NAME` says.
 
 A face module defines `SERVICE`, the name of what it serves, and `handlers(context) -> Handlers`: for each RPC a coroutine
 function of its message and its call, or an async generator function where many messages are told. Nothing of gRPC is loaded

@@ -1,4 +1,4 @@
-"""What does a client of Llama Stack ask? Its words in, the body of one of OpenAI's requests out. Pure."""
+"""Mapping of Llama Stack requests to OpenAI's: its words in, the body of one of OpenAI's requests out. Pure."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""How does an answer sound in the Responses API? One object, or a stream of numbered events that ends with that object."""
+"""Encoder of answers for the Responses API: one object, or a stream of numbered events that ends with that object."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which messages of a chat are the items of a Responses input? Each is checked; a fault names its place."""
+"""Mapping of a Responses input to the messages of a chat: each is checked; a fault names its place."""
 
 from collections.abc import Mapping, Sequence
 

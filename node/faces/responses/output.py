@@ -1,4 +1,4 @@
-"""What is the output of a response, and which events tell of it as it grows? Items, each made of one kind of what is heard."""
+"""Output of a response, and the events that tell of it as it grows: items, each made of one kind of what is heard."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

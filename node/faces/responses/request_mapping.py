@@ -1,4 +1,4 @@
-"""What does a request of the Responses API ask, as a chat in OpenAI's older form? Every field is checked; a fault names it.
+"""Mapping of Responses requests to OpenAI's chats: every field is checked; a fault names it.
 
 What has no effect is named, never silently dropped; what would make another answer of it is refused.
 """

@@ -1,4 +1,4 @@
-"""Which functions does a request offer, and which must be called? Tools that a server runs are refused: none is run here."""
+"""Tools of a Responses request. Those that a server runs are refused: none is run here."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""How does an answer sound in TGI's words? A text with its details, or a stream of pieces whose last event has them.
+"""Encoder of answers in TGI's form: a text with its details, or a stream of pieces whose last event has them.
 
 A piece of a stream is shown as a token, unless its worker tells the tokens. What nobody tells is not made up: the `id` is 0,
 `logprob` null, and `prefill` is an empty list, as `tokens` is where they have no ids.

@@ -1,4 +1,4 @@
-"""How does TGI say that something went wrong? Each of our errors as one of its four types, with its status and body."""
+"""Errors in TGI's form: each of our errors as one of its four types, with its status and body."""
 
 from typing import NamedTuple
 

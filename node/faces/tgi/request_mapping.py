@@ -1,4 +1,4 @@
-"""What does a request in TGI's words ask for? Each parameter is checked against TGI's bounds, and said in OpenAI's body.
+"""Mapping of TGI requests to OpenAI's: each parameter is checked against TGI's bounds, and said in OpenAI's body.
 
 What TGI does by default is said aloud, for OpenAI's defaults are others: 100 tokens, greedily.
 """

@@ -1,4 +1,4 @@
-"""What does a registration ask for? Decoded JSON in, workers out; the sentences are api-v0's.
+"""Parser of registrations. Decoded JSON in, workers out; the sentences are api-v0's.
 
 Pure but for what the premises ask, whether a host is this machine, and for headers whose values are in files.
 """

@@ -1,4 +1,4 @@
-"""What else does an operator say of a worker: headers, options to load with, a template? Decoded JSON in, values out."""
+"""Parser of a worker's further options: headers, load options, template. Decoded JSON in, values out."""
 
 from collections.abc import Mapping
 from typing import Any, get_args

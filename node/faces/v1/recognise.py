@@ -1,4 +1,4 @@
-"""`/api/v1/recognise`: which protocol is spoken at an address on this machine, which models are there, and how do we know?
+"""`/api/v1/recognise`: the protocol at an address of this machine, its models, and the evidence.
 
 Nothing is registered. Whoever may register may ask: the address has to be one where a worker may stand.
 """

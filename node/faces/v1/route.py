@@ -1,4 +1,4 @@
-"""`/api/v1/route`: whom would this request be put to, in which order, and why not to others? Sends nothing.
+"""`/api/v1/route`: the candidates of a request in their order, and the reasons against the others. Sends nothing.
 
 With a body it is the request itself, which is read as on `/v1`, weighed, and forgotten: it is neither logged nor kept.
 """

@@ -1,4 +1,4 @@
-"""How does a question travel over a libp2p stream? Length, question; length, answer; and so on, on a stream that stands.
+"""Questions and answers over a libp2p stream: length, question; length, answer; and so on, on a stream that stands.
 
 Lengths are u32, big endian. One question at a time: the asker puts the next when it has the answer, on this stream or
 another. While it waits it keeps its side open: closing it sooner says that nobody waits any more, and ends the work for the

@@ -1,4 +1,4 @@
-"""Can this peer be dialled from here? AutoNAT v1: asked by those who do not know whether others reach them.
+"""AutoNAT v1 service: whether a peer can be dialled from here. Asked by those who do not know whether others reach them.
 
 Only the address that the asker's own connection comes from is dialled, so nobody can have us knock at a stranger's door, and
 only its key opens: another service at that port does not count.

@@ -1,4 +1,4 @@
-"""How does a node use a relay? Circuit relay v2 from its two ends: a place is reserved, a circuit dialled, or accepted.
+"""Circuits through a relay. Circuit relay v2 from its two ends: a place is reserved, a circuit dialled, or accepted.
 
 A circuit is a connection like any other: noise and yamux run from end to end, and the relay reads none of it.
 """

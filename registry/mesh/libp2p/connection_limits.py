@@ -1,4 +1,4 @@
-"""Who else may connect to us? Bounds on incoming connections, whole or still shaking hands: all together, and by address.
+"""Limits of incoming connections, whole or still shaking hands: all together, and by address.
 
 A machine can have as many identities as it likes, but not as many addresses. Several nodes may share one, behind NAT or at one
 site, so the bound by address is generous, and as many connections again may be begun in the `RENEWED` seconds after.

@@ -1,4 +1,4 @@
-"""How does a node keep company? It dials whom the dialler chooses, has strangers prove themselves, notes where each is from."""
+"""Connection manager: it dials whom the dialler chooses, has strangers prove themselves, notes where each is from."""
 
 from collections.abc import Awaitable, Callable, Mapping
 

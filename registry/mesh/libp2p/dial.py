@@ -1,4 +1,4 @@
-"""How is one address dialled? By TCP, through a relay where it says so, and beside a relayed connection where one stands."""
+"""Dialler of one address: by TCP, through a relay where it says so, and beside a relayed connection where one stands."""
 
 import os
 import re

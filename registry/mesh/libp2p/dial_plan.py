@@ -1,4 +1,4 @@
-"""Whom does a node dial next? Anybody while it lacks peers, bootstrap peers first; else those it misses, ever more rarely.
+"""Plan of whom to dial next: anybody while it lacks peers, bootstrap peers first; else those it misses, ever more rarely.
 
 Missed are bootstrap peers, and peers that were connected and got lost: the first across a cut that has healed. Whatever fails
 is tried again after a pause that doubles, up to ten times `redial` for whoever lacks peers, up to `RAREST` for the others.

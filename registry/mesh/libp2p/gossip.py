@@ -1,4 +1,4 @@
-"""How is gossip read? One message at a time, each judged before it is believed or passed on.
+"""Gossip reader: one message at a time, each judged before it is believed or passed on.
 
 The library reads as fast as a peer writes and gives every message a task of its own, so a peer could fill the memory with
 them; and it ends the whole node for messages that it cannot decode.

@@ -1,4 +1,4 @@
-"""What must libp2p 0.8.1 not be trusted with? Every guard against its defects, each with its reason.
+"""Guards against defects of libp2p 0.8.1, each with its reason.
 
 Each guard raises at start when what it patches is gone, so that a new release cannot disarm it silently.
 Broad `except` is the point of this module: libp2p raises what it likes, and any of it ends the whole node.

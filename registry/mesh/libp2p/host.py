@@ -1,4 +1,4 @@
-"""Which libp2p host do we run? Noise and yamux over TCP, a private net where a key is given, gossipsub 1.1."""
+"""Host of libp2p as a node configures it. Noise and yamux over TCP, a private net where a key is given, gossipsub 1.1."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where do libp2p's own log lines go? One line each to ours, for debugging, and never to stderr.
+"""Log lines of libp2p itself: one line each to ours, for debugging, and never to stderr.
 
 What is an error to the library is mostly a peer that left or lied, which is our daily bread. Any peer can cause as many
 of these lines as it likes, so no log that is always on may hold them.

@@ -1,4 +1,4 @@
-"""How do machines meet? Over libp2p, which lives in a thread of its own and comes back when it dies.
+"""Mesh over libp2p, which lives in a thread of its own and comes back when it dies.
 
 This is the asyncio side: it holds what must outlive the trio run, and what callers see of it.
 """

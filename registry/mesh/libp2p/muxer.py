@@ -1,4 +1,4 @@
-"""What may one connection hold of our memory? Yamux that closes a connection whose peer breaks its rules.
+"""Multiplexer with bounds on what one connection holds of our memory. Yamux that closes a connection whose peer breaks its rules.
 
 The library's yamux only warns of bytes beyond the window and keeps them, counts no streams that a peer opens, and goes on
 reading, and complaining, after a connection on which it can no longer write.

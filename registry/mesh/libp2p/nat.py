@@ -1,4 +1,4 @@
-"""How do others get to this node, and through it? Asks to be dialled back, holds places at relays, is a relay if told so."""
+"""NAT traversal of this node: asks to be dialled back, holds places at relays, is a relay if told so."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""What does a node do in the libp2p mesh? Gossip, questions, pipes and dialling, all in the trio thread."""
+"""Node in the trio thread: gossip, questions, pipes and dialling."""
 
 import re
 import socket

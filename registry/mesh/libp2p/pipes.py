@@ -1,4 +1,4 @@
-"""How does a pipe travel over a libp2p stream? As frames, with credit.
+"""Pipes over a libp2p stream: as frames, with credit.
 
 Yamux gives a stalled writer five seconds and then breaks the stream, so libp2p's own back-pressure cannot
 carry a slow reader. Instead each side grants credit: a writer sends no more than the reader has room for,

@@ -1,4 +1,4 @@
-"""Can others dial this node? What those said who tried.
+"""Reachability of this node, as others found it: what those said who tried.
 
 One peer that could not is enough to look for relays: a place there costs little, and whoever lies about it gains nothing.
 """

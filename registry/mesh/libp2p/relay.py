@@ -1,4 +1,4 @@
-"""How does this node relay others? Circuit relay v2, the half called hop: places, and bytes copied between two streams.
+"""Relay service for others: circuit relay v2, the half called hop: places, and bytes copied between two streams.
 
 The messages are libp2p's; the service is ours, because that of the library lets anybody reserve for somebody else, ends all
 circuits of a peer with the first one, writes statuses into what it relays, and bounds neither circuits in all nor an idle one.

@@ -1,4 +1,4 @@
-"""Who may be reached through this relay, and by how many? A book of reservations and circuits, each bounded.
+"""Book of a relay: who is reached through it, and by how many. A book of reservations and circuits, each bounded.
 
 Full means refuse: nobody who is served already is put out for a newcomer.
 """

@@ -1,4 +1,4 @@
-"""How do strangers meet? Through libp2p's rendezvous protocol: nodes register at a point and ask it for others.
+"""Rendezvous of strangers by libp2p's rendezvous protocol: nodes register at a point and ask it for others.
 
 Both sides are ours and speak the library's messages, because its own service keeps no bound on what callers have it remember.
 """

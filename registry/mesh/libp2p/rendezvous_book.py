@@ -1,4 +1,4 @@
-"""Who may be told of whom at a rendezvous point, and when does a node ask there? Decided here with values; nothing is sent.
+"""Rules of rendezvous: who is told of whom at a point, and when a node asks there. Decided here with values; nothing is sent.
 
 A point serves whoever comes, so everything that it remembers is bounded. Full means that newcomers are refused.
 """

@@ -1,4 +1,4 @@
-"""At which relays can this node be reached, and which is asked next? Two are held, renewed, and replaced when lost."""
+"""Reservations at relays: two are held, renewed, and replaced when lost."""
 
 import random
 from collections.abc import Collection, Sequence

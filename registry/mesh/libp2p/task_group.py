@@ -1,4 +1,4 @@
-"""Who owns the tasks of a mesh? A crew: it starts them, logs what they raise, and ends them all.
+"""Task group of a mesh: it starts them, logs what they raise, and ends them all.
 
 A `TaskGroup` lives inside one `async with`; a mesh lives between two calls, `start` and `stop`.
 """

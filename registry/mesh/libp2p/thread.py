@@ -1,4 +1,4 @@
-"""How do asyncio and trio live in one process? Trio has a thread of its own; the two talk only through here.
+"""Thread in which trio runs beside asyncio. Trio has a thread of its own; the two talk only through here.
 
 `call` crosses from asyncio to trio, `visit` from trio to asyncio; cancellation and exceptions cross both ways.
 When the trio run dies, its calls fail with `MeshDown` and it is started again, later each time.

@@ -1,4 +1,4 @@
-"""Do strangers speak our topic? Those that do stay; the others are let go, and left alone if it was us who dialled."""
+"""Check that strangers speak our topic: those that do stay; the others are let go, and left alone if it was us who dialled."""
 
 from collections.abc import Awaitable, Callable
 

@@ -1,4 +1,4 @@
-"""Who is connected, and do they still live? Reports changes, and pings every connection."""
+"""Watch over connections: who is connected, and who still lives. Reports changes, and pings every connection."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""How do many nodes of one process meet? On a switchboard, with the faults that a test asks for.
+"""Mesh of nodes in one process: on a switchboard, with the faults that a test asks for.
 
 Nothing here waits or draws chance of its own: the same calls and the same `rng` give the same frames.
 """

@@ -1,4 +1,4 @@
-"""Who is connected to whom in one process, and what happens to a frame on its way?"""
+"""Network in memory: who is connected to whom, and what happens to a frame on its way."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""How does a pipe work inside one process? Two byte queues, crossed over."""
+"""Pipe inside one process: two byte queues, crossed over."""
 
 from registry.mesh.byte_queue import ByteQueue
 from registry.records import PeerId

@@ -1,4 +1,4 @@
-"""How is a backend reached, and what is known of it? Its channel, its load options, and which calls of ours it works on."""
+"""Connection to a backend, and what is known of it: its channel, its load options, and which calls of ours it works on."""
 
 import asyncio
 from collections import Counter

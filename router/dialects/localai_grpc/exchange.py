@@ -1,4 +1,4 @@
-"""What has every request in common that a LocalAI backend answers with one message, or with several of them?"""
+"""Exchange with a LocalAI backend: what all requests have in common that it answers with one message or several."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which words of llama.cpp's server does a backend have as well? None is OpenAI's; LocalAI's own clients know them."""
+"""Parameters of llama.cpp's server that a backend has as well: none is OpenAI's; LocalAI's own clients know them."""
 
 from collections.abc import Callable, Mapping
 

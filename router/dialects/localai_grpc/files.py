@@ -1,4 +1,4 @@
-"""Where do a node and its backend hand files to each other? In a folder of one request, which is gone with it.
+"""Files that a node and its backend hand to each other: in a folder of one request, which is gone with it.
 
 What a node left that was killed, the next one removes: a folder in use is locked, and its lock goes with its process.
 

@@ -1,4 +1,4 @@
-"""How is a JSON schema said as a grammar that a text must keep? GBNF, for the part of JSON Schema that it can hold to.
+"""Grammar made of a JSON schema. GBNF, for the part of JSON Schema that it can hold to.
 
 What a grammar cannot hold to is refused by name: a text that only seems to keep a schema is worse than none. Objects have
 all of their properties, in the order of the schema, and no other: such a text keeps a schema that asks for less too.

@@ -1,4 +1,4 @@
-"""How is a LocalAI backend asked for images? One after the other; whatever is an image is a file to it."""
+"""Images from a LocalAI backend: one after the other; whatever is an image is a file to it."""
 
 import time
 from collections.abc import Mapping

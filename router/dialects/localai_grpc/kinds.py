@@ -1,4 +1,4 @@
-"""Which kinds of request beside texts does a LocalAI backend serve, and by which of its calls?"""
+"""Kinds of request beside texts that a LocalAI backend serves, each with its call."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping

@@ -1,4 +1,4 @@
-"""What does a LocalAI backend tell? Its replies, as what they say of a text."""
+"""Parser of a LocalAI backend's replies, as what they say of a text."""
 
 import codecs
 from collections.abc import Mapping

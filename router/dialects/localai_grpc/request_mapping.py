@@ -1,4 +1,4 @@
-"""How is a request said to a LocalAI backend? In fields of `PredictOptions`, by their names there.
+"""Mapping of a request to LocalAI's words: in fields of `PredictOptions`, by their names there.
 
 What is not said there is 0, which to some backends is no default but a value: so every field that shapes a text is said.
 """

@@ -1,4 +1,4 @@
-"""How is a LocalAI backend asked to speak, to make a sound, and to write down what was said? Sounds are files to it."""
+"""Speech, sounds and transcripts from a LocalAI backend: sounds are files to it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

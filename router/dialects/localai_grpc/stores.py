@@ -1,4 +1,4 @@
-"""How is a LocalAI backend asked that is a store of vectors?"""
+"""Vector stores of a LocalAI backend."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How is a LocalAI backend asked for a text, and how is its answer told in OpenAI's form?"""
+"""Texts from a LocalAI backend, in OpenAI's form."""
 
 import secrets
 import time

@@ -1,4 +1,4 @@
-"""How many tokens did a text take of which a backend told nothing? It is asked to cut the text, where it can."""
+"""Token counts of texts of which a backend told none: it is asked to cut the text, where it can."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""How is a LocalAI backend asked for numbers: embeddings, tokens, and the order of documents?"""
+"""Embeddings, tokens and rankings from a LocalAI backend."""
 
 from collections.abc import Mapping, Sequence
 from math import isclose

@@ -1,4 +1,4 @@
-"""How is a text asked for in the words of a caller who speaks LocalAI's protocol too? They are passed on, and so are the replies.
+"""Requests of callers who speak LocalAI's protocol too: they are passed on, and so are the replies.
 
 What only the operator of a backend may say is taken out: files of that machine, its processors and memory, and what it logs.
 """

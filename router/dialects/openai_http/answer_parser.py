@@ -1,4 +1,4 @@
-"""What does a worker of the OpenAI protocol say, under the name that we know its model by?
+"""Answers of a worker of the OpenAI protocol, under the name by which we know its model.
 
 Its bytes go through as they come but for the name. JSON answers beyond `LOOKED_AT_BYTES` are not looked at: they pass
 through under whatever name the worker gives them.

@@ -1,4 +1,4 @@
-"""At which address does a worker of the OpenAI protocol serve a kind of request, and which words does it know for it?"""
+"""Endpoints of a worker of the OpenAI protocol, and the words that it knows for each."""
 
 import re
 from dataclasses import replace

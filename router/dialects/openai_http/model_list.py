@@ -1,4 +1,4 @@
-"""What do servers of OpenAI's protocol say of their models? Each adds words of its own to `/v1/models`; llama.cpp, `/props`."""
+"""Parser of model lists. Each server adds words of its own to `/v1/models`; llama.cpp, `/props`."""
 
 from collections.abc import Mapping
 from dataclasses import replace

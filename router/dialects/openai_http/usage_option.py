@@ -1,4 +1,4 @@
-"""How is a worker asked to tell the usage of a stream, without that costing its caller anything?"""
+"""Option that asks a worker for a stream's usage, at no cost to its caller."""
 
 import asyncio
 from collections.abc import Callable

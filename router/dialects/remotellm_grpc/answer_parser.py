@@ -1,4 +1,4 @@
-"""What does a RemoteLLM worker tell? Texts, with a JSON object beside each that may say more; messages of gRPC in, events out."""
+"""Parser of RemoteLLM's answers: texts, with a JSON object beside each that may say more; messages of gRPC in, events out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

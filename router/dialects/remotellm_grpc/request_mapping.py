@@ -1,4 +1,4 @@
-"""How is a request said in RemoteLLM's words? Prompts and stop strings; everything else is the worker's own constant."""
+"""Mapping of a request to RemoteLLM's words: prompts and stop strings; everything else is the worker's own constant."""
 
 from router.canonical import Asked
 from router.errors import BadRequest, WorkerUnable

@@ -1,4 +1,4 @@
-"""What does TGI tell? Its answers and stream events, as events of one kind; its failures, as errors of an attempt."""
+"""Parser of TGI's answers: its answers and stream events, as events of one kind; its failures, as errors of an attempt."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

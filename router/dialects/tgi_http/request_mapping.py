@@ -1,4 +1,4 @@
-"""How is a request said in TGI's words? What it has no word for is dropped and named, or refused where that would be a lie."""
+"""Mapping of a request to TGI's words: what it has no word for is dropped and named, or refused where that would be a lie."""
 
 from collections.abc import Mapping
 from dataclasses import replace

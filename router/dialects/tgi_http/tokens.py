@@ -1,4 +1,4 @@
-"""How does TGI cut a text into tokens? As it would before it reads it, with the tokens that frame a text."""
+"""Tokens of a text, by TGI: as it would before it reads it, with the tokens that frame a text."""
 
 import orjson
 

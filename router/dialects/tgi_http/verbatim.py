@@ -1,4 +1,4 @@
-"""What is looked at of TGI's words where they are passed on as they are? Failures, the end of a text, what it took."""
+"""Observer of TGI's own answers where they are passed on as they are: failures, the end of a text, what it took."""
 
 import re
 from collections.abc import Callable, Mapping

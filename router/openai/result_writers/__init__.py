@@ -1,4 +1,4 @@
-"""How does an answer look that a worker gave in another protocol? One module per kind of answer; what stands here is of text."""
+"""Writers of answers in OpenAI's form: one module per kind of answer; what stands here is of text."""
 
 from router.openai.text_writer import (
     DONE,

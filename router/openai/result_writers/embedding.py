@@ -1,4 +1,4 @@
-"""How do vectors look in OpenAI's form: numbers, or the base64 of little-endian numbers of 32 bits?"""
+"""Writer of embeddings: numbers, or the base64 of little-endian numbers of 32 bits."""
 
 import struct
 from base64 import b64encode

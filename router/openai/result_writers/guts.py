@@ -1,4 +1,4 @@
-"""How does a model's inner state look, token by token?"""
+"""Writer of a model's inner state, token by token."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""How do images look in OpenAI's form? The one of `b64_json` and `url` that was asked for, and not the other.
+"""Writer of images: the one of `b64_json` and `url` that was asked for, and not the other.
 
 A node serves no files: the address that it gives is a `data:` URI, which holds the image itself.
 """

@@ -1,4 +1,4 @@
-"""How do documents look that were put in order? As Jina and Cohere say it, the best first."""
+"""Writer of rankings: as Jina and Cohere say it, the best first."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How does a store's answer look? In columns, as LocalAI says it."""
+"""Writer of a vector store's answers: in columns, as LocalAI says it."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""How do the tokens of a text look? As LocalAI and llama.cpp say it; with their texts, as llama.cpp or vLLM does."""
+"""Writer of tokens, as LocalAI and llama.cpp say it; with their texts, as llama.cpp or vLLM does."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""How does a recording look that was written down: in OpenAI's JSON, as text, or as subtitles?"""
+"""Writer of transcripts: OpenAI's JSON, text, or subtitles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -119,7 +119,7 @@ ENDS = {
 
 PROGRAM = """
 import logging, sys
-from node import logs
+from node.observe import logs
 logs.configure(form="json", level="info")
 for n in range(2000):
     logging.getLogger("modelvine.x").info("line %d", n)

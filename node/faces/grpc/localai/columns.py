@@ -1,4 +1,4 @@
-"""How are vectors, tokens, documents and stores asked for in LocalAI's words? What comes as numbers and lists, without files."""
+"""LocalAI's embeddings, tokens, rankings and vector stores, as requests: what comes as numbers and lists, without files."""
 
 from typing import Any
 

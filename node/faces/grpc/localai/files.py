@@ -1,4 +1,4 @@
-"""How are images and sounds handed over in LocalAI's words? As files, at paths that the caller names.
+"""LocalAI's images and sounds, as requests; they are files, at paths that the caller names.
 
 Whoever may name paths could read and write all that this process can. So a path must lie under one directory that the operator
 names (`faces.localai_files`), links and `..` followed; without one, these RPCs are refused.

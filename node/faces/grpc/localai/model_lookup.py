@@ -1,4 +1,4 @@
-"""Which model does a backend's caller mean, and how is it asked?"""
+"""Look-up of the model that a backend's caller means, and the request to it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping

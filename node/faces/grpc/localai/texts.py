@@ -1,4 +1,4 @@
-"""How is a text asked for in LocalAI's words? `Predict` and its stream, as a chat or a completion.
+"""LocalAI's texts, as requests. `Predict` and its stream, as a chat or a completion.
 
 In proto3 a number that nobody said is 0, and LocalAI fills in its own defaults: 0 is the caller's wish for the temperature alone,
 which is greedy then; for every other it is none.

@@ -59,12 +59,12 @@ import asyncio, sys
 from contextlib import AsyncExitStack
 sys.modules["grpc"] = None
 from node.config.addresses import HostPort
-from node.faces import rpc
+from node.faces import grpc
 
 async def main():
     async with AsyncExitStack() as closing:
         try:
-            await rpc.open_face("remotellm", None, HostPort("127.0.0.1", 0), closing)
+            await grpc.open_face("remotellm", None, HostPort("127.0.0.1", 0), closing)
         except OSError as error:
             print(error)
 
