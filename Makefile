@@ -10,11 +10,14 @@ MADE := $(VENV)/made
 LOCK := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --quiet $(UPGRADE)
 
+# All but bench, whose matplotlib is a quarter of what the rest takes on a disk.
+DEV_EXTRAS := demo grpc test check
+
 TORCH := 2.13.0
 
 REAL := gateways texts vectors stack
 
-.PHONY: help demo test swarm clients images real pythons check fmt docs bench soak install lock clean
+.PHONY: help demo test swarm clients images real pythons check fmt docs bench charts soak install lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +56,10 @@ docs: $(MADE)/dev ## the generated tables of docs/ again
 bench: $(MADE)/dev ## what the project measures about itself
 	@$(BIN)/python -m bench $(ARGS)
 
+charts: $(MADE)/bench ## the charts of docs/ that are simulated, drawn again (some minutes)
+	@$(BIN)/python -m bench.routing --plot docs
+	@$(BIN)/python -m bench.simulate --sweep 10,30,100,300,1000,3000,10000 --full 20 --plot docs
+
 soak: $(MADE)/dev ## 200,000 requests, kills and freezes throughout; ARGS="--requests 2000 --rate 200" is a look
 	@$(BIN)/python -m bench.soak $(ARGS)
 
@@ -60,7 +67,8 @@ install: $(MADE)/node ## a node and nothing else, in .venv
 	@echo "installed: $(BIN)/modelvine up"
 
 lock: $(MADE)/dev ## the lock files again from pyproject.toml; UPGRADE=--upgrade takes newer versions
-	@$(LOCK) pyproject.toml --all-extras -o requirements-dev.lock
+	@$(LOCK) pyproject.toml $(DEV_EXTRAS:%=--extra %) -o requirements-dev.lock
+	@$(LOCK) pyproject.toml --extra bench -c requirements-dev.lock -o requirements-bench.lock
 	@$(LOCK) pyproject.toml --extra demo -c requirements-dev.lock -o requirements-demo.lock
 	@$(LOCK) pyproject.toml -c requirements-dev.lock -o requirements.lock
 	@$(LOCK) requirements-build.in -c requirements-dev.lock -o requirements-build.lock
@@ -102,6 +110,10 @@ $(MADE)/dev: $(MADE)/venv requirements-dev.lock pyproject.toml
 	@$(BIN)/python scripts/install.py requirements-dev.lock --no-build-isolation
 	@$(BIN)/python -m pip --quiet --disable-pip-version-check install --no-index --no-build-isolation --no-deps -e .
 	@touch $@ $(MADE)/node $(MADE)/demo
+
+$(MADE)/bench: $(MADE)/dev requirements-bench.lock
+	@$(BIN)/python scripts/install.py requirements-bench.lock --no-build-isolation
+	@touch $@
 
 # What its clients need is not what a node needs, hence environments of their own. Who cannot be had is skipped, aloud.
 $(MADE)/clients $(MADE)/clients-new: $(MADE)/%: requirements-%.lock $(MADE)/venv

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import bars
+from bench import charts
 from bench.compare import (
     HERE,
     WORKER_PORT,
@@ -214,7 +214,9 @@ def main() -> int:
         "--only", default="c1,c32,paced,s500,burst", help="which measurements; c32 must be one"
     )
     parser.add_argument(
-        "--write", type=Path, help="folder with performance.md, for the table and peers.svg"
+        "--write",
+        type=charts.folder,
+        help="folder with performance.md, for the table and peers.svg",
     )
     arguments = parser.parse_args()
     # Whoever is told to stop takes what it started with it.
@@ -251,8 +253,8 @@ def main() -> int:
         cost = {f"modelvine, {n}" if n in OURS else n: m["c32.cpu_s_per_1000"] * 1000 for n, m in medians.items()}  # fmt: skip
         ours = {f"modelvine, {n}" for n in OURS}
         title = "CPU of one request through each gateway"
-        (arguments.write / "peers.svg").write_text(
-            bars.draw(title, cost, ours=ours, unit="microseconds")
+        charts.draw_bars(
+            arguments.write / "peers.svg", title, cost, ours=ours, unit="microseconds of CPU"
         )
     return 0
 

@@ -18,8 +18,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bench import charts
 from bench.simulation.callers import JOINS, SCENES, WORK, World
-from bench.simulation.plot import Line, draw
 from router import policies
 
 
@@ -83,11 +83,15 @@ def plot(folder: Path, *, requests: int, seed: int) -> None:
         best = percentile(found["oracle"], 0.99)
         for name, row in above.items():
             row.append(100 * (percentile(found[name], 0.99) / best - 1))
-    title = "Slowest hundredth of answers: how far above an oracle, machines of 2 to 16 slots"
-    lines = [Line(name, row) for name, row in above.items()]
-    places = [100 * load for load in loads]
-    drawn = draw(title, places, lines, "load in % of all slots", "% above the oracle")
-    (folder / "routing.svg").write_text(drawn)
+    title = "Slowest hundredth of answers, beside an oracle (machines of 2 to 16 slots)"
+    charts.draw_lines(
+        folder / "routing.svg",
+        title,
+        [100 * load for load in loads],
+        above,
+        across="load, % of all slots",
+        up="99th percentile, % above the oracle's",
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,7 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--load", type=float, default=0.8, help="share of all slots that is busy")
     parser.add_argument("--requests", type=int, default=40_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write routing.svg there")
+    parser.add_argument(
+        "--plot", type=charts.folder, metavar="FOLDER", help="write routing.svg there"
+    )
     parser.add_argument("--fresh", action="store_true", help="have a new machine come instead")
     options = parser.parse_args(arguments)
     if options.fresh:

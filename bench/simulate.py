@@ -18,9 +18,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bench import charts
 from bench.simulation.figures import Figure
 from bench.simulation.overlay import Weather
-from bench.simulation.plot import Line, draw
 from bench.simulation.scenarios import SCENARIOS
 from bench.simulation.sharing import each_frame_verified_once
 from bench.simulation.world import Plan
@@ -124,16 +124,21 @@ def _sweep(options: argparse.Namespace) -> int:
         sent.append({f.what: f.value for f in figures if f.unit == "B/s"})
     print(as_table(max(sizes), everything))
     if options.plot:
-        _draw(Path(options.plot), sizes, seen, sent)
+        _draw(options.plot, sizes, seen, sent)
     return 0
 
 
 def _draw(
     folder: Path, sizes: list[int], seen: list[dict[str, float]], sent: list[dict[str, float]]
 ) -> None:
-    lines = [Line(name, [row[name] for row in seen]) for name in ("p50", "p99", "max")]
-    picture = draw("Time until a node sees a registration", sizes, lines, "nodes", "seconds")
-    (folder / "scale-visible.svg").write_text(picture)
+    charts.draw_lines(
+        folder / "scale-visible.svg",
+        "Time until a node sees a registration",
+        sizes,
+        {name: [row[name] for row in seen] for name in ("p50", "p99", "max")},
+        across="nodes",
+        up="seconds",
+    )
     names = {
         "sent: everything": "everything",
         "sent: frames, questions and answers": "frames, questions, answers",
@@ -141,9 +146,14 @@ def _draw(
         "sent: records": "records",
         "sent: probes and comparisons": "probes and comparisons",
     }
-    lines = [Line(label, [row[name] for row in sent]) for name, label in names.items()]
-    picture = draw("What an idle node sends", sizes, lines, "nodes", "bytes per second")
-    (folder / "scale-bytes.svg").write_text(picture)
+    charts.draw_lines(
+        folder / "scale-bytes.svg",
+        "What an idle node sends",
+        sizes,
+        {label: [row[name] for row in sent] for name, label in names.items()},
+        across="nodes",
+        up="bytes per second and node",
+    )
 
 
 def _number(value: float) -> str:
@@ -171,7 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("heartbeat", "lease", "probe", "suspicion", "sync", "reannounce"):
         add(f"--{name}", type=float, help=f"seconds, instead of registry.{name}")
     add("--sweep", metavar="N,N,…", help="ask idle and visible at several sizes")
-    add("--plot", metavar="FOLDER", help="draw the sweep there, as SVG")
+    add("--plot", type=charts.folder, metavar="FOLDER", help="draw the sweep there, as SVG")
     add("--json", action="store_true", help="figures as JSON instead of a table")
     return parser
 

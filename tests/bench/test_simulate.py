@@ -7,7 +7,6 @@ import pytest
 from bench.simulate import as_json, as_table, main, plan_of, run
 from bench.simulation.figures import Figure
 from bench.simulation.overlay import NEVER, Overlay, Weather
-from bench.simulation.plot import Line, draw
 from bench.simulation.population import begin
 from bench.simulation.scenarios import SCENARIOS, false_deaths
 from bench.simulation.sharing import each_frame_verified_once, shared
@@ -176,10 +175,3 @@ def test_settings_on_the_command_line_are_settings_of_the_registry() -> None:
 
     plan = plan_of(_parser().parse_args(["--heartbeat", "7", "--degree", "5"]), 50)
     assert (plan.settings.heartbeat, plan.mesh.degree, plan.full) == (7.0, 5, 50)
-
-
-def test_a_drawing_has_its_lines_and_leaves_out_what_never_happened() -> None:
-    picture = draw("T", [10, 100], [Line("a", [1, 2]), Line("b", [float("inf"), 3])], "x", "y")
-    assert picture.count("<polyline") == 2
-    assert picture.count("<circle") == 3
-    assert "inf" not in picture
