@@ -13,7 +13,7 @@ import pytest
 
 from node.observe.log_writer import MAX_WAITING, Lines, batches, writing_to
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 class Taker:
