@@ -1,1 +1,1 @@
-"""What does a request through modelvine cost? Measurements of the project about itself, beside bare aiohttp."""
+"""Measurements that the project takes of itself, and simulations with its own parts."""

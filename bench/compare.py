@@ -1,4 +1,4 @@
-"""What do one and two hops through modelvine cost beside bare aiohttp? All in one run, interleaved, medians.
+"""Cost of one and two hops through modelvine beside bare aiohttp: all in one run, interleaved, medians.
 
     python -m bench [--rounds 3] [--seconds 4] [--write docs/performance.md]
 
@@ -292,9 +292,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     subprocess.run(["make", "-s", "-C", str(HERE / "csrc")], check=True)
     if arguments.workers:
-        from bench import several  # noqa: PLC0415 (it is built of what stands here)
+        from bench import workers  # noqa: PLC0415 (it is built of what stands here)
 
-        return several.main(arguments.workers, rounds=arguments.rounds, seconds=arguments.seconds)
+        return workers.main(arguments.workers, rounds=arguments.rounds, seconds=arguments.seconds)
     rounds: dict[str, list[Figures]] = {}
     only = arguments.only.split(",")
     with tempfile.TemporaryDirectory(prefix="modelvine-bench-") as name:

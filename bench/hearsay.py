@@ -1,4 +1,4 @@
-"""How long do requests wait because nobody knows how busy the others are? Simulated with the parts that decide in a node.
+"""Waits of requests by what nodes know of each other's load: simulated with the parts that decide in a node.
 
     python -m bench.hearsay [--seconds 1000] [--seeds 3]
 
@@ -35,7 +35,7 @@ POLICY = TwoChoices()
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Shape:
     """So many nodes, the slots of each, and the mean seconds of an answer; those are exponentially distributed."""
 
     nodes: int
@@ -43,18 +43,18 @@ class World:
     mean: float
 
 
-WORLDS = (World(10, 1, 2.0), World(10, 4, 3.0), World(10, 8, 20.0), World(25, 4, 3.0))
+SHAPES = (Shape(10, 1, 2.0), Shape(10, 4, 3.0), Shape(10, 8, 20.0), Shape(25, 4, 3.0))
 
 
 class Simulation:
-    """One world over some time, under one way to choose."""
+    """One shape over some time, under one way to choose."""
 
-    def __init__(self, world: World, knowledge: str, seed: int) -> None:
+    def __init__(self, shape: Shape, knowledge: str, seed: int) -> None:
         self.waits: list[float] = []
-        self._world = world
+        self._shape = shape
         self._knowledge = knowledge
         self._random = random.Random(seed)
-        self._peers = [PeerId(f"node{n}") for n in range(world.nodes)]
+        self._peers = [PeerId(f"node{n}") for n in range(shape.nodes)]
         self._at = Counter[int]()
         self._sent = Counter[tuple[int, int]]()
         self._waiting: list[deque[tuple[int, float]]] = [deque() for _ in self._peers]
@@ -68,7 +68,7 @@ class Simulation:
         """Let so much time pass."""
         self._after(0.0, self._arrive)
         if self._knowledge == "told":
-            for node in range(self._world.nodes):
+            for node in range(self._shape.nodes):
                 self._after(self._random.random() * POLL, partial(self._poll, node))
         while self._events[0][0] < seconds:
             self._now, _, happen = heapq.heappop(self._events)
@@ -78,22 +78,22 @@ class Simulation:
         heapq.heappush(self._events, (self._now + seconds, next(self._order), happen))
 
     def _arrive(self) -> None:
-        world = self._world
-        rate = BUSY * world.nodes * world.slots / world.mean
+        shape = self._shape
+        rate = BUSY * shape.nodes * shape.slots / shape.mean
         self._after(self._random.expovariate(rate), self._arrive)
-        entry = self._random.randrange(world.nodes)
+        entry = self._random.randrange(shape.nodes)
         node = self._choose(entry)
         self._at[node] += 1
         self._sent[entry, node] += 1
-        if self._at[node] <= world.slots:
+        if self._at[node] <= shape.slots:
             self._begin(node, entry, self._now)
         else:
             self._waiting[node].append((entry, self._now))
 
     def _choose(self, entry: int) -> int:
         if self._knowledge == "oracle":
-            return min(range(self._world.nodes), key=lambda n: (self._at[n], self._random.random()))
-        found = [self._candidate(entry, node) for node in range(self._world.nodes)]
+            return min(range(self._shape.nodes), key=lambda n: (self._at[n], self._random.random()))
+        found = [self._candidate(entry, node) for node in range(self._shape.nodes)]
         return self._peers.index(POLICY.order(REQUEST, found, self._random.random)[0].node)
 
     def _candidate(self, entry: int, node: int) -> Candidate:
@@ -107,7 +107,7 @@ class Simulation:
         self.waits.append(self._now - since)
         if self._knowledge == "told" and node != entry:
             self._after(FIRST_BYTE, partial(self._tell, node, entry, self._at[node]))
-        self._after(self._random.expovariate(1 / self._world.mean), partial(self._end, node, entry))
+        self._after(self._random.expovariate(1 / self._shape.mean), partial(self._end, node, entry))
 
     def _end(self, node: int, entry: int) -> None:
         self._at[node] -= 1
@@ -118,9 +118,9 @@ class Simulation:
     def _poll(self, node: int) -> None:
         self._after(POLL, partial(self._poll, node))
         busy = {REPLICA: Load(self._at[node])} if self._at[node] else {}
-        rarity = max(self._world.nodes / FEW, 1.0)
+        rarity = max(self._shape.nodes / FEW, 1.0)
         for load in self._reporters[node].rows(busy, self._now, rarity=rarity).values():
-            for entry in range(self._world.nodes):
+            for entry in range(self._shape.nodes):
                 self._after(WAY, partial(self._tell, node, entry, load.in_flight))
 
     def _tell(self, node: int, entry: int, in_flight: int) -> None:
@@ -129,11 +129,11 @@ class Simulation:
             self._reports[entry].hear(self._peers[node], REPLICA, report)
 
 
-def waits(world: World, knowledge: str, *, seconds: float, seeds: int) -> tuple[float, float]:
+def waits(shape: Shape, knowledge: str, *, seconds: float, seeds: int) -> tuple[float, float]:
     """Return the mean and the 99th percentile of the waits, each the mean over some seeds."""
     means, tails = [], []
     for seed in range(seeds):
-        simulation = Simulation(world, knowledge, seed)
+        simulation = Simulation(shape, knowledge, seed)
         simulation.run(seconds)
         ordered = sorted(simulation.waits)
         means.append(statistics.fmean(ordered))
@@ -148,10 +148,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     print("| nodes | slots | mean answer | oracle | told | own |\n|---|---|---|---|---|---|")
-    for world in WORLDS:
-        found = (waits(world, k, **vars(arguments)) for k in ("oracle", "told", "own"))
+    for shape in SHAPES:
+        found = (waits(shape, k, **vars(arguments)) for k in ("oracle", "told", "own"))
         cells = " | ".join(f"{mean:.2f} / {tail:.1f} s" for mean, tail in found)
-        print(f"| {world.nodes} | {world.slots} | {world.mean:g} s | {cells} |", flush=True)
+        print(f"| {shape.nodes} | {shape.slots} | {shape.mean:g} s | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which worker costs next to nothing, and who asks it? Two programs in C; the worker keeps a port of its own."""
+"""Mock worker and load generator: two programs in C that cost next to nothing; the worker keeps a port of its own."""
 
 import asyncio
 import json

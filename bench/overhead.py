@@ -1,4 +1,4 @@
-"""What does the router itself cost a request? Its own CPU, without a network: one worker of this machine that answers at once.
+"""CPU that the router itself costs a request, without a network: one worker of this machine that answers at once.
 
     python -m bench.overhead
     python -m bench.overhead --profile

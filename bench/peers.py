@@ -1,4 +1,4 @@
-"""What does a request through modelvine cost beside other gateways? All in one run, interleaved, medians.
+"""Cost of a request through modelvine beside other gateways: all in one run, interleaved, medians.
 
     python -m bench.peers --venvs FOLDER [--rounds 3] [--seconds 4] [--write docs]
 

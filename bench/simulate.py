@@ -1,4 +1,4 @@
-"""What does the mesh do at 100, 1,000, 10,000 nodes? The registry's own core under a virtual clock.
+"""Simulation of the mesh at 100, 1,000, 10,000 nodes: the registry's own core under a virtual clock.
 
     python -m bench.simulate --nodes 100 --seed 1
     python -m bench.simulate --nodes 1000 --scenario idle --scenario killed --json
@@ -19,10 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench import charts
-from bench.simulation.figures import Figure
 from bench.simulation.overlay import Weather
-from bench.simulation.scenarios import SCENARIOS
-from bench.simulation.sharing import each_frame_verified_once
+from bench.simulation.population import each_frame_verified_once
+from bench.simulation.scenarios import SCENARIOS, Figure
 from bench.simulation.world import Plan
 from registry.settings import MeshSettings, RegistrySettings
 

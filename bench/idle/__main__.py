@@ -1,4 +1,4 @@
-"""What does a node send while nothing happens? Real processes on hosts of their own, and the counters of their cables.
+"""Traffic of idle nodes: real processes on hosts of their own, and the counters of their cables.
 
     python -m bench.idle --nodes 5
     python -m bench.idle --nodes 50 --settle 90 --seconds 60
@@ -94,11 +94,10 @@ class Field:
             "--profile=lan",
             *(f"--bootstrap={address}" for address in known if address != own),
         )
-        module: tuple[str, ...] = ("node",)
+        how = ["--fresh"] if self._options.fresh else []
         if self._options.kinds:
-            module = ("bench.idle.counted", str(self._counts(name)))
-        seasoned = () if self._options.fresh else ("bench.idle.seasoned",)
-        inside = (self._network.namespace(host), *seasoned, *module, "up", *place)
+            how.append(f"--counts={self._counts(name)}")
+        inside = (self._network.namespace(host), "bench.idle.node", *how, "up", *place)
         return stage.start(name, "tests.lab.inside", *inside)
 
     def _counts(self, name: str) -> Path:

@@ -1,7 +1,8 @@
-"""What is measured? Nodes, workers and the load, each a process of its own, on loopback."""
+"""Scene of a measurement: nodes, workers and load as processes on loopback; and rows, each a figure beside its goal."""
 
 import asyncio
 import json
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,27 @@ from bench.compare import memory_mb
 from bench.mock import Mock
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Swarm
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure beside its goal."""
+
+    what: str
+    goal: str
+    seen: str
+    kept: bool
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Lay out rows; a miss says so."""
+    lines = ["| what | goal | seen | |", "|---|---|---|---|"]
+    lines += [
+        f"| {row.what} | {row.goal} | {row.seen} | {'' if row.kept else '**missed**'} |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
 
 MODEL = "mock"
 

@@ -1,4 +1,4 @@
-"""What does one simulated node do, and when? The loops of `registry.service` as events in virtual time.
+"""Simulated node: the loops of `registry.service` as events in virtual time.
 
 The service's shell is asyncio; what it decides is repeated here step by step: whom to compare with, when to tick, what
 becomes of effects. The replica, the exchange and the table of liveness are the very ones.
@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from bench.simulation.probing import Answered, Round, vouch
+from bench.simulation.probe import Answered, Round, vouch
 from registry import sync, wire
 from registry.errors import InvalidFrame, LimitReached
 from registry.intake.rate import Pace

@@ -1,4 +1,4 @@
-"""Who is connected to whom, and when does a frame reach everyone? The shape of a libp2p mesh, without its bytes.
+"""Overlay of the simulated mesh: who is connected to whom, and when a frame reaches everyone, without its bytes.
 
 Connections form a random graph. Over some of them, the eager ones, frames are handed on at once, as gossipsub does in its
 mesh; over the others only what arrived of late is named once a second, and sent to whoever asks for it. A node hands

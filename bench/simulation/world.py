@@ -1,14 +1,14 @@
-"""How do the nodes reach each other, and what did it cost? The net, who dials whom, and the count of bytes."""
+"""World of simulated nodes: virtual time, the net between them, and the count of what they send."""
 
+import heapq
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from bench.simulation.dialling import Dialling
+from bench.simulation.dialer import Dialers
 from bench.simulation.member import Member
 from bench.simulation.overlay import NEVER, Overlay, Spread, Weather
-from bench.simulation.timeline import Timeline
 from registry import wire
 from registry.members.liveness import Contact
 from registry.members.membership import FEW, LONGEST_LEASE
@@ -17,6 +17,49 @@ from registry.records import PeerId
 from registry.replica import Replica
 from registry.settings import MeshSettings, RegistrySettings
 from registry.signing import Identity
+
+Action = Callable[[float], None]
+"""Told the virtual time at which it runs."""
+
+
+class Timeline:
+    """A queue of actions by virtual time, in seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._planned: list[tuple[float, int, Action]] = []
+        self._count = 0
+
+    def time(self) -> float:
+        """Return the virtual time."""
+        return self.now
+
+    def at(self, when: float, action: Action) -> None:
+        """Run `action` at `when`, or at once when that has passed."""
+        self._count += 1
+        heapq.heappush(self._planned, (max(when, self.now), self._count, action))
+
+    def after(self, delay: float, action: Action) -> None:
+        """Run `action` in `delay` seconds."""
+        self.at(self.now + delay, action)
+
+    def every(self, period: float, action: Action) -> None:
+        """Run `action` again and again, first in one period."""
+
+        def again(now: float) -> None:
+            action(now)
+            self.at(now + period, again)
+
+        self.after(period, again)
+
+    def run(self, until: float) -> None:
+        """Let time pass up to `until`."""
+        planned = self._planned
+        while planned and planned[0][0] <= until:
+            self.now, _, action = heapq.heappop(planned)
+            action(self.now)
+        self.now = until
+
 
 ENVELOPE = 172
 """Bytes that gossipsub adds to a frame: author, number, topic, key and its own signature, as py-libp2p encodes them."""
@@ -79,7 +122,7 @@ class World:
         self._numbers: dict[PeerId, int] = {}
         self._pool: dict[int, deque[Spread]] = {}
         self._uses: Counter[int] = Counter()
-        self.dialling = Dialling(self)
+        self.dialers = Dialers(self)
 
     # Who is there.
 
@@ -225,7 +268,7 @@ class World:
         self.overlay.unlink(one, other)
         for a, b in ((one, other), (other, one)):
             if self.overlay.up[a]:
-                self.dialling.lost(a, b, now)
+                self.dialers.lost(a, b, now)
                 self.members[a].parted(b, now)
 
     def kill(self, number: int, *, silently: bool) -> None:

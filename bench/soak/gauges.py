@@ -1,4 +1,4 @@
-"""Does a node grow? Its own figures of its process over a soak: memory as a slope, everything else before and after."""
+"""Gauges of a node's growth over a soak, of its own figures: memory as a slope, everything else before and after."""
 
 import re
 import statistics

@@ -5,8 +5,7 @@ import struct
 
 from libp2p.stream_muxer.yamux.yamux import YAMUX_HEADER_FORMAT
 
-from bench.idle.counted import Counts
-from bench.idle.seasoned import season
+from bench.idle.node import Counts, season
 
 DATA, PING = 0, 2
 

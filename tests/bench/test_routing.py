@@ -2,18 +2,17 @@
 
 import pytest
 
-from bench.routing import compare, fresh, percentile
-from bench.simulation.callers import World
+from bench.routing import Cluster, compare, fresh, percentile
 from router import policies
 
 
 def p99(scene: str, policy: str) -> float:
-    return percentile(World(scene, policy=policy, load=0.7, seed=3).run(3000), 0.99)
+    return percentile(Cluster(scene, policy=policy, load=0.7, seed=3).run(3000), 0.99)
 
 
 @pytest.mark.parametrize("name", policies.NAMES)
 def test_every_policy_answers_every_request(name: str) -> None:
-    assert len(World("bursts", policy=name, load=0.5, seed=1).run(1000)) == 900
+    assert len(Cluster("bursts", policy=name, load=0.5, seed=1).run(1000)) == 900
 
 
 def test_two_choices_on_what_nodes_know_are_not_far_from_the_shortest_queue_of_all() -> None:
@@ -21,7 +20,7 @@ def test_two_choices_on_what_nodes_know_are_not_far_from_the_shortest_queue_of_a
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:
-    runs = [World("alike", policy="prefix", load=0.8, seed=5).run(500) for _ in range(2)]
+    runs = [Cluster("alike", policy="prefix", load=0.8, seed=5).run(500) for _ in range(2)]
     assert runs[0] == runs[1]
 
 

@@ -1,6 +1,6 @@
 """How figures are told: a miss is named."""
 
-from bench.serving.rows import Row, table
+from bench.serving.scene import Row, table
 
 
 def test_a_goal_that_was_missed_is_called_so_and_one_that_was_kept_is_not() -> None:

@@ -5,11 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from bench.simulate import as_json, as_table, main, plan_of, run
-from bench.simulation.figures import Figure
 from bench.simulation.overlay import NEVER, Overlay, Weather
-from bench.simulation.population import begin
-from bench.simulation.scenarios import SCENARIOS, false_deaths
-from bench.simulation.sharing import each_frame_verified_once, shared
+from bench.simulation.population import begin, each_frame_verified_once, shared
+from bench.simulation.scenarios import SCENARIOS, Figure, false_deaths
 from bench.simulation.world import Plan
 from registry import wire
 from registry.catalog import Catalog

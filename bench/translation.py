@@ -1,6 +1,6 @@
-"""What does it cost to speak another protocol? CPU time of one request, and of one event of a stream, without sockets.
+"""CPU time of translation between protocols: of one request, and of one event of a stream, without sockets.
 
-usage: python -m bench.translating
+usage: python -m bench.translation
 
 A dialect speaks a worker's protocol on the node that has it, a face a client's on the node that was asked. OpenAI's clients and
 workers pay next to none of it: their bytes are passed on. A request has 2 KB of text.
@@ -12,7 +12,16 @@ from typing import Any
 
 import orjson
 
-from bench.voices import faces
+from node.faces import llama_stack
+from node.faces.anthropic import request_mapping as anthropic
+from node.faces.anthropic.encoder import Telling
+from node.faces.encoder import Voice
+from node.faces.grpc.localai.texts import said_in_full
+from node.faces.llama_stack.request_mapping import body_of
+from node.faces.responses.encoder import Head, ResponsesVoice
+from node.faces.responses.request_mapping import read as read_response
+from node.faces.tgi import request_mapping as tgi
+from node.faces.tgi.encoder import Text
 from registry.records import Service
 from router import canonical
 from router.dialects import llama_stack_http, localai_grpc, remotellm_grpc, tgi_http
@@ -22,15 +31,93 @@ from router.dialects.openai_http.endpoints import understood
 from router.dialects.tgi_http.verbatim import PASSING
 from router.http.translator import Words
 from router.http.verbatim import Ending
-from router.openai.result_writers import Form
+from router.openai import text_parser
+from router.openai.body import object_of
+from router.openai.result_writers import Delta, Form
 from router.openai.sse import Splitter
 from router.openai.usage import Tokens
 from router.requests import Kind, Request
 from router.rpc import framing
-from router.rpc.messages import LOCALAI, REMOTELLM, methods_of, parsed
+from router.rpc.messages import LOCALAI, REMOTELLM, message_class, methods_of, parsed
 from router.translate.request import Wording
 from router.translate.text import Told
 from router.workers import Worker
+
+MAX_EVENT_BYTES = 1024 * 1024
+
+Run = Callable[[], bytes]
+Row = tuple[str, Run, Run | None]
+"""What is translated, a request of it, and an event where any is read."""
+
+Fields = Mapping[str, object]
+
+
+def faces(text: str) -> Iterator[Row]:
+    """Return what is measured of each: a request with `text`, and an event with a word."""
+    said = {"role": "user", "content": text}
+    body = {"model": "m", "stream": True, "temperature": 0.5}
+    yield _face(
+        "Llama Stack",
+        {
+            "model": "m",
+            "messages": [{"role": "user", "text": text}],
+            "options": {"temperature": 0.5},
+        },
+        lambda given: body_of(given, streams=True),
+        llama_stack.Voice("x", "m", streams=True, max_event_bytes=MAX_EVENT_BYTES),
+    )
+    yield _tgi_face({"inputs": text, "parameters": {"temperature": 0.5, "do_sample": True}})
+    yield _anthropic_face({**body, "max_tokens": 99, "messages": [said]})
+    yield _responses_face({**body, "input": [said]})
+    yield _localai_face(text)
+
+
+def _face(
+    name: str, fields: Fields, say: Callable[[Fields], Fields], voice: Voice, kind: Kind = Kind.CHAT
+) -> Row:
+    """Have a client ask for a stream over HTTP."""
+    body, event = orjson.dumps(fields), _event(kind)
+    return f"{name}, face", lambda: orjson.dumps(say(object_of(body))), lambda: voice.stream(event)
+
+
+def _tgi_face(fields: Fields) -> Row:
+    voice = Text(tgi.read(fields), streams=True, listed=False, max_event_bytes=MAX_EVENT_BYTES)
+    return _face("TGI", fields, lambda given: tgi.read(given).fields, voice, Kind.COMPLETION)
+
+
+def _anthropic_face(fields: Fields) -> Row:
+    voice = Telling(anthropic.read(fields), "x", "x", max_event_bytes=MAX_EVENT_BYTES)
+    return _face("Anthropic", fields, lambda given: anthropic.read(given).fields, voice)
+
+
+def _responses_face(fields: Fields) -> Row:
+    head = Head("x", 1, "m", read_response(fields).repeats, {})
+    voice = ResponsesVoice(head, streams=True, max_event_bytes=MAX_EVENT_BYTES)
+    return _face("Responses API", fields, lambda given: read_response(given).chat, voice)
+
+
+def _localai_face(text: str) -> Row:
+    """Have LocalAI ask for a stream over gRPC."""
+    method, message = methods_of(LOCALAI)["PredictStream"], message_class("backend.Message")
+    messages = [message(role="user", content=text)]
+    asked = method.asked(UseTokenizerTemplate=True, Messages=messages, Temperature=0.5)
+    body, event = asked.SerializeToString(), _event(Kind.CHAT)
+    ear = text_parser.Stream(max_event_bytes=MAX_EVENT_BYTES)
+
+    def ask() -> bytes:
+        return orjson.dumps(said_in_full(method.asked.FromString(body))[1])
+
+    def hear() -> bytes:
+        word = text_parser.text_of(ear.take(event))
+        return bytes(method.told(message=word.encode()).SerializeToString())
+
+    return "LocalAI, face", ask, hear
+
+
+def _event(kind: Kind) -> bytes:
+    """Return a word as a worker of OpenAI's protocol says it."""
+    return Form("x", 1, "m", kind).event(Delta(" word"))
+
 
 ROUNDS = 5
 
@@ -48,10 +135,6 @@ _TOKEN = {
     "generated_text": None,
     "details": None,
 }
-
-Run = Callable[[], bytes]
-Row = tuple[str, Run, Run | None]
-"""What is translated, a request of it, and an event where any is read."""
 
 
 def rows() -> Iterator[Row]:

@@ -1,14 +1,21 @@
-"""Run a node that counts what its streams carry: `python -m bench.idle.counted FILE up …`; SIGUSR1 writes the counts to FILE.
+"""Node to be measured: `python -m bench.idle.node [--counts FILE] [--fresh] up …`.
 
-Counted where yamux hands a frame to the encryption, so each count is one packet and its bytes lack noise, TCP and IP.
+It runs as if it had been there for long, unless it is to be fresh: what it says again and again, it says first after any part
+of its interval. Else nobody would say anything for minutes after all have started, and then everybody would.
+
+With `--counts` it counts what its streams carry; SIGUSR1 writes the counts to FILE. Counted where yamux hands a frame to the
+encryption, so each count is one packet and its bytes lack noise, TCP and IP.
 """
 
+import argparse
 import json
+import random
 import runpy
 import signal
 import struct
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +23,27 @@ from libp2p.network.stream.net_stream import NetStream
 from libp2p.network.swarm import Swarm
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.stream_muxer.yamux.yamux import YAMUX_HEADER_FORMAT, Yamux
+
+from registry import own_record
+
+_STARTING = 30.0
+"""Seconds in which a node says what it says first, and again when the first connection stands."""
+
+
+def season(turn: Any) -> None:
+    """Let what was said last in a node's first seconds be said again after any part of its interval."""
+    taken: Callable[[Any, float, float], None] = turn.taken
+    began: list[float] = []
+
+    def taken_seasoned(self: Any, now: float, jitter: float) -> None:
+        taken(self, now, jitter)
+        began.append(now)
+        del began[1:]
+        if now - began[0] < _STARTING:
+            self.spread = random.random()
+
+    turn.taken = taken_seasoned
+
 
 _HEADER = struct.Struct(YAMUX_HEADER_FORMAT)
 _TYPES = {2: "yamux ping", 3: "yamux farewell"}
@@ -91,10 +119,22 @@ def _watch(counts: Counts) -> None:
     library.dial_peer = counting_dial
 
 
-if __name__ == "__main__":
-    _, file, *arguments = sys.argv
-    counted = Counts()
-    _watch(counted)
-    signal.signal(signal.SIGUSR1, lambda *_: Path(file).write_text(counted.written()))
-    sys.argv = ["node", *arguments]
+def main() -> None:
+    """Run the node."""
+    parser = argparse.ArgumentParser(prog="python -m bench.idle.node", allow_abbrev=False)
+    parser.add_argument("--counts", type=Path, help="file for the counts")
+    parser.add_argument("--fresh", action="store_true", help="as after a start")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="of the node: up …")
+    options = parser.parse_args()
+    if not options.fresh:
+        season(own_record._Turn)  # noqa: SLF001
+    if file := options.counts:
+        counts = Counts()
+        _watch(counts)
+        signal.signal(signal.SIGUSR1, lambda *_: file.write_text(counts.written()))
+    sys.argv = ["node", *options.command]
     runpy.run_module("node", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Who dials whom again? The mesh's own `Dialer` for every node that lacks connections, and what a dial takes."""
+"""Dials of simulated nodes: the mesh's own `Dialer` for every node that lacks connections, and the time a dial takes."""
 
 import random
 from collections.abc import Callable
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 # As the mesh does; imported from there it would bring all of libp2p.
 DIAL_TICK = 0.25
-# As many of the nodes that it knows as the service keeps for dialling.
+# As many of the nodes that it knows as the service keeps to dial.
 KEPT = 64
 # libp2p waits this long for a second address even when the first answers; then come five half round trips.
 _DIAL_SECONDS = 0.25
 _HALF_ROUND_TRIPS = 6
 
 
-class Dialling:
+class Dialers:
     """Begins the connections of a world, and mends them."""
 
     def __init__(self, world: "World") -> None:

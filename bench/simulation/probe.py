@@ -1,4 +1,4 @@
-"""Rounds of probes in virtual time: `registry.members.probe` says what is tried, here it takes as long as it takes."""
+"""Probes in virtual time: `registry.members.probe` says what is tried, here it takes as long as it takes."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -64,7 +64,7 @@ class Round:
             self._ask(now)
         elif own is Own.DIAL:
             within = dial_patience(self._world.settings.probe_timeout, self._trips())
-            self._world.dialling.call(
+            self._world.dialers.call(
                 self._member.number,
                 self._other,
                 within=within,

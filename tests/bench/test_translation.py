@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.translating import Row, microseconds, rows
+from bench.translation import Row, microseconds, rows
 from router import dialects
 
 ROWS = list(rows())

@@ -1,4 +1,4 @@
-"""What do several processes of one node answer together, beside one? Everything shares the CPUs: nodes, mock worker and load.
+"""Requests that several processes of one node answer together, beside one; nodes, mock worker and load share the CPUs.
 
     python -m bench --workers 2 [--rounds 3] [--seconds 4]
 

@@ -1,4 +1,4 @@
-"""What goes wrong throughout? One victim at a time, a node or its worker, killed, frozen or told to stop, then well again."""
+"""Faults throughout a soak: one victim at a time, a node or its worker, killed, frozen or told to stop, then well again."""
 
 import asyncio
 import signal
