@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from node.demo.stage import Stage
+from node.demo.play import Stage
 
 HERE = Path(__file__).resolve().parent
 WORKER_PORT, BARE_PORT = 28_000, 28_104

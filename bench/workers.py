@@ -29,7 +29,7 @@ from bench.compare import (  # fmt: skip
     running,
     write_bodies,
 )
-from node.demo.stage import Stage
+from node.demo.play import Stage
 
 SLOTS = 64
 PARTS = (("plain", 32), ("plain", 128), ("slots", 32))

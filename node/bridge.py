@@ -29,7 +29,7 @@ from node.inspection import WATCH
 from node.listeners import bind, place_of, serve
 from node.observe.host import Host
 from node.observe.metrics import Metrics
-from node.signals import Signals
+from node.runtime import Signals
 from registry.catalog import Catalog, Offer
 from registry.errors import PeerUnreachable
 from registry.members.liveness import Presence
@@ -68,7 +68,7 @@ _DRAIN_POLL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BridgePlan:
     """What is bridged: a protocol to speak at a place, to clients of the models of an upstream.
 
     No `models` means all that it says it has; the first is meant by clients that name none.
@@ -81,7 +81,7 @@ class Plan:
     headers: Mapping[str, str] | None = None
 
 
-def run(plan: Plan, settings: Settings, ready: Callable[[str], None]) -> int:
+def run(plan: BridgePlan, settings: Settings, ready: Callable[[str], None]) -> int:
     """Bridge until a signal comes; return the exit code. `ready` is given a line once clients may come."""
     try:
         uvloop.run(_live(plan, settings, ready))
@@ -92,7 +92,7 @@ def run(plan: Plan, settings: Settings, ready: Callable[[str], None]) -> int:
     return 0
 
 
-async def _live(plan: Plan, settings: Settings, ready: Callable[[str], None]) -> None:
+async def _live(plan: BridgePlan, settings: Settings, ready: Callable[[str], None]) -> None:
     signals = Signals()
     async with AsyncExitStack() as closing:
         bridge = Bridge(plan, settings)
@@ -109,7 +109,7 @@ async def _live(plan: Plan, settings: Settings, ready: Callable[[str], None]) ->
 class Bridge:
     """One face over one upstream. Lives on one event loop."""
 
-    def __init__(self, plan: Plan, settings: Settings) -> None:
+    def __init__(self, plan: BridgePlan, settings: Settings) -> None:
         self._plan = plan
         self._settings = settings
         self._workers = Workers()

@@ -51,7 +51,7 @@ class _Turn:
     pause: float
 
 
-class Turns:
+class InspectionTurns:
     """Who is to be asked when. No clock: `now` is an argument."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Learning:
         self._greet = greet
         self._now = now
         self._within = within
-        self._turns = Turns()
+        self._turns = InspectionTurns()
         self._changed = asyncio.Event()
         agent.on_change(self._wake)
 

@@ -1,6 +1,10 @@
-"""Listeners of a node, and who is let in at the one for other nodes."""
+"""Listeners of a node, and who is let in at the one for other nodes.
+
+Limit of open files: each connection is one, and the usual limit is far too small.
+"""
 
 import logging
+import resource
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
@@ -8,10 +12,53 @@ from ssl import SSLContext
 
 from node import web
 from node.config.addresses import HostPort
+from node.config.settings import Settings
 from node.faces.peer_access import Known
 from registry.errors import InvalidSignature, cannot_listen
 from registry.records import PeerId
 from router.peers.certificate import peer_of_certificate, trust
+
+MOST = 1_048_576
+"""Open files that are asked for where the system has no limit of its own."""
+
+_SPARE = 256  # for the store, the log, the mesh, and what libraries open
+_LISTENERS = 2
+_PER_CALLER = 2  # its own connection, and that to the worker or node which answers it
+_PLENTY = 1_024  # connections: fewer surprise even an operator who set no number
+
+
+def raise_limit() -> int:
+    """Raise the limit on open files as far as the system lets us; return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST if hard == resource.RLIM_INFINITY else hard
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return MOST if soft == resource.RLIM_INFINITY else soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError):
+        # macOS says that there is no limit, and has one.
+        return soft
+    return wanted
+
+
+def fitted(settings: Settings, limit: int) -> Settings:
+    """Return settings whose connections fit into `limit` open files, and say so where that takes fewer than were set."""
+    most = max(1, (limit - _SPARE) // (_LISTENERS * _PER_CALLER))
+    if settings.web.connections <= most:
+        return settings
+    wanted = "connections" in settings.web.model_fields_set
+    log.log(
+        logging.WARNING if wanted or most < _PLENTY else logging.DEBUG,
+        "%d open files are allowed, which is enough for %d connections to each listener, not %d (web.connections); "
+        "raise the limit (LimitNOFILE, ulimit -n)",
+        limit,
+        most,
+        settings.web.connections,
+    )
+    return settings.model_copy(
+        update={"web": settings.web.model_copy(update={"connections": most})}
+    )
+
 
 log = logging.getLogger("modelvine.node")
 
@@ -50,7 +97,7 @@ def place_of(listener: socket.socket) -> HostPort:
     return HostPort(*listener.getsockname()[:2])
 
 
-class Served:
+class Listener:
     """An application that is served on listeners, as many as it is given."""
 
     def __init__(
@@ -89,9 +136,9 @@ async def serve(
     crowd: web.Crowd | None = None,
     *,
     tls: SSLContext | None = None,
-) -> Served:
+) -> Listener:
     """Serve an application until `closing` does."""
-    served = Served(app, settings, crowd, tls=tls)
+    served = Listener(app, settings, crowd, tls=tls)
     closing.push_async_callback(served.close)
     await served.on(listener)
     return served

@@ -20,24 +20,29 @@ from node.config.settings import Settings
 from node.exposure import surfaces, told, warned
 from node.faces import Context, Listening, grpc
 from node.faces.app import link_app, public_app
-from node.garbage import settle
 from node.inspection import Learning
-from node.listeners import TRUSTED_PER_NODE, Served, bind, place_of, serve, welcome
+from node.listeners import (
+    TRUSTED_PER_NODE,
+    Listener,
+    bind,
+    fitted,
+    place_of,
+    raise_limit,
+    serve,
+    welcome,
+)
 from node.observe.aggregate import Whole
 from node.observe.host import Host, host_name
 from node.observe.loop_lag import Lateness
 from node.observe.refusals import Refusals
-from node.open_files import fitted, raise_limit
 from node.peers import contacts
-from node.peers.invitation import invitation
-from node.peers.reach import host_of, reach_of, within_reach
+from node.peers.reach import host_of, invitation, reach_of, within_reach
 from node.processes.first import Helpers, Post
 from node.processes.forward import PassedOn
 from node.processes.protocol import Welcome
 from node.processes.session import Offices
+from node.runtime import Signals, settle, supervise
 from node.secrets.identity import control_token
-from node.signals import Signals
-from node.tasks import supervise
 from registry.errors import RegistryError, StoreUnavailable
 from registry.records import Reach, Standing
 from registry.service import Registry
@@ -207,7 +212,7 @@ def _helpers(
     parts: Parts,
     context: Context,
     posts: Sequence[Post],
-    served: tuple[Served, Served],
+    served: tuple[Listener, Listener],
 ) -> Helpers:
     """Make the helpers, of which a node of one process has none."""
     registry, listening, whole = parts.registry, context.listening, context.whole
@@ -220,7 +225,7 @@ def _helpers(
             lending=parts.router.lending,
             open_pipe=parts.reaching.open_pipe,
             relayed=parts.reaching.relayed,
-            control=Served(public_app(replace(context, access=judge))),
+            control=Listener(public_app(replace(context, access=judge))),
         ),
         workers=lambda: parts.agent.workers,
         served=served,
@@ -236,7 +241,7 @@ def _helpers(
 
 async def _open_link(
     context: Context, identity: Identity, link: socket.socket, closing: AsyncExitStack
-) -> Served:
+) -> Listener:
     tls = server_context(identity)
     registry = context.registry
     most = TRUSTED_PER_NODE * context.settings.registry.max_nodes

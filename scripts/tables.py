@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 
 from node.config import sources
-from node.config.profiles import PROFILES
+from node.config.settings import PROFILES
 from node.faces import errors
 from node.observe.metrics import Metrics, Sizes
 from node.observe.refusals import LINES

@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
 
-from node.demo.stage import Actor, Stage
+from node.demo.play import Actor, Stage
 from node.secrets import files as secret_files
 from node.secrets import identity
 from tests.lab.net import Network, missing

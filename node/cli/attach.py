@@ -32,7 +32,7 @@ from node.cli.console.worker_options import add_asking, add_type, asked
 from node.cli.unregister import NOT_THERE
 
 if TYPE_CHECKING:
-    from node.cli.console.attach_plan import Found, Step
+    from node.cli.console.attach_plan import Found, PlanStep
     from node.cli.console.client import Client
 
 EVERY = 2.0
@@ -100,7 +100,7 @@ class _Attaching:
     def __init__(
         self, node: "Client", arguments: argparse.Namespace, over: threading.Event
     ) -> None:
-        from node.cli.console.attach_plan import Attached, port_of  # noqa: PLC0415
+        from node.cli.console.attach_plan import Registered, port_of  # noqa: PLC0415
 
         self._node = node
         self._url = str(arguments.url)
@@ -111,7 +111,7 @@ class _Attaching:
         self._project = str(arguments.project)
         self._cid = port_of(self._url) if arguments.cid is None else str(arguments.cid)
         self._dialect = "" if arguments.dialect == _AUTO else str(arguments.dialect)
-        self._attached = Attached(only=arguments.model)
+        self._attached = Registered(only=arguments.model)
         self._found: Found | None = None
         self.unread = False
 
@@ -203,7 +203,7 @@ class _Attaching:
         self._found = found or self._found
         return answer.get("tries") or [], found
 
-    def _take(self, step: "Step") -> None:
+    def _take(self, step: "PlanStep") -> None:
         for name in step.withdraw:
             self._withdraw(name)
         for row in step.register:
@@ -211,7 +211,7 @@ class _Attaching:
                 self._register(row)
 
     def _register(self, row: Mapping[str, Any]) -> None:
-        from node.cli.console.worker_view import told  # noqa: PLC0415
+        from node.cli.console.worker_options import told  # noqa: PLC0415
 
         given = {name: value for name, value in row.items() if name != "said"}
         kind = row["said"].get("type", self._type)

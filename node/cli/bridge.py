@@ -80,5 +80,5 @@ def run(arguments: argparse.Namespace) -> int:
             print(line, flush=True)
 
     models, headers = tuple(arguments.model), dict(arguments.header)
-    plan = bridge.Plan(arguments.dialect, arguments.upstream, place, models, headers)
+    plan = bridge.BridgePlan(arguments.dialect, arguments.upstream, place, models, headers)
     return bridge.run(plan, settings, ready)

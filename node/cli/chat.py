@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     # Whoever starts us may have closed it.
     typed = sys.stdin is not None and sys.stdin.isatty()
     if arguments.prompt is None and typed and not arguments.json:
-        from node.cli.console.talk import converse  # noqa: PLC0415
+        from node.cli.console.conversation import converse  # noqa: PLC0415
 
         return converse(conversation)
     said = [arguments.prompt or ""]

@@ -25,9 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     import tempfile  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
-    from node.demo.play import play  # noqa: PLC0415
-    from node.demo.show import Show  # noqa: PLC0415
-    from node.demo.stage import Stage  # noqa: PLC0415
+    from node.demo.play import Show, Stage, play  # noqa: PLC0415
 
     with (
         tempfile.TemporaryDirectory(prefix="modelvine-demo-") as folder,

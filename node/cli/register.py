@@ -20,8 +20,7 @@ import argparse
 import sys
 
 from node.cli.console.options import add_json, add_node_options
-from node.cli.console.worker_options import TYPES, add_asking, add_type, asked
-from node.cli.console.worker_view import told, unnamed
+from node.cli.console.worker_options import TYPES, add_asking, add_type, asked, told, unnamed
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -35,8 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     import sys  # noqa: PLC0415
 
     from node.config import sources  # noqa: PLC0415
-    from node.instance_lock import only_node_in  # noqa: PLC0415
     from node.observe import logs  # noqa: PLC0415
+    from node.runtime import only_node_in  # noqa: PLC0415
     from node.secrets import files as secret_files  # noqa: PLC0415
     from node.secrets import identity  # noqa: PLC0415
 

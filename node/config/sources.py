@@ -16,8 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from node.config.checks import complaints, masked
 from node.config.paths import CONFIG_FILE, user_data_dir
-from node.config.profiles import PROFILES
-from node.config.settings import FacesSettings, NodeSettings, Settings
+from node.config.settings import PROFILES, FacesSettings, NodeSettings, Settings
 from node.errors import WrongSetting
 from node.web.settings import WebSettings
 from registry.settings import MeshSettings, RegistrySettings

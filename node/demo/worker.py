@@ -30,7 +30,7 @@ _READY_SECONDS = 60.0
 _NAMES = {"smollm2": "smollm2-135m-instruct", "random": "random-words"}
 
 
-class WorkerFailed(Exception):
+class DemoWorkerFailed(Exception):
     """The worker cannot run; the text says what to do."""
 
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             # The file stays mapped when its folder is gone.
             server = _serve(model, options)
         url = _wait_until_ready(server.listening_address)
-    except WorkerFailed as error:
+    except DemoWorkerFailed as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     print(f"ready {url}/v1 model={model.name} source={model.source}", flush=True)
@@ -93,9 +93,9 @@ def _checked(path: Path) -> Path:
         with path.open("rb") as file:
             magic = file.read(4)
     except OSError as error:
-        raise WorkerFailed(f"{path}: {error.strerror}") from error
+        raise DemoWorkerFailed(f"{path}: {error.strerror}") from error
     if magic != b"GGUF":
-        raise WorkerFailed(f"{path} is no GGUF file")
+        raise DemoWorkerFailed(f"{path} is no GGUF file")
     return path
 
 
@@ -105,7 +105,7 @@ def _serve(model: Model, options: argparse.Namespace) -> Any:
         # Here and not above: without the `demo` extra the rest of this package still works.
         import xllamacpp  # noqa: PLC0415
     except ImportError as error:
-        raise WorkerFailed(
+        raise DemoWorkerFailed(
             "llama.cpp is not installed: install the `demo` extra (pip install 'modelvine[demo]')"
         ) from error
     params = xllamacpp.CommonParams()
@@ -129,7 +129,7 @@ def _serve(model: Model, options: argparse.Namespace) -> Any:
     try:
         return xllamacpp.Server(params)
     except (RuntimeError, ValueError) as error:
-        raise WorkerFailed(f"llama.cpp did not start with {model.path}: {error}") from error
+        raise DemoWorkerFailed(f"llama.cpp did not start with {model.path}: {error}") from error
 
 
 def _bound(params: Any, *, slots: int, threads: int) -> None:
@@ -151,7 +151,7 @@ def _bound(params: Any, *, slots: int, threads: int) -> None:
 
 
 def _wait_until_ready(address: str) -> str:
-    """Return the server's URL once it answers; raise `WorkerFailed` when it does not in time."""
+    """Return the server's URL once it answers; raise `DemoWorkerFailed` when it does not in time."""
     deadline = time.monotonic() + _READY_SECONDS
     while time.monotonic() < deadline:
         connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=5)
@@ -164,7 +164,7 @@ def _wait_until_ready(address: str) -> str:
         finally:
             connection.close()
         time.sleep(0.05)
-    raise WorkerFailed(f"llama.cpp did not answer within {_READY_SECONDS:g} s")
+    raise DemoWorkerFailed(f"llama.cpp did not answer within {_READY_SECONDS:g} s")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -277,8 +277,8 @@ def _as_known(error: Exception) -> Refusal:
 
 _FAULTS: Mapping[type[web.Fault], type[FaceError]] = MappingProxyType(
     {
-        web.HeadTooLarge: HeadTooLarge,
-        web.UrlTooLong: UrlTooLong,
+        web.HeadLimit: HeadTooLarge,
+        web.UrlLimit: UrlTooLong,
         web.TooSlow: HeadTooSlow,
         web.NoRoom: NoRoomForBody,
         web.Full: TooManyConnections,

@@ -15,7 +15,7 @@ from router.dispatch import Router
 from router.workers import Worker
 
 
-class State(Protocol):
+class HelperState(Protocol):
     """How another process of this node was a moment ago."""
 
     @property
@@ -39,10 +39,10 @@ class Sibling(Protocol):
     """Another process of this node."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> HelperState:
         """How it was when it was asked last."""
 
-    async def ask(self) -> State:
+    async def ask(self) -> HelperState:
         """Ask it how it is now; raise `TimeoutError`."""
 
 

@@ -65,7 +65,7 @@ def configure(
     # What no line of ours shows need not be looked up for every line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001  (Python's logging HOWTO, "Optimization": nor who called)
-    logging.setLogRecordFactory(Record)
+    logging.setLogRecordFactory(LogLine)
     root = logging.getLogger()
     for old in tuple(root.handlers):
         root.removeHandler(old)
@@ -85,7 +85,7 @@ def adopt(name: str) -> None:
         logger.removeHandler(old)
 
 
-class Record(logging.LogRecord):
+class LogLine(logging.LogRecord):
     """A record that knows nothing of the file that it was written in: there is one for every request, and no line shows it."""
 
     def __init__(

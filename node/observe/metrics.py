@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from node.observe.counters import SECONDS, Counts, Histogram, Spent, Spread, Times, summed
-from node.web.connection_limits import EVENTS, Crowd
+from node.web.limits import EVENTS, Crowd
 from registry.records import Service
 from router.worker_metrics import Told
 

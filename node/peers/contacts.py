@@ -88,7 +88,7 @@ class _Wait:
     why: str = ""
 
 
-class Waits:
+class ContactWaits:
     """Chooses which addresses are spoken of now; time is an argument."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ async def watch(
     addresses: Callable[[], Sequence[str]], mesh: Mesh, clock: Callable[[], float]
 ) -> None:
     """Warn of bootstrap addresses that do not answer, until cancelled."""
-    waits = Waits()
+    waits = ContactWaits()
     while True:
         found = contacts(addresses(), mesh)
         for contact in waits.over(found):

@@ -14,12 +14,9 @@ from node.observe.loop_lag import Lateness
 from node.observe.metrics import Metrics
 from node.peers.followers import follow_loads, follow_ways
 from node.peers.reach import own_ports
-from node.processes.descriptors import Doors
-from node.processes.evidence import Witness
-from node.processes.pipes import borrow
-from node.processes.protocol import Look, Report, Said, Welcome
-from node.processes.slot_client import Borrowing
-from node.processes.world_view import View
+from node.processes.forward import DescriptorChannel, borrow
+from node.processes.protocol import LoadReport, Look, Said, Welcome
+from node.processes.world import Borrowing, View, Witness
 from registry.records import Load, PeerId, Service
 from registry.signing import Identity
 from router import dialects, policies
@@ -33,7 +30,7 @@ Changed = Callable[[Iterable[PeerId]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class HelperParts:
     """A helper's parts, wired but still."""
 
     identity: Identity
@@ -65,9 +62,9 @@ class Parts:
         load = self.router.load_of(worker)
         return replace(load, in_flight=load.in_flight + self.beside.get(worker.service, 0))
 
-    def report(self, number: int) -> Report:
+    def report(self, number: int) -> LoadReport:
         """Say how this process is; the slots that it borrowed are in the books of who lent them."""
-        return Report(
+        return LoadReport(
             number=number,
             in_flight=self.router.in_flight.total() - sum(self.router.borrowed().values()),
             loads=tuple(self._loads()),
@@ -81,7 +78,9 @@ class Parts:
             yield service, replace(load, in_flight=load.in_flight - borrowed.get(service, 0))
 
 
-def assemble(welcome: Welcome, doors: Doors, tell: Callable[[Said], None]) -> Parts:
+def assemble(
+    welcome: Welcome, doors: DescriptorChannel, tell: Callable[[Said], None]
+) -> HelperParts:
     """Build the parts."""
     identity, settings = Identity(welcome.seed), welcome.settings
     view = View(identity.peer, settings.registry)
@@ -123,7 +122,7 @@ def assemble(welcome: Welcome, doors: Doors, tell: Callable[[Said], None]) -> Pa
         follow_ways(links, view.presence, forgive=lambda _: None),
         follow_loads(router, view.presence),
     ]
-    return Parts(
+    return HelperParts(
         identity, settings, view, links, borrowing, router, metrics, Lateness(), listeners, {}
     )
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import node
-from node.listeners import Served
+from node.listeners import Listener
 from node.observe.aggregate import Whole
-from node.processes.protocol import Forgotten, Heard, Seen, Table, Told, Welcome
-from node.processes.session import Offices, Session
+from node.processes.protocol import Forgotten, LoadHeard, Seen, Table, Told, Welcome
+from node.processes.session import HelperSession, Offices
 from registry.records import Load, PeerId, Service
 from router.workers import Workers
 
@@ -51,8 +51,8 @@ class Post:
 
     http: socket.socket
     link: socket.socket
-    session: Session | None = None
-    copies: list[tuple[Served, socket.socket]] = field(default_factory=list)
+    session: HelperSession | None = None
+    copies: list[tuple[Listener, socket.socket]] = field(default_factory=list)
 
 
 class Helpers:
@@ -65,7 +65,7 @@ class Helpers:
         first_word: Welcome,
         offices: Offices,
         workers: Callable[[], Workers],
-        served: tuple[Served, Served],
+        served: tuple[Listener, Listener],
         whole: Whole,
     ) -> None:
         """`served` are the public application and that for other nodes, which stand in where a helper is missing."""
@@ -111,7 +111,7 @@ class Helpers:
 
     def heard(self, node_id: PeerId, loads: Mapping[Service, Load]) -> None:
         """Tell all helpers how busy a node says that its replicas are."""
-        word = Heard(node_id, tuple(loads.items()))
+        word = LoadHeard(node_id, tuple(loads.items()))
         for session in self._sessions():
             session.tell(word)
 
@@ -129,7 +129,7 @@ class Helpers:
 
     # How.
 
-    def _sessions(self) -> list[Session]:
+    def _sessions(self) -> list[HelperSession]:
         return [post.session for post in self._posts if post.session is not None]
 
     async def _man(self, post: Post) -> None:
@@ -149,7 +149,7 @@ class Helpers:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _one_life(self, post: Post) -> int:
-        session = Session(self._offices)
+        session = HelperSession(self._offices)
         process = await _spawn(post, session)
         post.session = session
         self._whole.join(session)
@@ -169,7 +169,7 @@ class Helpers:
             session.gone.set()
         return code
 
-    async def _watch(self, session: Session) -> None:
+    async def _watch(self, session: HelperSession) -> None:
         """Ask a helper how it is, time and again; cut off one that does not say it."""
         try:
             await session.ask(within=STARTS_WITHIN)
@@ -184,7 +184,7 @@ class Helpers:
         except ConnectionError:
             return
 
-    async def _relieve(self, post: Post, session: Session) -> None:
+    async def _relieve(self, post: Post, session: HelperSession) -> None:
         await session.ready.wait()
         for served, copy in post.copies:
             served.off(copy)
@@ -199,7 +199,7 @@ class Helpers:
             await served.on(copy)
             post.copies.append((served, copy))
 
-    def _inform(self, session: Session) -> None:
+    def _inform(self, session: HelperSession) -> None:
         session.tell(self._first_word)
         session.tell(Table(tuple(self._workers())))
         registry = self._offices.registry
@@ -217,7 +217,7 @@ class Helpers:
         return Seen(node_id, registry.presence(node_id), held.frame if news else b"")
 
 
-async def _spawn(post: Post, session: Session) -> Process:
+async def _spawn(post: Post, session: HelperSession) -> Process:
     """Start a helper's process. It inherits four descriptors and nothing else."""
     ours, theirs = socket.socketpair()
     doors, their_doors = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

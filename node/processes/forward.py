@@ -2,18 +2,189 @@
 
 Who may do what is judged in the first process; whether the caller is on this machine only the helper can see, and says so in a
 header. The first believes it of nobody but its helpers, whose connections nobody else can make.
+
+Connections from a helper to the first process, by descriptor passing.
+
+It makes a socket pair and hands one end over, by descriptor.
+
+Nothing listens, so nobody else can come in, and nothing is left in the file system whatever ends a process.
+
+Mesh pipes of a helper: through the first process, which opens the pipe and carries its bytes.
+
+TLS runs between the helper and the peer, as it does over a pipe of one's own. After a line with the peer's id one byte says that
+the pipe is open, then every byte is the peer's.
 """
 
 import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from enum import Enum
 
 from node import web
 from node.access import Access
 from node.config.settings import Settings
 from node.faces.request_reader import read_raw
+from registry.errors import PeerUnreachable, RegistryError
+from registry.mesh import Pipe
+from registry.records import PeerId
 from router.errors import WorkerUnreachable
-from router.http.connection import HttpError, Reply, request_head
-from router.http.pool import Place
+from router.http.connection import Connection, HttpError, Reply, request_head
+from router.http.pool import Dial, Place
 from router.peers.headers import CALLER
+from router.peers.pipes import couple
+
+_AT_ONCE = 64  # descriptors that are taken in one go; the loop comes back for the others
+
+
+class Door(Enum):
+    """What a connection is for, said with its descriptor."""
+
+    HTTP = b"h"
+    """Requests that are passed on."""
+    PIPE = b"p"
+    """One pipe to a peer: a line with its id, then its bytes."""
+
+
+class DescriptorChannel:
+    """A helper's end: opens connections."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        end.settimeout(0)
+
+    def open(self, door: Door) -> socket.socket:
+        """Return our end of a new connection; raise `OSError` when the first process takes none any more."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._end, [door.value], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise
+        ours.settimeout(0)
+        return ours
+
+    def dial(self) -> Dial:
+        """Return how to connect for requests that are passed on."""
+
+        async def dial(make: Callable[[], Connection]) -> Connection:
+            _, connection = await asyncio.get_running_loop().create_connection(
+                make, sock=self.open(Door.HTTP)
+            )
+            return connection
+
+        return dial
+
+
+class Doorway:
+    """The first's end: takes connections in until it is closed."""
+
+    def __init__(self, end: socket.socket, take: Callable[[Door, socket.socket], None]) -> None:
+        self._end = end
+        self._take = take
+        end.settimeout(0)
+        asyncio.get_running_loop().add_reader(end.fileno(), self._come)
+
+    def close(self) -> None:
+        """Take nobody in any more; harmless when it is closed already."""
+        if self._end.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._end.fileno())
+            self._end.close()
+
+    def _come(self) -> None:
+        with suppress(BlockingIOError):
+            for _ in range(_AT_ONCE):
+                said, descriptors, _flags, _address = socket.recv_fds(self._end, 1, 1)
+                if not said:
+                    # The helper is gone; its channel says so as well.
+                    asyncio.get_running_loop().remove_reader(self._end.fileno())
+                    return
+                for descriptor in descriptors:
+                    self._let_in(said, socket.socket(fileno=descriptor))
+
+    def _let_in(self, said: bytes, connection: socket.socket) -> None:
+        connection.settimeout(0)
+        try:
+            door = Door(said)
+        except ValueError:
+            connection.close()
+        else:
+            self._take(door, connection)
+
+
+_CHUNK_BYTES = 64 * 1024
+_LONGEST_ID = 256
+_OPEN = b"+"
+
+
+class BorrowedPipe:
+    """A pipe whose mesh is the first process's."""
+
+    def __init__(
+        self, peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._peer = peer
+        self._reader = reader
+        self._writer = writer
+
+    @property
+    def peer(self) -> PeerId:
+        """The peer at the other end."""
+        return self._peer
+
+    async def read(self) -> bytes:
+        """Return the next bytes, `b""` at the end; raise `PeerUnreachable` when the pipe was cut."""
+        try:
+            return await self._reader.read(_CHUNK_BYTES)
+        except OSError as error:
+            raise PeerUnreachable("the pipe was cut") from error
+
+    async def write(self, chunk: bytes) -> None:
+        """Send all of `chunk`; raise `PeerUnreachable` when the pipe was cut."""
+        try:
+            self._writer.write(chunk)
+            await self._writer.drain()
+        except OSError as error:
+            raise PeerUnreachable("the pipe was cut") from error
+
+    async def finish(self) -> None:
+        """Say that nothing more will be written."""
+        if self._writer.can_write_eof() and not self._writer.is_closing():
+            self._writer.write_eof()
+
+    async def reset(self) -> None:
+        """Cut the pipe at once."""
+        self._writer.transport.abort()
+
+
+async def borrow(doors: DescriptorChannel, peer: PeerId) -> Pipe:
+    """Have the first process open a pipe to a peer; raise `PeerUnreachable`."""
+    try:
+        end = doors.open(Door.PIPE)
+        reader, writer = await asyncio.open_connection(sock=end, limit=_CHUNK_BYTES)
+        writer.write(f"{peer}\n".encode())
+        opened = await reader.read(1)
+    except OSError as error:
+        raise PeerUnreachable("the first process of this node opens no pipe") from error
+    if opened != _OPEN:
+        writer.transport.abort()
+        raise PeerUnreachable(f"no pipe to {peer}")
+    return BorrowedPipe(peer, reader, writer)
+
+
+async def lend(connection: socket.socket, open_pipe: Callable[[PeerId], Awaitable[Pipe]]) -> None:
+    """Open the pipe that a helper asks for over a connection, and carry its bytes until either side ends."""
+    reader, writer = await asyncio.open_connection(sock=connection, limit=_CHUNK_BYTES)
+    try:
+        line = await reader.readuntil(b"\n")
+        pipe = await open_pipe(PeerId(line[:_LONGEST_ID].decode(errors="replace").strip()))
+    except (OSError, EOFError, asyncio.LimitOverrunError, RegistryError):
+        writer.transport.abort()
+        return
+    writer.write(_OPEN)
+    await couple(pipe, reader, writer, pipe.reset)
+
 
 _HERE, _ELSEWHERE = "here", "elsewhere"
 # In `CALLER` a helper says so, or that the caller is none who may change the node without the token.

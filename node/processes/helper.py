@@ -18,31 +18,30 @@ from node.access import Access
 from node.config import sources
 from node.config.settings import Settings
 from node.faces.app import application, link_app, model_routes
-from node.garbage import settle
-from node.listeners import TRUSTED_PER_NODE, Served, serve, welcome
+from node.listeners import TRUSTED_PER_NODE, Listener, serve, welcome
 from node.observe import logs
 from node.peers.reach import host_of
 from node.processes import forward
-from node.processes.assembly import Parts, assemble
-from node.processes.channel import Channel
-from node.processes.descriptors import Doors
+from node.processes.assembly import HelperParts, assemble
+from node.processes.forward import DescriptorChannel
 from node.processes.protocol import (
     Ask,
+    Channel,
     Forgotten,
-    Granted,
-    Heard,
     Leave,
+    LoadHeard,
     Ready,
-    Refused,
     Relayed,
     Seen,
     Silent,
+    SlotGranted,
+    SlotRefused,
     Table,
     Told,
     Welcome,
     told,
 )
-from node.tasks import supervise
+from node.runtime import settle, supervise
 from router.http.pool import Place
 from router.peers.certificate import server_context
 
@@ -78,10 +77,10 @@ class _Helper:
 
     def __init__(self, ends: Ends) -> None:
         self._ends = ends
-        self._doors = Doors(ends.doors)
+        self._doors = DescriptorChannel(ends.doors)
         self._channel = Channel(told, self._take)
-        self._parts: Parts | None = None
-        self._served: tuple[Served, ...] = ()
+        self._parts: HelperParts | None = None
+        self._served: tuple[Listener, ...] = ()
         self._informed = asyncio.Event()
         self._leaves = asyncio.Event()
 
@@ -111,7 +110,7 @@ class _Helper:
                 await asyncio.gather(*(served.close(within=0) for served in self._served))
         os._exit(1)
 
-    async def _serve(self, parts: Parts, closing: AsyncExitStack) -> None:
+    async def _serve(self, parts: HelperParts, closing: AsyncExitStack) -> None:
         closing.push_async_callback(parts.links.close)
         settings, serving = parts.settings, parts.serving()
         tls = server_context(parts.identity)
@@ -136,15 +135,15 @@ class _Helper:
         elif self._parts is not None:
             self._learn(self._parts, word)
 
-    def _learn(self, parts: Parts, word: Told) -> None:
+    def _learn(self, parts: HelperParts, word: Told) -> None:
         match word:
             case Table() | Seen() | Forgotten() | Silent():
                 if changed := parts.view.take(word):
                     for listener in parts.listeners:
                         listener(changed)
-            case Heard(node, loads):
+            case LoadHeard(node, loads):
                 parts.router.hear(node, dict(loads))
-            case Granted() | Refused() | Relayed():
+            case SlotGranted() | SlotRefused() | Relayed():
                 parts.borrowing.hear(word)
             case Ask(number, beside):
                 # It comes after everything that there was to know.

@@ -2,11 +2,17 @@
 
 Both ends are this very program, joined by a socket pair that nobody else holds. Lengths and shapes are checked all the same: what
 cannot be read ends the connection, and with it the helper, which is then started anew.
+
+Channel for messages between two processes of a node: over one end of a socket pair, in order, at once.
 """
 
+import asyncio
+import logging
+import socket
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar, cast
 
 from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
 
@@ -16,6 +22,65 @@ from node.observe.counters import Counts
 from registry.members.liveness import Evidence, Presence
 from registry.records import Load, PeerId, Service
 from router.workers import Worker
+
+log = logging.getLogger("modelvine.processes")
+
+MAX_UNREAD_BYTES = 64 * 1024 * 1024
+"""What may wait for the other end to read it. Beyond that it is taken for dead, and the connection ends."""
+
+Heard = TypeVar("Heard")
+
+
+class Channel(asyncio.Protocol, Generic[Heard]):
+    """One end. It closes when the other does, and when what comes cannot be read."""
+
+    def __init__(self, read: Callable[[bytes], Heard], take: Callable[[Heard], None]) -> None:
+        """`read` makes a message of a frame, `take` is called with each."""
+        self._read = read
+        self._take = take
+        self._frames = Frames()
+        self._transport: asyncio.Transport | None = None
+        self.closed = asyncio.Event()
+
+    async def open(self, end: socket.socket) -> None:
+        """Speak over an end of a socket pair, which belongs to the channel from now on."""
+        end.settimeout(0)
+        await asyncio.get_running_loop().create_connection(lambda: self, sock=end)
+
+    def tell(self, word: "Told | Said") -> None:
+        """Send a message; nothing is sent any more once the channel is closed."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(framed(word))
+        if transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            log.error("another process of this node reads nothing any more")
+            transport.abort()
+
+    def close(self) -> None:
+        """End at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in what comes."""
+        try:
+            for frame in self._frames.cut(data):
+                self._take(self._read(frame))
+        except Unreadable:
+            log.exception("a process of this node cannot be understood")
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+        """End."""
+        self.closed.set()
+
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """The longest frame: a table of 2,000 workers with all that can be said of each, at full length, has some 32 MB."""
@@ -68,7 +133,7 @@ class Forgotten:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class LoadHeard:
     """What a node says of how busy its replicas are."""
 
     node: PeerId
@@ -87,7 +152,7 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Say how you are, in a `Report`; it comes after all that was told before has been taken in.
+    """Say how you are, in a `LoadReport`; it comes after all that was told before has been taken in.
 
     `beside` says how many requests of other processes each worker of this machine has.
     """
@@ -98,7 +163,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class SlotGranted:
     """The answer to `Take`: a slot of this worker is yours, or of none."""
 
     number: int
@@ -107,7 +172,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class SlotRefused:
     """The answer to `Take`: all are full, and so is the queue; or, without a time to come again, nobody serves it now."""
 
     number: int
@@ -118,7 +183,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    """The answer to `Reach`: whether a peer is connected through a relay."""
+    """The answer to `ReachAsked`: whether a peer is connected through a relay."""
 
     number: int
     relayed: bool
@@ -133,7 +198,17 @@ class Leave:
 
 
 Told = (
-    Welcome | Table | Seen | Forgotten | Heard | Silent | Ask | Granted | Refused | Relayed | Leave
+    Welcome
+    | Table
+    | Seen
+    | Forgotten
+    | LoadHeard
+    | Silent
+    | Ask
+    | SlotGranted
+    | SlotRefused
+    | Relayed
+    | Leave
 )
 """What the first tells a helper."""
 
@@ -149,7 +224,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LoadReport:
     """The answer to `Ask`. `in_flight` and `loads` leave out the slots that are borrowed: the first knows of them."""
 
     number: int
@@ -161,7 +236,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class EvidenceShown:
     """What a request has shown about a node."""
 
     node: PeerId
@@ -224,7 +299,7 @@ class Took:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ReachAsked:
     """Connect to this peer unless it is connected, and say how."""
 
     number: int
@@ -232,7 +307,7 @@ class Reach:
     kind: Literal["reach"] = "reach"
 
 
-Said = Ready | Report | Shown | Stale | Look | Take | Cancel | Freed | Took | Reach
+Said = Ready | LoadReport | EvidenceShown | Stale | Look | Take | Cancel | Freed | Took | ReachAsked
 """What a helper says to the first."""
 
 _TOLD: TypeAdapter[Told] = TypeAdapter(Annotated[Told, Field(discriminator="kind")])

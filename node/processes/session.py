@@ -1,42 +1,123 @@
-"""Session of one helper, at the first process: its questions are answered, and what it holds is taken back when it ends."""
+"""Session of one helper, at the first process: its questions are answered, and what it holds is taken back when it ends.
+
+Loans of slots to one helper: its questions for more are answered, and what it holds is given back when it ends.
+"""
 
 import asyncio
 import logging
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 
-from node.listeners import Served
+from node.listeners import Listener
 from node.observe.counters import Counts
-from node.processes.channel import Channel
-from node.processes.descriptors import Door, Doorway
-from node.processes.pipes import lend
+from node.processes.forward import Door, Doorway, lend
 from node.processes.protocol import (
     Ask,
     Cancel,
+    Channel,
+    EvidenceShown,
     Freed,
     Leave,
+    LoadReport,
     Look,
-    Reach,
+    ReachAsked,
     Ready,
     Relayed,
-    Report,
     Said,
-    Shown,
     Silent,
+    SlotGranted,
+    SlotRefused,
     Stale,
     Take,
     Told,
     Took,
     said,
 )
-from node.processes.slot_loans import Loans
 from registry.mesh import Pipe
 from registry.mesh.libp2p.task_group import Crew
 from registry.records import PeerId, Service
 from registry.service import Registry
+from router.errors import NobodyServes, NoCapacity
+from router.requests import Kind, Request
 from router.slot_lending import Lending
+
+MAX_WAITING = 100_000
+"""Requests of one helper that may wait for a slot; the queues of the models are far shorter. More are refused."""
+
+
+class Loans:
+    """The slots of one helper, and its requests that wait for one."""
+
+    def __init__(self, lending: Lending, crew: Crew, tell: Callable[[Told], None]) -> None:
+        """`crew` is dismissed before `end` is called."""
+        self._lending = lending
+        self._crew = crew
+        self._tell = tell
+        self._turns: dict[int, asyncio.Task[None]] = {}
+        self._lent: Counter[Service] = Counter()
+
+    def hear(self, word: Take | Cancel | Freed | Took) -> None:
+        """Take in what the helper says."""
+        match word:
+            case Take(waiting=False):
+                self._grant(word.number, self._lending.lend(word.services))
+            case Take():
+                self._queue(word)
+            case Cancel(number):
+                if (turn := self._turns.get(number)) is not None:
+                    turn.cancel()
+            case Freed(service):
+                # What was never lent cannot be had back.
+                if self._lent[service] > 0:
+                    self._lent[service] -= 1
+                    self._lending.give_back(service)
+            case Took(model, seconds):
+                self._lending.took(model, seconds)
+
+    def lent(self, service: Service) -> int:
+        """Return how many slots of a worker the helper has."""
+        return self._lent[service]
+
+    def end(self) -> None:
+        """Give back what the helper has."""
+        for service in self._lent.elements():
+            self._lending.give_back(service)
+        self._lent.clear()
+
+    def _grant(self, number: int, service: Service | None) -> None:
+        if service is not None:
+            self._lent[service] += 1
+        self._tell(SlotGranted(number, service))
+
+    def _queue(self, word: Take) -> None:
+        if len(self._turns) >= MAX_WAITING:
+            self._tell(SlotRefused(word.number, "too many requests wait", 1.0))
+            return
+        turn = self._turns[word.number] = self._crew.spawn(self._turn(word))
+        turn.add_done_callback(lambda _: self._turns.pop(word.number, None))
+
+    async def _turn(self, word: Take) -> None:
+        request = Request(
+            id="",
+            kind=Kind.CHAT,
+            model=word.model,
+            body=b"",
+            content_type="",
+            caller=word.caller,
+            waits=word.waits,
+        )
+        try:
+            service = await self._lending.turn(request, word.services)
+        except NoCapacity as error:
+            self._tell(SlotRefused(word.number, str(error), error.retry_after))
+        except NobodyServes as error:
+            self._tell(SlotRefused(word.number, str(error), None))
+        else:
+            self._grant(word.number, service)
+
 
 log = logging.getLogger("modelvine.processes")
 
@@ -52,18 +133,18 @@ class Offices:
     lending: Lending
     open_pipe: Callable[[PeerId], Awaitable[Pipe]]
     relayed: Callable[[PeerId], Awaitable[bool]]
-    control: Served
+    control: Listener
     """Answers the requests that helpers pass on."""
 
 
-class Session:
+class HelperSession:
     """One helper, as the first process sees it."""
 
     def __init__(self, offices: Offices) -> None:
         self._offices = offices
         self._crew = Crew()
         self._numbers = count(1)
-        self._asked: dict[int, asyncio.Future[Report]] = {}
+        self._asked: dict[int, asyncio.Future[LoadReport]] = {}
         self._loans = Loans(offices.lending, self._crew, self.tell)
         self._doorway: Doorway | None = None
         self._channel = Channel(said, self._take)
@@ -71,7 +152,7 @@ class Session:
         self.gone = asyncio.Event()
         self.beside: Mapping[Service, int] = {}
         """How many requests of other processes each worker has."""
-        self.state = Report(0, 0, (), Counts(), 0.0)
+        self.state = LoadReport(0, 0, (), Counts(), 0.0)
 
     async def begin(self, end: socket.socket, doors: socket.socket) -> None:
         """Speak with a helper over our ends of its socket pairs."""
@@ -99,7 +180,7 @@ class Session:
         """Tell the helper something."""
         self._channel.tell(word)
 
-    async def ask(self, *, within: float = FROZEN) -> Report:
+    async def ask(self, *, within: float = FROZEN) -> LoadReport:
         """Have the helper say how it is, once it has taken in all that it was told.
 
         Raise `TimeoutError` when it does not `within` so many seconds, and `ConnectionError` when it has ended.
@@ -107,7 +188,7 @@ class Session:
         if self._channel.closed.is_set():
             raise ConnectionResetError("a helper has ended")
         number = next(self._numbers)
-        asked: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
+        asked: asyncio.Future[LoadReport] = asyncio.get_running_loop().create_future()
         self._asked[number] = asked
         self.tell(Ask(number, tuple(self.beside.items())))
         try:
@@ -129,19 +210,19 @@ class Session:
         match word:
             case Take() | Cancel() | Freed() | Took():
                 self._loans.hear(word)
-            case Report():
+            case LoadReport():
                 self.state = word
                 asked = self._asked.get(word.number)
                 if asked is not None and not asked.done():
                     asked.set_result(word)
-            case Shown(node, evidence):
+            case EvidenceShown(node, evidence):
                 self._offices.registry.observe(node, evidence)
             case Stale(node):
                 self._offices.registry.refresh(node)
             case Look(node):
                 self._offices.registry.look(node)
                 self.tell(Silent(node, self._offices.registry.silent(node)))
-            case Reach(number, node):
+            case ReachAsked(number, node):
                 self._crew.spawn(self._reach(number, node))
             case Ready():
                 self.ready.set()

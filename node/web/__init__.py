@@ -4,24 +4,34 @@ Written for the two things that a node serves: short JSON, and answers of models
 than its handler reads it, a stream is sent no faster than its caller reads it, and every wait has an end.
 """
 
-from node.web.connection_limits import Crowd
+from node.web.limits import Crowd
 from node.web.messages import (
     BodyBroken,
     Fault,
     Full,
     Headers,
-    HeadTooLarge,
+    HeadLimit,
     Malformed,
     NoRoom,
     Request,
     Response,
     StreamResponse,
     TooSlow,
-    UrlTooLong,
+    UrlLimit,
     Wire,
 )
-from node.web.routes import Answer, Handler, NoMethod, NoPath, RouteDef, Routes, get, post
-from node.web.server import App, Server
+from node.web.server import (
+    Answer,
+    App,
+    Handler,
+    NoMethod,
+    NoPath,
+    RouteDef,
+    Routes,
+    Server,
+    get,
+    post,
+)
 from node.web.settings import WebSettings
 
 __all__ = [
@@ -32,7 +42,7 @@ __all__ = [
     "Fault",
     "Full",
     "Handler",
-    "HeadTooLarge",
+    "HeadLimit",
     "Headers",
     "Malformed",
     "NoMethod",
@@ -45,7 +55,7 @@ __all__ = [
     "Server",
     "StreamResponse",
     "TooSlow",
-    "UrlTooLong",
+    "UrlLimit",
     "WebSettings",
     "Wire",
     "get",

@@ -10,21 +10,20 @@ from collections.abc import Coroutine
 from math import inf
 from typing import Any, Protocol, cast
 
-from node.web.body_budget import Room
-from node.web.heads import Head, Unspoken
+from node.web.limits import Room
 from node.web.messages import (
     BodyBroken,
     Fault,
     Full,
     Headers,
-    HeadTooLarge,
+    HeadLimit,
     Request,
     Response,
     StreamResponse,
     TooSlow,
     head_of,
 )
-from node.web.parser import Parser
+from node.web.parser import Parser, RequestHead, Unspoken
 from node.web.settings import WebSettings
 
 FULL_BYTES = 256 * 1024
@@ -65,14 +64,14 @@ class Surroundings(Protocol):
     def lines(self) -> str:
         """Return the header lines that every answer has."""
 
-    def made(self, connection: "Connection") -> bool:
+    def made(self, connection: "CallerConnection") -> bool:
         """Take in a connection that is open; return whether there is room for it."""
 
-    def lost(self, connection: "Connection") -> None:
+    def lost(self, connection: "CallerConnection") -> None:
         """Forget a connection that is closed."""
 
 
-class Connection(asyncio.Protocol):
+class CallerConnection(asyncio.Protocol):
     """One caller's connection."""
 
     def __init__(self, server: Surroundings) -> None:
@@ -231,7 +230,7 @@ class Connection(asyncio.Protocol):
         self._arriving = None
         self._head_due = self._server.now + self._server.settings.head_timeout
 
-    def head_ended(self, head: Head, method: str, *, version: str, kept: bool) -> None:
+    def head_ended(self, head: RequestHead, method: str, *, version: str, kept: bool) -> None:
         """The head is there."""
         self._head_due = inf
         request = Request(self, method, head.url.decode(), head.fields)
@@ -297,7 +296,7 @@ class Connection(asyncio.Protocol):
         arriving = self._arriving
         if arriving is not None and not arriving.complete:
             # Its handler may be reading, and answers for it.
-            large = isinstance(fault, HeadTooLarge)
+            large = isinstance(fault, HeadLimit)
             arriving.fail(fault if large else BodyBroken("the body is not framed as it says"))
         else:
             said = self._parser.head.fields if self._parser.in_head else {}

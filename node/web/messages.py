@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import parse_qsl
 
-from node.web.body_budget import Room
+from node.web.limits import Room
 from router.http.connection import header_lines
 
 
@@ -19,11 +19,11 @@ class Malformed(Fault):
     """These bytes are no HTTP request, or one that two readers could understand in two ways."""
 
 
-class HeadTooLarge(Fault):
+class HeadLimit(Fault):
     """The header fields, or the trailers, are longer or more than what is taken in."""
 
 
-class UrlTooLong(Fault):
+class UrlLimit(Fault):
     """The target is longer than what is taken in."""
 
 

@@ -1,18 +1,92 @@
-"""Server of HTTP/1.1: the listeners, the time limits of all connections, and the end."""
+"""Server of HTTP/1.1: the listeners, the time limits of all connections, and the end.
+
+Routes: the handler for a method and a path.
+"""
 
 import asyncio
 import socket
 import ssl
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any, Protocol
+from urllib.parse import unquote
 
-from node.web.body_budget import Room
-from node.web.connection import Connection
-from node.web.connection_limits import Crowd, Doors
+from node.web.connection import CallerConnection
+from node.web.limits import ConnectionLimits, Crowd, Room
 from node.web.messages import Fault, Headers, Request, Response, StreamResponse
 from node.web.settings import WebSettings
+
+Answer = Response | StreamResponse
+Handler = Callable[[Request], Awaitable[Answer]]
+
+
+class NoPath(Fault):
+    """Nothing is served under this path."""
+
+
+class NoMethod(Fault):
+    """The path exists for other methods: `allowed`."""
+
+    def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(method)
+        self.method, self.allowed = method, allowed
+
+
+@dataclass(frozen=True, slots=True)
+class RouteDef:
+    """One thing that is served. A path that ends in `/*` stands for all that go on from there, by one character or more."""
+
+    method: str
+    path: str
+    handler: Handler
+
+
+def get(path: str, handler: Handler) -> RouteDef:
+    """Return how something is read; whoever asks with HEAD is told the same without its body."""
+    return RouteDef("GET", path, handler)
+
+
+def post(path: str, handler: Handler) -> RouteDef:
+    """Return how something is done."""
+    return RouteDef("POST", path, handler)
+
+
+class Routes:
+    """All that is served, by path and method."""
+
+    def __init__(self, definitions: Iterable[RouteDef]) -> None:
+        self._exact: dict[str, dict[str, RouteDef]] = {}
+        self._beginnings: dict[str, dict[str, RouteDef]] = {}
+        for route in definitions:
+            starred = route.path.endswith("/*")
+            table = self._beginnings if starred else self._exact
+            methods = table.setdefault(route.path.removesuffix("*"), {})
+            methods[route.method] = route
+            if route.method == "GET":
+                methods["HEAD"] = route
+
+    def find(self, request: Request) -> RouteDef:
+        """Return what answers a request, and note in it what stands in for a star; raise `NoPath` or `NoMethod`."""
+        methods = self._exact.get(request.path)
+        if methods is None:
+            methods = self._unusual(request)
+        route = methods.get(request.method)
+        if route is None:
+            raise NoMethod(request.method, tuple(sorted(methods)))
+        return route
+
+    def _unusual(self, request: Request) -> dict[str, RouteDef]:
+        path = unquote(request.path)
+        if (methods := self._exact.get(path)) is not None:
+            return methods
+        for beginning, methods in self._beginnings.items():
+            if path.startswith(beginning) and path != beginning:
+                request.tail = path.removeprefix(beginning)
+                return methods
+        raise NoPath(path)
+
 
 NAME = "modelvine"
 """What this program calls itself in the `Server` header; versions are nobody's business."""
@@ -50,8 +124,8 @@ class Server:
         self.refuse = app.refuse
         self.now = asyncio.get_running_loop().time()
         self.closing = False
-        self._connections: set[Connection] = set()
-        self._doors = Doors(
+        self._connections: set[CallerConnection] = set()
+        self._doors = ConnectionLimits(
             self.settings.connections, self.settings.connections_per_address, crowd or Crowd()
         )
         self._listeners: dict[socket.socket, asyncio.Server] = {}
@@ -64,7 +138,7 @@ class Server:
         loop = asyncio.get_running_loop()
         handshake = HANDSHAKE_SECONDS if tls else None
         self._listeners[listener] = await loop.create_server(
-            lambda: Connection(self),
+            lambda: CallerConnection(self),
             sock=listener,
             ssl=tls,
             backlog=_BACKLOG,
@@ -78,7 +152,7 @@ class Server:
     async def take(self, connection: socket.socket) -> None:
         """Serve a connection that stands already, not over TLS."""
         loop = asyncio.get_running_loop()
-        await loop.connect_accepted_socket(lambda: Connection(self), connection)
+        await loop.connect_accepted_socket(lambda: CallerConnection(self), connection)
 
     async def close(self, *, within: float) -> None:
         """Serve nobody any more: idle connections end now, busy ones with their answer or after `within` seconds."""
@@ -112,7 +186,7 @@ class Server:
             self._lines = f"Server: {NAME}\r\nDate: {formatdate(second, usegmt=True)}\r\n"
         return self._lines
 
-    def made(self, connection: Connection) -> bool:
+    def made(self, connection: CallerConnection) -> bool:
         """Take in a connection that is open; return whether there is room for it."""
         if self.closing or not self._doors.enter(connection, connection.address):
             return False
@@ -121,7 +195,7 @@ class Server:
             self._look(asyncio.get_running_loop())
         return True
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: CallerConnection) -> None:
         """Forget a connection that is closed."""
         self._connections.discard(connection)
         self._doors.leave(connection, connection.address)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from node.demo.stage import Stage
+from node.demo.play import Stage
 from tests.clients.conftest import MODELS, run
 from tests.clients.test_clients import CALL, read
 from tests.clients.tried import CLIENTS, Client

@@ -14,7 +14,7 @@ from typing import Self
 
 import aiohttp
 
-from node.demo.stage import STOP_WITHIN, Actor, Stage
+from node.demo.play import STOP_WITHIN, Actor, Stage
 from node.secrets import files as secret_files
 from node.secrets import identity
 from tests.lab.clock import Clock

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from node import bridge
-from node.bridge import Bridge, Plan
+from node.bridge import Bridge, BridgePlan
 from node.config.addresses import HostPort
 from node.config.settings import Settings
 from node.faces.errors import FaceError
@@ -34,7 +34,7 @@ async def opened():
     async with AsyncExitStack() as closing:
 
         async def open_(dialect, upstream, *models, headers=None):
-            made = Bridge(Plan(dialect, upstream, ANYWHERE, models, headers), SETTINGS)
+            made = Bridge(BridgePlan(dialect, upstream, ANYWHERE, models, headers), SETTINGS)
             return await made.open(closing), made
 
         yield open_
@@ -145,7 +145,7 @@ async def test_an_upstream_that_dies_is_an_error_of_the_protocol(opened, worker)
 async def test_callers_do_not_wait_for_an_upstream_that_never_was_there(caplog):
     patient = Settings(router=RouterSettings(connect_timeout=1, ready_timeout=60))
     async with AsyncExitStack() as closing:
-        made = Bridge(Plan("tgi", "http://127.0.0.1:1", ANYWHERE, ("tiny",)), patient)
+        made = Bridge(BridgePlan("tgi", "http://127.0.0.1:1", ANYWHERE, ("tiny",)), patient)
         place = await made.open(closing)
         async with asyncio.timeout(20):
             status, answer = await ask(place, "/generate", {"inputs": "Once"})

@@ -8,8 +8,8 @@ from node.inspection import (
     AT_ONCE,
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    InspectionTurns,
     Learning,
-    Turns,
     process_of,
 )
 from registry.abilities import Ability
@@ -45,7 +45,7 @@ class World:
 
 
 def test_a_worker_is_asked_at_once_then_rarely_and_more_rarely_while_it_is_silent() -> None:
-    turns = Turns()
+    turns = InspectionTurns()
     assert turns.due([ONE, TWO], 0) == [ONE, TWO]
     turns.asked(ONE, 0, answered=True)
     pauses, now = [], 0.0
@@ -60,7 +60,7 @@ def test_a_worker_is_asked_at_once_then_rarely_and_more_rarely_while_it_is_silen
 
 
 def test_who_is_not_registered_any_more_is_forgotten() -> None:
-    turns = Turns()
+    turns = InspectionTurns()
     turns.asked(ONE, 0, answered=True)
     assert turns.due([], 1) == []
     assert turns.wait(1) == AGAIN

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from node.errors import CommandFailed
-from node.instance_lock import only_node_in
+from node.runtime import only_node_in
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
 import sys, pathlib
-from node.instance_lock import only_node_in
+from node.runtime import only_node_in
 with only_node_in(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

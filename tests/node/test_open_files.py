@@ -6,12 +6,12 @@ import sys
 import pytest
 
 from node.config.settings import Settings
-from node.open_files import fitted
+from node.listeners import fitted
 from node.web import WebSettings
 
 RAISED = """
 import resource
-from node.open_files import raise_limit
+from node.listeners import raise_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 print(raise_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """

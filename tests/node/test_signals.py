@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from node.signals import Signals
+from node.runtime import Signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from node.tasks import supervise
+from node.runtime import supervise
 
 
 async def test_a_task_that_fails_runs_again_and_the_failure_is_logged(

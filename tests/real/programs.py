@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from node.demo.stage import STOP_WITHIN
+from node.demo.play import STOP_WITHIN
 from tests.clients.tried import ROOT
 from tests.real.tried import Program
 

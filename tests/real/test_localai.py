@@ -11,7 +11,7 @@ import grpc
 import orjson
 import pytest
 
-from node.demo.stage import Actor, Stage
+from node.demo.play import Actor, Stage
 from tests.real.conftest import World
 from tests.real.programs import SCRIPTS, free_port
 from tests.real.scripts.localai_today import MESSAGES, RPCS, SERVICE, WORDS

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from node.demo.stage import Actor, Stage
+from node.demo.play import Actor, Stage
 from tests.real.conftest import TALKER, World
 from tests.real.programs import SCRIPTS, free_port, interpreter, run
 from tests.swarm.client import Client

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from node.demo.stage import STOP_WITHIN, Actor, Stage
+from node.demo.play import STOP_WITHIN, Actor, Stage
 
 Settings = Mapping[str, Mapping[str, object]]
 """Section → name → value, as in `modelvine.toml`."""

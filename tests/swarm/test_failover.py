@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from node.demo.stage import Actor
+from node.demo.play import Actor
 from tests.swarm.client import Client, events_of
 from tests.swarm.load import Load, Shot, report
 from tests.swarm.nodes import Node, Swarm

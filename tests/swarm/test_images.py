@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai.types import ImagesResponse
 
-from node.demo.stage import Actor
+from node.demo.play import Actor
 from registry.records import ModelType
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Swarm

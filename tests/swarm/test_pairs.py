@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from node.demo.stage import Actor
+from node.demo.play import Actor
 from router.rpc.call import Channels
 from router.rpc.messages import LOCALAI, REMOTELLM, message_class, methods_of
 from router.settings import RouterSettings

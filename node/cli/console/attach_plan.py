@@ -13,7 +13,7 @@ Found = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanStep:
     """What is to be done: models to register, in full, and names to withdraw; is the worker `gone` by now, or `back`?"""
 
     register: tuple[Mapping[str, Any], ...] = ()
@@ -22,7 +22,7 @@ class Step:
     back: bool = False
 
 
-class Attached:
+class Registered:
     """What one worker has registered, as of what was seen last."""
 
     def __init__(self, *, only: Iterable[str] = ()) -> None:
@@ -41,19 +41,19 @@ class Attached:
         found = (row.get("project", "") for (own, _), row in self._rows.items() if own == name)
         return str(next(found, ""))
 
-    def seen(self, found: Found | None) -> Step:
+    def seen(self, found: Found | None) -> PlanStep:
         """Take in what a look found, `None` for nothing; what is not `registered` or `withdrawn` then is asked for again."""
         if found is None:
             self._missed += 1
             if self._missed < GONE_AFTER:
-                return Step()
-            return Step((), self.names, gone=self._missed == GONE_AFTER)
+                return PlanStep()
+            return PlanStep((), self.names, gone=self._missed == GONE_AFTER)
         back, self._missed = self._missed >= GONE_AFTER, 0
         rows = {_key(row): row for row in rows_of(found, self._only)}
         # All types of a name are withdrawn together, and those that are left registered anew.
         gone = tuple(dict.fromkeys(name for name, kind in self._rows if (name, kind) not in rows))
         changed = (row for key, row in rows.items() if self._rows.get(key) != row or key[0] in gone)
-        return Step(tuple(changed), gone, back=back)
+        return PlanStep(tuple(changed), gone, back=back)
 
     def registered(self, row: Mapping[str, Any]) -> None:
         """Note that a model is registered so."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
-from node.cli.console.parser import CommandParser
+from node.cli.console.options import CommandParser
 from node.cli.console.worker_options import MODALITIES, TYPES
 
 
-class Place(Enum):
+class WordPlace(Enum):
     """Where the values of an argument come from that are no list."""
 
     FILES = "files"
@@ -29,17 +29,17 @@ class Argument:
     name: str
     flags: Sequence[str]
     about: str
-    values: Sequence[str] | Place | None
+    values: Sequence[str] | WordPlace | None
     repeatable: bool = False
 
     @property
     def listed(self) -> Sequence[str]:
         """Its values, where they are a list."""
-        return () if self.values is None or isinstance(self.values, Place) else self.values
+        return () if self.values is None or isinstance(self.values, WordPlace) else self.values
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandWords:
     """One command: the words that lead to it, the commands within it, its arguments."""
 
     path: Sequence[str]
@@ -54,7 +54,7 @@ class Command:
     @property
     def asks_for_a_model(self) -> bool:
         """Whether its first word that is no option is a model's name."""
-        return any(a.values is Place.MODELS for a in self.arguments)
+        return any(a.values is WordPlace.MODELS for a in self.arguments)
 
 
 _MODEL = "MODEL"
@@ -63,11 +63,11 @@ _LISTS = {"type": TYPES, "takes": MODALITIES}
 _HARMLESS = "A-Za-z0-9._/:@+-"
 
 
-def commands_of(parser: CommandParser, *path: str) -> Iterator[Command]:
+def commands_of(parser: CommandParser, *path: str) -> Iterator[CommandWords]:
     """Yield a command and all within it."""
     options = [_argument(action, first=False) for action in parser.options]
     others = [_argument(action, first=not at) for at, action in enumerate(parser.positionals)]
-    yield Command(path, parser.summaries, [*options, *others])
+    yield CommandWords(path, parser.summaries, [*options, *others])
     for name, inner in parser.commands.items():
         yield from commands_of(inner, *path, name)
 
@@ -82,7 +82,7 @@ def _argument(action: argparse.Action, *, first: bool) -> Argument:
     )
 
 
-def _values(action: argparse.Action, name: str, *, first: bool) -> Sequence[str] | Place | None:
+def _values(action: argparse.Action, name: str, *, first: bool) -> Sequence[str] | WordPlace | None:
     if action.nargs == 0:
         return None
     if action.choices:
@@ -90,10 +90,10 @@ def _values(action: argparse.Action, name: str, *, first: bool) -> Sequence[str]
     if name.startswith("{"):
         return name.strip("{}").split(",")
     if name in _PATHS:
-        return Place.FILES
+        return WordPlace.FILES
     if first and name == _MODEL:
-        return Place.MODELS
-    return _LISTS.get(action.dest, Place.NOBODY_KNOWS)
+        return WordPlace.MODELS
+    return _LISTS.get(action.dest, WordPlace.NOBODY_KNOWS)
 
 
 def bash(parser: CommandParser) -> str:
@@ -147,25 +147,25 @@ complete -F _modelvine modelvine
 """
 
 
-def _path(command: Command) -> str:
+def _path(command: CommandWords) -> str:
     return "".join(f" {name}" for name in command.path)
 
 
-def _words(command: Command) -> str:
+def _words(command: CommandWords) -> str:
     flags = [flag for argument in command.options for flag in argument.flags]
     listed = [value for a in command.arguments if not a.flags for value in a.listed]
     return " ".join([*command.commands, *listed, *flags])
 
 
 def _bash_values(argument: Argument) -> str:
-    if argument.values is Place.FILES:
+    if argument.values is WordPlace.FILES:
         return "_modelvine_files; "
     if argument.listed:
         return f'COMPREPLY=($(compgen -W {_quoted(" ".join(argument.listed))} -- "$cur")); '
     return ""
 
 
-def _bash_models(command: Command) -> str:
+def _bash_models(command: CommandWords) -> str:
     return "; [[ $cur == -* ]] || _modelvine_models" if command.asks_for_a_model else ""
 
 
@@ -189,7 +189,7 @@ if [[ ${{funcstack[1]}} == _modelvine ]]; then _modelvine "$@"; else compdef _mo
 """
 
 
-def _zsh_function(command: Command) -> str:
+def _zsh_function(command: CommandWords) -> str:
     name = "_".join(("_modelvine", *command.path))
     specs = [_quoted(spec) for argument in command.arguments for spec in _zsh_specs(argument)]
     if not command.commands:
@@ -231,7 +231,7 @@ def _zsh_specs(argument: Argument) -> Iterator[str]:
 def _zsh_values(argument: Argument) -> str:
     if argument.listed:
         return f"({' '.join(argument.listed)})"
-    known = {Place.FILES: "_files", Place.MODELS: "_modelvine_models"}
+    known = {WordPlace.FILES: "_files", WordPlace.MODELS: "_modelvine_models"}
     return next((how for place, how in known.items() if argument.values is place), " ")
 
 
@@ -259,7 +259,7 @@ def fish(parser: CommandParser) -> str:
     )
 
 
-def _fish_lines(command: Command) -> Iterator[str]:
+def _fish_lines(command: CommandWords) -> Iterator[str]:
     seen = [f"__fish_seen_subcommand_from {name}" for name in command.path]
     none = [f"not __fish_seen_subcommand_from {' '.join(command.commands)}"]
     here = "; and ".join(seen + none if command.commands else seen)
@@ -279,9 +279,9 @@ def _fish_lines(command: Command) -> Iterator[str]:
 
 
 def _fish_values(argument: Argument) -> str:
-    if argument.values is Place.FILES:
+    if argument.values is WordPlace.FILES:
         return "-r -F"
-    if argument.values is Place.MODELS:
+    if argument.values is WordPlace.MODELS:
         return "-x -a '(__modelvine_models)'"
     return f"-x -a {_fish_quoted(' '.join(argument.listed))}" if argument.listed else "-x"
 

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from node.cli.console.attach_plan import GONE_AFTER, Attached, Step, port_of, rows_of, shown_name
+from node.cli.console.attach_plan import (
+    GONE_AFTER,
+    PlanStep,
+    Registered,
+    port_of,
+    rows_of,
+    shown_name,
+)
 
 
 def found(*models: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -13,7 +20,7 @@ def found(*models: str | Mapping[str, Any]) -> dict[str, Any]:
     return {"dialect": "openai_http", "api": "http://w", "models": told}
 
 
-def take(attached: Attached, step: Step) -> tuple[list[str], list[str]]:
+def take(attached: Registered, step: PlanStep) -> tuple[list[str], list[str]]:
     """Do what is to be done; return the names."""
     for row in step.register:
         attached.registered(row)
@@ -23,48 +30,48 @@ def take(attached: Attached, step: Step) -> tuple[list[str], list[str]]:
 
 
 def test_what_is_seen_is_registered_once() -> None:
-    attached = Attached()
+    attached = Registered()
     assert take(attached, attached.seen(found("a", "b"))) == (["a", "b"], [])
     assert take(attached, attached.seen(found("b", "a"))) == ([], [])
     assert attached.names == ("a", "b")
 
 
 def test_models_that_come_and_go_are_registered_and_withdrawn() -> None:
-    attached = Attached()
+    attached = Registered()
     take(attached, attached.seen(found("a", "b")))
     assert take(attached, attached.seen(found("b", "c"))) == (["c"], ["a"])
 
 
 def test_a_model_of_which_other_things_are_said_is_registered_anew() -> None:
-    attached = Attached()
+    attached = Registered()
     take(attached, attached.seen(found({"name": "a", "context": 4096})))
     assert take(attached, attached.seen(found({"name": "a", "context": 512}))) == (["a"], [])
 
 
 def test_a_worker_that_misses_one_look_is_not_gone() -> None:
-    attached = Attached()
+    attached = Registered()
     take(attached, attached.seen(found("a")))
     steps = [attached.seen(None) for _ in range(GONE_AFTER - 1)]
-    assert steps == [Step()] * (GONE_AFTER - 1)
-    assert attached.seen(found("a")) == Step()
+    assert steps == [PlanStep()] * (GONE_AFTER - 1)
+    assert attached.seen(found("a")) == PlanStep()
 
 
 def test_a_worker_that_is_gone_is_withdrawn_and_one_that_is_back_registered() -> None:
-    attached = Attached()
+    attached = Registered()
     take(attached, attached.seen(found("a")))
     gone = [attached.seen(None) for _ in range(GONE_AFTER)][-1]
     assert (gone.gone, take(attached, gone)) == (True, ([], ["a"]))
-    assert attached.seen(None) == Step()
+    assert attached.seen(None) == PlanStep()
     back = attached.seen(found("a"))
     assert (back.back, take(attached, back)) == (True, (["a"], []))
 
 
 def test_a_name_has_one_registration_for_each_type() -> None:
-    attached = Attached()
+    attached = Registered()
     draw, edit = {"name": "a", "type": 1}, {"name": "a", "type": 2, "api": "http://w/edit"}
     assert take(attached, attached.seen(found(draw, edit))) == (["a", "a"], [])
     assert attached.names == ("a",)
-    assert attached.seen(found(edit, draw)) == Step()
+    assert attached.seen(found(edit, draw)) == PlanStep()
     step = attached.seen(found(edit))
     # All that has the name is withdrawn, and what is left registered again.
     assert step.withdraw == ("a",)
@@ -76,18 +83,18 @@ def test_a_list_may_say_where_each_model_is_and_whose() -> None:
     (one, two) = rows_of(found(told, "b"), [])
     assert (one["api"], one["project"], one["said"]) == ("http://w/draw", "team", {})
     assert (two["api"], "project" in two) == ("http://w", False)
-    attached = Attached()
+    attached = Registered()
     take(attached, attached.seen(found(told, "b")))
     assert [attached.project(name) for name in ("a", "b", "c")] == ["team", "", ""]
 
 
 def test_what_could_not_be_done_is_asked_for_again() -> None:
-    attached = Attached()
+    attached = Registered()
     assert attached.seen(found("a")).register == attached.seen(found("a")).register != ()
     take(attached, attached.seen(found("a")))
     for _ in range(GONE_AFTER):
         attached.seen(None)
-    assert attached.seen(None) == Step((), ("a",))
+    assert attached.seen(None) == PlanStep((), ("a",))
 
 
 def test_only_what_was_asked_for_is_registered() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from node.cli import build_parser
 from node.cli.completion import SHELLS
-from node.cli.console.completions import SCRIPTS, Command, commands_of
+from node.cli.console.completions import SCRIPTS, CommandWords, commands_of
 from tests.node.cli.conftest import Modelvine
 from tests.node.cli.stand_in import Said, StandIn
 
@@ -86,7 +86,7 @@ def test_a_shell_that_is_here_understands_its_script(
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command.path))
-def test_bash_completes_every_option_and_command(in_bash: Ask, command: Command) -> None:
+def test_bash_completes_every_option_and_command(in_bash: Ask, command: CommandWords) -> None:
     flags = {flag for argument in command.options for flag in argument.flags}
     assert set(in_bash(*command.path, "--")) == {flag for flag in flags if flag.startswith("--")}
     if command.commands:
@@ -181,7 +181,7 @@ def test_the_tab_key_completes_in_a_real_shell(
     ids=lambda command: " ".join(command.path),
 )
 def test_fish_completes_every_option_and_command(
-    script: Callable[[str], Path], program: Path, command: Command
+    script: Callable[[str], Path], program: Path, command: CommandWords
 ) -> None:
     path = f"{program.parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "MODELVINE_NODE": "http://127.0.0.1:1"}

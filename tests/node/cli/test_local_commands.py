@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from node.config.sources import KEYS
-from node.instance_lock import only_node_in
+from node.runtime import only_node_in
 from node.secrets.files import read_swarm_key
 from router import policies
 from tests.node.cli.conftest import Modelvine

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from node.cli import build_parser
-from node.cli.console.parser import CommandParser
+from node.cli.console.options import CommandParser
 from tests.node.cli.conftest import Modelvine
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from node.config.profiles import PROFILES
+from node.config.settings import PROFILES
 from node.config.sources import FLAG_KEYS, KEYS, Configuration, flag, load, variable, wants_colour
 from node.errors import WrongSetting
 

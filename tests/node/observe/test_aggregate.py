@@ -6,7 +6,7 @@ from node.observe.aggregate import Whole, together
 from node.observe.counters import Counts, Times
 from node.observe.loop_lag import Lateness
 from node.observe.metrics import Metrics
-from node.processes.protocol import Report
+from node.processes.protocol import LoadReport
 from node.web import Crowd
 from registry.records import Load, Service
 from router.workers import Worker
@@ -17,23 +17,23 @@ ONE, TWO = Service("p", "one"), Service("p", "two")
 
 
 class Sibling:
-    def __init__(self, state: Report, *, answers: bool = True) -> None:
+    def __init__(self, state: LoadReport, *, answers: bool = True) -> None:
         self.state = state
         self.answers = answers
         self.asked = 0
 
-    async def ask(self) -> Report:
+    async def ask(self) -> LoadReport:
         self.asked += 1
         if not self.answers:
             raise TimeoutError
         return self.state
 
 
-def report(served: int, in_flight: int, lag: float = 0.0) -> Report:
+def report(served: int, in_flight: int, lag: float = 0.0) -> LoadReport:
     requests, routed = (Times("chat", "200", served),), (("held", in_flight + 1),)
     crowd = (("evicted_by_all", served),)
     counts = Counts(requests, routed=routed, crowd=crowd, connections=2, in_flight=in_flight)
-    return Report(1, in_flight, ((ONE, Load(in_flight)),), counts, lag)
+    return LoadReport(1, in_flight, ((ONE, Load(in_flight)),), counts, lag)
 
 
 async def test_a_node_of_one_process_is_what_that_one_does() -> None:

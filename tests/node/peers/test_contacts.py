@@ -13,7 +13,7 @@ from node.peers.contacts import (
     NEWS,
     SILENCE,
     Contact,
-    Waits,
+    ContactWaits,
     contacts,
     shown,
     summary,
@@ -93,14 +93,14 @@ async def test_a_nodes_own_address_counts_where_it_has_no_other() -> None:
 
 
 def test_one_is_warned_soon_once_and_rarely_afterwards() -> None:
-    waits, warned = Waits(), []
+    waits, warned = ContactWaits(), []
     for second in range(int(2.5 * AGAIN)):
         warned += [second for _ in waits.overdue([at(1)], float(second))]
     assert warned == [GRACE, GRACE + AGAIN, GRACE + 2 * AGAIN]
 
 
 def test_one_is_warned_also_of_what_never_fails() -> None:
-    waits = Waits()
+    waits = ContactWaits()
     silent = [at(1, why="")]
     warned = [n for n in range(20) if waits.overdue(silent, float(n))]
     assert warned == [SILENCE]
@@ -110,7 +110,7 @@ def test_one_is_warned_also_of_what_never_fails() -> None:
 
 
 def test_a_restart_of_the_other_is_no_news_and_its_return_after_a_warning_is() -> None:
-    waits = Waits()
+    waits = ContactWaits()
     assert not waits.overdue([at(1)], 0.0)
     there = [at(1, answers=True)]
     assert not waits.over(there)

@@ -1,6 +1,6 @@
 """What a lone node tells its operator: the address that others need, and what keeps them out."""
 
-from node.peers.invitation import invitation
+from node.peers.reach import invitation
 
 HERE = "/ip4/127.0.0.1/tcp/6101/p2p/12D3"
 LAN = "/ip4/192.0.2.7/tcp/6101/p2p/12D3"

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from node.processes.descriptors import Door, Doors, Doorway
-from node.processes.pipes import borrow, lend
+from node.processes.forward import DescriptorChannel, Door, Doorway, borrow, lend
 from registry.errors import PeerUnreachable
 from registry.mesh import Pipe
 from registry.mesh.libp2p.task_group import Crew
@@ -24,7 +23,7 @@ class Building:
     def __init__(self) -> None:
         ours, self.end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.came: list[tuple[Door, socket.socket]] = []
-        self.doors = Doors(self.end)
+        self.doors = DescriptorChannel(self.end)
         self.doorway = Doorway(ours, lambda door, end: self.came.append((door, end)))
 
 

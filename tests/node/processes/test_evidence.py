@@ -1,7 +1,7 @@
 """What a helper tells of other nodes: every failure, and an answer now and then."""
 
-from node.processes.evidence import MAX_NODES, PAUSE, Witness
-from node.processes.protocol import Said, Shown, Stale
+from node.processes.protocol import EvidenceShown, Said, Stale
+from node.processes.world import MAX_NODES, PAUSE, Witness
 from registry.members.liveness import Evidence
 from registry.records import PeerId, Service
 from router.attempt import Outcome
@@ -25,7 +25,7 @@ def test_answers_in_a_row_are_told_once_in_a_while() -> None:
     world = World()
     for world.now in (0.0, PAUSE / 2, PAUSE, PAUSE * 1.2):
         world.saw()
-    assert world.said == [Shown(THEM, Evidence.ANSWERED)] * 2
+    assert world.said == [EvidenceShown(THEM, Evidence.ANSWERED)] * 2
 
 
 def test_every_failure_to_reach_a_node_is_told_and_the_next_answer_is_news() -> None:
@@ -35,7 +35,7 @@ def test_every_failure_to_reach_a_node_is_told_and_the_next_answer_is_news() -> 
     world.saw(WorkerTimeout("connection", 2))
     world.saw()
     ends = [Evidence.ANSWERED, Evidence.FAILED, Evidence.FAILED, Evidence.ANSWERED]
-    assert world.said == [Shown(THEM, evidence) for evidence in ends]
+    assert world.said == [EvidenceShown(THEM, evidence) for evidence in ends]
 
 
 def test_a_failing_worker_says_nothing_about_its_node_and_our_own_node_is_no_news() -> None:

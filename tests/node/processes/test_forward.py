@@ -13,10 +13,9 @@ from node import web
 from node.access import Access
 from node.config.addresses import HostPort
 from node.faces.app import application
-from node.listeners import Served, bind, place_of
+from node.listeners import Listener, bind, place_of
 from node.processes import forward
-from node.processes.descriptors import Door, Doors, Doorway
-from node.processes.forward import PassedOn
+from node.processes.forward import DescriptorChannel, Door, Doorway, PassedOn
 from registry.mesh.libp2p.task_group import Crew
 from router.http.pool import Place
 from router.peers.headers import CALLER
@@ -57,7 +56,7 @@ async def _streamed(request: web.Request) -> web.Answer:
 async def asked() -> AsyncIterator[aiohttp.ClientSession]:
     """A client of a helper's application, whose first process answers with what it was asked."""
     crew = Crew()
-    first = Served(
+    first = Listener(
         application(
             [web.get("/events", _streamed), web.get("/*", _told), web.post("/*", _told)],
             JUDGE.admit,
@@ -75,10 +74,10 @@ async def asked() -> AsyncIterator[aiohttp.ClientSession]:
         closing.callback(Doorway(ours, let_in).close)
         closing.enter_context(theirs)
         settings = settings_of()
-        place = Place(Doors(theirs).dial(), settings.router)
+        place = Place(DescriptorChannel(theirs).dial(), settings.router)
         closing.callback(place.close)
         access = Access(token="", settings=SHARED)
-        helper = Served(application(forward.routes(place, access, settings), access.admit))
+        helper = Listener(application(forward.routes(place, access, settings), access.admit))
         closing.push_async_callback(helper.close)
         (listener,) = bind(HostPort("127.0.0.1", 0), "node.http")
         await helper.on(listener)

@@ -10,14 +10,14 @@ from node.processes import protocol
 from node.processes.protocol import (
     MAX_FRAME_BYTES,
     Ask,
+    EvidenceShown,
     Frames,
-    Granted,
-    Heard,
     Leave,
-    Refused,
-    Report,
+    LoadHeard,
+    LoadReport,
     Seen,
-    Shown,
+    SlotGranted,
+    SlotRefused,
     Table,
     Take,
     Unreadable,
@@ -43,17 +43,17 @@ TOLD = (
     Table((Worker(SERVICE, "http://127.0.0.1:1", capacity=4),)),
     Table((Worker(SERVICE, "http://w", load='{"n":1}', headers=(("a", "b"),), template="plain"),)),
     Seen(PeerId("a"), Presence.SUSPECT, b"\xff\0frame"),
-    Heard(PeerId("a"), LOADS),
+    LoadHeard(PeerId("a"), LOADS),
     Ask(7),
-    Granted(1, SERVICE),
-    Granted(1, None),
-    Refused(1, "full", 2.5),
+    SlotGranted(1, SERVICE),
+    SlotGranted(1, None),
+    SlotRefused(1, "full", 2.5),
     Leave(),
 )
 SAID = (
     Take(3, (SERVICE,), waiting=True, model="m"),
-    Shown(PeerId("a"), Evidence.FAILED),
-    Report(1, 2, LOADS, COUNTS, 0.1),
+    EvidenceShown(PeerId("a"), Evidence.FAILED),
+    LoadReport(1, 2, LOADS, COUNTS, 0.1),
 )
 
 

@@ -6,10 +6,20 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from node.processes import slot_loans as module
-from node.processes.protocol import Cancel, Freed, Granted, Refused, Relayed, Said, Take, Told, Took
-from node.processes.slot_client import Borrowing
-from node.processes.slot_loans import Loans
+from node.processes import session as module
+from node.processes.protocol import (
+    Cancel,
+    Freed,
+    Relayed,
+    Said,
+    SlotGranted,
+    SlotRefused,
+    Take,
+    Told,
+    Took,
+)
+from node.processes.session import Loans
+from node.processes.world import Borrowing
 from registry.mesh.libp2p.task_group import Crew
 from registry.records import PeerId, Service
 from router.errors import NobodyServes, NoCapacity
@@ -41,7 +51,7 @@ class Pair:
             asyncio.get_running_loop().call_soon(self.loans.hear, word)
 
     def _down(self, word: Told) -> None:
-        assert isinstance(word, Granted | Refused | Relayed)
+        assert isinstance(word, SlotGranted | SlotRefused | Relayed)
         asyncio.get_running_loop().call_soon(self.borrowing.hear, word)
 
 

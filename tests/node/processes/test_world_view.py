@@ -3,7 +3,7 @@
 import pytest
 
 from node.processes.protocol import Forgotten, Seen, Silent, Table, Unreadable
-from node.processes.world_view import View
+from node.processes.world import View
 from registry import wire
 from registry.members.liveness import Presence
 from registry.records import Heartbeat, PeerId, Reach, Record, Service, Standing, Version

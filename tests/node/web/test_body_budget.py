@@ -3,7 +3,7 @@
 import pytest
 
 from node import web
-from node.web.body_budget import Room
+from node.web.limits import Room
 
 
 class Wire:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 
-from node.web.connection_limits import EVENTS, Crowd, Doors
+from node.web.limits import EVENTS, ConnectionLimits, Crowd
 
 
 @dataclass(eq=False)
@@ -16,7 +16,7 @@ class Caller:
 
 
 def test_who_is_busy_is_never_closed_and_the_next_one_is_turned_away():
-    doors, busy = Doors(2, 2, Crowd()), [Caller(), Caller()]
+    doors, busy = ConnectionLimits(2, 2, Crowd()), [Caller(), Caller()]
     assert [doors.enter(caller, "a") for caller in busy] == [True, True]
     assert not doors.enter(Caller(), "b")
     assert all(caller.open for caller in busy)
@@ -25,7 +25,7 @@ def test_who_is_busy_is_never_closed_and_the_next_one_is_turned_away():
 
 
 def test_of_the_idle_ones_the_one_whose_time_is_up_first_makes_room():
-    doors, callers = Doors(3, 3, Crowd()), [Caller(3.0), Caller(1.0), Caller(2.0)]
+    doors, callers = ConnectionLimits(3, 3, Crowd()), [Caller(3.0), Caller(1.0), Caller(2.0)]
     for caller in callers:
         doors.enter(caller, "a")
     assert doors.enter(Caller(), "a")
@@ -33,7 +33,7 @@ def test_of_the_idle_ones_the_one_whose_time_is_up_first_makes_room():
 
 
 def test_the_address_that_has_most_makes_room_for_the_others():
-    doors, few, many = Doors(4, 4, Crowd()), Caller(1.0), [Caller(9.0) for _ in range(3)]
+    doors, few, many = ConnectionLimits(4, 4, Crowd()), Caller(1.0), [Caller(9.0) for _ in range(3)]
     for caller, address in ((few, "honest"), *((caller, "slow") for caller in many)):
         doors.enter(caller, address)
     assert doors.enter(Caller(), "honest")
@@ -42,14 +42,14 @@ def test_the_address_that_has_most_makes_room_for_the_others():
 
 
 def test_one_address_has_its_own_bound():
-    doors = Doors(100, 1, Crowd())
+    doors = ConnectionLimits(100, 1, Crowd())
     assert doors.enter(Caller(), "a")
     assert not doors.enter(Caller(), "a")
     assert doors.enter(Caller(), "b")
 
 
 def test_whoever_was_closed_to_make_room_is_not_counted_twice_when_it_leaves():
-    doors, idle = Doors(1, 1, Crowd()), Caller(1.0)
+    doors, idle = ConnectionLimits(1, 1, Crowd()), Caller(1.0)
     doors.enter(idle, "a")
     busy = Caller()
     assert doors.enter(busy, "a")
@@ -59,7 +59,7 @@ def test_whoever_was_closed_to_make_room_is_not_counted_twice_when_it_leaves():
 
 def test_what_happens_is_counted_by_whose_places_were_taken():
     crowd = Crowd()
-    doors = Doors(2, 1, crowd)
+    doors = ConnectionLimits(2, 1, crowd)
     doors.enter(Caller(1.0), "a")
     doors.enter(Caller(), "a")
     assert not doors.enter(Caller(), "a")
@@ -75,6 +75,6 @@ def test_what_happens_is_counted_by_whose_places_were_taken():
 
 def test_several_doors_may_be_counted_together():
     crowd = Crowd()
-    for doors in (Doors(1, 1, crowd), Doors(1, 1, crowd)):
+    for doors in (ConnectionLimits(1, 1, crowd), ConnectionLimits(1, 1, crowd)):
         assert doors.enter(Caller(), "a")
     assert crowd.open == 2

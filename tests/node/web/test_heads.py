@@ -2,19 +2,19 @@
 
 import pytest
 
-from node.web.heads import (
+from node.web.messages import HeadLimit, Malformed, UrlLimit
+from node.web.parser import (
     MAX_FIELD_BYTES,
     MAX_FIELDS,
     MAX_HEAD_BYTES,
     MAX_URL_BYTES,
-    Head,
+    RequestHead,
     Unspoken,
 )
-from node.web.messages import HeadTooLarge, Malformed, UrlTooLong
 
 
 def head(*fields, url=b"/", method="GET", version="1.1", named=True):
-    made = Head()
+    made = RequestHead()
     made.take_url(url)
     for name, value in ((b"Host", b"localhost"),) * named + fields:
         made.take_field(name, value)
@@ -75,25 +75,25 @@ def test_a_length_beside_chunks_and_chunks_in_http_1_0_are_refused():
 
 
 def test_every_size_has_a_bound():
-    made = Head()
+    made = RequestHead()
     made.take_url(b"/" * MAX_URL_BYTES)
-    with pytest.raises(UrlTooLong):
+    with pytest.raises(UrlLimit):
         made.take_url(b"/")
     made.take_field(b"x", b"y" * (MAX_FIELD_BYTES - 1))
-    with pytest.raises(HeadTooLarge):
+    with pytest.raises(HeadLimit):
         made.take_field(b"x", b"y" * MAX_FIELD_BYTES)
 
 
 def test_all_headers_together_have_a_bound_and_so_has_their_number():
-    made = Head()
+    made = RequestHead()
     for number in range(MAX_FIELDS):
         made.take_field(b"x-%d" % number, b"")
-    with pytest.raises(HeadTooLarge):
+    with pytest.raises(HeadLimit):
         made.take_field(b"y", b"")
-    made, sizes = Head(), MAX_HEAD_BYTES // 8_000
+    made, sizes = RequestHead(), MAX_HEAD_BYTES // 8_000
     for number in range(sizes):
         made.take_field(b"%d" % number, b"y" * (8_000 - 5))
-    with pytest.raises(HeadTooLarge):
+    with pytest.raises(HeadLimit):
         made.take_field(b"z", b"y" * 8_000)
 
 
@@ -102,7 +102,7 @@ def test_trailers_say_nothing_of_the_request_and_are_counted_anew():
     for _ in range(MAX_FIELDS):
         made.take_trailer(b"X-Sum", b"1")
     assert made.fields == {"host": "localhost", "x": "y"}
-    with pytest.raises(HeadTooLarge):
+    with pytest.raises(HeadLimit):
         made.take_trailer(b"X-Sum", b"1")
     with pytest.raises(Malformed):
         head().take_trailer(b"Content-Length", b"1")

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.web.heads import MAX_HEAD_BYTES
-from node.web.messages import HeadTooLarge, Malformed, UrlTooLong
-from node.web.parser import Parser
+from node.web.messages import HeadLimit, Malformed, UrlLimit
+from node.web.parser import MAX_HEAD_BYTES, Parser
 
 HOST = b"Host: a\r\n"
 OFFER = HOST + b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
@@ -72,10 +71,10 @@ def test_ten_thousand_offers_in_one_piece_are_declined_one_after_the_other(heard
 @pytest.mark.parametrize(
     ("said", "fault"),
     [
-        (b"GET /%s HTTP/1.1\r\n" % (b"a" * 9000), UrlTooLong),
+        (b"GET /%s HTTP/1.1\r\n" % (b"a" * 9000), UrlLimit),
         (b"GET / HTTP/1.1\r\n\r\n", Malformed),
         (b"nonsense\r\n", Malformed),
-        (b"GET / HTTP/1.1\r\nx: " + b"y" * MAX_HEAD_BYTES, HeadTooLarge),
+        (b"GET / HTTP/1.1\r\nx: " + b"y" * MAX_HEAD_BYTES, HeadLimit),
     ],
 )
 def test_what_is_wrong_has_its_name_also_after_an_offer(heard, before, said, fault):

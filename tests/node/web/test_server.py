@@ -7,7 +7,7 @@ import ssl
 import pytest
 
 from node import web
-from node.web.connection import Connection
+from node.web.connection import CallerConnection
 from node.web.settings import WebSettings
 from registry.signing import Identity
 from router.peers.certificate import certificate_of, client_context, server_context, trust
@@ -152,6 +152,6 @@ async def test_a_connection_that_ended_is_gone_before_the_garbage_collector_come
             writer.close()
             await writer.wait_closed()
         await asyncio.sleep(0)
-        left = living(Connection), living(web.Request)
+        left = living(CallerConnection), living(web.Request)
     await server.close(within=0)
     assert left == (0, 0)

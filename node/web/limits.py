@@ -2,6 +2,8 @@
 
 Whoever opens connections and sends nothing, or little by little, so loses his own: those of the address that has most are
 closed first, and of these the ones whose time would be up first. A connection with a request under way is never closed.
+
+Memory budget of the bodies of all requests together: so much and no more; small bodies are not counted.
 """
 
 from collections import Counter
@@ -10,6 +12,21 @@ from dataclasses import dataclass, field
 from math import inf
 from types import MappingProxyType
 from typing import Protocol
+
+
+class Room:
+    """Bytes that are held."""
+
+    __slots__ = ("_most", "held")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.held = 0
+
+    def fits(self, size: int) -> bool:
+        """Whether as many bytes more may be held."""
+        return self.held + size <= self._most
+
 
 _SHARE = 64  # of the places, as many at once are made free: looking through all of them is done the more rarely
 
@@ -44,7 +61,7 @@ class Caller(Protocol):
         """End it."""
 
 
-class Doors:
+class ConnectionLimits:
     """Counts callers by address."""
 
     def __init__(self, most: int, most_of_one: int, crowd: Crowd) -> None:
