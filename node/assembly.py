@@ -20,8 +20,7 @@ from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.records import PeerId, Reach, Standing
 from registry.service import Registry, next_epoch
 from registry.signing import Identity
-from registry.store import Store
-from registry.store.opening import open_store
+from registry.store import Store, open_store
 from router import dialects, policies
 from router.attempt import Outcome
 from router.dispatch import Router

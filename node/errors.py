@@ -38,7 +38,7 @@ class NoNode(CommandFailed):
     """No node answers where the command looked for one."""
 
 
-class NodeRefused(CommandFailed):
+class Refused(CommandFailed):
     """The node says no: with an HTTP status, and with the code of the error in its answer, 0 where there is none."""
 
     def __init__(self, message: str, *, status: int, code: int = 0) -> None:

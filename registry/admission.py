@@ -1,4 +1,7 @@
-"""Admission of peers: whom we hear, and whom we answer. The lists, what a peer may ask, and the peers that we cut off."""
+"""Admission of peers: whom we hear, and whom we answer. The lists, what a peer may ask, and the peers that we cut off.
+
+Penalties of peers that did again and again what no honest peer does. No I/O.
+"""
 
 import logging
 from collections import Counter
@@ -6,10 +9,41 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from registry.errors import LimitReached, MeshError
-from registry.intake.access_list import Guests
-from registry.intake.penalties import BARRED_SECONDS, Blame
-from registry.intake.rate import Pace
+from registry.intake.access_list import AccessList
+from registry.intake.rate import MAX_BUCKETS, RateLimit
 from registry.records import PeerId
+
+OFFENCES = 20
+"""Offences at once that are forgiven: what a version of ours may do to another by mistake."""
+
+FORGIVEN_PER_SECOND = 0.1
+
+BARRED_SECONDS = 300.0
+"""How long a peer that went beyond is neither heard nor answered."""
+
+
+class Penalties:
+    """Counts offences by peer; time is an argument."""
+
+    def __init__(self) -> None:
+        self._offences = RateLimit(rate=FORGIVEN_PER_SECOND, burst=OFFENCES)
+        self._barred: dict[PeerId, float] = {}
+
+    def offence(self, peer: PeerId, now: float) -> bool:
+        """Count an offence; return whether the peer is barred for it from now on."""
+        if self.barred(peer, now) or self._offences.allows(peer, now):
+            return False
+        if len(self._barred) >= MAX_BUCKETS:
+            del self._barred[next(iter(self._barred))]
+        self._barred[peer] = now + BARRED_SECONDS
+        return True
+
+    def barred(self, peer: PeerId, now: float) -> bool:
+        """Say whether a peer is barred; the end of its time takes it off the list."""
+        if now >= self._barred.get(peer, float("inf")):
+            del self._barred[peer]
+        return peer in self._barred
+
 
 log = logging.getLogger("modelvine.registry")
 
@@ -23,7 +57,7 @@ class Admission:
 
     def __init__(
         self,
-        guests: Guests,
+        guests: AccessList,
         *,
         now: Callable[[], float],
         counters: Counter[str],
@@ -33,8 +67,8 @@ class Admission:
         self._now = now
         self._counters = counters
         self._disconnect = disconnect
-        self._blame = Blame()
-        self._askers = Pace(rate=QUESTIONS_PER_SECOND, burst=QUESTIONS_AT_ONCE)
+        self._blame = Penalties()
+        self._askers = RateLimit(rate=QUESTIONS_PER_SECOND, burst=QUESTIONS_AT_ONCE)
 
     def admits(self, peer: PeerId) -> bool:
         """Say whether a peer is on our lists, and not cut off at the moment."""

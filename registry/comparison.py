@@ -26,7 +26,7 @@ REFRESH = 1.0
 _REFRESHED = 1_024  # nodes whose last one is remembered
 
 
-class Comparing:
+class Comparison:
     """Makes our registry and those of connected peers equal."""
 
     def __init__(

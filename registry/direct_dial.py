@@ -26,7 +26,7 @@ _FIRST_PAUSE = 15.0
 _LONGEST_PAUSE = 960.0
 
 
-class Shortcuts:
+class DirectDial:
     """Looks for direct connections where there are relayed ones. Lives on one event loop."""
 
     def __init__(

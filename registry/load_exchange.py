@@ -10,7 +10,7 @@ from registry.replica import Replica
 Loads = Mapping[Service, Load]
 
 
-class Loading:
+class LoadExchange:
     """Between the replica, which decides what is said and taken, and the router, which measures and weighs."""
 
     def __init__(

@@ -10,7 +10,7 @@ from registry import wire
 from registry.catalog import Signed
 from registry.effects import Effect, Publish
 from registry.errors import LimitReached
-from registry.intake.rate import Pace
+from registry.intake.rate import RateLimit
 from registry.members.load import Reporter
 from registry.records import (
     Doubt,
@@ -62,7 +62,7 @@ class _Turn:
         self.last, self.spread, self.sooner = now, 0.75 + 0.5 * jitter, _FOREVER
 
 
-class Voice:
+class OwnRecord:
     """Speaks for one node; `spoken` is its newest word, none before the first."""
 
     def __init__(
@@ -87,9 +87,9 @@ class Voice:
         self._record = _Turn(settings.reannounce, last=_FOREVER)
         self._heartbeat = _Turn(settings.heartbeat, last=-_FOREVER)
         self._rarity = 1.0
-        self._refutations = Pace(rate=_REFUTATIONS_PER_SECOND, burst=_REFUTATIONS_AT_ONCE)
-        self._reassurances = Pace(rate=_REASSURANCES_PER_SECOND, burst=_REASSURANCES_AT_ONCE)
-        self._doubts = Pace(rate=_DOUBTS_PER_SECOND, burst=_DOUBTS_AT_ONCE)
+        self._refutations = RateLimit(rate=_REFUTATIONS_PER_SECOND, burst=_REFUTATIONS_AT_ONCE)
+        self._reassurances = RateLimit(rate=_REASSURANCES_PER_SECOND, burst=_REASSURANCES_AT_ONCE)
+        self._doubts = RateLimit(rate=_DOUBTS_PER_SECOND, burst=_DOUBTS_AT_ONCE)
         self._reporter = Reporter()
 
     def describe(self, agent: str, name: str = "") -> None:

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from registry import store as limits
 from registry.catalog import Catalog
 from registry.effects import Forget, Persist, Remember
 from registry.errors import StoreUnavailable
 from registry.members.liveness import Pulse
 from registry.records import PeerId, Version
-from registry.store import Change, Delete, Put, Space, Store, limits
+from registry.store import Change, Delete, Put, Space, Store
 
 log = logging.getLogger("modelvine.registry")
 
@@ -40,7 +41,7 @@ Source = Callable[[], Iterable[Change]]
 """Yields everything that one part of the node wants to find in the store after a restart."""
 
 
-class Saving:
+class Persistence:
     """Writes behind: serving never waits for the store. Of two changes to one value the later is written."""
 
     def __init__(self, store: Store, mark: Put, pauses: Pauses = Pauses()) -> None:

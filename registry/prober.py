@@ -16,8 +16,8 @@ from registry.effects import Effect
 from registry.errors import InvalidFrame, LimitReached, MeshError
 from registry.intake import dialable
 from registry.members.liveness import Evidence
-from registry.members.probe import Attempt, Cut, Found, Own, Saw, dial_patience, patience
-from registry.mesh import Connection, Mesh
+from registry.members.probe import Cut, Found, OwnProbe, ProbeStep, Saw, dial_patience, patience
+from registry.mesh import Mesh, PeerConnection
 from registry.records import PeerId, Reach
 from registry.replica import Replica
 from registry.settings import RegistrySettings
@@ -35,7 +35,7 @@ _WAITING = 256
 _CUT_WITHIN = 3.0
 
 
-class Probing:
+class Prober:
     """Performs the probes that the replica wants, and tells it what came of them."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Probing:
             step = next(going)
             while self._mesh.running():
                 match step:
-                    case Attempt(own, helpers):
+                    case ProbeStep(own, helpers):
                         found = await self._attempt(node, own, helpers)
                     case Saw(evidence):
                         self._counters["probes_failed"] += evidence is Evidence.UNREACHED
@@ -121,15 +121,15 @@ class Probing:
         finally:
             self._replica.members.ended(node, self._now())
 
-    async def _attempt(self, node: PeerId, own: Own, helpers: Sequence[PeerId]) -> Found:
+    async def _attempt(self, node: PeerId, own: OwnProbe, helpers: Sequence[PeerId]) -> Found:
         async with asyncio.TaskGroup() as group:
             proofs = [group.create_task(self._through(helper, node)) for helper in helpers]
             match own:
-                case Own.ASK:
+                case OwnProbe.ASK:
                     reached = await self._ask(node)
-                case Own.DIAL:
+                case OwnProbe.DIAL:
                     reached = await self._dial(node) and await self._ask(node)
-                case Own.NOTHING:
+                case OwnProbe.NOTHING:
                     reached = False
             if reached:
                 # What others would still say is not needed any more.
@@ -187,7 +187,7 @@ class Probing:
     async def _observe(self, node: PeerId, evidence: Evidence) -> None:
         await self._perform(self._replica.observe(node, evidence, self._now()))
 
-    def _connections(self) -> dict[PeerId, Connection]:
+    def _connections(self) -> dict[PeerId, PeerConnection]:
         return {connection.peer: connection for connection in self._mesh.connections()}
 
     def _patience(self, node: PeerId) -> float:

@@ -24,11 +24,11 @@ from registry.effects import (
 from registry.errors import InvalidFrame, LimitReached
 from registry.intake.access_list import guests
 from registry.intake.newcomers import Newcomers
-from registry.intake.rate import Pace
-from registry.members.liveness import Contact, Evidence, Presence, Pulse, presence
+from registry.intake.rate import RateLimit
+from registry.members.liveness import Evidence, Presence, Pulse, Status, presence
 from registry.members.load import loads_in
 from registry.members.membership import Membership
-from registry.own_record import Voice
+from registry.own_record import OwnRecord
 from registry.records import (
     Doubt,
     Heartbeat,
@@ -68,7 +68,7 @@ _HEARSAYS = 8
 # Times `probe` within which all say that they live after a cut: many at once are a flood, but nobody waits for hours.
 _GREETING = 60.0
 
-_LIVING = frozenset({Contact.ALIVE, Contact.UNREACHABLE})
+_LIVING = frozenset({Status.ALIVE, Status.UNREACHABLE})
 
 
 class Replica:
@@ -86,7 +86,7 @@ class Replica:
         self.peer = identity.peer
         self.catalog = Catalog()
         self._settings = settings
-        self._voice = Voice(identity, settings, epoch=epoch, jitter=jitter)
+        self._voice = OwnRecord(identity, settings, epoch=epoch, jitter=jitter)
         self.members = Membership(settings, jitter)
         self._jitter = jitter
         self._guests = guests(identity.peer, allow=settings.allow, deny=settings.deny)
@@ -95,8 +95,8 @@ class Replica:
         )
         self._hearsays = _HEARSAYS
         rate = settings.frames_per_second
-        self._authors = Pace(rate=rate, burst=max(rate * 10, 1.0))
-        self._reporters = Pace(rate=_LOADS_PER_SECOND, burst=_LOADS_AT_ONCE)
+        self._authors = RateLimit(rate=rate, burst=max(rate * 10, 1.0))
+        self._reporters = RateLimit(rate=_LOADS_PER_SECOND, burst=_LOADS_AT_ONCE)
 
     # What we say.
 
@@ -265,7 +265,7 @@ class Replica:
     def presence(self, node: PeerId) -> Presence:
         """Say what a node is to us; a stranger is lost."""
         if node == self.peer:
-            return presence(self.own.standing, Contact.ALIVE)
+            return presence(self.own.standing, Status.ALIVE)
         held = self.catalog.held.get(node)
         if held is None:
             return Presence.LOST
@@ -318,10 +318,8 @@ class Replica:
 
     def _greet(self, node: PeerId, before: Pulse | None, now: float) -> None:
         # Whom we lost and hear again has lost us as well, and so have all on its side of a cut that has healed.
-        lost = (
-            before is not None and before.contact is Contact.LOST and before.heard > float("-inf")
-        )
-        if lost and self.members.pulses[node].contact is Contact.ALIVE:
+        lost = before is not None and before.contact is Status.LOST and before.heard > float("-inf")
+        if lost and self.members.pulses[node].contact is Status.ALIVE:
             rarity = min(self.members.rarity, _GREETING)
             wait = self._settings.probe * self._jitter() * rarity
             self._voice.reassure(now, at=now + wait)

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from registry import sync
 from registry.admission import Admission
 from registry.catalog import Catalog
-from registry.comparison import Comparing
-from registry.direct_dial import Shortcuts
+from registry.comparison import Comparison
+from registry.direct_dial import DirectDial
 from registry.effects import (
     Changed,
     Contested,
@@ -22,29 +22,29 @@ from registry.effects import (
     Persist,
     Probe,
     Publish,
-    Refused,
     Remember,
+    WordsRefused,
+    counted,
 )
 from registry.errors import InvalidFrame, LimitReached, MeshError, StoreUnavailable, UnknownKind
-from registry.events import counted
 from registry.intake.access_list import guests
-from registry.intake.validator import Gate
-from registry.load_exchange import Loading
+from registry.intake.validator import Validator
+from registry.load_exchange import LoadExchange
 from registry.members.liveness import Evidence, Presence, Pulse
-from registry.members.neighbours import Keeping
+from registry.members.neighbours import Neighbours
 from registry.mesh import (
     Arrived,
     Direction,
     Joined,
     Mesh,
     Offended,
-    Parted,
+    PeerLeft,
     Pipe,
     PipeHandler,
     Restarted,
 )
-from registry.persistence import Saving, beats_in, rows_of
-from registry.prober import PROVE, VOUCH, Probing
+from registry.persistence import Persistence, beats_in, rows_of
+from registry.prober import PROVE, VOUCH, Prober
 from registry.records import PeerId, Reach, Record, Service, Standing
 from registry.replica import Replica
 from registry.settings import RegistrySettings
@@ -99,16 +99,18 @@ class Registry:
         self.mesh = mesh
         self.counters: Counter[str] = Counter()
         self._replica = Replica(identity, settings, epoch=epoch, jitter=random)
-        self.load = Loading(self._replica, now=now, counters=self.counters)
+        self.load = LoadExchange(self._replica, now=now, counters=self.counters)
         self._now = now
-        self.saving = Saving(store, Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
+        self.saving = Persistence(store, Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
         self.saving.also(lambda: rows_of(self.catalog, self._replica.pulses()))
         lists = guests(identity.peer, allow=settings.allow, deny=settings.deny)
-        self._gate = Gate(settings, lists, knows=lambda node: node in self.catalog.held, now=now)
+        self._gate = Validator(
+            settings, lists, knows=lambda node: node in self.catalog.held, now=now
+        )
         self._admission = Admission(
             lists, now=now, counters=self.counters, disconnect=mesh.disconnect
         )
-        self._comparing = Comparing(
+        self._comparing = Comparison(
             self._replica,
             mesh,
             settings,
@@ -118,7 +120,7 @@ class Registry:
             offended=self._admission.offence,
             counters=self.counters,
         )
-        self._probing = Probing(
+        self._probing = Prober(
             self._replica,
             mesh,
             settings,
@@ -127,11 +129,11 @@ class Registry:
             differs=self._comparing.want,
             counters=self.counters,
         )
-        self._shortcuts = Shortcuts(
+        self._shortcuts = DirectDial(
             mesh, own=lambda: self.own.reach, held=lambda: self.catalog.held, now=now
         )
         self._contested = float("-inf")
-        self._keeping = Keeping()
+        self._keeping = Neighbours()
         self._wake = asyncio.Event()
         self._listeners: list[Callable[[frozenset[PeerId]], None]] = []
 
@@ -282,7 +284,7 @@ class Registry:
                     if len(self.mesh.connections()) == 1:
                         # What we said while nobody listened is said again.
                         await self._hurry()
-                case Parted(peer):
+                case PeerLeft(peer):
                     await self._perform(self._replica.part(peer, self._now()))
                 case Offended(peer):
                     await self._admission.offence(peer)
@@ -362,7 +364,7 @@ class Registry:
                     self.saving.keep(effect)
                 case Loaded():
                     self.load.hear(effect)
-                case Changed() | Refused():
+                case Changed() | WordsRefused():
                     continue
 
     def _keep(self) -> None:
@@ -390,6 +392,6 @@ class Registry:
             if isinstance(effect, Changed):
                 for listener in self._listeners:
                     listener(effect.nodes)
-            elif isinstance(effect, Refused):
+            elif isinstance(effect, WordsRefused):
                 self.counters["refused"] += effect.count
                 log.warning("refused %d records: %s", effect.count, effect.why)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from registry import messages, wire
 from registry.catalog import BUCKETS, Catalog, Signed
-from registry.effects import Refused
+from registry.effects import WordsRefused
 from registry.errors import InvalidFrame, LimitReached, UnknownKind
 from registry.members.liveness import Presence
 from registry.messages import (
@@ -228,7 +228,7 @@ def _take(
         except LimitReached as error:
             refused.append(str(error))
     if refused:
-        effects.append(Refused(len(refused), refused[-1]))
+        effects.append(WordsRefused(len(refused), refused[-1]))
     return {word.record.node for _, word in words}, effects
 
 

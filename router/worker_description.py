@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from registry.abilities import PROTOCOLS, Ability
-from registry.records import ModelType
+from registry.records import PROTOCOLS, Ability, ModelType
 from registry.wire import MAX_CONTEXT, is_name
 from router.workers import Worker
 

@@ -19,8 +19,8 @@ from node.config.settings import PROFILES
 from node.faces import errors
 from node.observe.metrics import Metrics, Sizes
 from node.observe.refusals import LINES
-from registry.events import EVENTS
-from registry.members.liveness import OPENS, REASONS, SHUTS, TABLE, Contact, Presence
+from registry.effects import EVENTS
+from registry.members.liveness import OPENS, REASONS, SHUTS, TABLE, Presence, Status
 from registry.records import Service
 from router import events as router_events
 from router import policies
@@ -170,11 +170,11 @@ def router_events_table() -> Iterable[str]:
 
 def liveness_table() -> Iterable[str]:
     """List what each piece of evidence does to a node in each state, and to our own way to it."""
-    yield f"| evidence | what was seen | {' | '.join(Contact)} | our way |"
-    yield f"|---|---|{'---|' * len(Contact)}---|"
+    yield f"| evidence | what was seen | {' | '.join(Status)} | our way |"
+    yield f"|---|---|{'---|' * len(Status)}---|"
     ways = {**dict.fromkeys(OPENS, "opens"), **dict.fromkeys(SHUTS, "shuts")}
     for evidence, reason in REASONS.items():
-        moves = (TABLE[contact].get(evidence) for contact in Contact)
+        moves = (TABLE[contact].get(evidence) for contact in Status)
         cells = " | ".join(f"→ {contact}" if contact else "" for contact in moves)
         yield f"| `{evidence}` | {reason} | {cells} | {ways.get(evidence, '')} |"
 

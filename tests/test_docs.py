@@ -16,7 +16,7 @@ from node.faces.errors import TABLE
 from node.observe.metrics import Metrics
 from registry import wire
 from registry.catalog import Catalog, Signed
-from registry.events import counted
+from registry.effects import counted
 from registry.mesh.libp2p import host
 from registry.mesh.libp2p.nat import RELAY_COUNTS
 from registry.records import Heartbeat, Load, LoadNote

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from registry.mesh.libp2p.dial_plan import Dialer, Target
+from registry.mesh.libp2p.dial import Dialer, DialTarget
 from registry.records import PeerId
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Dialers:
 
         world.timeline.after(wait, done)
 
-    def _call(self, number: int, target: Target) -> None:
+    def _call(self, number: int, target: DialTarget) -> None:
         def failed(now: float) -> None:
             self._under_way[number].discard(target.peer)
             self._dialer(number).failed(target.peer, now)

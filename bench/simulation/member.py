@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from bench.simulation.probe import Answered, Round, vouch
 from registry import sync, wire
 from registry.errors import InvalidFrame, LimitReached
-from registry.intake.rate import Pace
+from registry.intake.rate import RateLimit
 from registry.members.liveness import LIFE, Evidence
 from registry.prober import PROVE, VOUCH
 from registry.records import PeerId
@@ -42,7 +42,7 @@ class Member:
         self._planned = float("inf")
         self._waiting: list[int] = []
         self._running = 0
-        self._askers = Pace(rate=QUESTIONS_PER_SECOND, burst=QUESTIONS_AT_ONCE)
+        self._askers = RateLimit(rate=QUESTIONS_PER_SECOND, burst=QUESTIONS_AT_ONCE)
 
     @property
     def peer(self) -> PeerId:

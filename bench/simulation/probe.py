@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from registry import sync, wire
 from registry.errors import InvalidFrame
 from registry.members.liveness import Evidence
-from registry.members.probe import Attempt, Cut, Found, Own, Saw, dial_patience, patience
+from registry.members.probe import Cut, Found, OwnProbe, ProbeStep, Saw, dial_patience, patience
 from registry.prober import PROVE, VOUCH
 from registry.records import PeerId
 
@@ -45,7 +45,7 @@ class Round:
                 return
             found = self._found
             match step:
-                case Attempt(own, helpers):
+                case ProbeStep(own, helpers):
                     self._attempt(own, [self._world.number(helper) for helper in helpers], now)
                     return
                 case Saw(evidence):
@@ -54,15 +54,15 @@ class Round:
                 case Cut():
                     self._world.unlink(self._member.number, self._other, now)
 
-    def _attempt(self, own: Own, helpers: list[int], now: float) -> None:
+    def _attempt(self, own: OwnProbe, helpers: list[int], now: float) -> None:
         self._found = Found()
         # One is open until all have begun: what is refused at once must not end the attempt.
-        self._open = 1 + len(helpers) + (own is not Own.NOTHING)
+        self._open = 1 + len(helpers) + (own is not OwnProbe.NOTHING)
         for helper in helpers:
             self._through(helper)
-        if own is Own.ASK:
+        if own is OwnProbe.ASK:
             self._ask(now)
-        elif own is Own.DIAL:
+        elif own is OwnProbe.DIAL:
             within = dial_patience(self._world.settings.probe_timeout, self._trips())
             self._world.dialers.call(
                 self._member.number,

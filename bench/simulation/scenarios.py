@@ -8,7 +8,7 @@ from bench.simulation.member import Member
 from bench.simulation.overlay import Weather
 from bench.simulation.population import begin, restart
 from bench.simulation.world import ASKING, ENVELOPE, MESSAGE_ID, PACKET, Plan, Sighting, World
-from registry.members.liveness import Contact
+from registry.members.liveness import Status
 from registry.records import PeerId, Service, Version
 from registry.replica import Replica
 
@@ -232,10 +232,10 @@ def _kill(plan: Plan, name: str, *, silently: bool) -> list[Figure]:
     died = world.timeline.now + world.settings.probe * world.rng.random()
     world.timeline.run(died)
     gone = world.watch(
-        Sighting(victim.peer, lambda r: r.pulses()[victim.peer].contact is Contact.LOST)
+        Sighting(victim.peer, lambda r: r.pulses()[victim.peer].contact is Status.LOST)
     )
     doubted = world.watch(
-        Sighting(victim.peer, lambda r: r.pulses()[victim.peer].contact is not Contact.ALIVE)
+        Sighting(victim.peer, lambda r: r.pulses()[victim.peer].contact is not Status.ALIVE)
     )
     world.kill(victim.number, silently=silently)
     world.timeline.run(died + 25.0)
@@ -306,7 +306,7 @@ def _see_each_other(full: Sequence[Member]) -> bool:
     # One without a replica does not notice that it was cut off, so it does not come forward after that either.
     peers = [m.peer for m in full]
     return all(
-        m.replica.pulses()[peer].contact is not Contact.LOST
+        m.replica.pulses()[peer].contact is not Status.LOST
         for m in full
         for peer in peers
         if peer != m.peer
@@ -314,7 +314,7 @@ def _see_each_other(full: Sequence[Member]) -> bool:
 
 
 def _sees_all(member: Member) -> bool:
-    return all(p.contact is not Contact.LOST for p in member.replica.pulses().values())
+    return all(p.contact is not Status.LOST for p in member.replica.pulses().values())
 
 
 def _version(replica: Replica, peer: PeerId) -> Version:

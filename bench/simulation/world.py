@@ -10,7 +10,7 @@ from bench.simulation.dialer import Dialers
 from bench.simulation.member import Member
 from bench.simulation.overlay import NEVER, Overlay, Spread, Weather
 from registry import wire
-from registry.members.liveness import Contact
+from registry.members.liveness import Status
 from registry.members.membership import FEW, LONGEST_LEASE
 from registry.prober import PROVE, VOUCH
 from registry.records import PeerId
@@ -312,7 +312,7 @@ class World:
         """See whether what a node just learned is what somebody waits for, or the death of one that lives."""
         for node in nodes:
             pulse = member.replica.pulses().get(node)
-            lost = pulse is not None and pulse.contact is Contact.LOST and pulse.since == now
+            lost = pulse is not None and pulse.contact is Status.LOST and pulse.since == now
             if lost and self.overlay.up[self._numbers[node]]:
                 self.counters["deaths"] += 1
         for sighting in self.sightings:

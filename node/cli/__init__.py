@@ -16,7 +16,7 @@ from typing import Protocol, cast
 
 from node import __version__
 from node.cli.console.options import CommandParser
-from node.errors import NodeError, NodeRefused, WrongSetting, WrongUsage
+from node.errors import NodeError, Refused, WrongSetting, WrongUsage
 
 NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg))
 """Every command there is: the modules of this folder. Its packages are what commands share."""
@@ -94,7 +94,7 @@ def _complain(error: NodeError, code: int, *, as_json: bool) -> None:
 
     if as_json:
         said = {"message": str(error), "type": type(error).__name__, "exit": code}
-        if isinstance(error, NodeRefused):
+        if isinstance(error, Refused):
             said |= {"status": error.status, "code": error.code}
         note(json_text({"error": said}))
         return

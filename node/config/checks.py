@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from node.config.addresses import check_announce, check_dial, check_listen, host_port
 from node.config.settings import Settings
+from registry import store as opening
 from registry.errors import InvalidSignature
 from registry.signing import public_of
-from registry.store import opening
 from registry.wire import MAX_NODE_NAME_CHARACTERS, is_node_name
 from router import policies
 from router.ssrf_guard import networks_of

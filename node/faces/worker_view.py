@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from node.agent import Told
-from registry.abilities import Ability, given, taken
+from registry.records import Ability, given, taken
 from router.worker_description import Described, Offered
 from router.workers import Worker
 

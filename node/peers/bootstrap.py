@@ -10,7 +10,7 @@ from multiaddr import Multiaddr
 from multiaddr.exceptions import Error as MultiaddrError
 
 from registry.errors import InvalidSignature, LimitReached
-from registry.persistence import Saving
+from registry.persistence import Persistence
 from registry.records import PeerId
 from registry.signing import public_of
 from registry.store import Change, Delete, Put, Space, Store
@@ -44,7 +44,7 @@ class Bootstrap:
     def __init__(
         self,
         store: Store,
-        saving: Saving,
+        saving: Persistence,
         *,
         configured: Iterable[str],
         keep: Callable[[tuple[str, ...]], None],

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from registry.mesh import Mesh
-from registry.mesh.libp2p.dial_plan import peer_in
+from registry.mesh.libp2p.dial import peer_in
 from registry.records import PeerId
 
 log = logging.getLogger("modelvine.node")

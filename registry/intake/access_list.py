@@ -8,7 +8,7 @@ from registry.records import PeerId
 
 
 @dataclass(frozen=True, slots=True)
-class Guests:
+class AccessList:
     """The lists of one node; an empty `allow` lets everybody in, and the node itself is always in."""
 
     own: PeerId
@@ -27,6 +27,6 @@ class Guests:
             raise LimitReached(f"{peer} is not let in here")
 
 
-def guests(own: PeerId, *, allow: Iterable[str], deny: Iterable[str]) -> Guests:
+def guests(own: PeerId, *, allow: Iterable[str], deny: Iterable[str]) -> AccessList:
     """Make the lists from settings."""
-    return Guests(own, frozenset(allow), frozenset(deny))
+    return AccessList(own, frozenset(allow), frozenset(deny))

@@ -9,7 +9,7 @@ take a stranger's.
 from collections.abc import Callable, Sequence
 
 from registry.errors import LimitReached
-from registry.intake.rate import Pace
+from registry.intake.rate import RateLimit
 from registry.records import PeerId
 
 AT_ONCE = 100
@@ -30,8 +30,8 @@ class Newcomers:
         self._met: set[PeerId] = set()
         self._strangers: dict[PeerId, None] = {}
         self._chosen: set[PeerId] = set()
-        self._from_others = Pace(rate=per_second, burst=AT_ONCE)
-        self._from_chosen = Pace(rate=per_second, burst=CHOSEN_AT_ONCE)
+        self._from_others = RateLimit(rate=per_second, burst=AT_ONCE)
+        self._from_chosen = RateLimit(rate=per_second, burst=CHOSEN_AT_ONCE)
 
     def meet(self, peer: PeerId, *, chosen: bool) -> None:
         """Take in that a connection to a peer stands, and whether we dialled it."""
@@ -102,5 +102,5 @@ class Newcomers:
     def _strangers_are_full(self) -> bool:
         return len(self._strangers) >= self._places - self._places // KEPT_FOR_MET
 
-    def _pace(self, via: PeerId) -> Pace:
+    def _pace(self, via: PeerId) -> RateLimit:
         return self._from_chosen if via in self._chosen else self._from_others

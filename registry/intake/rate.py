@@ -4,7 +4,7 @@ MAX_BUCKETS = 16_384
 """Buckets held at most; beyond that the one that spoke longest ago makes room, and starts full again."""
 
 
-class Pace:
+class RateLimit:
     """Allows `rate` events a second for each name, and `burst` at once."""
 
     def __init__(self, *, rate: float, burst: float) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from registry import wire
 from registry.errors import InvalidFrame, UnknownKind
-from registry.intake.access_list import Guests
+from registry.intake.access_list import AccessList
 from registry.intake.newcomers import AT_ONCE
-from registry.intake.rate import Pace
+from registry.intake.rate import RateLimit
 from registry.mesh import Verdict
 from registry.records import PeerId
 from registry.settings import RegistrySettings
@@ -25,13 +25,13 @@ FRAME_COST = 4096
 """Bytes that count as one frame: gossip keeps what it passed on for some seconds."""
 
 
-class Gate:
+class Validator:
     """Judges frames. Only the mesh's thread may call `judge`."""
 
     def __init__(
         self,
         settings: RegistrySettings,
-        guests: Guests,
+        guests: AccessList,
         *,
         knows: Callable[[PeerId], bool],
         now: Callable[[], float],
@@ -41,8 +41,8 @@ class Gate:
         self._guests = guests
         self._knows = knows
         self._now = now
-        self._neighbours = Pace(rate=FORWARDED_PER_SECOND, burst=FORWARDED_AT_ONCE)
-        self._strangers = Pace(rate=settings.strangers_per_second, burst=AT_ONCE)
+        self._neighbours = RateLimit(rate=FORWARDED_PER_SECOND, burst=FORWARDED_AT_ONCE)
+        self._strangers = RateLimit(rate=settings.strangers_per_second, burst=AT_ONCE)
 
     def judge(self, via: PeerId, author: PeerId, frame: bytes) -> Verdict:
         """Say what to do with a frame that `via` hands over and `author` published."""

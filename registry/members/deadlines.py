@@ -9,13 +9,13 @@ order in which they were last heard, whatever the lease is by then; only those i
 import heapq
 from collections.abc import Iterator, Mapping
 
-from registry.members.liveness import Contact, Pulse
+from registry.members.liveness import Pulse, Status
 from registry.records import PeerId
 
 _FOREVER = float("inf")
 
 
-class Pulses(Mapping[PeerId, Pulse]):
+class Deadlines(Mapping[PeerId, Pulse]):
     """One pulse for each node. Times are seconds, as in `Pulse.due`, whose arguments are passed through."""
 
     def __init__(self) -> None:
@@ -51,11 +51,11 @@ class Pulses(Mapping[PeerId, Pulse]):
         self._suspects.pop(node, None)
         self._lost.pop(node, None)
         match pulse.contact:
-            case Contact.SUSPECT:
+            case Status.SUSPECT:
                 self._suspects[node] = None
-            case Contact.LOST:
+            case Status.LOST:
                 self._lost[node] = None
-            case Contact.ALIVE | Contact.UNREACHABLE:
+            case Status.ALIVE | Status.UNREACHABLE:
                 if pulse.heard < self._bounds.get(node, _FOREVER):
                     self._bind(node, pulse.heard)
 

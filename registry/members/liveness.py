@@ -11,7 +11,7 @@ from enum import StrEnum
 from registry.records import Standing, Version
 
 
-class Contact(StrEnum):
+class Status(StrEnum):
     """What we make of a node's silence or noise. One that lives, but not for us, is `unreachable`."""
 
     ALIVE = "alive"
@@ -61,27 +61,27 @@ SHUTS = frozenset({Evidence.FAILED, Evidence.MISSED, Evidence.UNREACHED})
 LIFE = OPENS | {Evidence.ASKED, Evidence.WORD, Evidence.PROVEN}
 """Evidence that only a living node can give. A connection is none: it stands while the program behind it hangs."""
 
-TABLE: dict[Contact, dict[Evidence, Contact]] = {
-    Contact.ALIVE: {
-        Evidence.PARTED: Contact.SUSPECT,
-        Evidence.FAILED: Contact.SUSPECT,
-        Evidence.MISSED: Contact.SUSPECT,
-        Evidence.UNREACHED: Contact.SUSPECT,
-        Evidence.SILENCE: Contact.LOST,
+TABLE: dict[Status, dict[Evidence, Status]] = {
+    Status.ALIVE: {
+        Evidence.PARTED: Status.SUSPECT,
+        Evidence.FAILED: Status.SUSPECT,
+        Evidence.MISSED: Status.SUSPECT,
+        Evidence.UNREACHED: Status.SUSPECT,
+        Evidence.SILENCE: Status.LOST,
     },
-    Contact.UNREACHABLE: {
-        **dict.fromkeys(OPENS, Contact.ALIVE),
-        Evidence.UNREACHED: Contact.SUSPECT,
-        Evidence.SILENCE: Contact.LOST,
+    Status.UNREACHABLE: {
+        **dict.fromkeys(OPENS, Status.ALIVE),
+        Evidence.UNREACHED: Status.SUSPECT,
+        Evidence.SILENCE: Status.LOST,
     },
-    Contact.SUSPECT: {
-        **dict.fromkeys(LIFE, Contact.ALIVE),
-        Evidence.DOUBT: Contact.LOST,
-        Evidence.SILENCE: Contact.LOST,
+    Status.SUSPECT: {
+        **dict.fromkeys(LIFE, Status.ALIVE),
+        Evidence.DOUBT: Status.LOST,
+        Evidence.SILENCE: Status.LOST,
     },
-    Contact.LOST: {
-        **dict.fromkeys(LIFE, Contact.ALIVE),
-        Evidence.TOLD: Contact.ALIVE,
+    Status.LOST: {
+        **dict.fromkeys(LIFE, Status.ALIVE),
+        Evidence.TOLD: Status.ALIVE,
     },
 }
 """What each piece of evidence does in each state; what is not listed changes nothing.
@@ -120,7 +120,7 @@ class Pulse:
     `version` and `beat` are those of the newest heartbeat: only a greater pair proves anything.
     """
 
-    contact: Contact
+    contact: Status
     heard: float
     since: float
     why: Evidence
@@ -141,7 +141,7 @@ class Pulse:
     def after(self, evidence: Evidence, now: float) -> "Pulse":
         """Return the pulse once `evidence` has been seen at `now`."""
         moved = self._become(TABLE[self.contact].get(evidence, self.contact), evidence, now)
-        if evidence is not Evidence.UNREACHED or moved.contact is not Contact.SUSPECT:
+        if evidence is not Evidence.UNREACHED or moved.contact is not Status.SUSPECT:
             return moved
         first = moved.unreached if moved.rounds else now
         return replace(moved, rounds=moved.rounds + 1, unreached=first)
@@ -155,10 +155,10 @@ class Pulse:
 
         `awake` is when we ourselves last woke from a standstill: what others did not say before is no silence.
         """
-        if self.contact is Contact.LOST:
+        if self.contact is Status.LOST:
             return float("inf")
         silence = max(self.heard, awake) + lease
-        if self.contact is not Contact.SUSPECT:
+        if self.contact is not Status.SUSPECT:
             return silence
         unconfirmed = max(self.since, awake) + UNPROBED * suspicion
         since = self.unreached
@@ -176,18 +176,18 @@ class Pulse:
         silent = now >= max(self.heard, awake) + lease
         return self.after(Evidence.SILENCE if silent else Evidence.DOUBT, now)
 
-    def _become(self, contact: Contact, evidence: Evidence, now: float) -> "Pulse":
+    def _become(self, contact: Status, evidence: Evidence, now: float) -> "Pulse":
         heard, shut = now if evidence in LIFE else self.heard, self.shut
-        if evidence in OPENS or Contact.LOST in (contact, self.contact):
+        if evidence in OPENS or Status.LOST in (contact, self.contact):
             shut = None
         elif evidence in SHUTS:
             shut = evidence
-        if contact is Contact.ALIVE and shut:
-            contact = Contact.UNREACHABLE
+        if contact is Status.ALIVE and shut:
+            contact = Status.UNREACHABLE
         if contact is self.contact:
             return replace(self, heard=heard, shut=shut)
         # Others' proof of its life is not why we do not reach it.
-        why = shut if contact is Contact.UNREACHABLE and shut else evidence
+        why = shut if contact is Status.UNREACHABLE and shut else evidence
         kept = replace(self, rounds=0, unreached=_NEVER)
         return replace(kept, contact=contact, heard=heard, since=now, why=why, shut=shut)
 
@@ -196,18 +196,18 @@ def first_pulse(*, heard: float, now: float, lease: float) -> Pulse:
     """Begin to follow a node that was last heard at `heard`, maybe by somebody else."""
     fresh = heard + lease > now
     return Pulse(
-        contact=Contact.ALIVE if fresh else Contact.LOST,
+        contact=Status.ALIVE if fresh else Status.LOST,
         heard=heard,
         since=now,
         why=Evidence.WORD if fresh else Evidence.SILENCE,
     )
 
 
-def presence(standing: Standing, contact: Contact) -> Presence:
+def presence(standing: Standing, contact: Status) -> Presence:
     """Combine a node's own word with our contact."""
     if standing is Standing.LEFT:
         return Presence.LEFT
-    if contact is Contact.LOST:
+    if contact is Status.LOST:
         return Presence.LOST
     if standing is Standing.DRAINING:
         return Presence.DRAINING

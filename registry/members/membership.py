@@ -8,12 +8,10 @@ rarely. What another node says of a third one, a doubt, only ever makes us look 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from registry.members.awareness import Patience
-from registry.members.deadlines import Pulses
-from registry.members.liveness import LIFE, OPENS, UNPROBED, Contact, Evidence, Pulse, first_pulse
-from registry.members.probe import Round, choose_helpers, look_for
-from registry.members.probe_schedule import Turns
-from registry.members.suspicion import Doubts
+from registry.members.deadlines import Deadlines
+from registry.members.liveness import LIFE, OPENS, UNPROBED, Evidence, Pulse, Status, first_pulse
+from registry.members.probe import ProbeSchedule, Round, choose_helpers, look_for
+from registry.members.suspicion import Awareness, Suspicion
 from registry.records import PeerId, Version
 from registry.settings import RegistrySettings
 
@@ -44,18 +42,18 @@ class Membership:
     """The pulses of all other nodes, and the probes that are due."""
 
     def __init__(self, settings: RegistrySettings, jitter: Callable[[], float]) -> None:
-        self.patience = Patience()
+        self.patience = Awareness()
         self.rarity = 1.0
         self._settings = settings
         self._jitter = jitter
-        self._pulses = Pulses()
-        self._turns = Turns(settings, jitter)
+        self._pulses = Deadlines()
+        self._turns = ProbeSchedule(settings, jitter)
         self._gone: set[PeerId] = set()
         self._pending: dict[PeerId, float] = {}
         self._running: dict[PeerId, float] = {}
         self._looked: dict[PeerId, float] = {}
         self._proved_by: dict[PeerId, PeerId] = {}
-        self._doubts = Doubts(settings, jitter)
+        self._doubts = Suspicion(settings, jitter)
         self._awake = _NEVER
         self._factor = 1.0
 
@@ -68,7 +66,7 @@ class Membership:
 
     def restore(self, node: PeerId, now: float, *, beat: tuple[Version, int] | None = None) -> None:
         """Follow a node that the store remembers; it counts as lost until it is heard."""
-        lost = Pulse(Contact.LOST, heard=_NEVER, since=now, why=Evidence.SILENCE)
+        lost = Pulse(Status.LOST, heard=_NEVER, since=now, why=Evidence.SILENCE)
         if beat is not None:
             lost = replace(lost, version=beat[0], beat=beat[1])
         if node not in self._pulses:
@@ -83,7 +81,7 @@ class Membership:
             self._pulses.put(node, first if pulse is None else _carry(pulse, first))
         # Who said goodbye is not looked for.
         (self._gone.add if left else self._gone.discard)(node)
-        if left or self._pulses[node].contact is Contact.ALIVE:
+        if left or self._pulses[node].contact is Status.ALIVE:
             self._settle(node)
         self._go_on(node, now)
 
@@ -113,9 +111,9 @@ class Membership:
         self._note(node, evidence, now)
         if evidence in OPENS:
             self._settle(node)
-        elif evidence in LIFE and after.contact is Contact.ALIVE and node not in self._looked:
+        elif evidence in LIFE and after.contact is Status.ALIVE and node not in self._looked:
             self._pending.pop(node, None)
-        elif evidence is Evidence.LINKED and after.contact is not Contact.ALIVE:
+        elif evidence is Evidence.LINKED and after.contact is not Status.ALIVE:
             self._soon(node, now)
         self._go_on(node, now)
         return after.contact is not before.contact
@@ -134,14 +132,14 @@ class Membership:
         if pulse is None or not self._doubts.hear(node, now) or node in self._gone:
             return
         self._pulses.put(node, replace(pulse, accused=now))
-        if pulse.contact is Contact.ALIVE:
+        if pulse.contact is Status.ALIVE:
             wait = self._settings.probe_timeout * (0.25 + 0.5 * self._jitter())
             self._pending.setdefault(node, now + wait)
 
     def look(self, node: PeerId, now: float) -> bool:
         """Probe a node at once because a request waits for it; return whether that is due."""
         pulse = self._pulses.get(node)
-        known = pulse is not None and pulse.contact is not Contact.LOST and node not in self._gone
+        known = pulse is not None and pulse.contact is not Status.LOST and node not in self._gone
         if not known or now - self._looked.get(node, _NEVER) < LOOK:
             return False
         self._looked[node] = now
@@ -216,12 +214,12 @@ class Membership:
         if self._running.pop(node, None) is None:
             return
         match self._pulses[node].contact:
-            case Contact.SUSPECT:
+            case Status.SUSPECT:
                 wait = self._settings.probe * (0.5 + 0.5 * self._jitter())
                 self._pending.setdefault(node, now + wait)
-            case Contact.UNREACHABLE:
+            case Status.UNREACHABLE:
                 self._go_on(node, now)
-            case Contact.ALIVE | Contact.LOST:
+            case Status.ALIVE | Status.LOST:
                 pass
 
     def doubts(self, now: float) -> list[PeerId]:
@@ -262,20 +260,20 @@ class Membership:
 
     def _spoke(self, node: PeerId, pulse: Pulse, now: float) -> bool:
         # Whom we do not reach anyway is doubted for its silence to all, not for ours.
-        if pulse.contact is Contact.UNREACHABLE:
+        if pulse.contact is Status.UNREACHABLE:
             return now - pulse.heard < UNPROBED * self._settings.suspicion
         return pulse.heard > self._running[node]
 
     def _note(self, node: PeerId, evidence: Evidence, now: float) -> None:
         pulse = self._pulses[node]
-        lost = pulse.contact is Contact.LOST
+        lost = pulse.contact is Status.LOST
         if evidence is Evidence.ANSWERED:
             self.patience.note(node, answered=True, now=now)
         elif evidence is Evidence.MISSED and node in self._turns.linked and not lost:
             self.patience.note(node, answered=False, now=now)
         elif evidence is Evidence.UNREACHED and self._factor == 1.0:
             # Who is silent only to us may say so itself when it is doubted aloud.
-            if now - pulse.heard > self._settings.suspicion or pulse.contact is Contact.SUSPECT:
+            if now - pulse.heard > self._settings.suspicion or pulse.contact is Status.SUSPECT:
                 self._doubts.unreached(node, now, linked=node in self._turns.linked)
         elif evidence in LIFE:
             self._doubts.settle(node)
@@ -285,9 +283,9 @@ class Membership:
         pulse = self._pulses[node]
         if node in self._running or node in self._gone:
             return
-        if pulse.contact is Contact.SUSPECT:
+        if pulse.contact is Status.SUSPECT:
             self._pending.setdefault(node, now)
-        elif pulse.contact is Contact.UNREACHABLE:
+        elif pulse.contact is Status.UNREACHABLE:
             probe = self._settings.probe
             wait = min(max((now - pulse.since) / GROWTH, probe), RARELY * probe)
             self._pending.setdefault(node, now + wait * (0.9 + 0.2 * self._jitter()))
@@ -306,7 +304,7 @@ def _carry(pulse: Pulse, fresh: Pulse) -> Pulse:
     kept = replace(pulse, heard=fresh.heard)
     # A word from before the failure that we saw ourselves does not outweigh it.
     outdated = pulse.why is not Evidence.SILENCE and fresh.heard <= pulse.since
-    if fresh.contact is Contact.LOST or outdated:
+    if fresh.contact is Status.LOST or outdated:
         return kept
     # Heard of by others it lives; that we reach it is another question.
     return replace(pulse.after(fresh.why, fresh.since), heard=fresh.heard)

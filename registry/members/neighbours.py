@@ -17,7 +17,7 @@ PAUSE = 0.5
 """Seconds between two choices: each takes a pass over the whole registry, and not every newcomer is worth one."""
 
 
-class Keeping:
+class Neighbours:
     """Remembers what was chosen last, and when; time is an argument."""
 
     def __init__(self) -> None:

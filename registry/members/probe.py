@@ -2,14 +2,62 @@
 
 Its own way and others' are different questions: others may prove that a node lives which we do not reach. A connection on
 which two probes in a row went unanswered is cut, whatever others say: the next one begins with fresh packets.
+
+Schedule of probes over connected peers against which nothing speaks: the one that was silent longest. No I/O.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Container, Generator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from registry.members.liveness import Contact, Evidence, Pulse
+from registry.members.liveness import Evidence, Pulse, Status
 from registry.records import PeerId
+from registry.settings import RegistrySettings
+
+_SPARSE = 2.5  # the greatest factor on the time between probes, reached with ten connected peers
+_QUIET = 1.5  # times `probe` for which a peer must have been silent
+_NEVER = float("-inf")
+
+
+class ProbeSchedule:
+    """The peers that are connected, and when it is whose turn."""
+
+    def __init__(self, settings: RegistrySettings, jitter: Callable[[], float]) -> None:
+        self.linked: set[PeerId] = set()
+        self._settings = settings
+        self._jitter = jitter
+        self._probed: dict[PeerId, float] = {}
+        self._next = _NEVER
+
+    def join(self, node: PeerId) -> None:
+        """Take in that a peer is connected."""
+        self.linked.add(node)
+
+    def part(self, node: PeerId) -> None:
+        """Take in that it is not any more."""
+        self.linked.discard(node)
+        self._probed.pop(node, None)
+
+    def next(
+        self, pulses: Mapping[PeerId, Pulse], *busy: Container[PeerId]
+    ) -> tuple[PeerId, float] | None:
+        """Return who is next, and when; nobody when all that are connected are strangers or busy."""
+        quiet = {
+            node: max(pulses[node].heard, self._probed.get(node, _NEVER))
+            for node in self.linked
+            if node in pulses and not any(node in probed for probed in busy)
+        }
+        if not quiet:
+            return None
+        node = min(quiet, key=lambda n: (quiet[n], n))
+        return node, max(self._next, quiet[node] + _QUIET * self._settings.probe)
+
+    def take(self, node: PeerId, now: float) -> None:
+        """Give a peer its turn now."""
+        self._probed[node] = now
+        sparse = min(max(len(self.linked) / 4, 1.0), _SPARSE)
+        self._next = now + self._settings.probe * sparse * (0.9 + 0.2 * self._jitter())
+
 
 HELPERS = 3
 """Other nodes that are asked to probe a silent one; memberlist asks as many."""
@@ -25,7 +73,7 @@ DIAL_TRIPS = 6
 _LONGEST_TRIP = 1.0
 
 
-class Own(StrEnum):
+class OwnProbe(StrEnum):
     """What we try ourselves: a question over the connection that stands, or over one that is dialled for it."""
 
     NOTHING = "nothing"
@@ -34,10 +82,10 @@ class Own(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ProbeStep:
     """Try this all at one time. Each answer is evidence at once: `ANSWERED` to us, `PROVEN` through a helper."""
 
-    own: Own
+    own: OwnProbe
     helpers: tuple[PeerId, ...] = ()
 
 
@@ -61,28 +109,28 @@ class Found:
     proven: bool = False
 
 
-Round = Generator[Attempt | Saw | Cut, Found, None]
+Round = Generator[ProbeStep | Saw | Cut, Found, None]
 """Yields what to do next, and is sent what an attempt found; anything after `Saw` and `Cut`."""
 
 
 def look_for(pulse: Pulse, *, linked: bool, helpers: tuple[PeerId, ...], dial: bool) -> Round:
     """Go through one round; `dial` says not to content ourselves with what others say of a node that is not linked."""
     if linked:
-        if (yield Attempt(Own.ASK)).reached:
+        if (yield ProbeStep(OwnProbe.ASK)).reached:
             return
         yield Saw(Evidence.MISSED)
-        if pulse.contact is Contact.LOST:
+        if pulse.contact is Status.LOST:
             return
-        found = yield Attempt(Own.ASK, helpers)
+        found = yield ProbeStep(OwnProbe.ASK, helpers)
         if not found.reached:
             yield Cut()
     elif dial or pulse.shut:
-        found = yield Attempt(Own.DIAL, helpers)
+        found = yield ProbeStep(OwnProbe.DIAL, helpers)
     else:
         # Whoever is in doubt far from here is nobody that all should dial.
-        if (yield Attempt(Own.NOTHING, helpers)).proven:
+        if (yield ProbeStep(OwnProbe.NOTHING, helpers)).proven:
             return
-        found = yield Attempt(Own.DIAL)
+        found = yield ProbeStep(OwnProbe.DIAL)
     if not found.reached:
         yield Saw(Evidence.MISSED if found.proven else Evidence.UNREACHED)
 

@@ -37,7 +37,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class PeerLeft:
     """The last connection to a peer is gone."""
 
     peer: PeerId
@@ -55,7 +55,7 @@ class Offended:
     peer: PeerId
 
 
-MeshEvent = Arrived | Joined | Parted | Restarted | Offended
+MeshEvent = Arrived | Joined | PeerLeft | Restarted | Offended
 
 
 class Verdict(StrEnum):
@@ -88,7 +88,7 @@ class Origin(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class PeerConnection:
     """One live peer as the mesh knows it; `round_trip` is seconds, 0.0 when it was never measured.
 
     `wires` are the connections that stand to it: more than one where both ends dialled at one time.
@@ -194,7 +194,7 @@ class Mesh(Protocol):
     def addresses(self) -> tuple[str, ...]:
         """Our own dialable multiaddrs, each ending in `/p2p/<peer id>`; empty while the mesh is down."""
 
-    def connections(self) -> tuple[Connection, ...]:
+    def connections(self) -> tuple[PeerConnection, ...]:
         """The peers that are connected now, one entry each."""
 
     def dropped(self) -> int:
@@ -204,7 +204,7 @@ class Mesh(Protocol):
         """What this node did for others as a relay since the mesh came up, by name; empty where there are none."""
 
     def refused(self) -> Mapping[str, int]:
-        """What of others was refused because a limit was reached, since the start: how often, by `registry.events`' names."""
+        """What of others was refused because a limit was reached, since the start: how often, by `registry.effects`' names."""
 
     def tasks(self) -> int:
         """How many tasks the mesh's own loop had when this was last asked; 0 while it is down, or has none."""

@@ -1,12 +1,94 @@
 """What must survive a restart, as the rest of the node sees it: small named values in spaces.
 
 `memory`, `sqlite` and `redis` keep them; one contract suite runs over all three.
+
+Choice of a store by its setting: the word before the first colon names a module of this package.
+
+A new store is one new file here with `open_url`; it is imported only when it is asked for.
+
+Limits of a key, a value and a space: every store keeps the same limits.
+
+Writing more is refused; more than this found in a store was not written by us and is left out.
 """
 
-from collections.abc import Mapping
+import importlib
+import pkgutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, cast
+
+import registry.store
+from registry.errors import LimitReached
+from registry.records import PeerId
+
+_NO_STORES = {"opening", "limits"}
+
+# Redis has three spellings for one protocol: plain, under TLS, and through a unix socket.
+_ALIASES = {"rediss": "redis", "unix": "redis"}
+
+
+def names() -> frozenset[str]:
+    """Return the stores that exist: this package's own files."""
+    found = {module.name for module in pkgutil.iter_modules(registry.store.__path__)}
+    return frozenset(found - _NO_STORES)
+
+
+def open_store(url: str, *, data_dir: Path, node: PeerId, timeout: float = 1.0) -> "Store":
+    """Return the store that `url` means, without touching disk or network yet.
+
+    `url` is `memory`, `sqlite` (in `data_dir`), `sqlite:PATH`, `redis://…`, `rediss://…` or
+    `unix://SOCKET?db=N`. `timeout` is seconds for each round trip. Raise `ValueError` with a
+    sentence that never repeats a password.
+    """
+    scheme = url.partition(":")[0]
+    name = _ALIASES.get(scheme, scheme)
+    if name not in names():
+        raise ValueError(
+            f"no store is called {scheme!r}: write memory, sqlite, sqlite:PATH, "
+            "redis://HOST:PORT/N, rediss://HOST:PORT/N or unix://SOCKET"
+        )
+    module = importlib.import_module(f"registry.store.{name}")
+    opened = module.open_url(url, data_dir=data_dir, node=node, timeout=timeout)
+    return cast("Store", opened)
+
+
+MAX_KEY_BYTES = 512
+"""Bytes of a key in UTF-8; a peer id has 52, a project with its model and cid a few hundred."""
+
+MAX_VALUE_BYTES = 512 * 1024
+"""Bytes of one value: twice the largest frame of the mesh."""
+
+MAX_VALUES = 65_536
+"""Values that one space may hold to be read: six times the nodes that a registry remembers by default."""
+
+
+def check(changes: "Iterable[Change]") -> None:
+    """Raise `LimitReached` unless every key and value is within its limit."""
+    for change in changes:
+        if not 0 < len(change.key.encode()) <= MAX_KEY_BYTES:
+            raise LimitReached(f"a key in {change.space} has 1 to {MAX_KEY_BYTES} bytes")
+        if isinstance(change, Put) and len(change.value) > MAX_VALUE_BYTES:
+            raise LimitReached(
+                f"{len(change.value)} bytes for {change.key!r} in {change.space}, "
+                f"where a value has at most {MAX_VALUE_BYTES}"
+            )
+
+
+def within(found: Mapping[bytes, object]) -> dict[str, bytes]:
+    """Return what of a foreign store's content could have been written by us."""
+    kept: dict[str, bytes] = {}
+    for key, value in found.items():
+        if not 0 < len(key) <= MAX_KEY_BYTES:
+            continue
+        if not isinstance(value, bytes) or len(value) > MAX_VALUE_BYTES:
+            continue
+        try:
+            kept[key.decode()] = value
+        except UnicodeDecodeError:
+            continue
+    return kept
 
 
 class Space(StrEnum):

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from registry import store as limits
 from registry.errors import StoreUnavailable
 from registry.records import PeerId
-from registry.store import Change, Put, Space, Store, limits
+from registry.store import Change, Put, Space, Store
 
 
 class MemoryStore:

@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from registry import store as limits
 from registry.errors import StoreUnavailable
 from registry.records import PeerId
-from registry.store import Change, Put, Space, Store, limits
+from registry.store import Change, Put, Space, Store
 
 T = TypeVar("T")
 

@@ -10,8 +10,7 @@ from functools import cached_property
 
 import orjson
 
-from registry.abilities import INPUTS, Ability, taken
-from registry.records import ModelType, PeerId, Service
+from registry.records import INPUTS, Ability, ModelType, PeerId, Service, taken
 from router.requests import STORES, Kind, Request
 
 MOST_BYTES = 8

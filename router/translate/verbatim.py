@@ -8,8 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from registry.abilities import Ability
-from registry.records import Service
+from registry.records import Ability, Service
 from router.errors import BadRequest
 from router.openai.body import object_of
 from router.peers.headers import VERBATIM

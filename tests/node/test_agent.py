@@ -5,11 +5,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from node.agent import Agent
-from registry.abilities import Ability
 from registry.errors import LimitReached, StoreUnavailable
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet
-from registry.records import ModelType, Service
+from registry.records import Ability, ModelType, Service
 from registry.service import Registry
 from registry.settings import RegistrySettings
 from registry.signing import Identity

@@ -12,8 +12,7 @@ from node.inspection import (
     Learning,
     process_of,
 )
-from registry.abilities import Ability
-from registry.records import Service
+from registry.records import Ability, Service
 from registry.store.memory import MemoryStore
 from router.errors import WorkerFailed
 from router.worker_description import Described, Offered

@@ -2,7 +2,7 @@
 
 import pytest
 
-from registry.abilities import INPUTS, OUTPUTS, PROTOCOLS, Ability, given, taken
+from registry.records import INPUTS, OUTPUTS, PROTOCOLS, Ability, given, taken
 
 
 def test_what_nobody_said_has_no_names() -> None:

@@ -5,10 +5,9 @@ from collections import Counter
 
 import pytest
 
-from registry.admission import QUESTIONS_AT_ONCE, Admission
+from registry.admission import BARRED_SECONDS, OFFENCES, QUESTIONS_AT_ONCE, Admission
 from registry.errors import LimitReached, PeerUnreachable
 from registry.intake.access_list import guests
-from registry.intake.penalties import BARRED_SECONDS, OFFENCES
 from registry.records import PeerId
 
 LIAR, FRIEND, KEPT_OUT = map(PeerId, ("liar", "friend", "kept out"))

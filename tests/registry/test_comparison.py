@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from registry import sync
-from registry.comparison import Comparing
+from registry.comparison import Comparison
 from registry.effects import Effect
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, address_of
@@ -35,7 +35,7 @@ class Scene:
         known = tuple(address_of(i.peer) for i in (B, C))
         self.mesh = MemoryMesh(A.peer, net, bootstrap=known)
         self.replica = Replica(A, SETTINGS, epoch=1, jitter=lambda: 0.5)
-        self.comparing = Comparing(
+        self.comparing = Comparison(
             self.replica,
             self.mesh,
             SETTINGS,

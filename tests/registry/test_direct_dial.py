@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from registry.catalog import Signed
-from registry.direct_dial import Shortcuts
+from registry.direct_dial import DirectDial
 from registry.errors import PeerUnreachable
-from registry.mesh import Connection, Direction
+from registry.mesh import Direction, PeerConnection
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet
 from registry.records import PeerId, Reach, Record, Version
@@ -26,9 +26,9 @@ class RelayedMesh(MemoryMesh):
         super().__init__(OWN, MemoryNet())
         self.dialled: list[str] = []
         self.reachable = False
-        self._connection = Connection(THERE, RELAYED, Direction.INBOUND, relayed=True)
+        self._connection = PeerConnection(THERE, RELAYED, Direction.INBOUND, relayed=True)
 
-    def connections(self) -> tuple[Connection, ...]:
+    def connections(self) -> tuple[PeerConnection, ...]:
         """The one there is."""
         return (self._connection,)
 
@@ -48,7 +48,7 @@ class World:
         self.now = 0.0
         self.mesh = RelayedMesh()
         record = Record(THERE, Version(1, 1), reach=Reach(mesh=mesh))
-        self.shortcuts = Shortcuts(
+        self.shortcuts = DirectDial(
             self.mesh,
             own=lambda: Reach(mesh=(f"/ip4/192.0.2.5/tcp/1/p2p/{OWN}",)),
             held=lambda: {THERE: Signed(record, b"")},

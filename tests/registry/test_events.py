@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from registry.events import EVENTS, counted
+from registry.effects import EVENTS, counted
 from registry.mesh.libp2p.node import CONNECTIONS_REFUSED, STREAMS_REFUSED
 
 ROOT = Path(__file__).parent.parent.parent

@@ -3,7 +3,7 @@
 from registry import wire
 from registry.catalog import Signed
 from registry.effects import Publish
-from registry.own_record import Voice
+from registry.own_record import OwnRecord
 from registry.records import Heartbeat, Load, LoadNote, Service, Standing, Version
 from registry.settings import RegistrySettings
 from tests.strategies import IDENTITIES
@@ -12,17 +12,17 @@ A, B = IDENTITIES[:2]
 SETTINGS = RegistrySettings()
 
 
-def voice(*, epoch: int = 1) -> Voice:
-    return Voice(A, SETTINGS, epoch=epoch, jitter=lambda: 0.5)
+def voice(*, epoch: int = 1) -> OwnRecord:
+    return OwnRecord(A, SETTINGS, epoch=epoch, jitter=lambda: 0.5)
 
 
-def speaking(*, epoch: int = 1) -> Voice:
+def speaking(*, epoch: int = 1) -> OwnRecord:
     one = voice(epoch=epoch)
     one.speak(one.own, 0.0)
     return one
 
 
-def said(one: Voice, now: float) -> list[Signed | Heartbeat]:
+def said(one: OwnRecord, now: float) -> list[Signed | Heartbeat]:
     return [wire.decode(e.frame) for e in one.tick(now) if isinstance(e, Publish)]
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from registry.errors import StoreUnavailable
-from registry.persistence import BEAT_KEY, Pauses, Saving, beat_row, beats_in
+from registry.persistence import BEAT_KEY, Pauses, Persistence, beat_row, beats_in
 from registry.records import Version
 from registry.store import Change, Delete, Put, Space
 from registry.store.memory import MemoryStore
@@ -52,7 +52,7 @@ async def running():
     """A saving at work on a faulty store, with short pauses."""
     store = Faulty()
     await store.write(MARK)
-    kept = Saving(store, MARK, Pauses(grain=0.005, retry=0.005, check=0.005))
+    kept = Persistence(store, MARK, Pauses(grain=0.005, retry=0.005, check=0.005))
     kept.also(lambda: [RECORD])
     async with asyncio.TaskGroup() as group:
         work = group.create_task(kept.run())

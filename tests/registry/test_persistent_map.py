@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.persistent_map import Parted
+from registry.catalog import PersistentMap
 
 PARTS = 4
 changes = st.lists(
@@ -13,8 +13,8 @@ changes = st.lists(
 )
 
 
-def nothing() -> Parted[int, int, dict[int, int]]:
-    return Parted(tuple({} for _ in range(PARTS)), lambda key: key % PARTS, dict[int, int])
+def nothing() -> PersistentMap[int, int, dict[int, int]]:
+    return PersistentMap(tuple({} for _ in range(PARTS)), lambda key: key % PARTS, dict[int, int])
 
 
 @given(changes)

@@ -9,10 +9,10 @@ import pytest
 from registry import sync, wire
 from registry.effects import Effect
 from registry.errors import InvalidFrame
-from registry.members.liveness import Contact, Evidence, Presence
+from registry.members.liveness import Evidence, Presence, Status
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, address_of
-from registry.prober import PROVE, VOUCH, Probing
+from registry.prober import PROVE, VOUCH, Prober
 from registry.records import PeerId, Reach
 from registry.replica import Replica
 from registry.settings import RegistrySettings
@@ -34,7 +34,7 @@ class Party:
         self.mesh = MemoryMesh(owner.peer, net, bootstrap=tuple(address_of(i.peer) for i in known))
         self.replica = Replica(owner, SETTINGS, epoch=1, jitter=lambda: 0.5)
         self.replica.announce(0.0, reach=Reach(mesh=(address_of(owner.peer),)))
-        self.probing = Probing(
+        self.probing = Prober(
             self.replica,
             self.mesh,
             SETTINGS,
@@ -56,14 +56,14 @@ class Party:
     async def start(self) -> None:
         await self.mesh.start(self.answer, no_pipes)
 
-    def contact(self, node: PeerId) -> Contact:
+    def contact(self, node: PeerId) -> Status:
         return self.replica.pulses()[node].contact
 
     async def look_for(self, node: PeerId, why: Evidence = Evidence.PARTED) -> None:
         """Perform the rounds of probes of one doubt, for as long as there is a doubt."""
         now = asyncio.get_running_loop().time
         self.replica.observe(node, why, now())
-        while self.contact(node) is Contact.SUSPECT:
+        while self.contact(node) is Status.SUSPECT:
             self.replica.tick(now())
             await self.probing._round(node)
 
@@ -112,7 +112,7 @@ async def test_who_answers_nobody_is_lost_and_its_connection_is_cut(three: list[
     a.replica.learn(b.replica.catalog.held[B.peer], heard=0.0, now=0.0)
     b.thawed.clear()
     await a.look_for(B.peer)
-    assert a.contact(B.peer) is Contact.LOST
+    assert a.contact(B.peer) is Status.LOST
     assert B.peer not in [c.peer for c in a.mesh.connections()]
 
 
@@ -203,7 +203,7 @@ async def test_nobody_vouches_for_another(three: list[Party]) -> None:
         repeated = [old] * 1_000
         a.replica.observe(B.peer, Evidence.LINKED, 0.0)
         await a.look_for(B.peer)
-        assert a.contact(B.peer) is Contact.LOST
+        assert a.contact(B.peer) is Status.LOST
     b.mesh.recover()
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.abilities import Ability
-from registry.records import ModelType, Service
+from registry.records import Ability, ModelType, Service
 from registry.wire import MAX_ABILITIES, MAX_CONTEXT
 from router.worker_description import (
     MAX_MODELS,

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from node.errors import CommandFailed, NodeRefused, NoNode, WrongUsage
+from node.errors import CommandFailed, NoNode, Refused, WrongUsage
 
 CONNECT_TIMEOUT = 5.0
 ANSWER_TIMEOUT = 30.0
@@ -134,7 +134,7 @@ class Client:
         again = f"; try again in {after} s" if after.isdigit() else ""
         named = f", code {code}" if isinstance(code, int) else ""
         message = f"{said}{again} (HTTP {answer.status}{named})"
-        return NodeRefused(message, status=answer.status, code=code if isinstance(code, int) else 0)
+        return Refused(message, status=answer.status, code=code if isinstance(code, int) else 0)
 
     def _stranger(self, what: str) -> CommandFailed:
         return CommandFailed(

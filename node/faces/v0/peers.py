@@ -9,7 +9,7 @@ from node.faces.model_list import LIVE
 from node.faces.openai import node_called
 from node.faces.request_reader import done, json_answer, read_object, text_of
 from node.peers.bootstrap import peer_at
-from registry.mesh import Connection
+from registry.mesh import PeerConnection
 from registry.records import PeerId, Standing
 
 PROTOCOL = "modelvine/1"
@@ -105,7 +105,7 @@ def _connections(context: Context) -> list[web.RouteDef]:
     ]
 
 
-def _connection(connection: Connection) -> dict[str, Any]:
+def _connection(connection: PeerConnection) -> dict[str, Any]:
     return {
         "id": connection.peer,
         "peer": connection.peer,

@@ -11,7 +11,7 @@ from node.faces.worker_view import abilities
 from node.peers.contacts import contacts, shown
 from registry.catalog import Signed
 from registry.members.liveness import REASONS, Evidence, Presence
-from registry.mesh import Connection
+from registry.mesh import PeerConnection
 from registry.records import PeerId, Service, Standing
 
 _LIVE = frozenset({Presence.ALIVE, Presence.UNREACHABLE, Presence.SUSPECT, Presence.DRAINING})
@@ -142,7 +142,9 @@ def _nodes(context: Context) -> list[dict[str, Any]]:
     ]
 
 
-def _connection(context: Context, node: PeerId, connections: Mapping[PeerId, Connection]) -> str:
+def _connection(
+    context: Context, node: PeerId, connections: Mapping[PeerId, PeerConnection]
+) -> str:
     if node == context.peer:
         return "self"
     if node not in connections:

@@ -12,7 +12,7 @@ from node.faces import Context, load_view
 from node.faces.errors import WrongParameter
 from node.faces.openai import pin, read_request, session_of
 from node.faces.request_reader import json_answer
-from registry.mesh import Connection
+from registry.mesh import PeerConnection
 from registry.records import PeerId
 from router.choice import Explained
 from router.dialects import Route
@@ -20,7 +20,7 @@ from router.errors import UnknownModel
 from router.requests import Kind, Request
 from router.select.candidates import Candidate, Excluded
 
-_Connections = Mapping[PeerId, Connection]
+_Connections = Mapping[PeerId, PeerConnection]
 
 
 def routes(context: Context) -> list[web.RouteDef]:

@@ -52,7 +52,7 @@ STANDING_SECONDS = 2 * IDLE_SECONDS
 _LENGTH = struct.Struct("!I")
 
 
-class Asking:
+class QuestionStreams:
     """Puts questions to peers, over streams that are kept for the next."""
 
     def __init__(self, host: IHost) -> None:

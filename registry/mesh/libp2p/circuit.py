@@ -35,7 +35,7 @@ class _CircuitEnd(RawConnection):
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class ReservationGranted:
     """A place at a relay: where others find it, and for how many seconds, by the relay's clock."""
 
     addresses: tuple[str, ...]
@@ -50,7 +50,7 @@ class Circuits:
         self._swarm_key = swarm_key
         self.relays: Collection[PeerId] = ()
 
-    async def reserve(self, relay: PeerId) -> Granted:
+    async def reserve(self, relay: PeerId) -> ReservationGranted:
         """Ask a connected peer to hand on to us; raise `PeerUnreachable` when it does not."""
         with unreachable(f"{relay} is no relay"), trio.fail_after(MESSAGE_SECONDS):
             stream = await self._host.new_stream(ID.from_string(relay), [HOP])
@@ -62,7 +62,7 @@ class Circuits:
                 await _reset(stream)
             _require(reply)
             addresses = tuple(str(Multiaddr(a)) for a in reply.reservation.addrs[:_ADDRESSES])
-            return Granted(addresses, reply.reservation.expire - time.time())
+            return ReservationGranted(addresses, reply.reservation.expire - time.time())
 
     async def dial(self, relay: PeerId, peer: PeerId) -> Any:
         """Connect to a peer through a relay that is connected; raise `PeerUnreachable`. Not bounded in time."""

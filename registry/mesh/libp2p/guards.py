@@ -2,6 +2,16 @@
 
 Each guard raises at start when what it patches is gone, so that a new release cannot disarm it silently.
 Broad `except` is the point of this module: libp2p raises what it likes, and any of it ends the whole node.
+
+Limits of incoming connections, whole or still shaking hands: all together, and by address.
+
+A machine can have as many identities as it likes, but not as many addresses. Several nodes may share one, behind NAT or at one
+site, so the bound by address is generous, and as many connections again may be begun in the `RENEWED` seconds after.
+
+Multiplexer with bounds on what one connection holds of our memory. Yamux that closes a connection whose peer breaks its rules.
+
+The library's yamux only warns of bytes beyond the window and keeps them, counts no streams that a peer opens, and goes on
+reading, and complaining, after a connection on which it can no longer write.
 """
 
 import functools
@@ -9,6 +19,7 @@ import logging
 import math
 import struct
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -29,8 +40,107 @@ from libp2p.stream_muxer.yamux.yamux import (
 )
 
 from registry.errors import MeshError, PeerUnreachable
-from registry.mesh.libp2p.connection_limits import Callers
-from registry.mesh.libp2p.muxer import GuardedYamux
+from registry.intake.rate import RateLimit
+
+RENEWED = 60.0
+"""Seconds in which an address may begin anew as many connections as it may hold."""
+
+
+class Callers:
+    """Counts the connections that others opened; time is an argument."""
+
+    def __init__(self, *, most: int, per_address: int) -> None:
+        self._most = most
+        self._per_address = per_address
+        self._open: Counter[str] = Counter()
+        self._pace = RateLimit(rate=per_address / RENEWED, burst=2 * per_address)
+
+    def enter(self, address: str, now: float) -> str:
+        """Count a connection that begins; return why it is refused, empty when it is not."""
+        if self._open.total() >= self._most:
+            return f"{self._most} incoming connections are open"
+        if self._open[address] >= self._per_address:
+            return f"one address holds {self._per_address} connections"
+        if not self._pace.allows(address, now):
+            return "one address begins connections too often"
+        self._open[address] += 1
+        return ""
+
+    def leave(self, address: str) -> None:
+        """Count a connection that ended."""
+        self._open[address] -= 1
+        if not self._open[address]:
+            del self._open[address]
+
+
+MAX_STREAMS = 768
+"""Streams of one connection, ours and the peer's; the questions and pipes of a full node are half as many."""
+
+MAX_BUFFERED = 32 * 1024 * 1024
+"""Bytes that wait to be read on all streams of one connection; four questions of the greatest length."""
+
+# The library sometimes grants a little more than the window that it aims at.
+_WINDOWS = 2
+
+
+class GuardedYamux(Yamux):
+    """Yamux with bounds. A peer beyond one of them loses its connection."""
+
+    def __init__(self, *positional: Any, **named: Any) -> None:
+        super().__init__(*positional, **named)
+        self.streams = _Streams()
+        self.stream_buffers = _Buffers(self)
+
+    async def _write_frame(self, data: bytes) -> None:
+        try:
+            await super()._write_frame(data)
+        except Exception:
+            # The library would read on as long as there is something to read, and log each answer that it cannot send.
+            self.event_shutting_down.set()
+            raise
+
+
+class _Streams(dict[int, YamuxStream]):
+    def __setitem__(self, number: int, stream: YamuxStream) -> None:
+        if len(self) >= MAX_STREAMS:
+            raise _enough("streams")
+        super().__setitem__(number, stream)
+
+
+class _Buffers(dict[int, bytearray]):
+    def __init__(self, connection: Yamux) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def __setitem__(self, number: int, content: bytearray) -> None:
+        super().__setitem__(number, _Buffer(self, number, content))
+
+    def require_room(self, number: int, size: int) -> None:
+        """Raise unless a stream may hold `size` bytes, and all streams together as many as they would then."""
+        stream = self._connection.streams.get(number)
+        if stream is not None and size > _WINDOWS * stream.target_recv_window:
+            raise _enough("bytes beyond the window")
+        if size + sum(len(b) for n, b in self.items() if n != number) > MAX_BUFFERED:
+            raise _enough("unread bytes")
+
+
+class _Buffer(bytearray):
+    """What came in on one stream and was not read."""
+
+    def __init__(self, buffers: _Buffers, number: int, content: bytearray) -> None:
+        super().__init__(content)
+        self._buffers = buffers
+        self._number = number
+
+    def extend(self, more: Any) -> None:
+        self._buffers.require_room(self._number, len(self) + len(more))
+        super().extend(more)
+
+
+def _enough(of_what: str) -> trio.TooSlowError:
+    # Of all that may be raised while the library reads a frame, only this ends the connection wherever it is raised.
+    return trio.TooSlowError(f"too many {of_what}")
+
 
 _log = logging.getLogger("modelvine.mesh")
 

@@ -14,13 +14,13 @@ from registry.mesh import (
     MAX_QUESTION_BYTES,
     Answerer,
     Arrived,
-    Connection,
     Joined,
     Judge,
     MeshEvent,
     Offended,
     Origin,
-    Parted,
+    PeerConnection,
+    PeerLeft,
     Pipe,
     PipeHandler,
     Restarted,
@@ -29,13 +29,13 @@ from registry.mesh import (
 from registry.mesh.byte_queue import ByteQueue
 from registry.mesh.discovered import claim_in, only_loopback
 from registry.mesh.inbox import Inbox
-from registry.mesh.libp2p.dial_plan import peer_in
+from registry.mesh.libp2p.dial import peer_in
 from registry.mesh.libp2p.node import (
     CONNECTIONS_REFUSED,
     STREAMS_REFUSED,
-    Doors,
-    Place,
+    MeshNode,
     Plan,
+    WayBack,
 )
 from registry.mesh.libp2p.pipes import WINDOW, PipeEnd, StreamPipe
 from registry.mesh.libp2p.task_group import Crew
@@ -67,10 +67,10 @@ class LibP2PMesh:
             raise ValueError("a swarm key is 64 lower-case hex digits")
         self._plan = Plan(identity, settings, settings.listen, swarm_key, topic, settings.bootstrap)
         self._inbox = Inbox(settings.queue)
-        self._connections: tuple[Connection, ...] = ()
+        self._connections: tuple[PeerConnection, ...] = ()
         self._failures: dict[str, str] = {}
         self._addresses: tuple[str, ...] = ()
-        self._place: Place | None = None
+        self._place: MeshNode | None = None
         self._begun = False
         self._tasks = self._standing = 0
         # Counted apart, each by one thread only: what trio sent towards the inbox, and what came in.
@@ -81,7 +81,7 @@ class LibP2PMesh:
         # Where our own interfaces are, which `announce` may leave out.
         self._interfaces: tuple[str, ...] = ()
         self._crew = Crew()
-        self._thread: TrioThread[Place] = TrioThread(self._main, up=self._up, down=self._down)
+        self._thread: TrioThread[MeshNode] = TrioThread(self._main, up=self._up, down=self._down)
 
     @property
     def peer(self) -> PeerId:
@@ -166,7 +166,7 @@ class LibP2PMesh:
         """Our own dialable multiaddrs; empty while the mesh is down."""
         return self._addresses
 
-    def connections(self) -> tuple[Connection, ...]:
+    def connections(self) -> tuple[PeerConnection, ...]:
         """The peers that are connected now, one entry each."""
         return self._connections
 
@@ -199,9 +199,9 @@ class LibP2PMesh:
         """Whether the trio run lives."""
         return self._place is not None
 
-    async def _main(self, ready: Callable[[Place], object]) -> None:
+    async def _main(self, ready: Callable[[MeshNode], object]) -> None:
         thread = self._thread
-        doors = Doors(
+        doors = WayBack(
             tell=thread.tell,
             judge=self._judge,
             arrived=self._arrived,
@@ -213,7 +213,7 @@ class LibP2PMesh:
             answer=lambda asker, question: thread.visit(self._answered, asker, question),
             serve=lambda peer, end, incoming: thread.visit(self._served, peer, end, incoming),
         )
-        await Place(self._plan, doors).run(ready)
+        await MeshNode(self._plan, doors).run(ready)
 
     async def _answered(self, asker: PeerId, question: bytes) -> bytes:
         return await self._answer(asker, question)
@@ -236,7 +236,7 @@ class LibP2PMesh:
         self._landed += 1
         self._inbox.put(arrived)
 
-    def _up(self, place: Place) -> None:
+    def _up(self, place: MeshNode) -> None:
         self._place = place
         self._addresses, self._interfaces = place.addresses(), place.interfaces()
         # Peers know us by this port, so a restart must come back to it even if it was chosen for us.
@@ -261,7 +261,7 @@ class LibP2PMesh:
         if self._place is not None:
             self._addresses = addresses
 
-    def _see(self, connections: tuple[Connection, ...]) -> None:
+    def _see(self, connections: tuple[PeerConnection, ...]) -> None:
         before = {connection.peer for connection in self._connections}
         now = {connection.peer for connection in connections}
         # That a way through a relay ended says something about the relay, or that nobody used it.
@@ -269,7 +269,7 @@ class LibP2PMesh:
         self._connections = connections
         self._failures = {a: why for a, why in self._failures.items() if peer_in(a) not in now}
         for peer in sorted(before - now - relayed):
-            self._inbox.put(Parted(peer))
+            self._inbox.put(PeerLeft(peer))
         for peer in sorted(now - before):
             self._inbox.put(Joined(peer))
 
@@ -283,7 +283,7 @@ class LibP2PMesh:
         if self._place is not None:
             self._thread.post(self._place.company.claim, Origin.MDNS, addresses)
 
-    def _up_place(self) -> Place:
+    def _up_place(self) -> MeshNode:
         if self._place is None:
             raise MeshDown("the mesh is down")
         return self._place

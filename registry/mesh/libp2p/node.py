@@ -19,19 +19,17 @@ from libp2p.utils.address_validation import expand_wildcard_address
 from multiaddr import Multiaddr
 
 from registry.errors import LimitReached, PeerUnreachable, cannot_listen
-from registry.mesh import MAX_FRAME_BYTES, Arrived, Connection, Judge, Offended, Origin
+from registry.mesh import MAX_FRAME_BYTES, Arrived, Judge, Offended, Origin, PeerConnection
 from registry.mesh.byte_queue import ByteQueue
 from registry.mesh.discovered import Strangers, only_loopback
-from registry.mesh.libp2p.ask import ASK, Asking, Questions
+from registry.mesh.libp2p.ask import ASK, Questions, QuestionStreams
 from registry.mesh.libp2p.connections import Company, Origins
-from registry.mesh.libp2p.dial import Dials
-from registry.mesh.libp2p.dial_plan import peer_in
+from registry.mesh.libp2p.dial import Dials, peer_in
 from registry.mesh.libp2p.guards import indifferent, unreachable
 from registry.mesh.libp2p.host import make_host
 from registry.mesh.libp2p.nat import Nat
 from registry.mesh.libp2p.pipes import WINDOW, PipeEnd
-from registry.mesh.libp2p.rendezvous import RENDEZVOUS, Calls, Point, Visitor
-from registry.mesh.libp2p.rendezvous_book import name_of
+from registry.mesh.libp2p.rendezvous import RENDEZVOUS, Calls, Point, Visitor, name_of
 from registry.mesh.libp2p.thread import VisitFailed
 from registry.mesh.libp2p.watch import Watch
 from registry.records import PeerId
@@ -57,7 +55,7 @@ _FLUSH_POLL = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class WayBack:
     """The ways back to the asyncio side."""
 
     tell: Callable[..., object]
@@ -65,7 +63,7 @@ class Doors:
     arrived: Callable[[Arrived], None]
     offended: Callable[[Offended], None]
     refused: Callable[[str], None]
-    connected: Callable[[tuple[Connection, ...]], None]
+    connected: Callable[[tuple[PeerConnection, ...]], None]
     unanswered: Callable[[Mapping[str, str]], None]
     addressed: Callable[[tuple[str, ...]], None]
     answer: Callable[[PeerId, bytes], Awaitable[bytes]]
@@ -101,10 +99,10 @@ def require_free(address: Multiaddr) -> None:
             raise OSError(cannot_listen(str(address), "mesh.listen (--listen)", error)) from error
 
 
-class Place:
+class MeshNode:
     """A running node. `run` calls `ready` when every listener stands, and goes on until cancelled."""
 
-    def __init__(self, plan: Plan, doors: Doors) -> None:
+    def __init__(self, plan: Plan, doors: WayBack) -> None:
         self._plan = plan
         self._doors = doors
         self._made = make_host(
@@ -118,7 +116,7 @@ class Place:
             refused=partial(doors.refused, CONNECTIONS_REFUSED),
         )
         self._host = self._made.host
-        self._asking = Asking(self._host)
+        self._asking = QuestionStreams(self._host)
         self._origins: Origins = {}
         self._watch = Watch(
             self._host,
@@ -158,7 +156,7 @@ class Place:
         self.company.keep(plan.kept)
         self.company.claim(Origin.MDNS, plan.neighbours)
 
-    async def run(self, ready: Callable[["Place"], object]) -> None:
+    async def run(self, ready: Callable[["MeshNode"], object]) -> None:
         """Listen, call `ready`, dial and ping until cancelled."""
         self._host.set_stream_handler(ASK, self.questions.handle)
         self._host.set_stream_handler(PIPE, self._take_pipe)
@@ -334,7 +332,7 @@ class Place:
     def _tell_offence(self, peer: ID) -> None:
         self._doors.offended(Offended(PeerId(str(peer))))
 
-    def _tell_connections(self, connections: tuple[Connection, ...]) -> None:
+    def _tell_connections(self, connections: tuple[PeerConnection, ...]) -> None:
         self._doors.tell(self._doors.connected, connections)
 
     def _tell_addresses(self) -> None:

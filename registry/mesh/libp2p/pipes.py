@@ -34,7 +34,7 @@ LINGER = 5.0
 _HEAD = struct.Struct("!BI")
 
 
-class Kind(IntEnum):
+class PipeFrame(IntEnum):
     """What a frame says."""
 
     BYTES = 0
@@ -87,7 +87,7 @@ class PipeEnd:
             self._require_open()
             size = min(len(view), self._credit, CHUNK)
             self._credit -= size
-            await self._send(_HEAD.pack(Kind.BYTES, size) + view[:size])
+            await self._send(_HEAD.pack(PipeFrame.BYTES, size) + view[:size])
             view = view[size:]
 
     async def finish(self) -> None:
@@ -96,7 +96,7 @@ class PipeEnd:
             return
         self._require_open()
         self._sent_end = True
-        await self._send(_HEAD.pack(Kind.END, 0))
+        await self._send(_HEAD.pack(PipeFrame.END, 0))
         await self._close_when_done()
 
     async def leave(self) -> None:
@@ -124,13 +124,17 @@ class PipeEnd:
     async def _receive(self) -> None:
         while True:
             kind, number = _HEAD.unpack(await read_exactly(self._stream, _HEAD.size))
-            if kind == Kind.BYTES and not self._got_end and 0 < number <= min(self._room, CHUNK):
+            if (
+                kind == PipeFrame.BYTES
+                and not self._got_end
+                and 0 < number <= min(self._room, CHUNK)
+            ):
                 self._room -= number
                 self._tell(_feed, self._incoming, await read_exactly(self._stream, number))
-            elif kind == Kind.CREDIT and self._credit + number <= WINDOW:
+            elif kind == PipeFrame.CREDIT and self._credit + number <= WINDOW:
                 self._credit += number
                 self._stir()
-            elif kind == Kind.END and not self._got_end:
+            elif kind == PipeFrame.END and not self._got_end:
                 self._got_end = True
                 self._tell(self._incoming.end)
                 await self._close_when_done()
@@ -145,7 +149,7 @@ class PipeEnd:
             size, self._freed = self._freed, 0
             self._room += size
             with indifferent():
-                await self._send(_HEAD.pack(Kind.CREDIT, size))
+                await self._send(_HEAD.pack(PipeFrame.CREDIT, size))
 
     async def _close_when_done(self) -> None:
         if self._sent_end and self._got_end:

@@ -2,10 +2,17 @@
 
 The messages are libp2p's; the service is ours, because that of the library lets anybody reserve for somebody else, ends all
 circuits of a peer with the first one, writes statuses into what it relays, and bounds neither circuits in all nor an idle one.
+
+Book of a relay: who is reached through it, and by how many. A book of reservations and circuits, each bounded.
+
+Full means refuse: nobody who is served already is put out for a newcomer.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 import trio
@@ -25,9 +32,73 @@ from multiaddr import Multiaddr
 
 from registry.errors import PeerUnreachable
 from registry.mesh.libp2p.guards import indifferent, unreachable
-from registry.mesh.libp2p.relay_book import Refusal, RelayBook
 from registry.mesh.libp2p.watch import is_relayed
 from registry.records import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class RelayLimits:
+    """What a relay gives away at most; `seconds` and `size` (in bytes) for one circuit, `lease` for a reservation."""
+
+    reservations: int
+    circuits: int
+    circuits_per_peer: int
+    size: int
+    seconds: float
+    lease: float
+
+
+class RelayRefusal(Enum):
+    """Why a relay does not do what it was asked."""
+
+    NO_RESERVATION = auto()
+    TOO_MANY = auto()
+
+
+@dataclass(slots=True)
+class RelayBook:
+    """What a relay has promised. Times are seconds on any one clock that the caller keeps to."""
+
+    limits: RelayLimits
+    _expiry: dict[PeerId, float] = field(default_factory=dict)
+    _circuits: Counter[PeerId] = field(default_factory=Counter)
+
+    @property
+    def circuits(self) -> int:
+        """How many circuits are open; each has two ends."""
+        return self._circuits.total() // 2
+
+    def reservations(self, now: float) -> int:
+        """How many peers may be reached through us."""
+        return sum(expiry > now for expiry in self._expiry.values())
+
+    def reserve(self, peer: PeerId, now: float) -> RelayRefusal | None:
+        """Let a peer be reached through us for a lease from now on, unless too many are."""
+        if peer not in self._expiry and self.reservations(now) >= self.limits.reservations:
+            return RelayRefusal.TOO_MANY
+        self._expiry = {p: expiry for p, expiry in self._expiry.items() if expiry > now}
+        self._expiry[peer] = now + self.limits.lease
+        return None
+
+    def stay(self, connected: Collection[PeerId]) -> None:
+        """Forget the reservations of peers that are not connected any more."""
+        self._expiry = {p: expiry for p, expiry in self._expiry.items() if p in connected}
+
+    def open(self, asker: PeerId, target: PeerId, now: float) -> RelayRefusal | None:
+        """Count a circuit, unless the target may not be reached or one of the two has too many."""
+        if self._expiry.get(target, now) <= now:
+            return RelayRefusal.NO_RESERVATION
+        fullest = max(self._circuits[asker], self._circuits[target])
+        if self.circuits >= self.limits.circuits or fullest >= self.limits.circuits_per_peer:
+            return RelayRefusal.TOO_MANY
+        self._circuits.update((asker, target))
+        return None
+
+    def close(self, asker: PeerId, target: PeerId) -> None:
+        """Count a circuit no longer."""
+        self._circuits.subtract((asker, target))
+        self._circuits += Counter()  # what fell to nothing goes
+
 
 HOP = TProtocol("/libp2p/circuit/relay/0.2.0/hop")
 STOP = TProtocol("/libp2p/circuit/relay/0.2.0/stop")
@@ -40,8 +111,8 @@ ASKING = 64
 
 _CHUNK = 64 * 1024
 _STATUS = {
-    Refusal.NO_RESERVATION: Status.NO_RESERVATION,
-    Refusal.TOO_MANY: Status.RESOURCE_LIMIT_EXCEEDED,
+    RelayRefusal.NO_RESERVATION: Status.NO_RESERVATION,
+    RelayRefusal.TOO_MANY: Status.RESOURCE_LIMIT_EXCEEDED,
 }
 
 

@@ -12,7 +12,7 @@ from libp2p.peer.id import ID
 from libp2p.rcmgr.metrics import Direction as Opened
 from multiaddr import Multiaddr
 
-from registry.mesh import Connection, Direction, Origin
+from registry.mesh import Direction, Origin, PeerConnection
 from registry.mesh.libp2p.guards import indifferent, ping
 from registry.records import PeerId
 from registry.settings import MeshSettings
@@ -25,7 +25,7 @@ def is_relayed(wire: Any) -> bool:
     return wire.get_remote_address() is None
 
 
-Report = Callable[[tuple[Connection, ...]], object]
+Report = Callable[[tuple[PeerConnection, ...]], object]
 
 
 class Watch(INotifee):
@@ -161,13 +161,13 @@ class Watch(INotifee):
             with indifferent():
                 await conn.close()
 
-    def _described(self, peer: str, conns: list[Any]) -> Connection:
+    def _described(self, peer: str, conns: list[Any]) -> PeerConnection:
         conn = conns[0]
         relayed = is_relayed(conn.muxed_conn)
         addresses = [str(address) for address in conn.get_transport_addresses()]
         outbound = conn.direction is Opened.OUTBOUND
         address = addresses[0].partition("/p2p/")[0] if addresses else ""
-        return Connection(
+        return PeerConnection(
             peer=PeerId(peer),
             address=f"{address}/p2p/{peer}",
             direction=Direction.OUTBOUND if outbound else Direction.INBOUND,

@@ -12,11 +12,11 @@ from registry.mesh import (
     MAX_FRAME_BYTES,
     MAX_QUESTION_BYTES,
     Answerer,
-    Connection,
     Direction,
     Judge,
     MeshEvent,
     Origin,
+    PeerConnection,
     Pipe,
     PipeHandler,
     Restarted,
@@ -24,8 +24,14 @@ from registry.mesh import (
 )
 from registry.mesh.inbox import Inbox
 from registry.mesh.libp2p.task_group import Crew
-from registry.mesh.memory.network import Link, MemoryNet, address_of, peer_in
-from registry.mesh.memory.pipe import MemoryPipe, pipe_between
+from registry.mesh.memory.network import (
+    MemoryNet,
+    MemoryPipe,
+    NetworkLink,
+    address_of,
+    peer_in,
+    pipe_between,
+)
 from registry.records import PeerId
 
 
@@ -183,10 +189,10 @@ class MemoryMesh:
         """Our own address; none while down."""
         return (address_of(self._peer),) if self._running else ()
 
-    def connections(self) -> tuple[Connection, ...]:
+    def connections(self) -> tuple[PeerConnection, ...]:
         """The peers that are connected now."""
         return tuple(
-            Connection(
+            PeerConnection(
                 peer=peer,
                 address=address_of(peer),
                 direction=Direction.OUTBOUND if link.opener == self._peer else Direction.INBOUND,
@@ -242,7 +248,7 @@ class MemoryMesh:
             raise LimitReached(f"{self._max_pipes} pipes are open")
         self._pipes.add(pipe)
 
-    def _reach(self, peer: PeerId) -> Link:
+    def _reach(self, peer: PeerId) -> NetworkLink:
         self._require_running()
         return self._net.link(self._peer, peer)
 

@@ -1,4 +1,7 @@
-"""Network in memory: who is connected to whom, and what happens to a frame on its way."""
+"""Network in memory: who is connected to whom, and what happens to a frame on its way.
+
+Pipe inside one process: two byte queues, crossed over.
+"""
 
 import asyncio
 import random
@@ -8,9 +11,59 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from registry.errors import PeerUnreachable
-from registry.mesh import Arrived, Joined, MeshEvent, Parted
-from registry.mesh.memory.pipe import MemoryPipe
+from registry.mesh import Arrived, Joined, MeshEvent, PeerLeft
+from registry.mesh.byte_queue import ByteQueue
 from registry.records import PeerId
+
+PIPE_BYTES = 512 * 1024
+"""What may wait in one direction of a pipe before its writer waits."""
+
+
+class MemoryPipe:
+    """One end of a pipe between two nodes of one process."""
+
+    def __init__(self, peer: PeerId, incoming: ByteQueue, outgoing: ByteQueue) -> None:
+        self._peer = peer
+        self._incoming = incoming
+        self._outgoing = outgoing
+
+    @property
+    def peer(self) -> PeerId:
+        """The peer at the other end."""
+        return self._peer
+
+    async def read(self) -> bytes:
+        """Return the next bytes, `b""` at the end; raise `PeerUnreachable` when cut."""
+        return await self._incoming.read()
+
+    async def write(self, chunk: bytes) -> None:
+        """Send all of `chunk`, waiting while the other end has enough; raise `PeerUnreachable` when cut."""
+        await self._outgoing.write(bytes(chunk))
+
+    async def finish(self) -> None:
+        """Say that nothing more will be written."""
+        self._outgoing.end()
+
+    async def reset(self) -> None:
+        """Cut both directions; what was finished before still arrives."""
+        self.cut()
+
+    def cut(self) -> None:
+        """Do what `reset` does, without waiting."""
+        self._incoming.cut()
+        self._outgoing.cut()
+
+    @property
+    def open(self) -> bool:
+        """Whether either direction may still carry bytes."""
+        return not (self._incoming.closed and self._outgoing.closed)
+
+
+def pipe_between(opener: PeerId, peer: PeerId) -> tuple[MemoryPipe, MemoryPipe]:
+    """Return the opener's end and the peer's end of a new pipe."""
+    there, back = ByteQueue(PIPE_BYTES), ByteQueue(PIPE_BYTES)
+    return MemoryPipe(peer, back, there), MemoryPipe(opener, there, back)
+
 
 _PREFIX = "/memory/0/p2p/"
 
@@ -41,7 +94,7 @@ class Faults:
 
 
 @dataclass(eq=False, slots=True)
-class Link:
+class NetworkLink:
     """A standing connection, and what runs over it."""
 
     opener: PeerId
@@ -60,7 +113,7 @@ class Link:
             pipe.cut()
 
 
-class Attached(Protocol):
+class AttachedNode(Protocol):
     """A node as the switchboard sees it."""
 
     @property
@@ -86,39 +139,39 @@ class MemoryNet:
     def __init__(self, rng: random.Random | None = None, faults: Faults = Faults()) -> None:
         self.faults = faults
         self._rng = rng if rng is not None else random.Random(0)  # noqa: S311 (faults, not secrets)
-        self._nodes: dict[PeerId, Attached] = {}
-        self._links: dict[PeerId, dict[PeerId, Link]] = {}
+        self._nodes: dict[PeerId, AttachedNode] = {}
+        self._links: dict[PeerId, dict[PeerId, NetworkLink]] = {}
         self._sides: dict[PeerId, int] = {}
         self._delayed: dict[PeerId, deque[Arrived]] = {}
 
-    def enter(self, node: Attached) -> None:
+    def enter(self, node: AttachedNode) -> None:
         """Take a node in and make every connection that is wanted."""
         self._nodes[node.peer] = node
         self._links.setdefault(node.peer, {})
         self.settle()
 
-    def leave(self, node: Attached) -> None:
+    def leave(self, node: AttachedNode) -> None:
         """Let a node go; its connections end."""
         for other in tuple(self._links.get(node.peer, ())):
             self.cut(node.peer, other)
         self._nodes.pop(node.peer, None)
         self._delayed.pop(node.peer, None)
 
-    def at(self, peer: PeerId) -> Attached:
+    def at(self, peer: PeerId) -> AttachedNode:
         """Return a node that is on the switchboard."""
         return self._nodes[peer]
 
-    def links_of(self, peer: PeerId) -> Mapping[PeerId, Link]:
+    def links_of(self, peer: PeerId) -> Mapping[PeerId, NetworkLink]:
         """Return the connections of one node, by peer."""
         return self._links.get(peer, {})
 
-    def link(self, opener: PeerId, peer: PeerId) -> Link:
+    def link(self, opener: PeerId, peer: PeerId) -> NetworkLink:
         """Connect two nodes, unless they are; raise `PeerUnreachable` when they cannot be."""
         if (standing := self.links_of(opener).get(peer)) is not None:
             return standing
         if opener == peer or not self._reachable(opener, peer):
             raise PeerUnreachable(f"{peer} cannot be reached")
-        link = Link(opener)
+        link = NetworkLink(opener)
         self._links[opener][peer] = self._links[peer][opener] = link
         self._nodes[opener].take(Joined(peer))
         self._nodes[peer].take(Joined(opener))
@@ -131,8 +184,8 @@ class MemoryNet:
             return
         del self._links[other][one]
         link.cut()
-        self._nodes[one].take(Parted(other))
-        self._nodes[other].take(Parted(one))
+        self._nodes[one].take(PeerLeft(other))
+        self._nodes[other].take(PeerLeft(one))
 
     def partition(self, *groups: Iterable[PeerId]) -> None:
         """Split the net into groups that cannot reach each other; nodes not named form one more."""
@@ -154,7 +207,7 @@ class MemoryNet:
                 if peer != node.peer and self._reachable(node.peer, peer):
                     self.link(node.peer, peer)
 
-    def spread(self, author: Attached, frame: bytes) -> None:
+    def spread(self, author: AttachedNode, frame: bytes) -> None:
         """Carry a frame to every node that a chain of connections leads to, nearest first."""
         told = {author.peer}
         hops = deque([author.peer])

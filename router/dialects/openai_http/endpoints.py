@@ -7,8 +7,7 @@ from functools import lru_cache
 import orjson
 from yarl import URL
 
-from registry.abilities import Ability
-from registry.records import ModelType
+from registry.records import Ability, ModelType
 from router.canonical.tokenize import SPECIALS, TEXTS
 from router.openai.body import object_of
 from router.requests import STORES, Kind, Request

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from registry.abilities import Ability
-from registry.records import ModelType
+from registry.records import Ability, ModelType
 from registry.wire import MAX_NAME_BYTES
 from router.dialects.openai_http.endpoints import type_at
 from router.worker_description import (

@@ -1,8 +1,7 @@
 """How it is told what a worker says that it is: only what it said."""
 
 from node.faces.worker_view import MAX_NAMES, abilities, rows_of
-from registry.abilities import Ability
-from registry.records import Service
+from registry.records import Ability, Service
 from router.worker_description import Described, Offered
 from router.workers import Worker
 

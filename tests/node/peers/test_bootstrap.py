@@ -4,7 +4,7 @@ import pytest
 
 from node.peers.bootstrap import MAX_ADDRESSES, Bootstrap, peer_at
 from registry.errors import LimitReached, StoreUnavailable
-from registry.persistence import Saving
+from registry.persistence import Persistence
 from registry.signing import Identity
 from registry.store import Put, Space
 from registry.store.memory import MemoryStore
@@ -30,7 +30,7 @@ def store():
 
 
 async def restarted(store, kept):
-    saving = Saving(store, Put(Space.SELF, "epoch", b"1"))
+    saving = Persistence(store, Put(Space.SELF, "epoch", b"1"))
     bootstrap = Bootstrap(store, saving, configured=[CONFIGURED], keep=kept)
     await bootstrap.restore()
     return bootstrap

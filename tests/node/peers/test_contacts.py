@@ -19,8 +19,7 @@ from node.peers.contacts import (
     summary,
 )
 from registry.mesh.memory.mesh import MemoryMesh
-from registry.mesh.memory.network import MemoryNet, address_of
-from registry.mesh.memory.pipe import MemoryPipe
+from registry.mesh.memory.network import MemoryNet, MemoryPipe, address_of
 from registry.signing import Identity
 from tests.swarm.client import Client, connected
 from tests.swarm.nodes import Start, Swarm

@@ -10,7 +10,7 @@ from node.processes.forward import DescriptorChannel, Door, Doorway, borrow, len
 from registry.errors import PeerUnreachable
 from registry.mesh import Pipe
 from registry.mesh.libp2p.task_group import Crew
-from registry.mesh.memory.pipe import pipe_between
+from registry.mesh.memory.network import pipe_between
 from registry.records import PeerId
 from tests.router.world import no_pipe, until
 

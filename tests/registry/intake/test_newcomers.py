@@ -3,7 +3,7 @@
 import pytest
 
 from registry import sync, wire
-from registry.effects import Refused
+from registry.effects import WordsRefused
 from registry.errors import LimitReached
 from registry.intake.newcomers import AT_ONCE, CHOSEN_AT_ONCE, Newcomers
 from registry.messages import FRAME_HEAD
@@ -119,7 +119,7 @@ def test_a_push_of_too_many_strangers_is_taken_in_part_and_says_so() -> None:
     one = replica()
     answer, effects = sync.answer(one, b"P" + batch(MADE_UP[:120]), 0.0, asker=ATTACKER.peer)
     assert answer == str(AT_ONCE).encode()
-    assert [e.count for e in effects if isinstance(e, Refused)] == [20]
+    assert [e.count for e in effects if isinstance(e, WordsRefused)] == [20]
 
 
 def test_signatures_of_strangers_beyond_those_are_not_even_looked_at() -> None:

@@ -1,13 +1,13 @@
 """Peers that do again and again what no honest peer does are cut off for a while."""
 
-from registry.intake.penalties import BARRED_SECONDS, OFFENCES, Blame
+from registry.admission import BARRED_SECONDS, OFFENCES, Penalties
 from registry.records import PeerId
 
 LIAR, OTHER = PeerId("liar"), PeerId("other")
 
 
 def test_a_few_offences_are_forgiven_and_the_next_bars_a_peer_once() -> None:
-    blame = Blame()
+    blame = Penalties()
     assert not any(blame.offence(LIAR, 0.0) for _ in range(OFFENCES))
     assert not blame.barred(LIAR, 0.0)
     assert blame.offence(LIAR, 0.0)
@@ -17,7 +17,7 @@ def test_a_few_offences_are_forgiven_and_the_next_bars_a_peer_once() -> None:
 
 
 def test_after_its_time_a_peer_is_heard_again() -> None:
-    blame = Blame()
+    blame = Penalties()
     for _ in range(OFFENCES + 1):
         blame.offence(LIAR, 0.0)
     assert blame.barred(LIAR, BARRED_SECONDS - 0.1)
@@ -25,5 +25,5 @@ def test_after_its_time_a_peer_is_heard_again() -> None:
 
 
 def test_a_fault_now_and_then_never_bars_anybody() -> None:
-    blame = Blame()
+    blame = Penalties()
     assert not any(blame.offence(LIAR, 10.0 * n) for n in range(1_000))

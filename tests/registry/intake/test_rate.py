@@ -3,23 +3,23 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.intake.rate import MAX_BUCKETS, Pace
+from registry.intake.rate import MAX_BUCKETS, RateLimit
 
 
 def test_a_burst_passes_and_the_next_is_refused() -> None:
-    pace = Pace(rate=1.0, burst=3.0)
+    pace = RateLimit(rate=1.0, burst=3.0)
     assert [pace.allows("a", 0.0) for _ in range(5)] == [True, True, True, False, False]
 
 
 def test_time_gives_back_what_was_taken_but_never_more_than_the_burst() -> None:
-    pace = Pace(rate=2.0, burst=3.0)
+    pace = RateLimit(rate=2.0, burst=3.0)
     assert [pace.allows("a", 0.0) for _ in range(4)].count(True) == 3
     assert [pace.allows("a", 0.5) for _ in range(2)] == [True, False]
     assert [pace.allows("a", 1e9) for _ in range(5)].count(True) == 3
 
 
 def test_one_stranger_does_not_pay_for_another() -> None:
-    pace = Pace(rate=1.0, burst=1.0)
+    pace = RateLimit(rate=1.0, burst=1.0)
     assert pace.allows("a", 0.0)
     assert not pace.allows("a", 0.0)
     assert pace.allows("b", 0.0)
@@ -29,7 +29,7 @@ def test_one_stranger_does_not_pay_for_another() -> None:
 def test_no_more_than_burst_and_rate_pass_in_any_time(
     pauses: list[float], rate: float, burst: float
 ) -> None:
-    pace, now, passed = Pace(rate=rate, burst=burst), 0.0, 0
+    pace, now, passed = RateLimit(rate=rate, burst=burst), 0.0, 0
     for pause in pauses:
         now += pause
         passed += pace.allows("a", now)
@@ -37,14 +37,14 @@ def test_no_more_than_burst_and_rate_pass_in_any_time(
 
 
 def test_being_refused_does_not_cost_what_comes_back_with_time() -> None:
-    pace = Pace(rate=1.0, burst=1.0)
+    pace = RateLimit(rate=1.0, burst=1.0)
     assert pace.allows("a", 0.0)
     assert [pace.allows("a", 0.1 * n) for n in range(1, 10)] == [False] * 9
     assert pace.allows("a", 1.01)
 
 
 def test_the_one_that_spoke_longest_ago_makes_room() -> None:
-    pace = Pace(rate=0.0, burst=1.0)
+    pace = RateLimit(rate=0.0, burst=1.0)
     for n in range(MAX_BUCKETS):
         assert pace.allows(str(n), 0.0)
     assert not pace.allows("0", 0.0)

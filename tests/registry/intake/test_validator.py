@@ -5,7 +5,7 @@ import pytest
 from registry import wire
 from registry.intake.access_list import guests
 from registry.intake.newcomers import AT_ONCE
-from registry.intake.validator import FORWARDED_AT_ONCE, Gate
+from registry.intake.validator import FORWARDED_AT_ONCE, Validator
 from registry.mesh import Verdict
 from registry.records import Heartbeat, PeerId, Record, Service, Version
 from registry.settings import RegistrySettings
@@ -15,10 +15,10 @@ from tests.strategies import IDENTITIES
 A, B, C = IDENTITIES[:3]
 
 
-def gate(*known: Identity, allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()) -> Gate:
+def gate(*known: Identity, allow: tuple[str, ...] = (), deny: tuple[str, ...] = ()) -> Validator:
     lists = guests(A.peer, allow=allow, deny=deny)
     peers = {i.peer for i in known}
-    return Gate(RegistrySettings(), lists, knows=lambda node: node in peers, now=lambda: 0.0)
+    return Validator(RegistrySettings(), lists, knows=lambda node: node in peers, now=lambda: 0.0)
 
 
 def word(owner: Identity, models: int = 1) -> bytes:

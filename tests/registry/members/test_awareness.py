@@ -2,14 +2,14 @@
 
 import pytest
 
-from registry.members.awareness import MANY, MOST, WINDOW, Patience
+from registry.members.suspicion import MANY, MOST, WINDOW, Awareness
 from registry.records import PeerId
 
 PEERS = [PeerId(f"peer-{number}") for number in range(10)]
 
 
-def after(missed: int, answered: int) -> Patience:
-    one = Patience()
+def after(missed: int, answered: int) -> Awareness:
+    one = Awareness()
     for place, peer in enumerate(PEERS[: missed + answered]):
         one.note(peer, answered=place >= missed, now=1.0)
     return one
@@ -34,14 +34,14 @@ def test_mistrust_ends_with_answers_and_with_time() -> None:
 
 @pytest.mark.parametrize(("stood_still", "factor"), [(1.0, 2.0), (2.0, 3.0), (600.0, MOST)])
 def test_who_stood_still_is_patient_for_a_while(stood_still: float, factor: float) -> None:
-    one = Patience()
+    one = Awareness()
     one.stalled(stood_still, 100.0)
     assert one.factor(100.0) == factor
     assert one.factor(200.0) == 1.0
 
 
 def test_what_is_remembered_is_bounded_by_time() -> None:
-    one = Patience()
+    one = Awareness()
     for number in range(10_000):
         one.note(PeerId(str(number)), answered=False, now=float(number))
     assert len(one._outcomes) <= WINDOW + 1

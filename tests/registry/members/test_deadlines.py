@@ -5,15 +5,15 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.members.deadlines import Pulses
-from registry.members.liveness import Contact, Evidence, Pulse
+from registry.members.deadlines import Deadlines
+from registry.members.liveness import Evidence, Pulse, Status
 from registry.records import PeerId
 
 NODES = [PeerId(name) for name in "abcdef"]
 times = st.floats(0, 100, width=16)
 pulses = st.builds(
     Pulse,
-    contact=st.sampled_from(Contact),
+    contact=st.sampled_from(Status),
     heard=times,
     since=times,
     why=st.sampled_from(Evidence),
@@ -25,7 +25,7 @@ puts = st.tuples(st.sampled_from(NODES), st.one_of(st.none(), pulses))
 passings = st.fixed_dictionaries({"lease": times, "suspicion": times, "awake": times})
 
 
-def take(some: Pulses, plain: dict[PeerId, Pulse], node: PeerId, pulse: Pulse | None) -> None:
+def take(some: Deadlines, plain: dict[PeerId, Pulse], node: PeerId, pulse: Pulse | None) -> None:
     if pulse is not None:
         some.put(node, pulse)
         plain[node] = pulse
@@ -38,7 +38,7 @@ def take(some: Pulses, plain: dict[PeerId, Pulse], node: PeerId, pulse: Pulse | 
 def test_what_time_does_is_what_it_does_to_each_pulse_by_itself(
     steps: list[tuple[PeerId, Pulse | None] | tuple[float, dict[str, float]]],
 ) -> None:
-    some, plain = Pulses(), dict[PeerId, Pulse]()
+    some, plain = Deadlines(), dict[PeerId, Pulse]()
     for step in steps:
         match step:
             case (str() as node, Pulse() | None as pulse):
@@ -51,7 +51,7 @@ def test_what_time_does_is_what_it_does_to_each_pulse_by_itself(
                 assert sorted(changed) == sorted(n for n in plain if after[n] is not plain[n])
                 plain = after
         assert dict(some) == plain
-        lost = [node for node, pulse in plain.items() if pulse.contact is Contact.LOST]
+        lost = [node for node, pulse in plain.items() if pulse.contact is Status.LOST]
         assert some.living == len(plain) - len(lost)
         assert sorted(some.lost) == sorted(lost)
         assert [plain[n].heard for n in some.lost] == sorted(plain[n].heard for n in lost)

@@ -16,17 +16,17 @@ from registry.members.liveness import (
     SHUTS,
     TABLE,
     UNPROBED,
-    Contact,
     Evidence,
     Presence,
     Pulse,
+    Status,
     first_pulse,
     presence,
 )
 from registry.records import Standing
 
 LEASE, SUSPICION = 15.0, 6.0
-EVERY_CASE = list(product(Contact, Evidence))
+EVERY_CASE = list(product(Status, Evidence))
 
 
 def alive(heard: float = 0.0) -> Pulse:
@@ -49,9 +49,9 @@ def due(pulse: Pulse) -> float:
 
 @pytest.mark.parametrize(("contact", "evidence"), EVERY_CASE)
 def test_every_evidence_in_every_state_leads_to_a_state(
-    contact: Contact, evidence: Evidence
+    contact: Status, evidence: Evidence
 ) -> None:
-    shut = Evidence.FAILED if contact is Contact.UNREACHABLE else None
+    shut = Evidence.FAILED if contact is Status.UNREACHABLE else None
     pulse = Pulse(contact, heard=1.0, since=1.0, why=Evidence.WORD, shut=shut)
     after = pulse.after(evidence, 2.0)
     expected = TABLE[contact].get(evidence, contact)
@@ -62,18 +62,18 @@ def test_every_evidence_in_every_state_leads_to_a_state(
     )
 
 
-@pytest.mark.parametrize("contact", Contact)
-def test_the_table_has_a_row_for_every_state(contact: Contact) -> None:
+@pytest.mark.parametrize("contact", Status)
+def test_the_table_has_a_row_for_every_state(contact: Status) -> None:
     assert contact in TABLE
 
 
 @pytest.mark.parametrize("evidence", sorted(LIFE))
-@pytest.mark.parametrize("contact", [Contact.ALIVE, Contact.SUSPECT, Contact.LOST])
+@pytest.mark.parametrize("contact", [Status.ALIVE, Status.SUSPECT, Status.LOST])
 def test_any_sign_of_life_makes_a_node_alive_to_which_our_way_is_open(
-    contact: Contact, evidence: Evidence
+    contact: Status, evidence: Evidence
 ) -> None:
     before = Pulse(contact, heard=0.0, since=0.0, why=Evidence.SILENCE)
-    assert before.after(evidence, 1.0).contact is Contact.ALIVE
+    assert before.after(evidence, 1.0).contact is Status.ALIVE
 
 
 @pytest.mark.parametrize("shut", sorted(SHUTS))
@@ -83,20 +83,20 @@ def test_who_lives_but_does_not_answer_us_is_unreachable_because_of_what_failed(
     doubted = alive().after(shut, 1.0)
     for life in LIFE - OPENS:
         seen = doubted.after(life, 2.0)
-        assert (seen.contact, seen.why, seen.since) == (Contact.UNREACHABLE, shut, 2.0)
-        assert seen.after(Evidence.ANSWERED, 3.0).contact is Contact.ALIVE
+        assert (seen.contact, seen.why, seen.since) == (Status.UNREACHABLE, shut, 2.0)
+        assert seen.after(Evidence.ANSWERED, 3.0).contact is Status.ALIVE
 
 
 def test_our_own_failures_say_no_more_about_the_life_of_one_that_we_do_not_reach() -> None:
     seen = alive().after(Evidence.MISSED, 1.0).after(Evidence.PROVEN, 2.0)
     for evidence in (Evidence.MISSED, Evidence.FAILED, Evidence.PARTED, Evidence.LINKED):
-        assert seen.after(evidence, 3.0).contact is Contact.UNREACHABLE
-    assert seen.after(Evidence.UNREACHED, 3.0).contact is Contact.SUSPECT
+        assert seen.after(evidence, 3.0).contact is Status.UNREACHABLE
+    assert seen.after(Evidence.UNREACHED, 3.0).contact is Status.SUSPECT
 
 
 def test_who_spoke_while_our_way_failed_is_not_doubted() -> None:
     seen = alive().barred(Evidence.MISSED, 1.0)
-    assert (seen.contact, seen.why) == (Contact.UNREACHABLE, Evidence.MISSED)
+    assert (seen.contact, seen.why) == (Status.UNREACHABLE, Evidence.MISSED)
     assert seen.heard == 0.0
 
 
@@ -107,22 +107,22 @@ def test_a_connection_alone_revives_nobody() -> None:
 
 def test_the_loss_of_a_node_forgets_that_it_was_not_reached() -> None:
     lost = at(alive().after(Evidence.MISSED, 1.0), 1e9)
-    assert lost.contact is Contact.LOST
-    assert lost.after(Evidence.WORD, 2e9).contact is Contact.ALIVE
+    assert lost.contact is Status.LOST
+    assert lost.after(Evidence.WORD, 2e9).contact is Status.ALIVE
 
 
 @pytest.mark.parametrize(
     "evidence", [Evidence.PARTED, Evidence.FAILED, Evidence.MISSED, Evidence.UNREACHED]
 )
 def test_one_failure_only_makes_us_doubt(evidence: Evidence) -> None:
-    assert alive().after(evidence, 1.0).contact is Contact.SUSPECT
+    assert alive().after(evidence, 1.0).contact is Status.SUSPECT
 
 
 def test_doubt_that_is_not_cleared_in_time_is_loss_and_says_why() -> None:
     doubted = unreached(alive().after(Evidence.FAILED, 1.0), 1.5, 2.5)
     assert at(doubted, 1.5 + SUSPICION - 0.01) is doubted
     lost = at(doubted, 1.5 + SUSPICION)
-    assert (lost.contact, lost.why) == (Contact.LOST, Evidence.DOUBT)
+    assert (lost.contact, lost.why) == (Status.LOST, Evidence.DOUBT)
 
 
 def test_one_round_of_probes_confirms_nothing_however_long_ago() -> None:
@@ -143,7 +143,7 @@ def test_anothers_doubt_is_as_good_as_one_round_but_not_as_all_of_them() -> None
 
 
 def test_a_doubt_that_no_probe_confirmed_lasts_longer_but_not_for_ever() -> None:
-    doubted = Pulse(Contact.ALIVE, heard=0.9, since=0.0, why=Evidence.WORD)
+    doubted = Pulse(Status.ALIVE, heard=0.9, since=0.0, why=Evidence.WORD)
     doubted = doubted.after(Evidence.FAILED, 1.0)
     assert doubted.due(lease=100.0, suspicion=6.0) == 1.0 + UNPROBED * 6.0
 
@@ -171,9 +171,9 @@ def test_a_second_failure_does_not_prolong_the_doubt() -> None:
 
 
 def test_a_lease_ends_on_the_receivers_clock_and_not_before() -> None:
-    assert at(alive(heard=100.0), 100.0 + LEASE - 0.01).contact is Contact.ALIVE
+    assert at(alive(heard=100.0), 100.0 + LEASE - 0.01).contact is Status.ALIVE
     lost = at(alive(heard=100.0), 100.0 + LEASE)
-    assert (lost.contact, lost.why) == (Contact.LOST, Evidence.SILENCE)
+    assert (lost.contact, lost.why) == (Status.LOST, Evidence.SILENCE)
 
 
 def test_the_lost_stay_lost_however_much_time_passes() -> None:
@@ -198,33 +198,33 @@ def test_nothing_changes_before_it_is_due_and_something_does_when_it_is(
         assert pulse.since <= now
 
 
-@pytest.mark.parametrize(("age", "contact"), [(0.0, Contact.ALIVE), (LEASE, Contact.LOST)])
+@pytest.mark.parametrize(("age", "contact"), [(0.0, Status.ALIVE), (LEASE, Status.LOST)])
 def test_a_node_known_by_hearsay_is_alive_as_long_as_what_was_heard_is_fresh(
-    age: float, contact: Contact
+    age: float, contact: Status
 ) -> None:
     pulse = first_pulse(heard=1_000.0 - age, now=1_000.0, lease=LEASE)
     assert pulse.contact is contact
-    assert due(pulse) == (inf if contact is Contact.LOST else 1_000.0 - age + LEASE)
+    assert due(pulse) == (inf if contact is Status.LOST else 1_000.0 - age + LEASE)
 
 
 @pytest.mark.parametrize(
     ("standing", "contact", "seen"),
     [
-        (Standing.SERVING, Contact.ALIVE, Presence.ALIVE),
-        (Standing.SERVING, Contact.UNREACHABLE, Presence.UNREACHABLE),
-        (Standing.SERVING, Contact.SUSPECT, Presence.SUSPECT),
-        (Standing.SERVING, Contact.LOST, Presence.LOST),
-        (Standing.DRAINING, Contact.ALIVE, Presence.DRAINING),
-        (Standing.DRAINING, Contact.UNREACHABLE, Presence.DRAINING),
-        (Standing.DRAINING, Contact.SUSPECT, Presence.DRAINING),
-        (Standing.DRAINING, Contact.LOST, Presence.LOST),
-        (Standing.LEFT, Contact.ALIVE, Presence.LEFT),
-        (Standing.LEFT, Contact.UNREACHABLE, Presence.LEFT),
-        (Standing.LEFT, Contact.SUSPECT, Presence.LEFT),
-        (Standing.LEFT, Contact.LOST, Presence.LEFT),
+        (Standing.SERVING, Status.ALIVE, Presence.ALIVE),
+        (Standing.SERVING, Status.UNREACHABLE, Presence.UNREACHABLE),
+        (Standing.SERVING, Status.SUSPECT, Presence.SUSPECT),
+        (Standing.SERVING, Status.LOST, Presence.LOST),
+        (Standing.DRAINING, Status.ALIVE, Presence.DRAINING),
+        (Standing.DRAINING, Status.UNREACHABLE, Presence.DRAINING),
+        (Standing.DRAINING, Status.SUSPECT, Presence.DRAINING),
+        (Standing.DRAINING, Status.LOST, Presence.LOST),
+        (Standing.LEFT, Status.ALIVE, Presence.LEFT),
+        (Standing.LEFT, Status.UNREACHABLE, Presence.LEFT),
+        (Standing.LEFT, Status.SUSPECT, Presence.LEFT),
+        (Standing.LEFT, Status.LOST, Presence.LEFT),
     ],
 )
 def test_a_nodes_own_word_is_tempered_by_whether_we_hear_it(
-    standing: Standing, contact: Contact, seen: Presence
+    standing: Standing, contact: Status, seen: Presence
 ) -> None:
     assert presence(standing, contact) is seen

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.members.liveness import LIFE, Contact, Evidence
+from registry.members.liveness import LIFE, Evidence, Status
 from registry.members.membership import FEW, LONGEST_LEASE, LOOK, RARELY, Membership
-from registry.members.probe import Attempt, Own
+from registry.members.probe import OwnProbe, ProbeStep
 from registry.records import PeerId
 from registry.settings import RegistrySettings
 from registry.sync import MAX_AGE
@@ -33,11 +33,11 @@ def test_strangers_are_not_followed() -> None:
 def test_the_restored_are_lost_until_they_are_heard() -> None:
     some = members()
     some.restore(A, 5.0)
-    assert some.pulses[A].contact is Contact.LOST
+    assert some.pulses[A].contact is Status.LOST
     assert not some.observe(A, Evidence.LINKED, 6.0)
     assert some.probes(6.0) == [A]
     assert some.observe(A, Evidence.ANSWERED, 6.1)
-    assert some.pulses[A].contact is Contact.ALIVE
+    assert some.pulses[A].contact is Status.ALIVE
 
 
 def test_the_lost_are_listed_from_the_one_that_was_silent_for_longest() -> None:
@@ -116,7 +116,7 @@ def test_a_silent_peer_is_suspect_after_one_missed_probe_and_lost_after_the_time
     None
 ):
     some = knowing(A, B)
-    seen: dict[Contact, float] = {}
+    seen: dict[Status, float] = {}
     some.observe(B, Evidence.ANSWERED, 0.0)
     for tenth in range(1, 100):
         now = tenth / 10
@@ -126,9 +126,9 @@ def test_a_silent_peer_is_suspect_after_one_missed_probe_and_lost_after_the_time
             some.observe(node, evidence, now)
             some.ended(node, now)
         seen.setdefault(some.pulses[A].contact, now)
-    assert seen[Contact.SUSPECT] <= 3.0
-    assert 0.0 <= seen[Contact.LOST] - seen[Contact.SUSPECT] - SETTINGS.suspicion <= 0.2
-    assert some.pulses[B].contact is Contact.ALIVE
+    assert seen[Status.SUSPECT] <= 3.0
+    assert 0.0 <= seen[Status.LOST] - seen[Status.SUSPECT] - SETTINGS.suspicion <= 0.2
+    assert some.pulses[B].contact is Status.ALIVE
 
 
 @pytest.mark.parametrize("life", sorted(LIFE))
@@ -137,11 +137,11 @@ def test_any_sign_of_life_ends_the_doubt(life: Evidence) -> None:
     some.observe(A, Evidence.PARTED, 1.0)
     assert some.probes(1.0) == [A]
     some.observe(A, life, 1.2)
-    assert some.pulses[A].contact is Contact.ALIVE
+    assert some.pulses[A].contact is Status.ALIVE
     # What the round did not find says nothing about a node that has spoken since, only about our own way to it.
     some.observe(A, Evidence.UNREACHED, 1.3)
     answered = life is Evidence.ANSWERED
-    assert some.pulses[A].contact is (Contact.ALIVE if answered else Contact.UNREACHABLE)
+    assert some.pulses[A].contact is (Status.ALIVE if answered else Status.UNREACHABLE)
     assert some.doubts(10.0) == []
 
 
@@ -153,7 +153,7 @@ def test_a_node_that_lives_out_of_our_reach_is_tried_ever_more_rarely_and_never_
     probed = story(some, 200.0, proven=frozenset({A}))
     at = [when for when, node in probed if node == A]
     pauses = [b - a for a, b in pairwise(at)]
-    assert some.pulses[A].contact is Contact.UNREACHABLE
+    assert some.pulses[A].contact is Status.UNREACHABLE
     assert some.pulses[A].since <= 4.0
     assert pauses[0] <= 1.3
     # A way that was shut for half a minute is tried again within four seconds.
@@ -166,7 +166,7 @@ def test_what_is_out_of_reach_is_alive_at_the_first_answer() -> None:
     some = knowing(A, B)
     story(some, 30.0, proven=frozenset({A}))
     assert some.observe(A, Evidence.ANSWERED, 30.0)
-    assert some.pulses[A].contact is Contact.ALIVE
+    assert some.pulses[A].contact is Status.ALIVE
     assert some.probes(30.1) == []
 
 
@@ -174,14 +174,14 @@ def test_who_dies_out_of_our_reach_is_lost() -> None:
     some = knowing(A, B)
     story(some, 20.0, proven=frozenset({A}))
     story(some, 50.0, since=20.0, dead=frozenset({A}))
-    assert some.pulses[A].contact is Contact.LOST
+    assert some.pulses[A].contact is Status.LOST
 
 
 def test_a_new_connection_to_a_node_out_of_reach_is_tried_at_once() -> None:
     some = knowing(A, B)
     story(some, 60.0, proven=frozenset({A}))
     some.observe(A, Evidence.LINKED, 60.1)
-    assert some.pulses[A].contact is Contact.UNREACHABLE
+    assert some.pulses[A].contact is Status.UNREACHABLE
     assert A in some.probes(60.1)
 
 
@@ -229,8 +229,8 @@ def test_who_is_looked_for_is_dialled_and_who_is_merely_accused_is_proven_by_oth
     some.accuse(B, 1.0)
     assert some.probes(1.5) == [A, B]
     some.tick(1.5)
-    assert next(some.round(A, {C: 0.1})) == Attempt(Own.DIAL, (C,))
-    assert next(some.round(B, {C: 0.1})) == Attempt(Own.NOTHING, (C,))
+    assert next(some.round(A, {C: 0.1})) == ProbeStep(OwnProbe.DIAL, (C,))
+    assert next(some.round(B, {C: 0.1})) == ProbeStep(OwnProbe.NOTHING, (C,))
 
 
 def test_whose_proof_came_before_is_asked_for_the_next_one() -> None:
@@ -251,7 +251,7 @@ def test_another_nodes_doubt_makes_us_look_and_nothing_else() -> None:
     some.accuse(A, 1.0)
     some.tick(1.0)
     assert some.probes(1.0) == []
-    assert some.pulses[A].contact is Contact.ALIVE
+    assert some.pulses[A].contact is Status.ALIVE
     assert some.probes(1.0 + SETTINGS.probe_timeout) == [A]
 
 
@@ -279,8 +279,8 @@ def test_who_misses_many_at_once_accuses_nobody_and_waits_longer() -> None:
     few, many = knowing(A), knowing(A, B, C, D)
     for some in (few, many):
         steps(some, SETTINGS.suspicion + 4.0, dead=frozenset({A, B, C, D}))
-    assert few.pulses[A].contact is Contact.LOST
-    waiting = [node for node in (A, B, C, D) if many.pulses[node].contact is Contact.SUSPECT]
+    assert few.pulses[A].contact is Status.LOST
+    waiting = [node for node in (A, B, C, D) if many.pulses[node].contact is Status.SUSPECT]
     assert waiting
     assert many.doubts(100.0) == []
 
@@ -308,7 +308,7 @@ def test_hearsay_counts_for_whom_we_never_heard_and_for_nobody_else() -> None:
     assert not some.told(A, now, now)
     assert not some.told(B, now - SETTINGS.lease - 1.0, now)
     assert some.told(B, now - 1.0, now)
-    assert some.pulses[B].contact is Contact.ALIVE
+    assert some.pulses[B].contact is Status.ALIVE
     assert not some.told(C, now, now)
 
 

@@ -2,7 +2,7 @@
 
 from registry import wire
 from registry.catalog import Catalog
-from registry.members.neighbours import KEPT_NODES, PAUSE, Keeping, worth_keeping
+from registry.members.neighbours import KEPT_NODES, PAUSE, Neighbours, worth_keeping
 from registry.records import PeerId, Reach, Record, Standing, Version
 from registry.signing import Identity
 
@@ -45,7 +45,7 @@ def test_who_left_and_who_is_kept_out_is_not_kept_connected() -> None:
 
 
 def test_a_choice_is_made_now_and_then_and_told_when_it_is_another() -> None:
-    keeping = Keeping()
+    keeping = Neighbours()
     one, other = OTHERS[:2]
     assert keeping.choose(OWN, catalog([one]), everybody, 0.0) is not None
     assert keeping.choose(OWN, catalog([one, other]), everybody, 0.1) is None

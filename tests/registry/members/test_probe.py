@@ -2,13 +2,13 @@
 
 import pytest
 
-from registry.members.liveness import Contact, Evidence, Pulse
+from registry.members.liveness import Evidence, Pulse, Status
 from registry.members.probe import (
     HELPERS,
-    Attempt,
     Cut,
     Found,
-    Own,
+    OwnProbe,
+    ProbeStep,
     Round,
     Saw,
     choose_helpers,
@@ -19,18 +19,18 @@ from registry.members.probe import (
 from registry.records import PeerId
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
-ALIVE = Pulse(Contact.ALIVE, heard=0.0, since=0.0, why=Evidence.WORD)
+ALIVE = Pulse(Status.ALIVE, heard=0.0, since=0.0, why=Evidence.WORD)
 BARRED = ALIVE.barred(Evidence.MISSED, 1.0)
-LOST = Pulse(Contact.LOST, heard=0.0, since=0.0, why=Evidence.DOUBT)
+LOST = Pulse(Status.LOST, heard=0.0, since=0.0, why=Evidence.DOUBT)
 REACHED, PROVEN, NOTHING = Found(reached=True), Found(proven=True), Found()
 
 
-def told(going: Round, *found: Found) -> list[Attempt | Saw | Cut]:
+def told(going: Round, *found: Found) -> list[ProbeStep | Saw | Cut]:
     """Go through a round whose attempts find this in turn; return its steps."""
     left, steps = list(found), [next(going)]
     while True:
         try:
-            steps.append(going.send(left.pop(0) if isinstance(steps[-1], Attempt) else NOTHING))
+            steps.append(going.send(left.pop(0) if isinstance(steps[-1], ProbeStep) else NOTHING))
         except StopIteration:
             assert not left
             return steps
@@ -41,14 +41,14 @@ def look(pulse: Pulse, *, linked: bool, dial: bool = False) -> Round:
 
 
 def test_an_answer_ends_a_round() -> None:
-    assert told(look(ALIVE, linked=True), REACHED) == [Attempt(Own.ASK)]
+    assert told(look(ALIVE, linked=True), REACHED) == [ProbeStep(OwnProbe.ASK)]
 
 
 def test_a_lost_answer_is_asked_for_again_while_others_look() -> None:
     assert told(look(ALIVE, linked=True), NOTHING, REACHED) == [
-        Attempt(Own.ASK),
+        ProbeStep(OwnProbe.ASK),
         Saw(Evidence.MISSED),
-        Attempt(Own.ASK, (B, C)),
+        ProbeStep(OwnProbe.ASK, (B, C)),
     ]
 
 
@@ -63,12 +63,16 @@ def test_a_connection_that_failed_twice_is_cut_whatever_others_prove(
 
 
 def test_who_is_far_away_and_proven_is_not_dialled() -> None:
-    assert told(look(ALIVE, linked=False), PROVEN) == [Attempt(Own.NOTHING, (B, C))]
+    assert told(look(ALIVE, linked=False), PROVEN) == [ProbeStep(OwnProbe.NOTHING, (B, C))]
 
 
 def test_who_is_far_away_and_not_proven_is_dialled() -> None:
     steps = told(look(ALIVE, linked=False), NOTHING, NOTHING)
-    assert steps == [Attempt(Own.NOTHING, (B, C)), Attempt(Own.DIAL), Saw(Evidence.UNREACHED)]
+    assert steps == [
+        ProbeStep(OwnProbe.NOTHING, (B, C)),
+        ProbeStep(OwnProbe.DIAL),
+        Saw(Evidence.UNREACHED),
+    ]
 
 
 @pytest.mark.parametrize(("pulse", "dial"), [(BARRED, False), (ALIVE, True)])
@@ -79,12 +83,12 @@ def test_where_our_own_way_matters_others_cannot_stand_in_for_it(
     pulse: Pulse, dial: bool, found: Found, evidence: Evidence
 ) -> None:
     steps = told(look(pulse, linked=False, dial=dial), found)
-    assert steps == [Attempt(Own.DIAL, (B, C)), Saw(evidence)]
+    assert steps == [ProbeStep(OwnProbe.DIAL, (B, C)), Saw(evidence)]
     assert told(look(pulse, linked=False, dial=dial), REACHED) == steps[:1]
 
 
 def test_the_lost_cost_one_question_however_often_they_connect() -> None:
-    assert told(look(LOST, linked=True), NOTHING) == [Attempt(Own.ASK), Saw(Evidence.MISSED)]
+    assert told(look(LOST, linked=True), NOTHING) == [ProbeStep(OwnProbe.ASK), Saw(Evidence.MISSED)]
 
 
 def test_helpers_are_few_never_the_node_itself_and_first_of_all_who_proved_it_last() -> None:

@@ -1,7 +1,7 @@
 """Turns: who was silent longest is next, nobody is in a hurry, and the busy are passed over."""
 
 from registry.members.liveness import Pulse, first_pulse
-from registry.members.probe_schedule import Turns
+from registry.members.probe import ProbeSchedule
 from registry.records import PeerId
 from registry.settings import RegistrySettings
 
@@ -13,8 +13,8 @@ def heard(**at: float) -> dict[PeerId, Pulse]:
     return {PeerId(n): first_pulse(heard=t, now=t, lease=100.0) for n, t in at.items()}
 
 
-def turns(*linked: PeerId) -> Turns:
-    some = Turns(SETTINGS, lambda: 0.5)
+def turns(*linked: PeerId) -> ProbeSchedule:
+    some = ProbeSchedule(SETTINGS, lambda: 0.5)
     for node in linked:
         some.join(node)
     return some

@@ -10,8 +10,8 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.members.liveness import Contact, Evidence
-from registry.members.probe import Attempt, Cut, Found, Own, Saw
+from registry.members.liveness import Evidence, Status
+from registry.members.probe import Cut, Found, OwnProbe, ProbeStep, Saw
 from registry.records import PeerId, Standing
 from registry.replica import Effect, Probe, Publish, Replica
 from registry.settings import RegistrySettings
@@ -60,7 +60,7 @@ class Mesh:
                     self._perform(number, node.tick(self.now))
                     self._redial(number)
 
-    def view(self) -> dict[tuple[int, int], Contact]:
+    def view(self) -> dict[tuple[int, int], Status]:
         return {
             (one, other): self.nodes[one].pulses()[self.nodes[other].peer].contact
             for one, other in permutations(range(len(self.nodes)), 2)
@@ -94,7 +94,7 @@ class Mesh:
             step = next(going)
             while True:
                 match step:
-                    case Attempt(own, helpers):
+                    case ProbeStep(own, helpers):
                         found = self._attempt(number, other, own, helpers)
                     case Saw(evidence):
                         one.observe(peer, evidence, self.now)
@@ -104,11 +104,13 @@ class Mesh:
         except StopIteration:
             one.members.ended(peer, self.now)
 
-    def _attempt(self, number: int, other: int, own: Own, helpers: Collection[PeerId]) -> Found:
+    def _attempt(
+        self, number: int, other: int, own: OwnProbe, helpers: Collection[PeerId]
+    ) -> Found:
         one, peer = self.nodes[number], self.nodes[other].peer
-        if own is Own.DIAL and self.carries(number, other):
+        if own is OwnProbe.DIAL and self.carries(number, other):
             self._link(number, other)
-        reached = own is not Own.NOTHING and self.carries(number, other)
+        reached = own is not OwnProbe.NOTHING and self.carries(number, other)
         if reached:
             one.observe(peer, Evidence.ANSWERED, self.now)
             self.nodes[other].observe(one.peer, Evidence.ASKED, self.now)
@@ -149,15 +151,15 @@ def _chances(seed: int) -> Iterator[float]:
         yield seed / 2**31
 
 
-def truth(mesh: Mesh, one: int, other: int) -> Contact:
+def truth(mesh: Mesh, one: int, other: int) -> Status:
     """Say what a node should make of another: it lives if anybody that both reach can tell so."""
     if other in mesh.dead:
-        return Contact.LOST
+        return Status.LOST
     if mesh.carries(one, other):
-        return Contact.ALIVE
+        return Status.ALIVE
     others = range(len(mesh.nodes))
     proven = any(mesh.carries(one, n) and mesh.carries(n, other) for n in others)
-    return Contact.UNREACHABLE if proven else Contact.LOST
+    return Status.UNREACHABLE if proven else Status.LOST
 
 
 pairs = st.sampled_from([*permutations(range(5), 2)])
@@ -174,7 +176,7 @@ def test_everybody_settles_on_the_truth_stays_there_and_is_back_soon_after_it_he
 ) -> None:
     mesh = Mesh(5, seed)
     mesh.run(5.0)
-    assert set(mesh.view().values()) == {Contact.ALIVE}
+    assert set(mesh.view().values()) == {Status.ALIVE}
     mesh.cuts, mesh.dead = cuts, frozenset(dead)
     mesh.run(SETTLED)
     expected = {pair: truth(mesh, *pair) for pair in mesh.view()}
@@ -183,7 +185,7 @@ def test_everybody_settles_on_the_truth_stays_there_and_is_back_soon_after_it_he
         assert mesh.view() == expected
     mesh.cuts, mesh.dead = (), frozenset()
     mesh.run(BACK + SETTLED if dead else BACK)
-    assert set(mesh.view().values()) == {Contact.ALIVE}
+    assert set(mesh.view().values()) == {Status.ALIVE}
 
 
 def test_two_ends_of_a_cut_way_change_their_minds_once_and_nobody_else_does() -> None:

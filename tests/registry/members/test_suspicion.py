@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import inf
 
-from registry.members.suspicion import NEAR, Doubts
+from registry.members.suspicion import NEAR, Suspicion
 from registry.records import PeerId
 from registry.settings import RegistrySettings
 
@@ -12,8 +12,8 @@ SETTINGS = RegistrySettings()
 LATER = SETTINGS.probe_timeout
 
 
-def doubts(jitter: Callable[[], float] = lambda: 0.5) -> Doubts:
-    return Doubts(SETTINGS, jitter)
+def doubts(jitter: Callable[[], float] = lambda: 0.5) -> Suspicion:
+    return Suspicion(SETTINGS, jitter)
 
 
 def test_who_was_connected_lately_speaks_once_and_a_little_later() -> None:

@@ -16,7 +16,7 @@ from registry.mesh import (
     Direction,
     Joined,
     Origin,
-    Parted,
+    PeerLeft,
     Pipe,
 )
 from tests.registry.mesh.worlds import (
@@ -117,10 +117,10 @@ async def test_a_peer_that_stops_is_seen_to_part_once(world: World) -> None:
     first = await world.seat("first")
     second = await world.seat("second", first)
     await second.mesh.stop()
-    await until(lambda: Parted(second.mesh.peer) in first.seen)
+    await until(lambda: PeerLeft(second.mesh.peer) in first.seen)
     assert first.mesh.connections() == ()
     assert first.seen.count(Joined(second.mesh.peer)) == 1
-    assert first.seen.count(Parted(second.mesh.peer)) == 1
+    assert first.seen.count(PeerLeft(second.mesh.peer)) == 1
 
 
 async def test_connect_dials_an_address_and_disconnect_ends_it(world: World) -> None:

@@ -7,8 +7,7 @@ import pytest
 import pytest_asyncio
 
 from registry.records import PeerId
-from registry.store import Store
-from registry.store.opening import open_store
+from registry.store import Store, open_store
 from tests.redis_server import RedisServer
 
 ALICE = PeerId("12D3KooWAlice")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from registry import store as limits
 from registry.errors import LimitReached, StoreUnavailable
-from registry.store import Change, Delete, Put, Space, Store, limits
-from registry.store.opening import names, open_store
+from registry.store import Change, Delete, Put, Space, Store, names, open_store
 from tests.redis_server import RedisServer
 from tests.registry.store.conftest import ALICE, Opening
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from registry.store import open_store
 from registry.store.memory import MemoryStore
-from registry.store.opening import open_store
 from registry.store.redis import RedisStore
 from registry.store.sqlite import SqliteStore
 from tests.registry.store.conftest import ALICE
@@ -51,7 +51,7 @@ def test_an_unknown_store_is_refused_with_the_ones_there_are(url: str, tmp_path:
 
 def test_a_node_without_redis_never_loads_its_library() -> None:
     script = (
-        "import sys; from pathlib import Path; from registry.store.opening import open_store;"
+        "import sys; from pathlib import Path; from registry.store import open_store;"
         "open_store('memory', data_dir=Path(), node='n'); open_store('sqlite', data_dir=Path(), node='n');"
         "sys.exit('redis' in sys.modules)"
     )

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from registry import store as limits
 from registry.errors import StoreUnavailable
-from registry.store import Delete, Put, Space, Store, limits
+from registry.store import Delete, Put, Space, Store
 from registry.store.redis import RedisStore
 from tests.redis_server import RedisServer, free_port
 from tests.registry.store.conftest import ALICE, BOB, Opening

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from yarl import URL
 
-from registry.abilities import Ability
+from registry.records import Ability
 from router.dialects import Answer, Dialect, Route
 from router.dialects.openai_http import MAX_PROPERTIES_BYTES, create
 from router.dialects.openai_http.answer_parser import LOOKED_AT_BYTES

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from registry.abilities import Ability
-from registry.records import Load, PeerId, Service
+from registry.records import Ability, Load, PeerId, Service
 from router.dialects.peer import create
 from router.errors import (
     WorkerError,

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from registry.errors import PeerUnreachable
-from registry.mesh.memory.pipe import PIPE_BYTES, MemoryPipe, pipe_between
+from registry.mesh.memory.network import PIPE_BYTES, MemoryPipe, pipe_between
 from registry.records import PeerId
 from router.peers.pipes import serve_pipe
 from tests.router.world import until

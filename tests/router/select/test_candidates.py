@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from registry.abilities import Ability
 from registry.catalog import Catalog, Signed
 from registry.members.liveness import Presence
-from registry.records import Load, ModelType, PeerId, Record, Service, Version
+from registry.records import Ability, Load, ModelType, PeerId, Record, Service, Version
 from router.requests import ANYWHERE, Kind, Pin, Request
 from router.select.candidates import Candidate, Field, Reason, candidates
 from router.state.remote_load import Reported

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.abilities import Ability
-from registry.records import ModelType, Service
+from registry.records import Ability, ModelType, Service
 from router.requests import STORES, Kind
 from router.select.fitness import (
     MADE_FOR,

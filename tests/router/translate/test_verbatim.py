@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.abilities import Ability
-from registry.records import Service
+from registry.records import Ability, Service
 from router import dialects
 from router.errors import BadRequest
 from router.translate.verbatim import SPOKEN, TGI, Verbatim, bit, split, takes, written

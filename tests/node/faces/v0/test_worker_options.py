@@ -14,7 +14,7 @@ from node.faces.v0.worker_options import (
     load_of,
     template_of,
 )
-from registry.abilities import Ability
+from registry.records import Ability
 from router.worker_headers import MAX_HEADERS, MAX_HEADERS_BYTES
 from router.workers import TEMPLATES
 

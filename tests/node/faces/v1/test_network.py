@@ -2,7 +2,7 @@
 
 import pytest
 
-from registry.members.liveness import REASONS, Contact, Evidence, Presence
+from registry.members.liveness import REASONS, Evidence, Presence, Status
 from registry.mesh.memory.network import MemoryNet
 from registry.records import Standing
 from tests.node.faces.assembly import World, node, told, until
@@ -90,7 +90,7 @@ async def test_a_node_that_was_stopped_is_explained_by_its_farewell_and_not_by_a
             await until(lambda: one.context.registry.presence(gone) is Presence.LEFT)
         pulse = one.context.registry.pulse
         # Long after: whoever looks for it has given up.
-        await until(lambda: pulse(gone).contact is Contact.LOST)
+        await until(lambda: pulse(gone).contact is Status.LOST)
         rows = (await told(one.http.get("/api/v1/nodes")))[1]["nodes"]
         (row,) = (row for row in rows if row["node"] == gone)
         assert (row["state"], row["evidence"]) == ("left", "word")

@@ -9,7 +9,7 @@ from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
 from multiaddr import Multiaddr
 
-from registry.mesh.libp2p.autonat import DIALBACK
+from registry.mesh.libp2p.nat import DIALBACK
 from tests.registry.mesh.libp2p.test_faults import inside
 from tests.registry.mesh.worlds import LibP2PWorld, Seat, world_of
 

@@ -1,7 +1,7 @@
 """Who else may connect: bounds on all, on each address, and on how often an address comes again."""
 
 from registry.errors import PeerUnreachable
-from registry.mesh.libp2p.connection_limits import RENEWED, Callers
+from registry.mesh.libp2p.guards import RENEWED, Callers
 from tests.registry.mesh.libp2p.test_faults import world
 from tests.registry.mesh.worlds import LibP2PWorld, Seat, until
 

@@ -3,7 +3,7 @@
 import random
 from itertools import pairwise
 
-from registry.mesh.libp2p.dial_plan import GIVEN_UP, RAREST, Dialer, Target
+from registry.mesh.libp2p.dial import GIVEN_UP, RAREST, Dialer, DialTarget
 from registry.records import PeerId
 
 OWN = PeerId("own")
@@ -21,7 +21,7 @@ def dialer(
     return made
 
 
-def peers(targets: list[Target]) -> set[str]:
+def peers(targets: list[DialTarget]) -> set[str]:
     return {target.peer for target in targets}
 
 
@@ -113,7 +113,7 @@ def test_addresses_of_one_peer_are_one_target() -> None:
     made = dialer()
     made.aim([address("a", 1)], [address("a", 2), address("a", 1)])
     (target,) = made.due((), 0.0)
-    assert target == Target(PeerId("a"), (address("a", 1), address("a", 2)), bootstrap=True)
+    assert target == DialTarget(PeerId("a"), (address("a", 1), address("a", 2)), bootstrap=True)
 
 
 def test_an_address_without_a_peer_is_left_out() -> None:

@@ -17,7 +17,7 @@ from libp2p.pubsub.pb import rpc_pb2
 from multiaddr import Multiaddr
 
 from registry.errors import MeshDown, PeerUnreachable
-from registry.mesh import Joined, Offended, Parted, Pipe, Restarted
+from registry.mesh import Joined, Offended, PeerLeft, Pipe, Restarted
 from registry.mesh.libp2p import watch
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from tests.registry.mesh.worlds import (
@@ -114,9 +114,9 @@ async def test_a_bad_message_costs_its_sender_the_connection_and_nobody_else_any
     bystander = await world.seat("bystander", victim)
     liar = await world.seat("liar", victim)
     await send_raw(liar, victim, MESHSUB, lie(liar))
-    await until(lambda: Parted(liar.mesh.peer) in victim.seen)
+    await until(lambda: PeerLeft(liar.mesh.peer) in victim.seen)
     await frames_flow(bystander, victim, b"from the bystander")
-    assert Parted(bystander.mesh.peer) not in victim.seen
+    assert PeerLeft(bystander.mesh.peer) not in victim.seen
     assert Restarted() not in victim.seen
     assert capfd.readouterr().err == ""
 
@@ -212,7 +212,7 @@ async def test_garbage_inside_a_connection_ends_that_connection(world: LibP2PWor
         await conn.muxed_conn.secured_conn.write(b"\xff" * 4096)
 
     await thread.call(garble)
-    await until(lambda: Parted(liar.mesh.peer) in victim.seen)
+    await until(lambda: PeerLeft(liar.mesh.peer) in victim.seen)
     await frames_flow(bystander, victim, b"still here")
 
 
@@ -438,4 +438,4 @@ async def test_a_peer_that_dies_in_another_process_is_seen_to_part_soon(
     async with process("victim", *survivor.mesh.addresses()) as victim:
         await until(lambda: Joined(identity("victim").peer) in survivor.seen, within=30)
         fate(victim)
-        await until(lambda: Parted(identity("victim").peer) in survivor.seen, within=within)
+        await until(lambda: PeerLeft(identity("victim").peer) in survivor.seen, within=within)

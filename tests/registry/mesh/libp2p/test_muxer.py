@@ -14,8 +14,8 @@ from libp2p.io.exceptions import IOException
 from libp2p.network.connection.exceptions import RawConnError
 from libp2p.peer.id import ID
 
-from registry.mesh import MAX_QUESTION_BYTES, Parted, Restarted
-from registry.mesh.libp2p.muxer import MAX_STREAMS
+from registry.mesh import MAX_QUESTION_BYTES, PeerLeft, Restarted
+from registry.mesh.libp2p.guards import MAX_STREAMS
 from tests.registry.mesh.libp2p.test_faults import frames_flow, inside, prefixed
 from tests.registry.mesh.worlds import LibP2PWorld, Seat, joined, until, world_of
 
@@ -61,9 +61,9 @@ async def lose_connection(
     await liar.mesh.connect(victim.mesh.addresses()[0], timeout=5)
     await joined(liar, victim)
     await offend(liar)
-    await until(lambda: Parted(liar.mesh.peer) in victim.seen, within=30)
+    await until(lambda: PeerLeft(liar.mesh.peer) in victim.seen, within=30)
     await frames_flow(bystander, victim, b"still here")
-    assert Parted(bystander.mesh.peer) not in victim.seen
+    assert PeerLeft(bystander.mesh.peer) not in victim.seen
     assert Restarted() not in victim.seen
 
 
@@ -104,7 +104,7 @@ async def test_a_connection_that_cannot_be_written_to_is_given_up_whatever_waits
     await write_below(
         liar, victim, *[muxed(PING, SYN, 0, n) * 100 for n in range(100)], then_hang_up=True
     )
-    await until(lambda: Parted(liar.mesh.peer) in victim.seen)
+    await until(lambda: PeerLeft(liar.mesh.peer) in victim.seen)
     await asyncio.sleep(0.5)
     complaints = [r for r in caplog.records if "handle_incoming" in r.getMessage()]
     assert len(complaints) <= 2
@@ -119,4 +119,4 @@ async def test_long_questions_and_answers_are_no_offence(world: LibP2PWorld) -> 
         *(second.mesh.ask(first.mesh.peer, question, timeout=20) for _ in range(3))
     )
     assert all(answer.endswith(question) for answer in answers)
-    assert Parted(second.mesh.peer) not in first.seen
+    assert PeerLeft(second.mesh.peer) not in first.seen

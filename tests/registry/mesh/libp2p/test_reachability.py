@@ -1,6 +1,6 @@
 """Laws of knowing whether others can dial us: they are asked, a few of them, and one that cannot is enough."""
 
-from registry.mesh.libp2p.reachability import ASKED, MISSED_AGAIN, REACHED_AGAIN, Reachability
+from registry.mesh.libp2p.reservations import ASKED, MISSED_AGAIN, REACHED_AGAIN, Reachability
 from registry.records import PeerId
 
 A, B, C = map(PeerId, "ABC")

@@ -12,7 +12,7 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as PeerInMessage
 from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
 
 from registry.errors import PeerUnreachable
-from registry.mesh import Joined, Parted, Pipe, Restarted
+from registry.mesh import Joined, PeerLeft, Pipe, Restarted
 from registry.mesh.libp2p.relay import HOP
 from tests.registry.mesh.libp2p.test_faults import inside
 from tests.registry.mesh.worlds import LibP2PWorld, Seat, echo, joined, until, world_of
@@ -118,7 +118,7 @@ async def test_a_direct_connection_is_used_as_soon_as_one_stands_and_the_relayed
     assert relay.mesh.relaying()["bytes"] - before < 100_000
     await until(lambda: relay.mesh.relaying()["circuits"] == 0)
     assert await echoed(asker, hidden)
-    assert not any(isinstance(event, Parted) for event in asker.seen)
+    assert not any(isinstance(event, PeerLeft) for event in asker.seen)
     # Gossip goes on, though its stream was that of the connection that is closed now.
     await relay.mesh.stop()
     await until(lambda: asker.peers() == {hidden.mesh.peer})
@@ -137,8 +137,8 @@ async def test_the_end_of_a_relayed_connection_is_no_sign_that_a_peer_is_gone(
     await asker.mesh.disconnect(hidden.mesh.peer)
     await until(lambda: relayed(asker, hidden) is None and relayed(hidden, asker) is None)
     assert Joined(hidden.mesh.peer) in asker.seen
-    assert Parted(hidden.mesh.peer) not in asker.seen
-    assert Parted(asker.mesh.peer) not in hidden.seen
+    assert PeerLeft(hidden.mesh.peer) not in asker.seen
+    assert PeerLeft(asker.mesh.peer) not in hidden.seen
 
 
 async def test_a_node_that_is_no_relay_hands_nobody_on(world: RelayWorld) -> None:

@@ -3,7 +3,7 @@
 import random
 from itertools import pairwise
 
-from registry.mesh.libp2p.rendezvous_book import (
+from registry.mesh.libp2p.rendezvous import (
     LONGEST_SECONDS,
     MAX_ADDRESS_BYTES,
     MAX_ADDRESSES,
@@ -14,8 +14,8 @@ from registry.mesh.libp2p.rendezvous_book import (
     RENEW_SECONDS,
     Register,
     Registration,
+    RendezvousVerdict,
     Rounds,
-    Verdict,
     name_of,
 )
 
@@ -30,9 +30,9 @@ def register() -> Register:
 
 def test_nodes_of_one_mesh_are_told_of_each_other_and_of_no_one_else() -> None:
     made = register()
-    assert made.add("a", node(1), 0.0) is Verdict.OK
-    assert made.add("a", node(2), 0.0) is Verdict.OK
-    assert made.add("b", node(3), 0.0) is Verdict.OK
+    assert made.add("a", node(1), 0.0) is RendezvousVerdict.OK
+    assert made.add("a", node(2), 0.0) is RendezvousVerdict.OK
+    assert made.add("b", node(3), 0.0) is RendezvousVerdict.OK
     assert made.told("a", node(1).peer, 0, 0.0) == [node(2)]
     assert made.told("b", node(1).peer, 0, 0.0) == [node(3)]
     assert made.told("c", node(1).peer, 0, 0.0) == []
@@ -52,34 +52,36 @@ def test_the_last_word_of_a_node_holds_until_its_time_has_passed_or_it_leaves() 
 
 def test_nonsense_is_refused() -> None:
     made = register()
-    assert made.add("", node(1), 0.0) is Verdict.BAD_NAME
-    assert made.add("x" * 257, node(1), 0.0) is Verdict.BAD_NAME
+    assert made.add("", node(1), 0.0) is RendezvousVerdict.BAD_NAME
+    assert made.add("x" * 257, node(1), 0.0) is RendezvousVerdict.BAD_NAME
     for addresses in ((), (b"x",) * (MAX_ADDRESSES + 1), (b"x" * (MAX_ADDRESS_BYTES + 1),)):
-        assert made.add("a", Registration(b"1", addresses, 100.0), 0.0) is Verdict.BAD_PEER
+        assert (
+            made.add("a", Registration(b"1", addresses, 100.0), 0.0) is RendezvousVerdict.BAD_PEER
+        )
     for until in (0.0, -1.0, LONGEST_SECONDS + 1.0, float("inf"), float("nan")):
-        assert made.add("a", node(1, until=until), 0.0) is Verdict.BAD_TIME
+        assert made.add("a", node(1, until=until), 0.0) is RendezvousVerdict.BAD_TIME
     assert made.told("a", b"asker", 0, 0.0) == []
 
 
 def test_a_full_point_refuses_newcomers_keeps_the_others_and_makes_room_in_time() -> None:
     made = register()
     for number in range(MAX_REGISTERED):
-        assert made.add("a", node(number), 0.0) is Verdict.OK
-    assert made.add("a", node(MAX_REGISTERED), 0.0) is Verdict.FULL
-    assert made.add("a", node(7, until=90.0), 0.0) is Verdict.OK
-    assert made.add("a", node(MAX_REGISTERED, until=500.0), 95.0) is Verdict.OK
-    assert made.add("a", node(MAX_REGISTERED + 1, until=500.0), 95.0) is Verdict.FULL
+        assert made.add("a", node(number), 0.0) is RendezvousVerdict.OK
+    assert made.add("a", node(MAX_REGISTERED), 0.0) is RendezvousVerdict.FULL
+    assert made.add("a", node(7, until=90.0), 0.0) is RendezvousVerdict.OK
+    assert made.add("a", node(MAX_REGISTERED, until=500.0), 95.0) is RendezvousVerdict.OK
+    assert made.add("a", node(MAX_REGISTERED + 1, until=500.0), 95.0) is RendezvousVerdict.FULL
 
 
 def test_meshes_are_bounded_for_all_and_for_one() -> None:
     made = register()
     for number in range(MAX_NAMES_OF_ONE):
-        assert made.add(f"of one {number}", node(1), 0.0) is Verdict.OK
-    assert made.add("one more", node(1), 0.0) is Verdict.FULL
+        assert made.add(f"of one {number}", node(1), 0.0) is RendezvousVerdict.OK
+    assert made.add("one more", node(1), 0.0) is RendezvousVerdict.FULL
     for number in range(MAX_NAMES - MAX_NAMES_OF_ONE):
-        assert made.add(f"of many {number}", node(2 + number), 0.0) is Verdict.OK
-    assert made.add("one more", node(9_999), 0.0) is Verdict.FULL
-    assert made.add("of one 0", node(9_999), 0.0) is Verdict.OK
+        assert made.add(f"of many {number}", node(2 + number), 0.0) is RendezvousVerdict.OK
+    assert made.add("one more", node(9_999), 0.0) is RendezvousVerdict.FULL
+    assert made.add("of one 0", node(9_999), 0.0) is RendezvousVerdict.OK
 
 
 def test_an_answer_is_bounded_and_everybody_gets_a_turn_in_it() -> None:

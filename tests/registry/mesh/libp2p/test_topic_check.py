@@ -7,7 +7,7 @@ from trio.testing import MockClock
 
 from registry.mesh import Origin
 from registry.mesh.discovered import Strangers
-from registry.mesh.libp2p.topic_check import CALLER_SECONDS, PROOF_SECONDS, Introductions
+from registry.mesh.libp2p.connections import CALLER_SECONDS, PROOF_SECONDS, Introductions
 from registry.records import PeerId
 from tests.registry.mesh.worlds import identity
 

@@ -2,7 +2,7 @@
 
 import random
 
-from registry.mesh import Arrived, Joined, MeshEvent, Parted, Pipe, Restarted
+from registry.mesh import Arrived, Joined, MeshEvent, PeerLeft, Pipe, Restarted
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import Faults, MemoryNet, address_of
 from tests.registry.mesh.worlds import echo, identity, return_everything
@@ -75,7 +75,7 @@ async def test_a_partition_parts_the_groups_and_healing_joins_them() -> None:
     events = await events_until_stop(third)
     assert [e.frame for e in events if isinstance(e, Arrived)] == [b"heard"]
     seen = await events_until_stop(first)
-    assert seen[:3] == [Joined(second.peer), Parted(second.peer), Joined(second.peer)]
+    assert seen[:3] == [Joined(second.peer), PeerLeft(second.peer), Joined(second.peer)]
 
 
 async def test_a_failed_mesh_comes_back_and_says_so() -> None:
