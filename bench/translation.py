@@ -28,16 +28,16 @@ from router.dialects import llama_stack_http, localai_grpc, remotellm_grpc, tgi_
 from router.dialects.localai_grpc import reply_parser
 from router.dialects.localai_grpc.verbatim import allowed
 from router.dialects.openai_http.endpoints import understood
-from router.dialects.tgi_http.verbatim import PASSING
+from router.dialects.tgi_http.answer_parser import PASSING
 from router.http.translator import Words
 from router.http.verbatim import Ending
 from router.openai import text_parser
 from router.openai.body import object_of
-from router.openai.result_writers import Delta, Form
 from router.openai.sse import Splitter
+from router.openai.text_writer import Delta, TextForm
 from router.openai.usage import Tokens
 from router.requests import Kind, Request
-from router.rpc import framing
+from router.rpc import messages as framing
 from router.rpc.messages import LOCALAI, REMOTELLM, message_class, methods_of, parsed
 from router.translate.request import Wording
 from router.translate.text import Told
@@ -116,7 +116,7 @@ def _localai_face(text: str) -> Row:
 
 def _event(kind: Kind) -> bytes:
     """Return a word as a worker of OpenAI's protocol says it."""
-    return Form("x", 1, "m", kind).event(Delta(" word"))
+    return TextForm("x", 1, "m", kind).event(Delta(" word"))
 
 
 ROUNDS = 5
@@ -162,7 +162,7 @@ def dialect(words: Words, kind: Kind, said: object) -> Row:
     """Have a worker of a protocol over HTTP asked for a stream."""
     request = request_of(kind)
     event = b"data:" + orjson.dumps(said) + b"\n\n"
-    told, form = Told(canonical.read(request), words.part), Form("x", 1, "m", kind)
+    told, form = Told(canonical.read(request), words.part), TextForm("x", 1, "m", kind)
     splitter = Splitter(max_event_bytes=len(event))
 
     def ask() -> bytes:
@@ -181,8 +181,8 @@ def localai_dialect(kind: Kind) -> Row:
     request = request_of(kind)
     asked, orders = words.read(request, _WORKER)
     reply = method.told(message=b" word", tokens=1).SerializeToString()
-    told = Told(asked, reply_parser.Replies(asked, 0, orders.bodies[0]).read)
-    form = Form("x", 1, "m", kind)
+    told = Told(asked, reply_parser.ReplyTexts(asked, 0, orders.bodies[0]).read)
+    form = TextForm("x", 1, "m", kind)
 
     def hear() -> bytes:
         return b"".join(map(form.event, told.take(method.told.FromString(reply))))

@@ -156,7 +156,7 @@ class Access:
         self._names = self._own | _normal(settings.names)
         self._origins = frozenset(map(str.lower, settings.origins))
 
-    def admit(self, request: web.Request) -> web.Response | None:
+    def admit(self, request: web.HttpRequest) -> web.Response | None:
         """Refuse names that are not this node's, and what pages of other origins send, unless they are allowed.
 
         Return the answer where such a page's browser asks first whether it may (a CORS preflight).
@@ -178,7 +178,7 @@ class Access:
             )
         return None
 
-    def change(self, request: web.Request) -> None:
+    def change(self, request: web.HttpRequest) -> None:
         """Admit only who may change this node: its own user or root on this machine, or a caller with the control token."""
         shown = self.holds_token(request)
         if not shown and _from_another_page(request):
@@ -191,7 +191,7 @@ class Access:
         if request.body_exists and request.content_type not in TAKEN_FOR_JSON:
             raise UnsupportedMediaType("send this as application/json")
 
-    def local(self, request: web.Request) -> bool:
+    def local(self, request: web.HttpRequest) -> bool:
         """Whether the caller is a process of this node's own user, or of root, on this machine, and speaks for itself."""
         transport = request.transport
         if transport is None or any(name in request.headers for name in _FORWARDED):
@@ -210,7 +210,7 @@ class Access:
         owner = self._sockets.owner(_endpoint(caller), _endpoint(here))
         return owner is not None and owner in (_ROOT, os.geteuid())
 
-    def holds_token(self, request: web.Request) -> bool:
+    def holds_token(self, request: web.HttpRequest) -> bool:
         """Whether the caller shows the control token, and so could read this node's own files."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         matches = hmac.compare_digest(given.encode(), self._token)
@@ -227,7 +227,7 @@ def _sharing_lines(origin: str) -> str:
     return f"Access-Control-Allow-Origin: {origin}\r\nAccess-Control-Expose-Headers: *\r\n{vary}"
 
 
-def _preflight(request: web.Request) -> web.Response | None:
+def _preflight(request: web.HttpRequest) -> web.Response | None:
     """Return the answer to a browser that asks what a page may send, `None` where it sends already."""
     if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
         return None
@@ -249,7 +249,7 @@ def _endpoint(name: tuple[Any, ...]) -> Endpoint:
     return Endpoint(name[0], name[1], name[3] if len(name) > 3 else 0)
 
 
-def _from_another_page(request: web.Request) -> bool:
+def _from_another_page(request: web.HttpRequest) -> bool:
     """Whether a browser says that a page of another origin sends this; where it leaves out `Origin`, `Sec-Fetch-Site` tells."""
     origin = request.headers.get("origin")
     if origin is not None:

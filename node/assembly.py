@@ -24,8 +24,8 @@ from registry.store import Store, open_store
 from router import dialects, policies
 from router.attempt import Outcome
 from router.dispatch import Router
-from router.peers.dial import Reaching
 from router.peers.links import Links
+from router.peers.pipes import Reaching
 from router.ssrf_guard import Premises, networks_of
 
 

@@ -13,7 +13,7 @@ from ssl import SSLContext
 from node import web
 from node.config.addresses import HostPort
 from node.config.settings import Settings
-from node.faces.peer_access import Known
+from node.faces.peer_access import KnownPeers
 from registry.errors import InvalidSignature, cannot_listen
 from registry.records import PeerId
 from router.peers.certificate import peer_of_certificate, trust
@@ -144,7 +144,9 @@ async def serve(
     return served
 
 
-def welcome(tls: SSLContext, known: Known, *, at_most: int) -> Callable[[Iterable[PeerId]], None]:
+def welcome(
+    tls: SSLContext, known: KnownPeers, *, at_most: int
+) -> Callable[[Iterable[PeerId]], None]:
     """Trust the certificates of all nodes that are known, and return what does it for those that change."""
     met: set[bytes] = set()
 

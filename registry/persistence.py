@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from registry import store as limits
+from registry import store
 from registry.catalog import Catalog
 from registry.effects import Forget, Persist, Remember
 from registry.errors import StoreUnavailable
@@ -72,7 +72,7 @@ class Persistence:
 
         A write whose answer was lost may have happened, or may happen yet: `undo` is written when the store is back.
         """
-        limits.check(changes)
+        store.check_limits(changes)
         if self._failure:
             # A store that has just answered is written to, no other: so what is to be undone cannot pile up.
             await self._check()

@@ -62,7 +62,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class AttemptDesk:
     """Where attempts are put and booked: the same for all of them."""
 
     ledger: Ledger
@@ -92,7 +92,7 @@ class Attempt:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: AttemptDesk,
         request: Request,
         candidate: Candidate,
         *,

@@ -14,8 +14,7 @@ from router.errors import NobodyServes
 from router.ledger import Ledger
 from router.policies import Policy, in_order
 from router.requests import Request
-from router.select.candidates import Candidate, Excluded, Field, Reason, candidates
-from router.select.nobody import nobody
+from router.select.candidates import Candidate, Excluded, Field, Reason, candidates, nobody
 from router.state.last_answers import RESTART
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from registry.catalog import Catalog
 from registry.members.liveness import Presence
 from registry.records import Load, PeerId, Record, Service
-from router.attempt import Answering, Attempt, Desk, Outcome, Routed
+from router.attempt import Answering, Attempt, AttemptDesk, Outcome, Routed
 from router.choice import Choosing, Explained
 from router.dialects import Answer, Dialect
 from router.errors import (
@@ -25,19 +25,17 @@ from router.errors import (
 from router.first_byte_timeout import Waits
 from router.hedge import Hedging
 from router.hold import Holding
-from router.inquiry import Inquiry
 from router.ledger import Ledger
-from router.lingering import Lingering
 from router.policies import Policy
 from router.requests import Request
-from router.select.attempts import Failure, Tries, attempts
+from router.select.attempts import Failure, Tries, attempts, in_turn
 from router.select.candidates import Candidate, Reason
-from router.select.names import in_turn
 from router.settings import RouterSettings
 from router.slot_lending import Lender, Lending
+from router.slot_wait import Lingering
 from router.state.circuit import Condition
 from router.state.readiness import not_ready
-from router.stuck_check import Vigil
+from router.stuck_check import Inquiry, Vigil
 from router.worker_description import Described
 from router.workers import Worker, Workers
 
@@ -104,7 +102,7 @@ class Router:
             random=random,
             absence=absence,
         )
-        self._desk = Desk(self._ledger, self._put, observe, now)
+        self._desk = AttemptDesk(self._ledger, self._put, observe, now)
         # Slots that are lent are not taken for what may be thrown away.
         self._hedging = Hedging(self._desk) if settings.hedge and not self._ledger.lent else None
         self._holding = Holding(settings, self._ledger.events, now, draining, self._hopeful)

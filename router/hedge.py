@@ -4,17 +4,53 @@ The first answer counts, the other is cancelled at once.
 
 Only short answers that come in one piece, of which it is known how long they usually take; only an idle worker on another
 machine or in another process; and only within the budget of second attempts: asking twice must not add to a high load.
+
+Latency quantiles of answers: the last ones of each model and kind, by what was asked for. No I/O.
 """
 
 import asyncio
+from bisect import insort
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from router.attempt import Attempt, Desk, Routed
+from router.attempt import Attempt, AttemptDesk, Routed
 from router.errors import WorkerError
 from router.requests import Kind
 from router.select.candidates import Candidate
-from router.state.latency import Usual
+
+SAMPLES = 100
+"""Answers that are remembered of one model and kind; the oldest makes room."""
+
+FEWEST = 20
+"""Answers without which nothing is said."""
+
+MAX_MODELS = 1_024
+"""Models and kinds that are remembered; the one that was answered longest ago makes room."""
+
+
+class Usual:
+    """Seconds that answers took."""
+
+    def __init__(self) -> None:
+        self._took: dict[tuple[str, Kind], tuple[deque[float], list[float]]] = {}
+
+    def took(self, model: str, kind: Kind, seconds: float) -> None:
+        """Take in how long one took."""
+        latest, ordered = self._took.pop((model, kind), (deque(), list[float]()))
+        if len(self._took) >= MAX_MODELS:
+            del self._took[next(iter(self._took))]
+        self._took[model, kind] = latest, ordered
+        if len(latest) >= SAMPLES:
+            ordered.remove(latest.popleft())
+        latest.append(seconds)
+        insort(ordered, seconds)
+
+    def slow(self, model: str, kind: Kind) -> float | None:
+        """Return the seconds that one of twenty takes longer than, `None` while too few are known."""
+        _, ordered = self._took.get((model, kind), (None, ()))
+        return ordered[len(ordered) * 19 // 20] if len(ordered) >= FEWEST else None
+
 
 SHORTEST_WAIT = 0.05
 """Seconds after which a second worker is asked at the earliest: what takes less is not worth two workers' time."""
@@ -28,7 +64,7 @@ _KINDS = frozenset({Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING})
 class Hedging:
     """Knows when a second worker is worth asking, and asks it."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: AttemptDesk) -> None:
         self._desk = desk
         self._ledger = desk.ledger
         self._usual = Usual()

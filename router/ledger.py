@@ -10,19 +10,17 @@ from registry.records import Load, PeerId, Service
 from router.dialects import Answer
 from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected, WorkerUnable
 from router.events import EVENTS
-from router.lingering import Lingering
 from router.requests import Request
 from router.select.candidates import Candidate, Known
 from router.select.retry_budget import Budget
 from router.settings import RouterSettings
 from router.slot_lending import Lender, Lent
-from router.slot_wait import Waiting
-from router.state.circuit import TRIP, Condition, Health, Sign
+from router.slot_wait import Lingering, SlotWaits
+from router.state.circuit import TRIP, Condition, Health, RetryAfter, Sign
 from router.state.concurrency import BoundedWorkers, Limits
 from router.state.last_answers import Vitals
 from router.state.local_load import Meter, Tally
 from router.state.remote_load import Report, Reported, Reports
-from router.state.retry_after import RetryAfter
 from router.state.slow_start import Warming
 from router.state.stuck import Silence
 from router.workers import Worker, Workers
@@ -58,7 +56,7 @@ class Ledger:
         self.reports = Reports()
         self.silence = Silence()
         self.lent = None if lender is None else Lent(lender, self.count)
-        self.waiting = self.lent or Waiting(settings, release=self.release)
+        self.waiting = self.lent or SlotWaits(settings, release=self.release)
         self.events: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
         self._budget = Budget(settings.retry_share)
         self._meter = Meter()

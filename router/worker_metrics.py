@@ -44,7 +44,7 @@ Told = Mapping[Figure, float]
 
 
 @runtime_checkable
-class Tells(Protocol):
+class TellsLoad(Protocol):
     """A dialect whose protocol has such figures."""
 
     async def figures(self, worker: Worker) -> Told | None:
@@ -78,7 +78,7 @@ class Figures:
             dialect = self._dialects[worker.dialect]
         except (KeyError, WorkerFailed):
             return
-        if not isinstance(dialect, Tells):
+        if not isinstance(dialect, TellsLoad):
             return
         async with self._turns:
             told = await dialect.figures(worker)

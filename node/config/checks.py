@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from node.config.addresses import check_announce, check_dial, check_listen, host_port
 from node.config.settings import Settings
-from registry import store as opening
 from registry.errors import InvalidSignature
 from registry.signing import public_of
+from registry.store import names
 from registry.wire import MAX_NODE_NAME_CHARACTERS, is_node_name
 from router import policies
 from router.ssrf_guard import networks_of
@@ -113,8 +113,8 @@ def _check_link(settings: Settings) -> None:
 
 def _check_store(settings: Settings) -> None:
     scheme, colon, rest = settings.node.store.partition(":")
-    remote = scheme not in opening.names() or scheme == "redis"
-    known = scheme in opening.names() | _STORE_SPELLINGS
+    remote = scheme not in names() or scheme == "redis"
+    known = scheme in names() | _STORE_SPELLINGS
     if not known or (remote and not rest.startswith("//")) or (colon and not rest):
         raise ValueError(_STORE_FORMS)
     if remote:

@@ -16,7 +16,7 @@ from types import ModuleType
 from node import faces, web
 from node.faces import Context, Serving
 from node.faces.errors import KNOWN, UnsupportedExpectation, of_fault, refusal
-from node.faces.peer_access import Known, peer_check
+from node.faces.peer_access import KnownPeers, peer_check
 from registry.records import Standing
 
 log = logging.getLogger("modelvine.http")
@@ -44,7 +44,7 @@ def model_routes(context: Serving) -> list[web.RouteDef]:
     return [route for face in _modules("asking_routes") for route in face.asking_routes(context)]
 
 
-def link_app(context: Serving, known: Known) -> web.App:
+def link_app(context: Serving, known: KnownPeers) -> web.App:
     """Return the application for nodes that are known; it must be served over TLS with client certificates."""
     definitions = [route for face in _modules("link_routes") for route in face.link_routes(context)]
     return application(definitions, peer_check(known))
@@ -60,7 +60,7 @@ def _modules(function: str) -> Iterator[ModuleType]:
 
 def application(
     definitions: Iterable[web.RouteDef],
-    admit: Callable[[web.Request], web.Response | None],
+    admit: Callable[[web.HttpRequest], web.Response | None],
     *,
     leaving: Callable[[], bool] = lambda: False,
 ) -> web.App:
@@ -77,14 +77,14 @@ class _Application:
     def __init__(
         self,
         routes: web.Routes,
-        admit: Callable[[web.Request], web.Response | None],
+        admit: Callable[[web.HttpRequest], web.Response | None],
         leaving: Callable[[], bool],
     ) -> None:
         self._routes = routes
         self._admit = admit
         self._leaving = leaving
 
-    async def answer(self, request: web.Request) -> web.Answer:
+    async def answer(self, request: web.HttpRequest) -> web.Answer:
         request.id = _id_of(request.headers)
         if self._leaving():
             # Whoever goes on with this connection would find it closed: it shall look for another node now.
@@ -125,12 +125,12 @@ def _id_of(headers: web.Headers) -> str:
     return f"{getrandbits(128):032x}"
 
 
-def _check_expectation(request: web.Request) -> None:
+def _check_expectation(request: web.HttpRequest) -> None:
     if request.headers.get("expect", "100-continue").lower() != "100-continue":
         raise UnsupportedExpectation("this Expect header cannot be met")
 
 
-def _log_unforeseen(request: web.Request, route: web.RouteDef | None, error: Exception) -> None:
+def _log_unforeseen(request: web.HttpRequest, route: web.RouteDef | None, error: Exception) -> None:
     # The text of an exception may quote the request, and so somebody's prompt; where it arose says enough.
     where = "".join(traceback.format_tb(error.__traceback__))
     log.error(

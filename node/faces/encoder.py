@@ -13,7 +13,7 @@ import orjson
 
 from node.faces.errors import Refusal
 from router.openai import text_parser
-from router.openai.text_parser import Failure, Heard
+from router.openai.text_parser import Heard, TextFailure
 from router.requests import Kind, Request
 
 EVENT_STREAM = "text/event-stream"
@@ -23,7 +23,7 @@ MAX_WHOLE_BYTES = 64 * 1024 * 1024
 """The longest answer in one piece that is said in other words; a longer one is refused as a failure of its worker."""
 
 
-class Voice(Protocol):
+class Encoder(Protocol):
     """Says one answer in the words of its caller's protocol. One for each request."""
 
     @property
@@ -48,7 +48,7 @@ class Voice(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class SpokenAnswer:
     """A request, and the voice in which its answer is said; OpenAI's own words where there is none.
 
     `dropped` names the caller's parameters that have no effect, for lack of a word in OpenAI's form. `framed` makes the caller's
@@ -57,7 +57,7 @@ class Spoken:
     """
 
     request: Request
-    voice: Voice | None = None
+    voice: Encoder | None = None
     dropped: tuple[str, ...] = ()
     framed: Callable[[bytes], bytes] | None = None
     names: Mapping[str, str] | None = None
@@ -91,7 +91,7 @@ class TextVoice(ABC):
         """Return a piece of the caller's stream: what some events look like, nothing perhaps. No `Failure` is among them."""
 
     @abstractmethod
-    def failure(self, failure: Failure) -> bytes:
+    def failure(self, failure: TextFailure) -> bytes:
         """Return the last event of a stream that broke off."""
 
     def opening(self) -> bytes:
@@ -117,13 +117,13 @@ class TextVoice(ABC):
         """Say the end of a stream. It broke off if its worker said neither why it ends nor that it does."""
         said = self._said(self._ear.finish())
         if not self._ear.whole:
-            said += self._fail(Failure("the worker broke off", "", "answer_broken"))
+            said += self._fail(TextFailure("the worker broke off", "", "answer_broken"))
         return said if self._failed else said + self.closing()
 
     def broken(self, refused: Refusal) -> bytes:
         """Say that a stream broke off."""
         error = refused.body["error"]
-        return self._fail(Failure(error["message"], error["type"], error["code"]))
+        return self._fail(TextFailure(error["message"], error["type"], error["code"]))
 
     def _said(self, heard: Sequence[Heard]) -> bytes:
         if self._failed:
@@ -131,11 +131,11 @@ class TextVoice(ABC):
         opening = b"" if self._begun else self.opening()
         self._begun = True
         # Nothing is heard after it.
-        if heard and isinstance(heard[-1], Failure):
+        if heard and isinstance(heard[-1], TextFailure):
             return opening + self.events(heard[:-1]) + self._fail(heard[-1])
         return opening + self.events(heard)
 
-    def _fail(self, failure: Failure) -> bytes:
+    def _fail(self, failure: TextFailure) -> bytes:
         if self._failed:
             return b""
         self._failed = True

@@ -15,10 +15,10 @@ from router.openai.sse import EventTooLarge, Splitter
 from router.openai.text_parser import Heard
 from router.openai.usage import Usage
 from router.requests import Request
-from router.rpc import framing
+from router.rpc.messages import read
 
 
-class Told:
+class ModelAnswer:
     """An answer that has begun; read it once, in one of the three ways."""
 
     def __init__(self, routed: Routed, account: Account, *, max_event_bytes: int) -> None:
@@ -39,11 +39,11 @@ class Told:
             raise WorkerFailed("the answer is in one piece where a stream was asked for")
         try:
             for event in splitter.feed(passage.first(answer.first)):
-                yield framing.read(event.data)
+                yield read(event.data)
             async for chunk in answer.rest:
                 self._account.sent += len(chunk)
                 for event in splitter.feed(passage.take(chunk)):
-                    yield framing.read(event.data)
+                    yield read(event.data)
         except EventTooLarge as error:
             raise WorkerFailed(str(error)) from error
 
@@ -81,11 +81,11 @@ class Told:
 
 
 @asynccontextmanager
-async def asking(context: Serving, request: Request) -> AsyncIterator[Told]:
+async def asking(context: Serving, request: Request) -> AsyncIterator[ModelAnswer]:
     """Have a request answered; entering is the first byte. Raise a `RouterError`; leaving early cancels it at the worker."""
     with accounting(context, request.id, request.kind) as account:
         account.model, account.taken = request.model, len(request.body)
         async with put(context, request, account) as routed:
             begin(context, routed, account)
             limit = context.settings.router.max_event_bytes
-            yield Told(routed, account, max_event_bytes=limit)
+            yield ModelAnswer(routed, account, max_event_bytes=limit)

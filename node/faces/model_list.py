@@ -43,11 +43,11 @@ def listing_routes(
     # Records of older nodes do not say when a model was registered.
     since = int(time.time())
 
-    async def listing(request: web.Request) -> web.Response:
+    async def listing(request: web.HttpRequest) -> web.Response:
         found = _listing(everybody(), _base(request), since)
         return json_answer(anthropic.models(found) if anthropic.wanted(request) else found)
 
-    async def one(request: web.Request) -> web.Response:
+    async def one(request: web.HttpRequest) -> web.Response:
         name = request.tail
         found = [*offers(name)]
         if not found:
@@ -81,7 +81,7 @@ def _live(context: Context, offers: Iterable[Offer]) -> Iterable[Offer]:
     return (offer for offer in offers if context.registry.presence(offer.node) in LIVE)
 
 
-def _base(request: web.Request) -> str:
+def _base(request: web.HttpRequest) -> str:
     """Return where the caller asks this node, in its own words; a proxy before it may say that it asked over TLS."""
     scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else "http"
     return f"{scheme}://{request.headers.get('host', 'localhost')}"

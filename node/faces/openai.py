@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from node import web
 from node.faces import Serving
-from node.faces.encoder import JSON, Spoken
+from node.faces.encoder import JSON, SpokenAnswer
 from node.faces.errors import Refusal, UnknownNode, WrongParameter
 from node.faces.request_reader import read_body
 from node.faces.respond import answer
@@ -19,7 +19,6 @@ from registry.signing import ID_HEAD, public_of
 from registry.wire import is_name, is_node_name
 from router.errors import AnswerBroken
 from router.openai import body as bodies
-from router.peers import trace, via
 from router.peers.headers import (
     CID,
     CONTINUE,
@@ -31,6 +30,8 @@ from router.peers.headers import (
     VERBATIM,
     VIA,
     WAIT,
+    trace_of,
+    via_onward,
 )
 from router.requests import ANYWHERE, NAMED_BY, STORES, Kind, Pin, Request
 from router.translate.verbatim import Verbatim, split
@@ -106,10 +107,10 @@ class WithoutDone:
 
 
 def _asking(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) -> web.Handler:
-    def handle(http: web.Request) -> Awaitable[web.Answer]:
-        async def ask() -> Spoken:
+    def handle(http: web.HttpRequest) -> Awaitable[web.Answer]:
+        async def ask() -> SpokenAnswer:
             request = await read_request(context, http, kind, own_only=own_only)
-            return Spoken(request, None if done or not request.stream else WithoutDone())
+            return SpokenAnswer(request, None if done or not request.stream else WithoutDone())
 
         return answer(context, http, kind, ask, to_peer=own_only)
 
@@ -117,7 +118,7 @@ def _asking(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) 
 
 
 async def read_request(
-    context: Serving, http: web.Request, kind: Kind, *, own_only: bool
+    context: Serving, http: web.HttpRequest, kind: Kind, *, own_only: bool
 ) -> Request:
     """Take in what a caller asks of a model; raise what `read_body` and `bodies.read` do."""
     settings = context.settings.router
@@ -134,7 +135,7 @@ async def read_request(
 
 def request_of(
     context: Serving,
-    http: web.Request,
+    http: web.HttpRequest,
     kind: Kind,
     body: bytes,
     content_type: str = "application/json",
@@ -171,7 +172,7 @@ def request_of(
     )
 
 
-def _caller(http: web.Request) -> str:
+def _caller(http: web.HttpRequest) -> str:
     """Tell callers apart: by node, by key (its hash differs from run to run and says nothing of it), or by address."""
     said = http.headers.get(HOP) or http.headers.get("authorization")
     # Anthropic's clients have their key in a header of its own.
@@ -179,14 +180,14 @@ def _caller(http: web.Request) -> str:
     return str(hash(said)) if said else http.remote or ""
 
 
-def session_of(http: web.Request, fields: Mapping[str, object] = _NO_FIELDS) -> str:
+def session_of(http: web.HttpRequest, fields: Mapping[str, object] = _NO_FIELDS) -> str:
     """Return what a caller calls its conversation, by header or as OpenAI has it; what is no text in it is replaced."""
     said = http.headers.get(SESSION) or fields.get("prompt_cache_key")
     text = said if isinstance(said, str) else ""
     return text[:_LONGEST_SESSION].encode(errors="replace").decode()
 
 
-def content_type_of(http: web.Request, body: bytes) -> str:
+def content_type_of(http: web.HttpRequest, body: bytes) -> str:
     """Return the content type as it was sent; a body without one that begins as a JSON object is taken for JSON."""
     content_type = http.headers.get("content-type", "")
     if not content_type and body.lstrip()[:1] == b"{":
@@ -194,13 +195,13 @@ def content_type_of(http: web.Request, body: bytes) -> str:
     return content_type
 
 
-def passed(http: web.Request, own: PeerId) -> MappingProxyType[str, str]:
+def passed(http: web.HttpRequest, own: PeerId) -> MappingProxyType[str, str]:
     """Return the headers that travel with a request to whoever answers it: what its caller accepts, its trace, its way.
 
-    Raise what `via.onward` does.
+    Raise what `onward` does.
     """
-    found = trace.carried(http.headers)
-    found[VIA] = via.onward(http.headers.get(VIA, ""), own)
+    found = trace_of(http.headers)
+    found[VIA] = via_onward(http.headers.get(VIA, ""), own)
     accept = http.headers.get("accept", "")
     if accept and accept.isascii() and accept.isprintable():
         found["accept"] = accept

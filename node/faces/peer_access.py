@@ -14,7 +14,7 @@ from router.peers.certificate import peer_of_certificate
 from router.peers.headers import HOP
 
 
-class Known(Protocol):
+class KnownPeers(Protocol):
     """What is known of other nodes."""
 
     @property
@@ -28,10 +28,10 @@ class Known(Protocol):
         """Say whether a peer may take part here."""
 
 
-def peer_check(known: Known) -> Callable[[web.Request], None]:
+def peer_check(known: KnownPeers) -> Callable[[web.HttpRequest], None]:
     """Return the check that only nodes which the registry knows, and which have not left, get through."""
 
-    def check(request: web.Request) -> None:
+    def check(request: web.HttpRequest) -> None:
         peer = asking_peer(request)
         if peer != request.headers.get(HOP):
             raise NotAllowed(f"{HOP} must name the peer whose certificate is shown")
@@ -45,7 +45,7 @@ def peer_check(known: Known) -> Callable[[web.Request], None]:
     return check
 
 
-def asking_peer(request: web.Request) -> PeerId:
+def asking_peer(request: web.HttpRequest) -> PeerId:
     """Return the peer whose key the other end of this TLS connection proved to hold; raise `NotAllowed`."""
     transport = request.transport
     secured = transport.get_extra_info("ssl_object") if transport else None

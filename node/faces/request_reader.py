@@ -52,7 +52,7 @@ _INFLATE_HERE = 256 * 1024
 
 
 async def read_body(
-    request: web.Request, *, limit: int, idle: float, rate: int = MIN_RATE
+    request: web.HttpRequest, *, limit: int, idle: float, rate: int = MIN_RATE
 ) -> bytes:
     """Return the body, unpacked; at most `limit` bytes before and after, at most `idle` seconds between two pieces.
 
@@ -69,7 +69,9 @@ async def read_body(
     return body
 
 
-async def read_raw(request: web.Request, *, limit: int, idle: float, rate: int = MIN_RATE) -> bytes:
+async def read_raw(
+    request: web.HttpRequest, *, limit: int, idle: float, rate: int = MIN_RATE
+) -> bytes:
     """Return the body as it was sent; raise `BodyTooLarge`, `BodyTooSlow`, `NoRoomForBody` or `Unparseable`."""
     length = request.content_length or 0
     if length > limit:
@@ -106,7 +108,7 @@ async def read_raw(request: web.Request, *, limit: int, idle: float, rate: int =
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _expect(request: web.Request, size: int) -> None:
+def _expect(request: web.HttpRequest, size: int) -> None:
     """Refuse unread what would be refused once it has come."""
     try:
         request.expect(size)
@@ -114,14 +116,14 @@ def _expect(request: web.Request, size: int) -> None:
         raise of_fault(full) from full
 
 
-def _hold(request: web.Request, size: int) -> None:
+def _hold(request: web.HttpRequest, size: int) -> None:
     try:
         request.hold(size)
     except web.NoRoom as full:
         raise of_fault(full) from full
 
 
-async def read_fields(request: web.Request, settings: Settings) -> Mapping[str, object]:
+async def read_fields(request: web.HttpRequest, settings: Settings) -> Mapping[str, object]:
     """Return what is asked of a model in another protocol than OpenAI's: a JSON object.
 
     Raise what `read_body` does, `UnsupportedMediaType`, or what `bodies.object_of` does.
@@ -138,7 +140,7 @@ async def read_fields(request: web.Request, settings: Settings) -> Mapping[str, 
     return object_of(body)
 
 
-async def read_object(request: web.Request, *, idle: float) -> dict[str, Any]:
+async def read_object(request: web.HttpRequest, *, idle: float) -> dict[str, Any]:
     """Return the body of a control request as a JSON object, its keys in lower case; raise `Unparseable`.
 
     Clients of api-v0 write `project`, `Project` or `PROJECT`. A key that is lower case already wins.
@@ -187,7 +189,7 @@ def number_of(given: Mapping[str, Any], name: str, *, default: int = 0) -> int:
             raise Unparseable("Parsing error")
 
 
-def count_in_query(request: web.Request, *, default: int, at_most: int = MAX_LISTED) -> int:
+def count_in_query(request: web.HttpRequest, *, default: int, at_most: int = MAX_LISTED) -> int:
     """Return the `number` of entries that a caller wants, 0 for as many as by default; raise `WrongParameter`."""
     asked = request.query.get("number", "")
     if not asked:

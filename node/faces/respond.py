@@ -14,10 +14,10 @@ from dataclasses import replace
 from node import web
 from node.faces import Serving
 from node.faces.access_log import Account, accounting
-from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Spoken, Voice
+from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Encoder, SpokenAnswer
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.response_writer import AT_ONCE_BYTES, KeepAlive, Outgoing
-from node.faces.stream_tap import Done, Passage
+from node.faces.stream_tap import Passage, StreamEnd
 from router import failover
 from router.attempt import Routed
 from router.dialects import Answer
@@ -39,9 +39,9 @@ def plain(refused: Refusal) -> Refusal:
 
 async def answer(
     context: Serving,
-    http: web.Request,
+    http: web.HttpRequest,
     kind: Kind,
-    ask: Callable[[], Awaitable[Spoken]],
+    ask: Callable[[], Awaitable[SpokenAnswer]],
     *,
     to_peer: bool = False,
     refuse: Callable[[Refusal], Refusal] = plain,
@@ -60,7 +60,7 @@ async def answer(
 
 
 async def _pass_on(
-    context: Serving, http: web.Request, spoken: Spoken, account: Account
+    context: Serving, http: web.HttpRequest, spoken: SpokenAnswer, account: Account
 ) -> web.Answer:
     settings = context.settings.router
     request, voice = spoken.request, spoken.voice
@@ -123,7 +123,7 @@ async def _passed_on(
     out: Outgoing,
     headers: dict[str, str],
     account: Account,
-    spoken: Spoken,
+    spoken: SpokenAnswer,
 ) -> bytes | None:
     """Pass on an answer as it comes, or return it where it is short: then its worker need not wait for its reader."""
     answer = routed.answer
@@ -151,7 +151,7 @@ async def _passed_on(
 
 async def _streamed(routed: Routed, out: Outgoing, account: Account) -> None:
     """Pass on a stream as it comes, and end it as OpenAI's end."""
-    answer, passage, done = routed.answer, Passage(routed, account), Done()
+    answer, passage, done = routed.answer, Passage(routed, account), StreamEnd()
     await out.send(done.seen(passage.first(answer.first)))
     async for chunk in answer.rest:
         ready = done.seen(passage.take(chunk))
@@ -178,7 +178,7 @@ async def _voiced(
     out: Outgoing,
     headers: dict[str, str],
     account: Account,
-    voice: Voice,
+    voice: Encoder,
 ) -> bytes | None:
     """Say an answer in its caller's words: return it where it came in one piece, else pass it on as it comes."""
     answer = routed.answer
@@ -218,7 +218,7 @@ async def _at_once(
 
 
 async def _break_off(
-    out: Outgoing, refused: Refusal, account: Account, voice: Voice | None
+    out: Outgoing, refused: Refusal, account: Account, voice: Encoder | None
 ) -> None:
     account.status = refused.status
     # Another node tells its caller itself, in the caller's words.
@@ -244,7 +244,9 @@ async def read_whole(answer: Answer, at_most: int) -> bytes | None:
     return b"".join(pieces)
 
 
-def _headers(context: Serving, routed: Routed, account: Account, spoken: Spoken) -> dict[str, str]:
+def _headers(
+    context: Serving, routed: Routed, account: Account, spoken: SpokenAnswer
+) -> dict[str, str]:
     answer, worker = routed.answer, routed.candidate.worker
     headers = {
         **answer.headers,

@@ -29,7 +29,7 @@ class Outgoing:
 
     __slots__ = ("_ended", "_event_stream", "_http", "_patience", "_response", "_tail", "sent")
 
-    def __init__(self, http: web.Request, *, patience: float) -> None:
+    def __init__(self, http: web.HttpRequest, *, patience: float) -> None:
         self._http = http
         self._patience = patience
         self._response = _NOT_BEGUN

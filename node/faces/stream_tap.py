@@ -6,7 +6,7 @@ from collections import deque
 from node.faces.access_log import Account
 from node.faces.response_writer import EVENT_ENDS
 from router.attempt import Routed
-from router.openai.result_writers import DONE
+from router.openai.text_writer import DONE
 from router.openai.usage import TEXT, Tokens
 
 # An event up to this size is held until it is whole.
@@ -48,7 +48,7 @@ class Passage:
         return self._tokens.passing(self._held.rest)
 
 
-class Done:
+class StreamEnd:
     """Whether a stream of texts, of which whole events pass, lacks only its `[DONE]`: some workers leave it out."""
 
     __slots__ = ("_last",)

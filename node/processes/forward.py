@@ -30,7 +30,7 @@ from registry.mesh import Pipe
 from registry.records import PeerId
 from router.errors import WorkerUnreachable
 from router.http.connection import Connection, HttpError, Reply, request_head
-from router.http.pool import Dial, Place
+from router.http.pool import Dial, PooledPlace
 from router.peers.headers import CALLER
 from router.peers.pipes import couple
 
@@ -216,16 +216,16 @@ _NOT_SHOWN = _OF_A_CONNECTION | {
 class PassedOn(Access):
     """Judges requests that helpers pass on."""
 
-    def local(self, request: web.Request) -> bool:
+    def local(self, request: web.HttpRequest) -> bool:
         """Whether the caller is a process on this machine."""
         return request.headers.get(CALLER) == _HERE
 
 
-def routes(first: Place, access: Access, settings: Settings) -> list[web.RouteDef]:
+def routes(first: PooledPlace, access: Access, settings: Settings) -> list[web.RouteDef]:
     """Return what passes everything on that no other route answers."""
     limits = settings.router
 
-    async def pass_on(http: web.Request) -> web.Answer:
+    async def pass_on(http: web.HttpRequest) -> web.Answer:
         body = await read_raw(
             http,
             limit=limits.max_body_bytes,
@@ -242,7 +242,7 @@ def routes(first: Place, access: Access, settings: Settings) -> list[web.RouteDe
     return [web.RouteDef(method, path, pass_on) for path in ("/", "/*") for method in _METHODS]
 
 
-async def _asked(first: Place, http: web.Request, body: bytes, *, local: bool) -> Reply:
+async def _asked(first: PooledPlace, http: web.HttpRequest, body: bytes, *, local: bool) -> Reply:
     headers = {name: value for name, value in http.headers.items() if name not in _NOT_PASSED}
     headers["x-request-id"] = http.id
     headers[CALLER] = _HERE if local else _ELSEWHERE
@@ -256,7 +256,7 @@ async def _asked(first: Place, http: web.Request, body: bytes, *, local: bool) -
         raise WorkerUnreachable("the first process of this node does not answer") from error
 
 
-async def _answer(http: web.Request, reply: Reply, *, patience: float) -> web.Answer:
+async def _answer(http: web.HttpRequest, reply: Reply, *, patience: float) -> web.Answer:
     headers = {name: value for name, value in reply.headers.items() if name not in _NOT_SHOWN}
     if http.method == "HEAD":
         return web.Response(status=reply.status, headers=headers, body=await _whole(reply))

@@ -42,7 +42,7 @@ from node.processes.protocol import (
     told,
 )
 from node.runtime import settle, supervise
-from router.http.pool import Place
+from router.http.pool import PooledPlace
 from router.peers.certificate import server_context
 
 log = logging.getLogger("modelvine.processes")
@@ -121,7 +121,7 @@ class _Helper:
         link = await serve(app, self._ends.link, closing, limits, crowd, tls=tls)
         names = map(host_of, settings.mesh.announce)
         access = Access(token="", names=names, settings=settings.web)
-        first = Place(self._doors.dial(), settings.router)
+        first = PooledPlace(self._doors.dial(), settings.router)
         rest = forward.routes(first, access, settings)
         public = application(
             [*model_routes(serving), *rest], access.admit, leaving=parts.view.draining

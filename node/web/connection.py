@@ -17,7 +17,7 @@ from node.web.messages import (
     Full,
     Headers,
     HeadLimit,
-    Request,
+    HttpRequest,
     Response,
     StreamResponse,
     TooSlow,
@@ -55,7 +55,7 @@ class Surroundings(Protocol):
     settings: WebSettings
     room: Room
 
-    def answer(self, request: Request) -> Coroutine[Any, Any, Response | StreamResponse]:
+    def answer(self, request: HttpRequest) -> Coroutine[Any, Any, Response | StreamResponse]:
         """Answer a request; raises nothing but `ConnectionError`."""
 
     def refuse(self, fault: Fault, said: Headers) -> Response:
@@ -82,13 +82,13 @@ class CallerConnection(asyncio.Protocol):
         self.address = ""
         """The caller's IP address."""
         self._parser = Parser(self)
-        self._arriving: Request | None = None
+        self._arriving: HttpRequest | None = None
         """The request whose body is coming."""
         self._unread: bytes | memoryview = b""
         """What has come and was not parsed."""
         self._turn: asyncio.Handle | None = None
         """The turn of the loop in which more of it is parsed."""
-        self._waiting: deque[Request | Response] = deque()
+        self._waiting: deque[HttpRequest | Response] = deque()
         self._ahead = 0
         """Bytes that were parsed since a request began to wait for the one before it."""
         self._task: asyncio.Task[None] | None = None
@@ -148,14 +148,14 @@ class CallerConnection(asyncio.Protocol):
         """What the bodies of all requests to this server share."""
         return self._server.room
 
-    def wanted(self, request: Request) -> None:
+    def wanted(self, request: HttpRequest) -> None:
         """Read on, and tell a caller that waits for it to send the body."""
         if request.expects and self.transport is not None:
             request.expects = False
             self.transport.write(_CONTINUE)
         self._continue()
 
-    def begin(self, request: Request, *, last: bool) -> str:
+    def begin(self, request: HttpRequest, *, last: bool) -> str:
         """Return the header lines that are the connection's, and note that an answer begins."""
         self._begun = True
         kept = request.keep_alive and request.complete and not (last or self._server.closing)
@@ -233,7 +233,7 @@ class CallerConnection(asyncio.Protocol):
     def head_ended(self, head: RequestHead, method: str, *, version: str, kept: bool) -> None:
         """The head is there."""
         self._head_due = inf
-        request = Request(self, method, head.url.decode(), head.fields)
+        request = HttpRequest(self, method, head.url.decode(), head.fields)
         request.keep_alive, request.old = kept, version == "1.0"
         expects = head.fields.get("expect", "").lower() == "100-continue"
         request.expects = expects and not request.old
@@ -278,7 +278,7 @@ class CallerConnection(asyncio.Protocol):
         if self._paused and self._turn is None and self.transport is not None:
             self._turn = self._loop.call_soon(self._read)
 
-    def _put(self, item: Request | Response) -> None:
+    def _put(self, item: HttpRequest | Response) -> None:
         if self._task is not None:
             self._waiting.append(item)
             return
@@ -302,7 +302,7 @@ class CallerConnection(asyncio.Protocol):
             said = self._parser.head.fields if self._parser.in_head else {}
             self._put(self._server.refuse(fault, said))
 
-    async def _serve(self, item: Request | Response) -> None:
+    async def _serve(self, item: HttpRequest | Response) -> None:
         """Answer one request after the other, as long as there are any."""
         while True:
             self._begun = self._last = False
@@ -312,7 +312,7 @@ class CallerConnection(asyncio.Protocol):
                 await self._answer(item)
             if self._last or self.transport is None:
                 self._task = None
-                self._finish(whole=isinstance(item, Request) and item.complete)
+                self._finish(whole=isinstance(item, HttpRequest) and item.complete)
                 return
             if self._writable is not None:
                 self._due = self._server.now + STALL_SECONDS
@@ -329,7 +329,7 @@ class CallerConnection(asyncio.Protocol):
         if self._server.closing:
             self.close()
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: HttpRequest) -> None:
         try:
             answer = await self._server.answer(request)
             if isinstance(answer, Response) and not self._begun:
@@ -346,7 +346,7 @@ class CallerConnection(asyncio.Protocol):
             if request.held:
                 request.release()
 
-    def _send(self, request: Request | None, answer: Response) -> None:
+    def _send(self, request: HttpRequest | None, answer: Response) -> None:
         if request is None:
             self._last = True
             lines = f"{self._server.lines()}Connection: close\r\n"

@@ -53,10 +53,10 @@ class Wire(Protocol):
     def room(self) -> Room:
         """What the bodies of all requests share."""
 
-    def wanted(self, request: "Request") -> None:
+    def wanted(self, request: "HttpRequest") -> None:
         """A handler waits for more of the body."""
 
-    def begin(self, request: "Request", *, last: bool) -> str:
+    def begin(self, request: "HttpRequest", *, last: bool) -> str:
         """An answer begins; return the header lines that are the connection's. `last`: only its end will end the answer."""
 
     async def drained(self) -> None:
@@ -67,7 +67,7 @@ Headers = dict[str, str]
 """Header fields by lower-case name; the values of fields that may come twice are joined by commas."""
 
 
-class Request:
+class HttpRequest:
     """A request whose head is there. Its body comes with `some`."""
 
     __slots__ = (
@@ -266,7 +266,7 @@ class StreamResponse:
         self._head = b""
         self._chunked = False
 
-    def prepare(self, request: Request) -> None:
+    def prepare(self, request: HttpRequest) -> None:
         """Begin; the head leaves with the first bytes."""
         self.prepared, self._wire = True, request.wire
         self._chunked = self.length is None and not request.old

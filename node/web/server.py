@@ -15,11 +15,11 @@ from urllib.parse import unquote
 
 from node.web.connection import CallerConnection
 from node.web.limits import ConnectionLimits, Crowd, Room
-from node.web.messages import Fault, Headers, Request, Response, StreamResponse
+from node.web.messages import Fault, Headers, HttpRequest, Response, StreamResponse
 from node.web.settings import WebSettings
 
 Answer = Response | StreamResponse
-Handler = Callable[[Request], Awaitable[Answer]]
+Handler = Callable[[HttpRequest], Awaitable[Answer]]
 
 
 class NoPath(Fault):
@@ -67,7 +67,7 @@ class Routes:
             if route.method == "GET":
                 methods["HEAD"] = route
 
-    def find(self, request: Request) -> RouteDef:
+    def find(self, request: HttpRequest) -> RouteDef:
         """Return what answers a request, and note in it what stands in for a star; raise `NoPath` or `NoMethod`."""
         methods = self._exact.get(request.path)
         if methods is None:
@@ -77,7 +77,7 @@ class Routes:
             raise NoMethod(request.method, tuple(sorted(methods)))
         return route
 
-    def _unusual(self, request: Request) -> dict[str, RouteDef]:
+    def _unusual(self, request: HttpRequest) -> dict[str, RouteDef]:
         path = unquote(request.path)
         if (methods := self._exact.get(path)) is not None:
             return methods
@@ -104,7 +104,7 @@ _GRAIN = 0.5  # seconds between two looks at all connections, and by which time 
 class App(Protocol):
     """What is served."""
 
-    def answer(self, request: Request) -> Coroutine[Any, Any, Response | StreamResponse]:
+    def answer(self, request: HttpRequest) -> Coroutine[Any, Any, Response | StreamResponse]:
         """Answer a request; raises nothing but `ConnectionError`."""
 
     def refuse(self, fault: Fault, said: Headers) -> Response:

@@ -15,7 +15,7 @@ from registry.records import PeerId
 _FOREVER = float("inf")
 
 
-class Deadlines(Mapping[PeerId, Pulse]):
+class MemberDeadlines(Mapping[PeerId, Pulse]):
     """One pulse for each node. Times are seconds, as in `Pulse.due`, whose arguments are passed through."""
 
     def __init__(self) -> None:

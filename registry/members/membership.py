@@ -8,7 +8,7 @@ rarely. What another node says of a third one, a doubt, only ever makes us look 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from registry.members.deadlines import Deadlines
+from registry.members.deadlines import MemberDeadlines
 from registry.members.liveness import LIFE, OPENS, UNPROBED, Evidence, Pulse, Status, first_pulse
 from registry.members.probe import ProbeSchedule, Round, choose_helpers, look_for
 from registry.members.suspicion import Awareness, Suspicion
@@ -46,7 +46,7 @@ class Membership:
         self.rarity = 1.0
         self._settings = settings
         self._jitter = jitter
-        self._pulses = Deadlines()
+        self._pulses = MemberDeadlines()
         self._turns = ProbeSchedule(settings, jitter)
         self._gone: set[PeerId] = set()
         self._pending: dict[PeerId, float] = {}

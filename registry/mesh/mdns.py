@@ -78,7 +78,7 @@ def _addresses(text: bytes) -> Iterator[str]:
             yield address[:MAX_ADDRESS_CHARACTERS].decode("ascii")
 
 
-class Neighbours:
+class MulticastDns:
     """Announces us on the networks that we listen on, and tells of the others there. Lives on one event loop."""
 
     def __init__(self, service: str, *, own: Callable[[], tuple[str, ...]], found: Found) -> None:

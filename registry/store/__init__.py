@@ -64,7 +64,7 @@ MAX_VALUES = 65_536
 """Values that one space may hold to be read: six times the nodes that a registry remembers by default."""
 
 
-def check(changes: "Iterable[Change]") -> None:
+def check_limits(changes: "Iterable[Change]") -> None:
     """Raise `LimitReached` unless every key and value is within its limit."""
     for change in changes:
         if not 0 < len(change.key.encode()) <= MAX_KEY_BYTES:
@@ -76,7 +76,7 @@ def check(changes: "Iterable[Change]") -> None:
             )
 
 
-def within(found: Mapping[bytes, object]) -> dict[str, bytes]:
+def within_limits(found: Mapping[bytes, object]) -> dict[str, bytes]:
     """Return what of a foreign store's content could have been written by us."""
     kept: dict[str, bytes] = {}
     for key, value in found.items():

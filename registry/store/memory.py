@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from registry import store as limits
 from registry.errors import StoreUnavailable
 from registry.records import PeerId
-from registry.store import Change, Put, Space, Store
+from registry.store import Change, Put, Space, Store, check_limits
 
 
 class MemoryStore:
@@ -24,7 +23,7 @@ class MemoryStore:
     async def write(self, *changes: Change) -> None:
         """Apply all changes or none; raise `LimitReached` for a key or value that is too long."""
         self._check_open()
-        limits.check(changes)
+        check_limits(changes)
         for change in changes:
             if isinstance(change, Put):
                 self._spaces[change.space][change.key] = change.value

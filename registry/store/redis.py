@@ -22,10 +22,18 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from registry import store as limits
 from registry.errors import StoreUnavailable
 from registry.records import PeerId
-from registry.store import Change, Put, Space, Store
+from registry.store import (
+    MAX_VALUE_BYTES,
+    MAX_VALUES,
+    Change,
+    Put,
+    Space,
+    Store,
+    check_limits,
+    within_limits,
+)
 
 T = TypeVar("T")
 
@@ -67,13 +75,13 @@ class RedisStore:
         """
         name = self._name(space)
         count = self._shaped([await self._run(lambda: self._redis.hlen(name))], int)[0]
-        if count > limits.MAX_VALUES:
+        if count > MAX_VALUES:
             raise StoreUnavailable(
-                f"Redis at {self._place} holds more than {limits.MAX_VALUES} values in {name}"
+                f"Redis at {self._place} holds more than {MAX_VALUES} values in {name}"
             )
         fields = self._shaped(await self._run(lambda: self._redis.hkeys(name)), bytes)
         kept: dict[str, bytes] = {}
-        for start in range(0, min(len(fields), limits.MAX_VALUES), _SLICE):
+        for start in range(0, min(len(fields), MAX_VALUES), _SLICE):
             kept |= await self._read_slice(name, fields[start : start + _SLICE])
         return kept
 
@@ -83,7 +91,7 @@ class RedisStore:
         As durable as the server is set up to be. When the answer is lost the write may have happened;
         writing again is harmless.
         """
-        limits.check(changes)
+        check_limits(changes)
         if not changes:
             return
         commands = self._redis.pipeline(transaction=True)
@@ -112,13 +120,13 @@ class RedisStore:
         wanted = [
             field
             for field, length in zip(fields, measured, strict=True)
-            if length <= limits.MAX_VALUE_BYTES
+            if length <= MAX_VALUE_BYTES
         ]
         if not wanted:
             return {}
         answer = await self._run(lambda: self._redis.hmget(name, cast("Any", wanted)))
         values = self._shaped(answer, object, count=len(wanted))
-        return limits.within(dict(zip(wanted, values, strict=True)))
+        return within_limits(dict(zip(wanted, values, strict=True)))
 
     def _shaped(self, answer: object, kind: type[T], *, count: int = -1) -> list[T]:
         """Return an answer that is a list of `kind`, of that many where `count` is given."""

@@ -13,10 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from registry import store as limits
 from registry.errors import StoreUnavailable
 from registry.records import PeerId
-from registry.store import Change, Put, Space, Store
+from registry.store import MAX_VALUES, Change, Put, Space, Store, check_limits, within_limits
 
 T = TypeVar("T")
 
@@ -53,7 +52,7 @@ class SqliteStore:
 
         When its time runs out on a stuck disk the write may still happen; writing again is harmless.
         """
-        limits.check(changes)
+        check_limits(changes)
         await self._run(lambda: self._apply(changes))
 
     async def close(self) -> None:
@@ -101,14 +100,12 @@ class SqliteStore:
     def _select(self, space: Space) -> dict[str, bytes]:
         rows = self._opened().execute(
             "SELECT CAST(key AS BLOB), value FROM entry WHERE space = ? LIMIT ?",
-            (space, limits.MAX_VALUES + 1),
+            (space, MAX_VALUES + 1),
         )
         found = dict(rows)
-        if len(found) > limits.MAX_VALUES:
-            raise StoreUnavailable(
-                f"{self._path} holds more than {limits.MAX_VALUES} values in {space}"
-            )
-        return limits.within(found)
+        if len(found) > MAX_VALUES:
+            raise StoreUnavailable(f"{self._path} holds more than {MAX_VALUES} values in {space}")
+        return within_limits(found)
 
     def _apply(self, changes: Iterable[Change]) -> None:
         database = self._opened()

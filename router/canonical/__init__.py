@@ -13,8 +13,8 @@ from router.canonical.text import (
     MAX_STOPS,
     MAX_TOOLS,
     SHAPING,
-    Asked,
     Sampling,
+    TextRequest,
     read,
 )
 from router.canonical.values import BESIDE, MAX_OTHERS, dropped
@@ -28,8 +28,8 @@ __all__ = [
     "MAX_STOP_CHARACTERS",
     "MAX_TOOLS",
     "SHAPING",
-    "Asked",
     "Sampling",
+    "TextRequest",
     "dropped",
     "read",
 ]

@@ -6,8 +6,7 @@ from binascii import Error as NoBase64
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from router.canonical.forms import Filled, filled
-from router.canonical.values import choice, needed, others, text, whole
+from router.canonical.values import Filled, choice, filled, needed, others, text, whole
 from router.errors import BadRequest
 from router.requests import Request
 

@@ -43,7 +43,7 @@ class Set:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class StoreDelete:
     """Keep nothing for these keys."""
 
     keys: tuple[Key, ...]
@@ -64,7 +64,7 @@ class Find:
     top: int
 
 
-Operation: TypeAlias = Set | Delete | Get | Find
+Operation: TypeAlias = Set | StoreDelete | Get | Find
 
 
 def read(request: Request) -> Operation:
@@ -78,7 +78,7 @@ def read(request: Request) -> Operation:
         case Kind.STORE_SET:
             return Set(keys, _values(fields, len(keys)))
         case Kind.STORE_DELETE:
-            return Delete(keys)
+            return StoreDelete(keys)
     return Get(keys)
 
 

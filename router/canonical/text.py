@@ -63,7 +63,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TextRequest:
     """A chat or a completion. `schema` is the JSON schema that the text must keep, `{}` for any object.
 
     `logprobs` says that the likelihood of each token is to be told, and of how many others at its place. Its fields are among
@@ -94,13 +94,13 @@ class Asked:
         return self.n * max(1, len(self.prompts))
 
 
-def read(request: Request) -> Asked:
+def read(request: Request) -> TextRequest:
     """Read a request for text; raise `BadRequest`, which names the field."""
     fields = object_of(request.body)
     chat = request.kind is Kind.CHAT
     tools = _tools(fields) if chat else ()
     choice, name = _tool_choice(fields, tools)
-    asked = Asked(
+    asked = TextRequest(
         kind=request.kind,
         prompts=() if chat else _prompts(fields),
         messages=_messages(fields) if chat else (),

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
-from router.canonical.forms import filled
-from router.canonical.values import choice, number, others, text
+from router.canonical.values import choice, filled, number, others, text
 from router.errors import BadRequest
 from router.requests import Kind, Request
 

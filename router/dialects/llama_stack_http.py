@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import orjson
 
-from router.canonical import Asked
+from router.canonical import TextRequest
 from router.errors import WorkerFailed, WorkerUnable
 from router.http.probe import glance
 from router.http.translator import Translating, Words
 from router.http.verbatim import Passing
 from router.openai.body import splice_model
-from router.openai.result_writers import Event, Reason, ToolCall
+from router.openai.text_writer import Event, Reason, ToolCall
 from router.openai.usage import Usage
 from router.peers.links import Links
 from router.recognition import Sighting
@@ -107,7 +107,7 @@ def create(links: Links) -> LlamaStackHttp:
     return LlamaStackHttp(links)
 
 
-def orders(asked: Asked, worker: Worker) -> Orders:
+def orders(asked: TextRequest, worker: Worker) -> Orders:
     """Say a chat in Llama Stack's words; raise `WorkerUnable` where that would change what is answered."""
     given = asked.sampling
     options = {
@@ -163,7 +163,7 @@ def _attachment(url: str) -> dict[str, str]:
     return {"uri": url, **({"mime-type": kind} if kind else {})}
 
 
-def part(_: Asked, data: bytes) -> Said:
+def part(_: TextRequest, data: bytes) -> Said:
     """Read one piece of a message that is being streamed."""
     if data == b"[DONE]":
         return Said(over=True)
@@ -177,7 +177,7 @@ def part(_: Asked, data: bytes) -> Said:
     )
 
 
-def whole(asked: Asked, _: int, body: bytes, __: Callable[[str], str]) -> list[Event]:
+def whole(asked: TextRequest, _: int, body: bytes, __: Callable[[str], str]) -> list[Event]:
     """Read an answer with all of its candidates."""
     said = _success(body)
     candidates = _candidates(said)

@@ -34,7 +34,7 @@ from router.http.connection import (
     request_head,
 )
 from router.http.deadlines import Deadlines, GivenUp
-from router.http.pool import Place
+from router.http.pool import PooledPlace
 from router.openai.sse import Splitter
 from router.peers.headers import DROPPED, HEARD, VIA
 from router.requests import Request
@@ -62,7 +62,7 @@ LOOP_DETECTED = 508
 class Call:
     """One request as it goes out."""
 
-    place: Place
+    place: PooledPlace
     start: bytes
     """The first line and the headers that do not change, see `start_of`."""
     headers: Mapping[str, str]

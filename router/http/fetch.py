@@ -11,9 +11,9 @@ from yarl import URL
 
 from router.errors import WorkerRejected, WorkerUnable
 from router.http.connection import HttpError, request_head
-from router.http.pool import Objection, Place, public_context, tcp, written_start
-from router.openai.file_type import type_of
-from router.openai.result_writers import refused
+from router.http.pool import Objection, PooledPlace, public_context, tcp, written_start
+from router.openai.media_type import type_of
+from router.openai.text_writer import refused
 from router.settings import RouterSettings
 
 MAX_FETCHED_BYTES = 20 * 1024 * 1024
@@ -76,7 +76,7 @@ class Fetching:
 
     async def _fetched(self, url: URL) -> bytes:
         context = public_context() if url.scheme == "https" else None
-        place = Place(
+        place = PooledPlace(
             tcp(url.host or "", url.port or 0, context, objection=self._objection), self._settings
         )
         try:

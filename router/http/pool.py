@@ -44,7 +44,7 @@ Objection = Callable[[str, int], str]
 """Says why nothing may be connected to at an IP address and port, nothing when it may."""
 
 
-class Place:
+class PooledPlace:
     """The connections to one place: kept while they are used, at most `connections_per_worker` of them."""
 
     def __init__(
@@ -200,9 +200,9 @@ class Places:
     def __init__(self, settings: RouterSettings, premises: Premises) -> None:
         self._settings = settings
         self._premises = premises
-        self._places: dict[tuple[str, str, int], Place] = {}
+        self._places: dict[tuple[str, str, int], PooledPlace] = {}
 
-    def of(self, url: URL) -> Place:
+    def of(self, url: URL) -> PooledPlace:
         """Return the connections to the host and port of a URL."""
         origin = url.scheme, url.host or "", url.port or 80
         place = self._places.get(origin)
@@ -211,7 +211,7 @@ class Places:
                 self._places = {o: p for o, p in self._places.items() if not p.unused}
             context = public_context() if origin[0] == "https" else None
             dial = tcp(origin[1], origin[2], context, objection=self._premises.objection)
-            place = Place(dial, self._settings, idle=WORKERS_IDLE_SECONDS)
+            place = PooledPlace(dial, self._settings, idle=WORKERS_IDLE_SECONDS)
             self._places[origin] = place
         return place
 

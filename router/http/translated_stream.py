@@ -16,8 +16,8 @@ from router.errors import (
     WorkerRejected,
 )
 from router.http.exchange import MAX_REFUSAL_BYTES, REFUSALS, Exchange, busy, objection, refusal
-from router.openai.result_writers import DONE, Event, Form, ToolCall
 from router.openai.sse import SILENT_BYTES, EventTooLarge, Splitter
+from router.openai.text_writer import DONE, Event, TextForm, ToolCall
 from router.state import readiness
 
 NOT_ACCEPTABLE = 406
@@ -29,7 +29,7 @@ class NoSuchPath(WorkerFailed):
     """The worker serves nothing where it was asked."""
 
 
-class Telling(Protocol):
+class TranslatedStream(Protocol):
     """Reads what a worker's stream says, event by event."""
 
     @property
@@ -43,7 +43,9 @@ class Telling(Protocol):
         """Take in that the stream is over; return nothing when its text is not."""
 
 
-async def begin(exchange: Exchange, told: Telling, form: Form, max_event_bytes: int) -> Answer:
+async def begin(
+    exchange: Exchange, told: TranslatedStream, form: TextForm, max_event_bytes: int
+) -> Answer:
     """Make an answer of a stream that has said something; raise a `WorkerError` when that is a failure."""
     splitter = Splitter(max_event_bytes=max_event_bytes)
     said, _ = await first_said(exchange, splitter)
@@ -103,7 +105,7 @@ class _Pen:
 
     __slots__ = ("_calls", "_form", "told")
 
-    def __init__(self, told: Telling, form: Form) -> None:
+    def __init__(self, told: TranslatedStream, form: TextForm) -> None:
         self.told = told
         self._form = form
         self._calls = 0

@@ -12,7 +12,7 @@ from functools import lru_cache
 import orjson
 from yarl import URL
 
-from router.canonical import Asked
+from router.canonical import TextRequest
 from router.dialects import Answer, Route
 from router.errors import WorkerFailed, WorkerRejected, WorkerTimeout
 from router.http.exchange import NOTHING, Call, Exchange, Sending, headers_to
@@ -22,7 +22,7 @@ from router.http.translated_stream import begin, check
 from router.http.verbatim import MAX_ANSWER_BYTES, Passing
 from router.http.verbatim import read as passing_on
 from router.openai.body import OURS, object_of, without
-from router.openai.result_writers import Event, Form
+from router.openai.text_writer import Event, TextForm
 from router.openai.usage import Takers
 from router.peers.headers import DROPPED, HEARD
 from router.peers.links import Links
@@ -62,8 +62,8 @@ class Words(Wording):
     """
 
     paths: tuple[str, ...]
-    part: Callable[[Asked, bytes], Said]
-    whole: Callable[[Asked, int, bytes, Callable[[str], str]], list[Event]]
+    part: Callable[[TextRequest, bytes], Said]
+    whole: Callable[[TextRequest, int, bytes, Callable[[str], str]], list[Event]]
     others: Mapping[Kind, Once] = field(default_factory=dict)
     passing: Passing | None = None
     beside: Callable[[Orders, Mapping[str, object]], Orders] | None = None
@@ -241,9 +241,9 @@ class _Asking:
 
     worker: Worker
     request: Request
-    asked: Asked
+    asked: TextRequest
     orders: Orders
-    form: Form
+    form: TextForm
 
 
 async def _all_of(exchange: Exchange) -> bytes:
@@ -258,7 +258,7 @@ def _headers(orders: Orders) -> Mapping[str, str]:
     return {header: ", ".join(names) for header, names in named.items() if names}
 
 
-def at_once(asked: Asked, form: Form, events: list[Event]) -> Answer:
+def at_once(asked: TextRequest, form: TextForm, events: list[Event]) -> Answer:
     """Make an answer of all that a worker said, in the form that the caller wants."""
     if asked.stream:
         return Answer(200, _EVENTS, form.stream(events), NOTHING, Route.LOCAL)
@@ -268,10 +268,10 @@ def at_once(asked: Asked, form: Form, events: list[Event]) -> Answer:
     return answer
 
 
-def form_of(request: Request, name: str) -> Form:
+def form_of(request: Request, name: str) -> TextForm:
     """Return what every part of the answer to a request has in common; `name` is the registered model's."""
     prefix = "chatcmpl" if request.kind is Kind.CHAT else "cmpl"
-    return Form(f"{prefix}-{request.id}", int(time.time()), name, request.kind)
+    return TextForm(f"{prefix}-{request.id}", int(time.time()), name, request.kind)
 
 
 @lru_cache(maxsize=4096)

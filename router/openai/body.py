@@ -51,7 +51,7 @@ _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedBody:
     """What a body says that routing needs. `fields` are its other top-level fields; of a form, the short text ones.
 
     `names` are those to be asked for in turn where the body lists several (`models`), or the one that it names elsewhere;
@@ -64,7 +64,7 @@ class Asked:
     names: tuple[str, ...] = ()
 
 
-def read(body: bytes, content_type: str, *, named_by: str = "") -> Asked:
+def read(body: bytes, content_type: str, *, named_by: str = "") -> ParsedBody:
     """Read a JSON object or a multipart form; raise `BadRequest` for everything else.
 
     `named_by` is the field of a JSON object that names the model where `model` is missing.
@@ -73,7 +73,7 @@ def read(body: bytes, content_type: str, *, named_by: str = "") -> Asked:
     if kind == multipart.CONTENT_TYPE:
         form = multipart.fields(body, content_type)
         stream = form.get("stream", "").lower() in ("true", "1")
-        return Asked(_model(form.get("model")), stream, form)
+        return ParsedBody(_model(form.get("model")), stream, form)
     if kind != "application/json" and not kind.endswith("+json"):
         raise BadRequest(
             f"send application/json or {multipart.CONTENT_TYPE}, not {kind[:100]!r}", status=415
@@ -85,14 +85,14 @@ def read(body: bytes, content_type: str, *, named_by: str = "") -> Asked:
         raise BadRequest("`stream` must be true or false", param="stream")
     if fields.get("models") is not None:
         names = _names(fields)
-        return Asked(names[0], bool(wanted), fields, names)
+        return ParsedBody(names[0], bool(wanted), fields, names)
     if named_by and fields.get("model") is None:
         name = _model(fields.get(named_by), named_by)
-        return Asked(name, bool(wanted), fields, (name,))
-    return Asked(_model(fields.get("model")), bool(wanted), fields)
+        return ParsedBody(name, bool(wanted), fields, (name,))
+    return ParsedBody(_model(fields.get("model")), bool(wanted), fields)
 
 
-def with_one_model(body: bytes, asked: Asked) -> bytes:
+def with_one_model(body: bytes, asked: ParsedBody) -> bytes:
     """Name the model in `model` alone, the first of several: workers know no other. All other bytes stay."""
     if isinstance(asked.fields.get("model"), str):
         return without(body, {"models"})

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import orjson
 
 from router.errors import WorkerFailed
-from router.openai.result_writers.rerank import Ranked
-from router.openai.result_writers.transcription import Segment
+from router.openai.result_writer import Ranked, Segment
 from router.openai.usage import Usage, told
 
 _MOST_TOKEN = 2**31 - 1

@@ -11,8 +11,8 @@ import orjson
 
 from router.errors import WorkerFailed
 from router.openai import logprobs
-from router.openai.result_writers import Delta, End, Reason
 from router.openai.sse import EventTooLarge, Splitter
+from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage, told
 from router.requests import Kind
 
@@ -47,7 +47,7 @@ class CallPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class TextFailure:
     """The stream is over because somebody on its way failed."""
 
     message: str
@@ -55,7 +55,7 @@ class Failure:
     code: str
 
 
-Heard: TypeAlias = Delta | Thought | CallPart | End | Usage | Failure
+Heard: TypeAlias = Delta | Thought | CallPart | End | Usage | TextFailure
 
 
 class Stream:
@@ -95,7 +95,7 @@ class Stream:
             for event in of_chunk(_object(data)):
                 heard.append(event)
                 if not isinstance(event, Delta):
-                    self.ended = self.ended or isinstance(event, Failure)
+                    self.ended = self.ended or isinstance(event, TextFailure)
                     self._told = self._told or isinstance(event, End)
         return heard
 
@@ -199,13 +199,13 @@ def _arguments(given: object) -> str:
     return _text(given)
 
 
-def _failure(error: object) -> Failure:
+def _failure(error: object) -> TextFailure:
     match error:
         case {"message": str(message), **rest}:
-            return Failure(message, _text(rest.get("type")), _text(rest.get("code")))
+            return TextFailure(message, _text(rest.get("type")), _text(rest.get("code")))
         case str(message):
-            return Failure(message, "", "")
-    return Failure("the stream broke off", "", "")
+            return TextFailure(message, "", "")
+    return TextFailure("the stream broke off", "", "")
 
 
 def _end(said: Mapping[str, object], choice: int) -> End:

@@ -58,7 +58,7 @@ Event: TypeAlias = Delta | ToolCall | End | Usage
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class TextForm:
     """What every part of one answer has in common; `created` is Unix time, `fingerprint` the worker's where it says one."""
 
     id: str
@@ -67,7 +67,7 @@ class Form:
     kind: Kind
     fingerprint: str | None = None
 
-    def told_by(self, said: bytes) -> "Form":
+    def told_by(self, said: bytes) -> "TextForm":
         """Return the form of an answer whose worker begins with this event, or answers so in one piece."""
         if _FINGERPRINT not in said:
             return self

@@ -21,11 +21,11 @@ from router.errors import WorkerTimeout, WorkerUnreachable
 from router.http.connection import HttpError
 from router.http.deadlines import Deadlines
 from router.http.pool import Places
-from router.lingering import Lingering
 from router.peers.certificate import client_context, peer_of_certificate
 from router.peers.paths import Link, Way
 from router.peers.pipes import serve_pipe
 from router.settings import RouterSettings
+from router.slot_wait import Lingering
 from router.ssrf_guard import Premises
 
 __all__ = ["Link", "Links", "serve_pipe"]

@@ -13,7 +13,7 @@ from registry.records import Reach
 from router.dialects import Route
 from router.http.connection import HttpError, NotHttp, request_head
 from router.http.deadlines import Deadlines
-from router.http.pool import Objection, Place, start_of, tcp
+from router.http.pool import Objection, PooledPlace, start_of, tcp
 from router.peers.pipes import over_pipes
 from router.settings import RouterSettings
 
@@ -28,7 +28,7 @@ _PIPED = URL("https://peer.invalid")  # RFC 2606: a name that never resolves
 class Link:
     """A way to a peer that is ready for use: append a path to `base`."""
 
-    place: Place
+    place: PooledPlace
     base: URL
     route: Route
     deadlines: Deadlines
@@ -60,7 +60,7 @@ class Proven:
     """The peer answered here, and showed its key."""
 
     base: URL
-    place: Place
+    place: PooledPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ class Way:
         self._objection = objection
         self._direct: Direct = Untried()
         self._trying = asyncio.Lock()
-        self._places: dict[URL, Place] = {}
+        self._places: dict[URL, PooledPlace] = {}
         self._pipe = over_pipes(open_pipe, context=context, crew=crew)
-        self._pipes: dict[Route, Place] = {}
+        self._pipes: dict[Route, PooledPlace] = {}
 
     def learn(self, reach: Reach) -> None:
         """Take in a newer word on the peer's addresses."""
@@ -196,7 +196,7 @@ class Way:
                 name="",
                 objection=self._objection,
             )
-            place = self._places[address] = Place(dial, self._settings)
+            place = self._places[address] = PooledPlace(dial, self._settings)
         try:
             await place.warm()
         except HttpError:
@@ -209,5 +209,5 @@ class Way:
         for other in [r for r in self._pipes if r is not route]:
             self._pipes.pop(other).retire()
         if route not in self._pipes:
-            self._pipes[route] = Place(self._pipe, self._settings)
+            self._pipes[route] = PooledPlace(self._pipe, self._settings)
         return Link(self._pipes[route], _PIPED, route, self.deadlines)

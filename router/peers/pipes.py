@@ -2,18 +2,142 @@
 
 TLS runs from node to node, so what carries the pipe reads nothing. Buffers are those of the sockets and streams, some
 hundred KiB a direction; a slow reader slows its writer. Closing the connection resets the pipe, and the other way round.
+
+Dialling of a peer that is not connected: at its addresses, and soon after that through its relays.
+
+What did not answer is left alone, longer each time, and is never waited for again until the peer is heard anew.
 """
 
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
-from registry.errors import RegistryError
-from registry.mesh import Pipe
+from registry.errors import MeshError, PeerUnreachable, RegistryError
+from registry.intake import dialable
+from registry.members.backoff import Backoff
+from registry.mesh import Mesh, Pipe
 from registry.mesh.libp2p.task_group import Crew
+from registry.records import PeerId, Reach
 from router.http.connection import Connection
 from router.http.pool import Dial
+
+ADDRESSES_DIALLED = 2
+"""Addresses of each kind that a request waits for; nodes name first what others dial most easily."""
+
+HEAD_START = 0.4
+"""Seconds that a peer's own addresses get before its relays are asked as well; a dial takes 0.25 at least."""
+
+_FIRST_PAUSE = 5.0
+_LONGEST_PAUSE = 320.0
+
+
+class Reaching:
+    """Opens pipes to peers, and connects to those that are not connected. Lives on one event loop."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        *,
+        reach: Callable[[PeerId], Reach | None],
+        timeout: float,
+        now: Callable[[], float],
+    ) -> None:
+        self._mesh = mesh
+        self._reach = reach
+        self._timeout = timeout
+        self._now = now
+        self._silent = Backoff[str](_FIRST_PAUSE, _LONGEST_PAUSE)
+        self._meetings: dict[PeerId, asyncio.Task[None]] = {}
+        self._crew = Crew()
+
+    async def open_pipe(self, peer: PeerId) -> Pipe:
+        """Open a pipe, at most `timeout` seconds for it and for each way; raise `PeerUnreachable` or `MeshDown`."""
+        if not self._connected(peer):
+            await self._meet(peer)
+        return await self._mesh.open_pipe(peer, timeout=self._timeout)
+
+    async def relayed(self, peer: PeerId) -> bool:
+        """Connect to a peer unless it is connected, and say whether that is through a relay; never raise."""
+        if not self._connected(peer):
+            with suppress(MeshError, TimeoutError):
+                async with asyncio.timeout(self._timeout):
+                    await self._meet(peer)
+        return any(c.relayed for c in self._mesh.connections() if c.peer == peer)
+
+    def forgive(self, peer: PeerId) -> None:
+        """A peer that was lost lives: its addresses may be waited for again."""
+        for address in (*self._direct(peer), *self._relayed(peer)):
+            self._silent.forget(address)
+
+    async def close(self) -> None:
+        """End every dial."""
+        await self._crew.dismiss()
+
+    async def _meet(self, peer: PeerId) -> None:
+        # Many requests at once wait for the same dials.
+        meeting = self._meetings.get(peer)
+        if meeting is None:
+            meeting = self._meetings[peer] = self._crew.spawn(self._dial(peer))
+            meeting.add_done_callback(lambda _: self._meetings.pop(peer, None))
+        await asyncio.shield(meeting)
+
+    async def _dial(self, peer: PeerId) -> None:
+        direct, relayed = self._direct(peer), self._relayed(peer)
+        self._retry_silent([*direct, *relayed])
+        tries = {self._crew.spawn(self._first(self._unspoiled(direct)))}
+        await asyncio.wait(tries, timeout=HEAD_START)
+        if not any(attempt.done() and attempt.result() for attempt in tries):
+            tries.add(self._crew.spawn(self._first(self._unspoiled(relayed))))
+        for found in asyncio.as_completed(tries):
+            if await found:
+                return
+        raise PeerUnreachable(f"no address of {peer} answers")
+
+    async def _first(self, addresses: Sequence[str]) -> bool:
+        for address in addresses:
+            if await self._answers(address):
+                return True
+        return False
+
+    async def _answers(self, address: str) -> bool:
+        try:
+            await self._mesh.connect(address, timeout=self._timeout)
+        except PeerUnreachable:
+            self._silent.failed(address, self._now())
+            return False
+        except MeshError:  # our own mesh is down, which says nothing about an address
+            return False
+        self._silent.forget(address)
+        return True
+
+    def _retry_silent(self, addresses: Sequence[str]) -> None:
+        """Try again what failed long enough ago, for nobody to wait for."""
+        now = self._now()
+        for address in addresses:
+            if self._silent.is_known(address) and self._silent.is_due(address, now):
+                self._silent.failed(address, now)
+                self._crew.spawn(self._answers(address))
+
+    def _unspoiled(self, addresses: Sequence[str]) -> Sequence[str]:
+        return [a for a in addresses if not self._silent.is_known(a)][:ADDRESSES_DIALLED]
+
+    def _direct(self, peer: PeerId) -> Sequence[str]:
+        return dialable.direct_addresses(self._reach(peer) or Reach(), peer, together=self._alone())
+
+    def _relayed(self, peer: PeerId) -> Sequence[str]:
+        return dialable.relayed_addresses(
+            self._reach(peer) or Reach(), peer, together=self._alone()
+        )
+
+    def _alone(self) -> bool:
+        own = self._reach(self._mesh.peer)
+        return own is not None and dialable.among_ourselves(own)
+
+    def _connected(self, peer: PeerId) -> bool:
+        return any(connection.peer == peer for connection in self._mesh.connections())
+
 
 _CHUNK_BYTES = 64 * 1024
 _CONNECT_SECONDS = 5.0

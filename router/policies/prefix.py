@@ -4,17 +4,118 @@ Its cache still holds what was said before, so the answer begins sooner. Whoever
 the idler; tools and the system's words, which all chats of a service share, draw nobody. A new conversation goes where
 rendezvous hashing of its session or its first words sends it, on every node alike. Bounded by load: a machine with far more
 than its share, or without a free slot while another has one, is passed over (`router.select.weights`).
+
+Prefix hashes of a conversation, as a chain: equal as far as two conversations are equal, message by message.
+
+The n-th hash covers all before it too, so a chat that goes on has the hashes of its earlier requests among its own. Within
+a long message there is one for every `BLOCK` as well: two questions about one document share the document.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import takewhile
+
+import orjson
 
 from registry.records import PeerId, Service
 from router.policies import Chance, Policy
 from router.policies.p2c import TwoChoices, load_of
 from router.requests import Request
 from router.select.candidates import Candidate
-from router.select.prefixes import NONE, Beginning, Conversation, conversation
 from router.select.weights import crowded, rendezvous, with_room_first
+
+MAX_BYTES = 1024 * 1024
+"""Longer bodies have no chain: reading them once more would cost more than a warm cache saves the router."""
+
+MAX_LINKS = 256
+"""Beginnings of one conversation that are looked at; what is beyond them changes nothing."""
+
+BLOCK = 4096
+"""Bytes of a message that have a hash of their own: about a thousand tokens, of which a worker reads again what is cut off."""
+
+_EVERYBODYS = frozenset({"system", "developer"})
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """One beginning: the hash of all up to there, how many bytes that is, and how many whole messages."""
+
+    link: bytes
+    size: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefixes:
+    """The beginnings of a conversation that are its own, ever longer; none for what is no conversation.
+
+    What a whole service shares with all its chats, tools and what the system says, is no beginning of its own but counts in
+    the others' sizes. `opening` is the place of the one that ends with the first words of a user.
+    """
+
+    own: tuple[Beginning, ...] = ()
+    opening: int = 0
+    messages: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many bytes were looked at."""
+        return self.own[-1].size if self.own else 0
+
+    @property
+    def key(self) -> bytes:
+        """What tells it from other conversations from its first request on, on every node alike."""
+        return self.own[self.opening].link if self.own else b""
+
+
+NONE = Prefixes()
+
+
+def conversation(request: Request) -> Prefixes:
+    """Read how a request's conversation begins."""
+    if len(request.body) > MAX_BYTES or "json" not in request.content_type:
+        return NONE
+    said = orjson.loads(request.body)
+    if not isinstance(said, dict):
+        return NONE
+    messages = said.get("messages")
+    if messages is None and isinstance(said.get("prompt"), str):
+        messages = [said["prompt"]]
+    if not isinstance(messages, list) or not messages:
+        return NONE
+    shared = len([*takewhile(_is_everybodys, messages)])
+    try:
+        # A chat template puts the tools before everything else.
+        seed = request.model.encode() + orjson.dumps(said.get("tools"))
+        chain = [*_chain(seed, messages)]
+    except orjson.JSONEncodeError:
+        # It can be read, but is too deep to be written: no worker reads a conversation in it.
+        return NONE
+    # Where nobody but the system speaks, the last of it has to tell conversations apart.
+    own = [b for place, b in chain if place >= shared] or [chain[-1][1]]
+    opening = next((at for at, b in enumerate(own) if b.messages > shared), len(own) - 1)
+    return Prefixes(tuple(own), opening, len(messages))
+
+
+def _chain(seed: bytes, messages: Sequence[object]) -> Iterator[tuple[int, Beginning]]:
+    """Yield each beginning with the place of the message that it ends in."""
+    link, size, links = blake2b(seed, digest_size=16).digest(), 0, 0
+    for place, message in enumerate(messages):
+        written = orjson.dumps(message)
+        for at in range(0, len(written), BLOCK):
+            block = written[at : at + BLOCK]
+            link = blake2b(link + block, digest_size=16).digest()
+            size += len(block)
+            yield place, Beginning(link, size, place + (at + BLOCK >= len(written)))
+            links += 1
+            if links >= MAX_LINKS:
+                return
+
+
+def _is_everybodys(message: object) -> bool:
+    return isinstance(message, dict) and message.get("role") in _EVERYBODYS
+
 
 MAX_BEGINNINGS = 65_536
 """Beginnings whose readers are remembered, about 200 bytes each; the one that was used longest ago makes room."""
@@ -35,7 +136,7 @@ class Prefix(Policy):
     def __init__(self) -> None:
         self._readers: dict[bytes, tuple[_Key, ...]] = {}
         self._undecided: dict[str, tuple[Beginning, ...]] = {}
-        self._last: tuple[tuple[str, int], Conversation] = (("", 0), NONE)
+        self._last: tuple[tuple[str, int], Prefixes] = (("", 0), NONE)
         self._otherwise = TwoChoices()
 
     def order(
@@ -96,7 +197,7 @@ class Prefix(Policy):
             others = [key for key in before if key != candidate.key]
             self._readers[beginning.link] = (candidate.key, *others[: MAX_READERS - 1])
 
-    def _read(self, request: Request) -> Conversation:
+    def _read(self, request: Request) -> Prefixes:
         """Read a conversation, once however often it is looked at in a row; what was said is not kept."""
         mark = request.model, hash(request.body)
         if self._last[0] != mark:
@@ -104,7 +205,7 @@ class Prefix(Policy):
         return self._last[1]
 
     def _preferred(
-        self, talk: Conversation, key: bytes, candidates: Sequence[Candidate]
+        self, talk: Prefixes, key: bytes, candidates: Sequence[Candidate]
     ) -> list[Candidate]:
         read = self._read_by(talk)
 
@@ -115,7 +216,7 @@ class Prefix(Policy):
 
         return sorted(rendezvous(key, candidates), key=place)
 
-    def _read_by(self, talk: Conversation) -> Mapping[_Key, Beginning]:
+    def _read_by(self, talk: Prefixes) -> Mapping[_Key, Beginning]:
         """Return the longest beginning that each machine has read, as far as it is worth going there for it."""
         found: dict[_Key, Beginning] = {}
         for place, beginning in enumerate(talk.own):

@@ -2,6 +2,8 @@
 
 Connecting and the first message have budgets before which everything is a failed attempt; then silence between two messages
 and the whole answer.
+
+Metadata beside a message: our id and trace of the request, and the operator's headers.
 """
 
 import asyncio
@@ -17,11 +19,25 @@ from yarl import URL
 from router.dialects import ALIVE_SECONDS
 from router.errors import AnswerBroken, WorkerError, WorkerTimeout
 from router.http.deadlines import Deadlines
-from router.rpc.channel_pool import Line, Place
+from router.http.exchange import headers_to
+from router.requests import Request
+from router.rpc.channel_pool import ChannelPlace, Line
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import Method
 from router.settings import RouterSettings
 from router.ssrf_guard import Premises
+from router.workers import Worker
+
+
+def metadata_to(worker: Worker, request: Request) -> Mapping[str, str]:
+    """Return the metadata that travel to a worker; raise `WorkerFailed` where its operator's cannot be had."""
+    headers = {name.lower(): value for name, value in headers_to(worker, request).items()}
+    return {
+        name: value
+        for name, value in headers.items()
+        if name not in ("content-type", "accept") and value.isascii() and value.isprintable()
+    }
+
 
 MAX_PLACES = 4_096
 """Places to which channels are kept; beyond that those go which nobody uses."""
@@ -38,7 +54,7 @@ class Channels:
         self._settings = settings
         self._premises = premises
         self._deadlines = deadlines or Deadlines()
-        self._places: dict[tuple[str, int], Place] = {}
+        self._places: dict[tuple[str, int], ChannelPlace] = {}
 
     async def ask(
         self,
@@ -143,14 +159,14 @@ class Channels:
             line.users -= 1
             await line.close_if_unused()
 
-    def _place(self, api: str) -> Place:
+    def _place(self, api: str) -> ChannelPlace:
         url = URL(api)
         key = url.host or "", url.port or 0
         place = self._places.get(key)
         if place is None:
             if len(self._places) >= MAX_PLACES:
                 self._places = {key: p for key, p in self._places.items() if p.used}
-            place = self._places[key] = Place(*key, self._settings, self._premises)
+            place = self._places[key] = ChannelPlace(*key, self._settings, self._premises)
         return place
 
 

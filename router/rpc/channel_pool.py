@@ -29,7 +29,7 @@ _READY = grpc.ChannelConnectivity.READY
 _FAILED = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
 
 
-class Place:
+class ChannelPlace:
     """Where a worker listens, and the channel that leads there now."""
 
     def __init__(self, host: str, port: int, settings: RouterSettings, premises: Premises) -> None:

@@ -17,7 +17,7 @@ from router.errors import (
     WorkerUnable,
     WorkerUnreachable,
 )
-from router.openai.result_writers import refused
+from router.openai.text_writer import refused
 
 MAX_WORDS = 300
 """Characters of a worker's own words that are shown, or written into the log."""

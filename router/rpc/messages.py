@@ -1,8 +1,12 @@
 """Messages of a gRPC protocol: classes made at run time, from the compiled `.proto` files beside this one.
 
 There is no generated code, which would only run with the version of protobuf that it was generated for.
+
+Framing of gRPC messages in an answer over HTTP: one alone as it is; of a stream, each as one event.
 """
 
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import orjson
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -17,7 +22,42 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from router.errors import WorkerFailed
-from router.openai.result_writers import refused
+from router.openai import usage
+from router.openai.text_writer import refused
+from router.openai.usage import Usage
+
+CONTENT_TYPE = "application/x-protobuf"
+
+
+def event(message: bytes) -> bytes:
+    """Return one message of a stream."""
+    return b'data: {"message":"%b"}\n\n' % b64encode(message)
+
+
+def spent(took: Usage) -> bytes:
+    """Return the last event of a stream: what it took, in OpenAI's words, by which it is counted on its way."""
+    told: dict[str, object] = {
+        "prompt_tokens": took.prompt,
+        "completion_tokens": took.completion,
+    }
+    if took.estimated:
+        told["estimated"] = True
+    return b"data: " + orjson.dumps({"usage": told}) + b"\n\n"
+
+
+def read(data: bytes) -> bytes | Usage:
+    """Return the message of an event, or what the stream took; raise `WorkerFailed` for neither."""
+    try:
+        said = orjson.loads(data)
+        match said:
+            case {"message": str(text)}:
+                return b64decode(text, validate=True)
+    except (orjson.JSONDecodeError, Base64Error) as error:
+        raise WorkerFailed("an event of the stream is no message") from error
+    if (took := usage.told(said)) is None:
+        raise WorkerFailed("an event of the stream is no message")
+    return took
+
 
 PROTOS = Path(__file__).parent / "protos"
 COMPILED = PROTOS / "descriptors.binpb"

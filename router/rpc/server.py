@@ -22,7 +22,7 @@ Streams = Callable[[Any, Any], AsyncIterator[Any]]
 """Answers one message after the other."""
 
 
-class Refused(Exception):
+class RpcRefused(Exception):
     """An RPC is not answered; `code` names gRPC's status. `pushback` are the seconds after which to ask again, 0 for any time."""
 
     def __init__(self, code: str, words: str, *, pushback: float = 0.0) -> None:
@@ -43,10 +43,10 @@ class CannotListen(OSError):
     """Somebody else listens there, or nobody may."""
 
 
-Refuse = Callable[[Exception], Refused]
+Refuse = Callable[[Exception], RpcRefused]
 
 
-def no_refusal(error: Exception) -> Refused:
+def no_refusal(error: Exception) -> RpcRefused:
     """Leave an error as it is: the library tells the caller its text, which suits stubs only."""
     raise error
 
@@ -61,7 +61,7 @@ async def serving(
 ) -> AsyncIterator[int]:
     """Serve a service at `HOST:PORT`, and return the port; methods without a handler are UNIMPLEMENTED.
 
-    `refuse` says what a caller sees of an error that is no `Refused`.
+    `refuse` says what a caller sees of an error that is no `RpcRefused`.
     """
     bounds = bounds or Bounds()
     server = grpc.aio.server(options=_options(bounds), maximum_concurrent_rpcs=bounds.calls)
@@ -126,11 +126,11 @@ def _streaming(handler: Any, refuse: Refuse) -> Streams:
     return stream
 
 
-def _refusal(error: Exception, refuse: Refuse) -> Refused:
-    return error if isinstance(error, Refused) else refuse(error)
+def _refusal(error: Exception, refuse: Refuse) -> RpcRefused:
+    return error if isinstance(error, RpcRefused) else refuse(error)
 
 
-async def _abort(call: Any, refused: Refused) -> Any:
+async def _abort(call: Any, refused: RpcRefused) -> Any:
     again = ((PUSHBACK, str(round(refused.pushback * 1000))),) if refused.pushback else ()
     await call.abort(grpc.StatusCode[refused.code], str(refused), again)
 

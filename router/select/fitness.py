@@ -120,7 +120,7 @@ _PARTS: Mapping[bytes, Ability] = {
 _PART = re.compile(rb'"type"\s*:\s*"(%b)"' % b"|".join(_PARTS))
 
 
-class Media:
+class MediaNeeds:
     """What a request holds besides text; looked for when somebody's abilities are known, and once."""
 
     def __init__(self, request: Request) -> None:

@@ -33,7 +33,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class WaitingRequest:
     """A place in the queue, and the ticket that lost its own for it, if the queue was full."""
 
     ticket: Ticket
@@ -53,7 +53,9 @@ class Queues:
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def join(self, model: str, caller: str, accepts: frozenset[Service], *, slots: int) -> Joined:
+    def join(
+        self, model: str, caller: str, accepts: frozenset[Service], *, slots: int
+    ) -> WaitingRequest:
         """Take a place; raise `NoCapacity` when there is none that this caller has a better claim to than another."""
         waiting = self._waiting.get(model, [])
         displaced = None
@@ -66,7 +68,7 @@ class Queues:
         self._remember(caller, tag)
         ticket = Ticket(model, caller, accepts, tag)
         self._waiting.setdefault(model, []).append(ticket)
-        return Joined(ticket, displaced)
+        return WaitingRequest(ticket, displaced)
 
     def leave(self, ticket: Ticket) -> None:
         """Give a place up; harmless when it is gone already."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, fields
 from typing import TypeVar
 
 from router import canonical
-from router.canonical import SHAPING, Asked, Sampling, dropped
+from router.canonical import SHAPING, Sampling, TextRequest, dropped
 from router.canonical.values import Leaving
 from router.errors import BadRequest, WorkerUnable
-from router.openai.result_writers import refused
+from router.openai.text_writer import refused
 from router.requests import Kind, Request
 from router.workers import Worker
 
@@ -47,12 +47,12 @@ class Wording:
 
     name: str
     kinds: frozenset[Kind]
-    orders: Callable[[Asked, Worker], Orders]
+    orders: Callable[[TextRequest, Worker], Orders]
     tools: bool = False
     schemas: bool = False
     shaping: frozenset[str] = frozenset()
 
-    def read(self, request: Request, worker: Worker) -> tuple[Asked, Orders]:
+    def read(self, request: Request, worker: Worker) -> tuple[TextRequest, Orders]:
         """Read a request and say it in the worker's words; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
         if request.kind not in self.kinds:
             raise unserved(self.name, request.kind)
@@ -89,7 +89,7 @@ def unserved(name: str, kind: Kind) -> WorkerUnable:
     return WorkerUnable(f"a {name} worker does not serve /v1/{kind}", param="model")
 
 
-def unheard(asked: Asked, *heard: str) -> tuple[str, ...]:
+def unheard(asked: TextRequest, *heard: str) -> tuple[str, ...]:
     """Return what is dropped of a request whose worker knows these fields of `Sampling` only."""
     given = asked.sampling
     said = (name for name in _SAMPLING if name not in heard and getattr(given, name) is not None)

@@ -1,22 +1,61 @@
 """Text that a worker tells in another protocol: cut at stop strings, and its tokens estimated if nobody tells.
 
 A dialect reads the worker's words into `Said`, piece by piece or at once; here they become the events of an answer.
+
+Stop strings: for workers that hand the stop string over, or ignore it.
+
+What may be the beginning of one is held back until the next text shows whether it is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import orjson
 
-from router.canonical import Asked
+from router.canonical import TextRequest
 from router.errors import WorkerFailed
 from router.openai.logprobs import Shown, Token
-from router.openai.result_writers import Delta, End, Event, Reason, ToolCall
+from router.openai.text_writer import Delta, End, Event, Reason, ToolCall
 from router.openai.usage import Usage
 from router.requests import Kind
 from router.select.fitness import USUAL_BYTES
-from router.translate.stops import Stops
+
+
+class Stops:
+    """Cuts one text, piece by piece, before the first stop string. `hit` is that one, `""` where there was none."""
+
+    __slots__ = ("_held", "_stops", "hit")
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.hit = ""
+
+    def take(self, text: str) -> str:
+        """Take in the next piece and return what is surely part of the text; nothing after a stop string."""
+        if self.hit:
+            return ""
+        looked = self._held + text
+        found = [(at, stop) for stop in self._stops if (at := looked.find(stop)) >= 0]
+        if found:
+            (at, self.hit), self._held = min(found), ""
+            return looked[:at]
+        keep = max((_begun(looked, stop) for stop in self._stops), default=0)
+        self._held = looked[len(looked) - keep :]
+        return looked[: len(looked) - keep]
+
+    def rest(self) -> str:
+        """Return what was held back, when the text has ended by itself."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _begun(text: str, stop: str) -> int:
+    """Return how many characters at the end of a text may be the beginning of a stop string."""
+    longest = min(len(text), len(stop) - 1)
+    return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)
+
 
 T = TypeVar("T")
 
@@ -50,7 +89,9 @@ class Told(Generic[T]):
         "ended",
     )
 
-    def __init__(self, asked: Asked, read: Callable[[Asked, T], Said], choice: int = 0) -> None:
+    def __init__(
+        self, asked: TextRequest, read: Callable[[TextRequest, T], Said], choice: int = 0
+    ) -> None:
         """`read` says what one event of the worker's says, and raises a `WorkerError` for a failure and for nonsense."""
         self._asked = asked
         self._read = read
@@ -102,7 +143,7 @@ class Told(Generic[T]):
         return [Delta(text, self._choice, told, start if told else 0)] if text or told else []
 
 
-def in_one_piece(asked: Asked, choice: int, said: Said) -> list[Event]:
+def in_one_piece(asked: TextRequest, choice: int, said: Said) -> list[Event]:
     """Return the events of a choice that came whole."""
     stops = Stops(asked.stop)
     before = echo(asked, choice)
@@ -118,12 +159,12 @@ def in_one_piece(asked: Asked, choice: int, said: Said) -> list[Event]:
     return [delta, End(reason, choice, stops.hit), spent]
 
 
-def echo(asked: Asked, choice: int) -> str:
+def echo(asked: TextRequest, choice: int) -> str:
     """Return what stands before the text of a choice, because its caller wants the prompt repeated."""
     return asked.prompts[choice // asked.n] if asked.echo else ""
 
 
-def estimated(asked: Asked, choice: int, text: str) -> Usage:
+def estimated(asked: TextRequest, choice: int, text: str) -> Usage:
     """Estimate what a choice took."""
     return Usage(read_by(asked, choice), tokens_of(len(text.encode())), estimated=True)
 
@@ -133,7 +174,7 @@ def tokens_of(size: int) -> int:
     return -(-size // USUAL_BYTES)
 
 
-def read_by(asked: Asked, choice: int) -> int:
+def read_by(asked: TextRequest, choice: int) -> int:
     """Estimate how many tokens of one choice were read: whoever counts them needs the model's tokenizer."""
     if asked.kind is not Kind.CHAT:
         return tokens_of(len(asked.prompts[choice // asked.n].encode()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from router.attempt import Attempt, Desk, Outcome
+from router.attempt import Attempt, AttemptDesk, Outcome
 from router.dialects import Answer, Route
 from router.errors import AnswerBroken, WorkerError, WorkerFailed
 from router.http.exchange import NOTHING
@@ -36,7 +36,7 @@ class Office:
         )
 
     def attempt(self, put: Put) -> Attempt:
-        desk = Desk(self.ledger, put, self.outcomes.append, lambda: self.now)
+        desk = AttemptDesk(self.ledger, put, self.outcomes.append, lambda: self.now)
         return Attempt(desk, chat(), OURS, number=2, others=(), holds_slot=False)
 
 

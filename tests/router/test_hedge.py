@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from router.errors import WorkerFailed
-from router.hedge import SHORTEST_WAIT
+from router.hedge import FEWEST, SHORTEST_WAIT
 from router.requests import Kind
-from router.state.latency import FEWEST
 from tests.router.test_dispatch import World, several
 from tests.router.world import QUICK, chat, links, own, until
 from tests.workers.openai_worker import OpenAIWorker

@@ -4,7 +4,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from registry.records import Service
-from router.inquiry import AGAIN, MAX_WORKERS, Inquiry
+from router.stuck_check import AGAIN, MAX_WORKERS, Inquiry
 from router.workers import Worker
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from registry.records import Service
-from router.lingering import MAX_NOTES, Lingering
+from router.slot_wait import MAX_NOTES, Lingering
 
 ONE, OTHER = Service("p", "one"), Service("p", "other")
 

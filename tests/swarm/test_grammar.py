@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from router.dialects.localai_grpc.grammar import written
+from router.dialects.localai_grpc.request_mapping import grammar_of
 from tests.swarm.client import Client
 from tests.swarm.nodes import Swarm
 from tests.swarm.waiting import show
@@ -48,7 +48,7 @@ async def test_llama_cpp_keeps_a_schema_by_our_grammar(
     for seed in range(6):
         asked = {
             "prompt": 'Persons as JSON:\n{"name":"Ann","age":5,"mood":"good","likes":[true]}\n',
-            "grammar": written(schema),
+            "grammar": grammar_of(schema),
             "n_predict": 120,
             "temperature": 0.4,
             "seed": seed,

@@ -22,7 +22,7 @@ from node.cli.console.client import Client
 from node.cli.console.text import note, plain, prose, say_json
 from node.cli.console.worker_options import value_of
 from node.errors import CommandFailed, NodeError, WrongUsage
-from router.openai.file_type import type_of
+from router.openai.media_type import type_of
 from router.openai.sse import EventTooLarge, Splitter
 from router.peers.headers import ATTEMPTS, NODE, PROJECT, ROUTE
 

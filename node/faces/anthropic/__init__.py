@@ -9,11 +9,11 @@ from random import getrandbits
 
 from node import web
 from node.faces import Serving
-from node.faces.anthropic.encoder import Telling
+from node.faces.anthropic.encoder import AnthropicEvents
 from node.faces.anthropic.errors import refused
 from node.faces.anthropic.request_mapping import read
 from node.faces.anthropic.token_count import counted, estimated
-from node.faces.encoder import Spoken
+from node.faces.encoder import SpokenAnswer
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.openai import request_of
 from node.faces.request_reader import json_answer, read_fields
@@ -38,21 +38,21 @@ ENDPOINTS: Mapping[str, str] = {
 def asking_routes(context: Serving) -> list[web.RouteDef]:
     """Return what clients may ask."""
 
-    async def messages(http: web.Request) -> web.Answer:
-        async def ask() -> Spoken:
+    async def messages(http: web.HttpRequest) -> web.Answer:
+        async def ask() -> SpokenAnswer:
             asked = read(await read_fields(http, context.settings))
             request = request_of(context, http, Kind.CHAT, written(asked.fields))
             own_id = f"{getrandbits(128):032x}"
             limit = context.settings.router.max_event_bytes
-            voice = Telling(asked, http.id, own_id, max_event_bytes=limit)
-            return Spoken(request, voice, asked.dropped)
+            voice = AnthropicEvents(asked, http.id, own_id, max_event_bytes=limit)
+            return SpokenAnswer(request, voice, asked.dropped)
 
         def refuse(said: Refusal) -> Refusal:
             return refused(said, http.id)
 
         return await answer(context, http, Kind.CHAT, ask, refuse=refuse)
 
-    async def count(http: web.Request) -> web.Answer:
+    async def count(http: web.HttpRequest) -> web.Answer:
         try:
             fields = read(await read_fields(http, context.settings), limited=False).fields
             request = request_of(context, http, Kind.CHAT, written(fields))

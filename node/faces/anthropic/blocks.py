@@ -7,8 +7,8 @@ import orjson
 
 from router.errors import WorkerFailed
 from router.openai.body import MAX_DEPTH
-from router.openai.result_writers import Delta
 from router.openai.text_parser import CallPart, Thought
+from router.openai.text_writer import Delta
 
 UNREADABLE = "INVALID_JSON"
 """Under this key stand arguments that are no JSON object, or may be nested too deep: Anthropic's form has objects only, and

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from node.faces.anthropic import errors
 from node.faces.anthropic.blocks import Blocks, content_of, event, without
-from node.faces.anthropic.request_mapping import Asked
+from node.faces.anthropic.request_mapping import MessagesRequest
 from node.faces.anthropic.token_count import estimated
 from node.faces.encoder import TextVoice
-from router.openai.result_writers import Delta, End, Reason
-from router.openai.text_parser import CallPart, Failure, Heard, Thought
+from router.openai.text_parser import CallPart, Heard, TextFailure, Thought
+from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 from router.requests import Kind
 from router.select.fitness import USUAL_BYTES
@@ -24,10 +24,12 @@ _REASONS: Mapping[Reason, str] = {
 }
 
 
-class Telling(TextVoice):
+class AnthropicEvents(TextVoice):
     """Says one answer."""
 
-    def __init__(self, asked: Asked, request_id: str, own_id: str, *, max_event_bytes: int) -> None:
+    def __init__(
+        self, asked: MessagesRequest, request_id: str, own_id: str, *, max_event_bytes: int
+    ) -> None:
         """`own_id` is the answer's: what a caller calls its request may come twice in one conversation."""
         super().__init__(Kind.CHAT, streams=asked.stream, max_event_bytes=max_event_bytes)
         self._asked = asked
@@ -68,7 +70,7 @@ class Telling(TextVoice):
         ending = event("message_delta", delta=self._ending(), usage=self._spent())
         return closed + ending + event("message_stop")
 
-    def failure(self, failure: Failure) -> bytes:
+    def failure(self, failure: TextFailure) -> bytes:
         """Say that it broke off."""
         return errors.broken(failure, self._request_id)
 

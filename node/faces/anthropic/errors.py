@@ -9,7 +9,7 @@ import orjson
 
 from node.faces.errors import TABLE, Refusal
 from router.errors import Looped
-from router.openai.text_parser import Failure
+from router.openai.text_parser import TextFailure
 
 _TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -52,7 +52,7 @@ def refused(refusal: Refusal, request_id: str) -> Refusal:
     return Refusal(status_of(refusal.status), body, headers)
 
 
-def broken(failure: Failure, request_id: str) -> bytes:
+def broken(failure: TextFailure, request_id: str) -> bytes:
     """Return the last event of a stream that broke off."""
     if (status := _STATUS_OF.get(failure.code)) is not None:
         kind = type_of(status)

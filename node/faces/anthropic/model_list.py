@@ -10,7 +10,7 @@ VERSION = "anthropic-version"
 """The header that all of Anthropic's clients send, and nobody else."""
 
 
-def wanted(http: web.Request) -> bool:
+def wanted(http: web.HttpRequest) -> bool:
     """Say whether a client of Anthropic's asks."""
     return VERSION in http.headers
 

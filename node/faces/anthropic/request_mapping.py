@@ -42,7 +42,7 @@ _HIGHEST = {"xhigh": "high", "max": "high"}
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MessagesRequest:
     """A request in OpenAI's words. `thinks` says that its caller wants to hear thoughts.
 
     `others` are the fields that have no effect; `unheard` are parts of fields that have none.
@@ -83,7 +83,7 @@ class Asked:
         return (*dropped(self), *self.unheard)
 
 
-def read(fields: Mapping[str, object], *, limited: bool = True) -> Asked:
+def read(fields: Mapping[str, object], *, limited: bool = True) -> MessagesRequest:
     """Say a request; raise `BadRequest`, which names the field. Not `limited`: it need not say how long its answer may be."""
     for name in SERVICES:
         if fields.get(name):
@@ -109,7 +109,7 @@ def read(fields: Mapping[str, object], *, limited: bool = True) -> Asked:
         **_begun(messages),
         **{name: fields.get(name) for name in PASSED},
     }
-    return Asked(
+    return MessagesRequest(
         fields={name: value for name, value in said.items() if value is not None},
         thinks=thinks,
         others=others(fields, READ | BESIDE),

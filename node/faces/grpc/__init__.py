@@ -20,11 +20,11 @@ from node.config.addresses import HostPort, host_port
 from node.config.settings import FacesSettings
 from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
-from node.faces.model_call import Told
+from node.faces.model_call import ModelAnswer
 from router.canonical import MAX_STOP_CHARACTERS, MAX_STOPS
 from router.errors import BadRequest, WorkerUnable
 from router.openai import body as bodies
-from router.peers import trace, via
+from router.peers import headers
 from router.peers.headers import DROPPED, HEARD, VIA
 from router.requests import Kind, Request
 from router.translate.verbatim import Verbatim
@@ -108,7 +108,7 @@ def stops_of(given: Iterable[str], param: str) -> list[str]:
 
 
 def name_dropped(
-    call: Any, told: Told, names: Mapping[str, str], unheard: Iterable[str] = ()
+    call: Any, told: ModelAnswer, names: Mapping[str, str], unheard: Iterable[str] = ()
 ) -> None:
     """Name in the trailing metadata what of a request has no effect, as its caller calls it.
 
@@ -138,8 +138,8 @@ def request_of(
     """
     body = orjson.dumps(fields)
     asked = bodies.read(body, "application/json")
-    passed = trace.carried(said)
-    passed[VIA] = via.onward(said.get(VIA, ""), context.peer)
+    passed = headers.trace_of(said)
+    passed[VIA] = headers.via_onward(said.get(VIA, ""), context.peer)
     return Request(
         id=uuid4().hex,
         kind=kind,

@@ -17,11 +17,11 @@ from node.secrets import keys
 from node.secrets.keys import Keys
 from router.errors import BadRequest, UnknownModel, WorkerFailed, WorkerUnable
 from router.openai import text_parser
-from router.openai.text_parser import Failure, Heard
+from router.openai.text_parser import Heard, TextFailure
 from router.requests import Kind, Request
 from router.rpc.messages import REMOTELLM, methods_of, parsed
-from router.rpc.server import Refused, metadata_of
-from router.translate.stops import Stops
+from router.rpc.server import RpcRefused, metadata_of
+from router.translate.text import Stops
 from router.translate.verbatim import REMOTELLM as REMOTELLM_WORDS
 from router.translate.verbatim import Verbatim
 
@@ -104,7 +104,7 @@ class _Face:
                 pass
             case _:
                 # Some servers answer any path as if it were a chat.
-                raise Refused("UNIMPLEMENTED", "the model's worker tells no inner state")
+                raise RpcRefused("UNIMPLEMENTED", "the model's worker tells no inner state")
         tokens = [
             {
                 "token": token["token"],
@@ -150,10 +150,10 @@ class _Face:
         """Return which model is meant; raise `Refused` for a key that is none, or when nothing names a model."""
         key, _, named = api_key.partition("@")
         if not self._keys.open_to(key):
-            raise Refused("UNAUTHENTICATED", "this key opens nothing here")
+            raise RpcRefused("UNAUTHENTICATED", "this key opens nothing here")
         model = named or said.get("x-model", "") or self._context.settings.faces.default_model
         if not model:
-            raise Refused(
+            raise RpcRefused(
                 "INVALID_ARGUMENT",
                 "name a model: as KEY@MODEL in api_key, in the metadata x-model, or by faces.default_model of the node",
             )
@@ -170,8 +170,8 @@ def _cut(texts: Any, stops: list[str]) -> Any:
 
 def _written(model: str, heard: Iterable[Heard]) -> dict[str, str]:
     heard = list(heard)
-    if heard and isinstance(heard[-1], Failure):
-        raise Refused("INTERNAL", heard[-1].message)
+    if heard and isinstance(heard[-1], TextFailure):
+        raise RpcRefused("INTERNAL", heard[-1].message)
     info: dict[str, object] = {"finish_reason": text_parser.reason_of(heard), "model": model}
     if usage := text_parser.usage_of(heard):
         info["token_usage"] = {

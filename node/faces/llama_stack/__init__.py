@@ -9,7 +9,7 @@ import orjson
 
 from node import web
 from node.faces import Serving
-from node.faces.encoder import EVENT_STREAM, Spoken, TextVoice
+from node.faces.encoder import EVENT_STREAM, SpokenAnswer, TextVoice
 from node.faces.errors import Refusal
 from node.faces.llama_stack import published
 from node.faces.llama_stack.request_mapping import (
@@ -23,8 +23,8 @@ from node.faces.request_reader import read_fields
 from node.faces.respond import answer
 from router.openai.body import written
 from router.openai.logprobs import Token
-from router.openai.result_writers import Delta, End, Reason
-from router.openai.text_parser import CallPart, Failure, Heard
+from router.openai.text_parser import CallPart, Heard, TextFailure
+from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 from router.requests import Kind
 from router.translate.verbatim import LLAMA_STACK, Verbatim
@@ -82,8 +82,8 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
 
 
 def _asking(context: Serving) -> web.Handler:
-    async def handle(http: web.Request) -> web.Answer:
-        async def ask() -> Spoken:
+    async def handle(http: web.HttpRequest) -> web.Answer:
+        async def ask() -> SpokenAnswer:
             given = await read_fields(http, context.settings)
             accepts = EVENT_STREAM in http.headers.get("accept", "")
             streams = given.get("stream") is True or (accepts and "stream" not in given)
@@ -91,8 +91,8 @@ def _asking(context: Serving) -> web.Handler:
             own = None if streams else _verbatim(given)
             request = request_of(context, http, Kind.CHAT, body, verbatim=own)
             limit = context.settings.router.max_event_bytes
-            voice = Voice(http.id, request.model, streams=streams, max_event_bytes=limit)
-            return Spoken(request, voice, dropped_of(given), names=names_of(given))
+            voice = StackEncoder(http.id, request.model, streams=streams, max_event_bytes=limit)
+            return SpokenAnswer(request, voice, dropped_of(given), names=names_of(given))
 
         return await answer(context, http, Kind.CHAT, ask)
 
@@ -100,16 +100,16 @@ def _asking(context: Serving) -> web.Handler:
 
 
 def _published(context: Serving, path: str) -> web.Handler:
-    async def handle(http: web.Request) -> web.Answer:
-        async def ask() -> Spoken:
+    async def handle(http: web.HttpRequest) -> web.Answer:
+        async def ask() -> SpokenAnswer:
             given = await read_fields(http, context.settings)
             body = published.body_of(given)
             request = request_of(context, http, Kind.CHAT, written(body))
             limit = context.settings.router.max_event_bytes
-            voice = published.Voice(
+            voice = published.PublishedEncoder(
                 streams=request.stream, plain=path == published.PATHS[0], max_event_bytes=limit
             )
-            return Spoken(request, voice, published.dropped_of(given))
+            return SpokenAnswer(request, voice, published.dropped_of(given))
 
         return await answer(context, http, Kind.CHAT, ask)
 
@@ -124,14 +124,14 @@ def _verbatim(given: Mapping[str, object]) -> Verbatim | None:
     return Verbatim(LLAMA_STACK, "inference", written(said))
 
 
-async def _nobody(http: web.Request) -> web.Answer:
+async def _nobody(http: web.HttpRequest) -> web.Answer:
     """Say that the specification has this path, and nobody here provides it."""
     message = f"{http.path[:100]} is part of Llama Stack, but no node of this mesh provides it"
     error = {"message": message, "type": "server_error", "param": None, "code": "no_provider"}
     return Refusal(501, {"code": 1011, "message": message, "error": error}).response()
 
 
-class Voice(TextVoice):
+class StackEncoder(TextVoice):
     """Says an answer as messages of a model: candidates, or pieces of them."""
 
     def __init__(self, id_: str, model: str, *, streams: bool, max_event_bytes: int) -> None:
@@ -172,7 +172,7 @@ class Voice(TextVoice):
             said[-1]["usage"] = _usage(self._usage)
         return b"".join(map(_event, said))
 
-    def failure(self, failure: Failure) -> bytes:
+    def failure(self, failure: TextFailure) -> bytes:
         """Say that the answer broke off."""
         error = {"message": failure.message, "type": failure.type, "code": failure.code}
         return _event({"error": error})
@@ -183,7 +183,7 @@ class Voice(TextVoice):
                 # There is no word for an estimate.
                 self._usage = None if event.estimated else event
                 continue
-            if isinstance(event, Failure):
+            if isinstance(event, TextFailure):
                 continue
             candidate = self._candidates.setdefault(event.choice, _Candidate())
             match event:

@@ -11,8 +11,8 @@ import orjson
 from node.faces.encoder import TextVoice
 from router.canonical.values import flag, listed, number, text, whole
 from router.errors import BadRequest
-from router.openai.result_writers import Delta, End, Reason
-from router.openai.text_parser import CallPart, Failure, Heard
+from router.openai.text_parser import CallPart, Heard, TextFailure
+from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 from router.requests import Kind
 
@@ -191,7 +191,7 @@ def _object(given: object, param: str) -> Mapping[str, Any]:
     return given or {}
 
 
-class Voice(TextVoice):
+class PublishedEncoder(TextVoice):
     """Says an answer as a `completion_message`, or as events of one."""
 
     def __init__(self, *, streams: bool, plain: bool, max_event_bytes: int) -> None:
@@ -240,7 +240,7 @@ class Voice(TextVoice):
         end = _event("complete", self._text(""), stop_reason=self._stop_reason, **self._metrics)
         return b"".join((*calls, end))
 
-    def failure(self, failure: Failure) -> bytes:
+    def failure(self, failure: TextFailure) -> bytes:
         """Say that the answer broke off."""
         error = {"message": failure.message, "type": failure.type, "code": failure.code}
         return b"data: " + orjson.dumps({"error": error}) + b"\n\n"

@@ -7,7 +7,7 @@ from random import getrandbits
 
 from node import web
 from node.faces import Serving
-from node.faces.encoder import Spoken
+from node.faces.encoder import SpokenAnswer
 from node.faces.errors import Refusal, UnknownPath
 from node.faces.openai import PREFIXES, request_of
 from node.faces.request_reader import read_fields
@@ -42,8 +42,8 @@ _NAMES: Mapping[str, str] = {
 def asking_routes(context: Serving) -> list[web.RouteDef]:
     """Return what clients may ask."""
 
-    async def create(http: web.Request) -> web.Answer:
-        async def ask() -> Spoken:
+    async def create(http: web.HttpRequest) -> web.Answer:
+        async def ask() -> SpokenAnswer:
             return _spoken(context, http, await read_fields(http, context.settings))
 
         return await answer(context, http, Kind.CHAT, ask, refuse=in_their_words)
@@ -58,11 +58,11 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
 _METHODS = ("GET", "POST", "DELETE")
 
 
-async def _stored(http: web.Request) -> web.Answer:
+async def _stored(http: web.HttpRequest) -> web.Answer:
     raise UnknownPath(f"nothing is stored here, so there is no response {http.tail[:200]!r}")
 
 
-def _spoken(context: Serving, http: web.Request, fields: Mapping[str, object]) -> Spoken:
+def _spoken(context: Serving, http: web.HttpRequest, fields: Mapping[str, object]) -> SpokenAnswer:
     asked = read(fields)
     request = request_of(context, http, Kind.CHAT, written(asked.chat))
     own_id, now = f"{getrandbits(128):032x}", int(time.time())
@@ -71,7 +71,7 @@ def _spoken(context: Serving, http: web.Request, fields: Mapping[str, object]) -
         streams=asked.stream,
         max_event_bytes=context.settings.router.max_event_bytes,
     )
-    return Spoken(request, voice, asked.dropped)
+    return SpokenAnswer(request, voice, asked.dropped)
 
 
 def in_their_words(refused: Refusal) -> Refusal:

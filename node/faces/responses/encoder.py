@@ -7,8 +7,8 @@ import orjson
 
 from node.faces.encoder import TextVoice
 from node.faces.responses.output import Output, Said
-from router.openai.result_writers import Reason
-from router.openai.text_parser import Failure, Heard
+from router.openai.text_parser import Heard, TextFailure
+from router.openai.text_writer import Reason
 from router.openai.usage import Usage
 from router.requests import Kind
 
@@ -67,7 +67,7 @@ class ResponsesVoice(TextVoice):
         last: Said = {"type": f"response.{status}", "response": self._response(status)}
         return finished + self._written([last])
 
-    def failure(self, failure: Failure) -> bytes:
+    def failure(self, failure: TextFailure) -> bytes:
         """Say that the response failed, once as its last state, and once as the error that OpenAI's clients raise."""
         # Who waited for long heard comments before it.
         opening = b"" if self._sequence else self.opening()

@@ -7,8 +7,8 @@ from typing import ClassVar, TypeAlias
 from router.errors import WorkerFailed
 from router.openai import logprobs
 from router.openai.logprobs import Token
-from router.openai.result_writers import Delta, End, Reason
-from router.openai.text_parser import CallPart, Failure, Heard, Thought
+from router.openai.text_parser import CallPart, Heard, TextFailure, Thought
+from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 
 MAX_CHARACTERS = 64 * 1024 * 1024
@@ -148,7 +148,7 @@ class Reasoning(Parted):
         return {"type": "reasoning_text", "text": text}
 
 
-class Call(Item):
+class FunctionCall(Item):
     """A call of a function."""
 
     prefix = "fc"
@@ -208,7 +208,7 @@ class Output:
                 yield from self._close()
             case Usage():
                 self.usage = heard
-            case Failure() | Delta() | Thought() | CallPart() | End():
+            case TextFailure() | Delta() | Thought() | CallPart() | End():
                 # One answer is asked for, and failures are said elsewhere.
                 return
 
@@ -240,7 +240,7 @@ class Output:
                 if (text := self._open.pop(kind, None)) is not None:
                     yield from text.close("completed")
             called = self._called.get(part.name, {"name": part.name})
-            item = Call(self._answer, len(self.items), part, called)
+            item = FunctionCall(self._answer, len(self.items), part, called)
             yield from self._add(part.index, item)
         if part.arguments:
             yield self._longer(item, part.arguments)

@@ -54,7 +54,7 @@ _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ResponsesRequest:
     """A request as the fields of a chat, and what its answer `repeats` of it. `others` are fields without effect.
 
     `called` says what the functions are called that a chat calls otherwise.
@@ -72,7 +72,7 @@ class Asked:
         return tuple(values.dropped(self))
 
 
-def read(fields: Mapping[str, object]) -> Asked:
+def read(fields: Mapping[str, object]) -> ResponsesRequest:
     """Read a request; raise `BadRequest` or `WorkerUnable`, which name the field. Its model is checked with the chat."""
     for name, why in _REFUSED.items():
         if fields.get(name):
@@ -106,7 +106,7 @@ def read(fields: Mapping[str, object]) -> Asked:
         *((f"text.{name}", text[name]) for name in text.keys() - {"format", "verbosity"}),
         *((f"reasoning.{name}", reasoning[name]) for name in reasoning.keys() - {"effort"}),
     )
-    return Asked(
+    return ResponsesRequest(
         chat={"model": fields.get("model"), **chat},
         stream=stream,
         repeats=_repeated(fields),

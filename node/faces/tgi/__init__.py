@@ -11,7 +11,7 @@ from time import time
 
 from node import web
 from node.faces import Serving
-from node.faces.encoder import Spoken
+from node.faces.encoder import SpokenAnswer
 from node.faces.errors import (
     KNOWN,
     Refusal,
@@ -76,7 +76,7 @@ class _Asking:
     """One request: of which model, and what."""
 
     context: Serving
-    http: web.Request
+    http: web.HttpRequest
     model: str
 
     async def fields(self) -> Mapping[str, object]:
@@ -101,7 +101,7 @@ class _Asking:
     def generate(self, *, streams: bool | None, listed: bool = False) -> Awaitable[web.Answer]:
         """Answer with a text; where `streams` is not said, the body says it."""
 
-        async def ask() -> Spoken:
+        async def ask() -> SpokenAnswer:
             given = await self.fields()
             streamed = _streams(given) if streams is None else streams
             wanted = request_mapping.read(given)
@@ -117,14 +117,14 @@ class _Asking:
             )
             limit = self.context.settings.router.max_event_bytes
             voice = Text(wanted, streams=streamed, listed=listed, max_event_bytes=limit)
-            return Spoken(request, voice, framed=_listed if listed else None)
+            return SpokenAnswer(request, voice, framed=_listed if listed else None)
 
         return answer(self.context, self.http, Kind.COMPLETION, ask, refuse=errors.refuse)
 
     def complete(self, kind: Kind) -> Awaitable[web.Answer]:
         """Answer what is asked at TGI's own `/v1`."""
 
-        async def ask() -> Spoken:
+        async def ask() -> SpokenAnswer:
             given = await self.fields()
             chats.check(given, kind)
             said = chats.fields_of(given, self.model)
@@ -133,7 +133,7 @@ class _Asking:
             limit, created = self.context.settings.router.max_event_bytes, int(time())
             forms = Forms(kind, said, self.http.id, created, chats.spelt(given))
             voice = chats.Completed(forms, max_event_bytes=limit)
-            return Spoken(request, voice, chats.dropped(given))
+            return SpokenAnswer(request, voice, chats.dropped(given))
 
         return answer(self.context, self.http, kind, ask, refuse=errors.refuse)
 
@@ -176,7 +176,7 @@ class _Asking:
             return errors.refuse(refusal(error)).response()
 
 
-async def _under_prefix(context: Serving, method: str, http: web.Request) -> web.Answer:
+async def _under_prefix(context: Serving, method: str, http: web.HttpRequest) -> web.Answer:
     model, path = _meant(http.tail)
     if method == "POST":
         if path in _GET:
@@ -188,7 +188,7 @@ async def _under_prefix(context: Serving, method: str, http: web.Request) -> web
 
 
 def _at_root(context: Serving, path: str) -> web.Handler:
-    async def handle(http: web.Request) -> web.Answer:
+    async def handle(http: web.HttpRequest) -> web.Answer:
         asking_ = _Asking(context, http, context.settings.faces.default_model)
         return await (asking_.tell(path) if path in _GET else asking_.post(path))
 

@@ -17,7 +17,7 @@ from router.canonical.values import flag, number, text, whole
 from router.errors import WorkerFailed
 from router.openai.body import written
 from router.openai.sse import Event, EventTooLarge, Splitter, with_data
-from router.openai.text_parser import Failure
+from router.openai.text_parser import TextFailure
 from router.requests import Kind
 from router.translate.verbatim import TGI, Verbatim
 
@@ -148,7 +148,7 @@ class Completed:
     def broken(self, refused: Refusal) -> bytes:
         """Say that a stream broke off."""
         error = refused.body["error"]
-        return self._fail(Failure(error["message"], error["type"], error["code"]))
+        return self._fail(TextFailure(error["message"], error["type"], error["code"]))
 
     def _event(self, event: Event) -> bytes:
         data = event.data
@@ -168,20 +168,20 @@ class Completed:
             raise WorkerFailed("the stream is nested too deep") from error
         return b"".join(b"data: " + one + b"\n\n" for one in before) + with_data(event, last)
 
-    def _fail(self, failure: Failure) -> bytes:
+    def _fail(self, failure: TextFailure) -> bytes:
         if self._failed:
             return b""
         self._failed = True
         return errors.event(failure)
 
 
-def _failure(error: object) -> Failure:
+def _failure(error: object) -> TextFailure:
     match error:
         case {"message": str(message), "type": str(kind), "code": str(code)}:
-            return Failure(message, kind, code)
+            return TextFailure(message, kind, code)
         case {"message": str(message)} | str(message):
-            return Failure(message, "", "")
-    return Failure("the stream broke off", "", "")
+            return TextFailure(message, "", "")
+    return TextFailure("the stream broke off", "", "")
 
 
 def _object(data: bytes) -> dict[str, Any]:

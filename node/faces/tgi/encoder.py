@@ -10,11 +10,11 @@ import orjson
 
 from node.faces.encoder import TextVoice
 from node.faces.tgi import errors
-from node.faces.tgi.request_mapping import Asked
+from node.faces.tgi.request_mapping import TgiRequest
 from router.openai import text_parser
 from router.openai.logprobs import Token
-from router.openai.result_writers import Delta, End, Reason
-from router.openai.text_parser import Failure, Heard
+from router.openai.text_parser import Heard, TextFailure
+from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 from router.requests import Kind
 from router.select.fitness import USUAL_BYTES
@@ -26,7 +26,9 @@ UNTOLD_ID = 0
 class Text(TextVoice):
     """Says one text. `listed` says that an answer in one piece is a list of one, as `POST /` has it."""
 
-    def __init__(self, asked: Asked, *, streams: bool, listed: bool, max_event_bytes: int) -> None:
+    def __init__(
+        self, asked: TgiRequest, *, streams: bool, listed: bool, max_event_bytes: int
+    ) -> None:
         super().__init__(Kind.COMPLETION, streams=streams, max_event_bytes=max_event_bytes)
         self._asked = asked
         self._listed = listed
@@ -77,7 +79,7 @@ class Text(TextVoice):
         self._pieces.append("")
         return self._event(_said(Token(""), special=True), **ends)
 
-    def failure(self, failure: Failure) -> bytes:
+    def failure(self, failure: TextFailure) -> bytes:
         """Say that the stream broke off."""
         return errors.event(failure)
 

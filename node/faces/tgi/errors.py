@@ -5,10 +5,10 @@ from typing import NamedTuple
 import orjson
 
 from node.faces.errors import Refusal
-from router.openai.text_parser import Failure
+from router.openai.text_parser import TextFailure
 
 
-class Form(NamedTuple):
+class ErrorForm(NamedTuple):
     """How one type of errors looks: HTTP status, `error_type`, and what its message begins with."""
 
     status: int
@@ -16,12 +16,12 @@ class Form(NamedTuple):
     opening: str
 
 
-VALIDATION = Form(422, "validation", "Input validation error")
-GENERATION = Form(424, "generation", "Request failed during generation")
-OVERLOADED = Form(429, "overloaded", "Model is overloaded")
-INCOMPLETE = Form(500, "incomplete_generation", "Incomplete generation")
-NO_TOKENIZER = Form(404, "no_tokenizer", "No fast tokenizer available")
-UNHEALTHY = Form(503, "healthcheck", "unhealthy")
+VALIDATION = ErrorForm(422, "validation", "Input validation error")
+GENERATION = ErrorForm(424, "generation", "Request failed during generation")
+OVERLOADED = ErrorForm(429, "overloaded", "Model is overloaded")
+INCOMPLETE = ErrorForm(500, "incomplete_generation", "Incomplete generation")
+NO_TOKENIZER = ErrorForm(404, "no_tokenizer", "No fast tokenizer available")
+UNHEALTHY = ErrorForm(503, "healthcheck", "unhealthy")
 
 _BUSY = frozenset({429, 503})
 _OF_TYPE = {"invalid_request_error": VALIDATION, "rate_limit_error": OVERLOADED}
@@ -34,12 +34,12 @@ def refuse(refused: Refusal) -> Refusal:
     return said(refused, _of_status(refused.status))
 
 
-def said(refused: Refusal, form: Form) -> Refusal:
+def said(refused: Refusal, form: ErrorForm) -> Refusal:
     """Say an error in a form of TGI's; its headers stay."""
     return Refusal(form.status, _body(form, refused.body["error"]["message"]), refused.headers)
 
 
-def event(failure: Failure) -> bytes:
+def event(failure: TextFailure) -> bytes:
     """Say as the last event of a stream why it broke off."""
     form = _OF_TYPE.get(failure.type, GENERATION)
     if failure.code in ("answer_broken", INCOMPLETE.type):
@@ -47,7 +47,7 @@ def event(failure: Failure) -> bytes:
     return b"data:" + orjson.dumps(_body(form, failure.message)) + b"\n\n"
 
 
-def _of_status(status: int) -> Form:
+def _of_status(status: int) -> ErrorForm:
     if status in _BUSY:
         return OVERLOADED
     if status < 500:
@@ -55,7 +55,7 @@ def _of_status(status: int) -> Form:
     return INCOMPLETE if status == 500 else GENERATION
 
 
-def _body(form: Form, message: str) -> dict[str, str]:
+def _body(form: ErrorForm, message: str) -> dict[str, str]:
     # Where a TGI server refuses, it is told in its own words.
     whole = message if message.startswith(form.opening) else f"{form.opening}: {message}"
     return {"error": whole, "error_type": form.type}

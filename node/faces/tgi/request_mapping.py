@@ -31,7 +31,7 @@ _TGIS_OWN = ("decoder_input_details", "watermark")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TgiRequest:
     """A request for a text. `fields` are OpenAI's for a completion, but for the model and whether it streams.
 
     `likeliest` is how many tokens are told for each place in the text, besides the one that was drawn. `needs` names a
@@ -48,7 +48,7 @@ class Asked:
     needs: str = ""
 
 
-def read(given: Mapping[str, object]) -> Asked:
+def read(given: Mapping[str, object]) -> TgiRequest:
     """Read TGI's `GenerateRequest`; raise `BadRequest`, which names the field. What TGI does not know is not read."""
     inputs = inputs_of(given)
     parameters = given.get("parameters")
@@ -68,7 +68,7 @@ def read(given: Mapping[str, object]) -> Asked:
     details, likeliest = flag(parameters, "details"), _likeliest(parameters)
     # To tell of each token costs some workers as much as the token: only who says it aloud is told.
     fields |= {"logprobs": max(1, likeliest)} if details or likeliest else {}
-    return Asked(
+    return TgiRequest(
         inputs=inputs,
         fields=fields,
         stops=bool(stop),

@@ -24,7 +24,7 @@ MAX_ANSWER_BYTES = 256 * 1024
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
 
-    async def info(request: web.Request) -> web.Response:
+    async def info(request: web.HttpRequest) -> web.Response:
         given = await read_object(request, idle=context.settings.router.idle_timeout)
         node = node_called(context, text_of(given, "node_id") or context.peer)
         if node != context.peer:
@@ -38,7 +38,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 def link_routes(context: Serving) -> list[web.RouteDef]:
     """Return what other nodes may ask; serial numbers stay here."""
 
-    async def info(_: web.Request) -> web.Response:
+    async def info(_: web.HttpRequest) -> web.Response:
         return json_answer(without_serials(await context.host.look()))
 
     return [web.get(PATH, info)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from node import web
 from node.faces import Serving
-from node.faces.encoder import Spoken
+from node.faces.encoder import SpokenAnswer
 from node.faces.errors import Unparseable, WrongParameter
 from node.faces.openai import content_type_of, passed, pin
 from node.faces.request_reader import JSON, TAKEN_FOR_JSON, read_body, text_of
@@ -40,16 +40,16 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
 
 
 def _asking(context: Serving, kind: Kind, *, one_node: bool) -> web.Handler:
-    async def handle(http: web.Request) -> web.Answer:
-        async def ask() -> Spoken:
-            return Spoken(await _read(context, http, kind, one_node=one_node))
+    async def handle(http: web.HttpRequest) -> web.Answer:
+        async def ask() -> SpokenAnswer:
+            return SpokenAnswer(await _read(context, http, kind, one_node=one_node))
 
         return await answer(context, http, kind, ask)
 
     return handle
 
 
-async def _read(context: Serving, http: web.Request, kind: Kind, *, one_node: bool) -> Request:
+async def _read(context: Serving, http: web.HttpRequest, kind: Kind, *, one_node: bool) -> Request:
     settings = context.settings.router
     rate = context.settings.web.min_body_rate
     body = await read_body(

@@ -24,7 +24,7 @@ _SCHEMES_OF = {"_http": ("http", "https"), "_grpc": ("grpc",)}
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
 
-    async def recognised(request: web.Request) -> web.Response:
+    async def recognised(request: web.HttpRequest) -> web.Response:
         context.access.change(request)
         given = await read_object(request, idle=context.settings.router.idle_timeout)
         asked = candidates(given, context.links.premises)

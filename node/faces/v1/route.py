@@ -26,17 +26,17 @@ _Connections = Mapping[PeerId, PeerConnection]
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
 
-    async def of_a_name(http: web.Request) -> web.Response:
+    async def of_a_name(http: web.HttpRequest) -> web.Response:
         return json_answer(_explanation(context, _named(context, http)))
 
-    async def of_a_request(http: web.Request) -> web.Response:
+    async def of_a_request(http: web.HttpRequest) -> web.Response:
         asked = await read_request(context, http, _kind(http), own_only=False)
         return json_answer(_explanation(context, asked))
 
     return [web.get("/api/v1/route", of_a_name), web.post("/api/v1/route", of_a_request)]
 
 
-def _kind(http: web.Request) -> Kind:
+def _kind(http: web.HttpRequest) -> Kind:
     said = http.query.get("kind", Kind.CHAT.value)
     try:
         return Kind(said)
@@ -45,7 +45,7 @@ def _kind(http: web.Request) -> Kind:
         raise WrongParameter(f"kind must be one of: {known}", param="kind") from error
 
 
-def _named(context: Context, http: web.Request) -> Request:
+def _named(context: Context, http: web.HttpRequest) -> Request:
     model = http.query.get("model", "")
     if not model:
         raise WrongParameter("model can not be empty", param="model")

@@ -40,7 +40,7 @@ from registry.mesh.libp2p.node import (
 from registry.mesh.libp2p.pipes import WINDOW, PipeEnd, StreamPipe
 from registry.mesh.libp2p.task_group import Crew
 from registry.mesh.libp2p.thread import TrioThread, living_tasks
-from registry.mesh.mdns import Neighbours, service_of
+from registry.mesh.mdns import MulticastDns, service_of
 from registry.records import PeerId
 from registry.settings import MeshSettings
 from registry.signing import Identity
@@ -96,7 +96,7 @@ class LibP2PMesh:
         await self._thread.start(timeout=START_SECONDS)
         if self._plan.settings.mdns:
             service = service_of(self._plan.swarm_key)
-            neighbours = Neighbours(service, own=self._announced, found=self._neighbours)
+            neighbours = MulticastDns(service, own=self._announced, found=self._neighbours)
             self._crew.spawn(neighbours.run())
 
     async def stop(self) -> None:

@@ -14,10 +14,9 @@ from router.errors import WorkerError, WorkerFailed, WorkerTimeout, WorkerUnable
 from router.peers.links import Links
 from router.recognition import Sighting
 from router.requests import Request
-from router.rpc.call import Channels, Replies
+from router.rpc.call import Channels, Replies, metadata_to
 from router.rpc.failures import RpcFailed, cleaned
 from router.rpc.messages import LOCALAI, Method, methods_of
-from router.rpc.metadata import metadata_to
 from router.worker_description import Described
 from router.worker_metrics import Figure, Told, known
 from router.workers import Worker

@@ -6,10 +6,11 @@ from functools import partial
 from typing import Any
 
 from router.dialects import Answer
-from router.dialects.localai_grpc import images, sounds, stores, vectors
+from router.dialects.localai_grpc import media, vectors
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
 from router.dialects.localai_grpc.exchange import Asking
 from router.dialects.localai_grpc.files import sweep
+from router.dialects.localai_grpc.vectors import serve_store, wrong_length
 from router.errors import WorkerTimeout
 from router.http.fetch import Fetching
 from router.requests import STORES, Kind, Request
@@ -19,13 +20,13 @@ SERVED: Mapping[Kind, Callable[[Asking], Coroutine[Any, Any, Answer]]] = {
     Kind.EMBEDDING: vectors.embed,
     Kind.RERANK: vectors.rank,
     Kind.TOKENIZE: vectors.cut,
-    Kind.IMAGE: images.generate,
-    Kind.IMAGE_EDIT: images.edit,
-    Kind.TRANSCRIPTION: sounds.write_down,
-    Kind.TRANSLATION: sounds.write_down,
-    Kind.SPEECH: sounds.speak,
-    Kind.SOUND: sounds.make_sound,
-    **dict.fromkeys(STORES, stores.serve),
+    Kind.IMAGE: media.generate,
+    Kind.IMAGE_EDIT: media.edit,
+    Kind.TRANSCRIPTION: media.write_down,
+    Kind.TRANSLATION: media.write_down,
+    Kind.SPEECH: media.speak,
+    Kind.SOUND: media.make_sound,
+    **dict.fromkeys(STORES, serve_store),
 }
 """What answers each kind."""
 
@@ -57,8 +58,8 @@ class Others:
             try:
                 return await errand.ask(method, message)
             except RpcFailed as failed:
-                if stores.wrong_length(failed) or not await errand.mended(failed):
+                if wrong_length(failed) or not await errand.mended(failed):
                     raise
             return await errand.ask(method, message)
         except RpcFailed as failed:
-            raise stores.wrong_length(failed) or failed.as_error(call) from failed
+            raise wrong_length(failed) or failed.as_error(call) from failed

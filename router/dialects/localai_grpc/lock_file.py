@@ -20,7 +20,7 @@ MAX_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LockRecord:
     """A load: the model and its options, empty where that is not known, and the time when it was done. `id` tells loads apart."""
 
     id: str = ""
@@ -51,15 +51,15 @@ class Shared:
             os.close(self._file)
             self._file = -1
 
-    def read(self) -> Record:
+    def read(self) -> LockRecord:
         """Return the last load; only for who holds it."""
         if self._file < 0:
-            return Record()
+            return LockRecord()
         with suppress(OSError, orjson.JSONDecodeError):
             match orjson.loads(os.pread(self._file, MAX_BYTES, 0)):
                 case {"id": str(id_), "model": str(model), "load": str(load), "at": float(at)}:
-                    return Record(id_, model, load, at)
-        return Record()
+                    return LockRecord(id_, model, load, at)
+        return LockRecord()
 
     def write(self, model: str = "", load: str = "", at: float = 0.0) -> str:
         """Say what is loaded, or that it is not known, and return the id of that."""

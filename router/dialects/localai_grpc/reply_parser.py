@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from router.canonical import Asked
+from router.canonical import TextRequest
 from router.errors import WorkerFailed
-from router.openai.result_writers import Reason
+from router.openai.text_writer import Reason
 from router.openai.usage import Usage
 from router.translate.text import Said, read_by, tokens_of
 
@@ -16,19 +16,19 @@ COUNTABLE = 1_000_000
 """Characters of the longest text of which a backend is asked how many tokens it has."""
 
 
-class Replies:
+class ReplyTexts:
     """The replies for one choice, in their order.
 
     A reply may hold nothing, or end in the middle of a character. Why a text ended is never told: one that has as many tokens as
     it might was cut off, by the backend's count, else by what was `counted_later`, else by an estimate.
     """
 
-    def __init__(self, asked: Asked, choice: int, body: Mapping[str, object]) -> None:
+    def __init__(self, asked: TextRequest, choice: int, body: Mapping[str, object]) -> None:
         self._asked = asked
         self._choice = choice
-        self._limit = body.get("Tokens")
+        self._limit = body.get("ReplyTokens")
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._tokens = Tokens()
+        self._tokens = ReplyTokens()
         self._prompt = 0
         self._guess: int | None = None
         self._texts: list[str] = []
@@ -45,7 +45,7 @@ class Replies:
         """The text, stop strings included, as long as nothing was told of its tokens, and a little beyond `COUNTABLE`."""
         return "".join(self._texts)
 
-    def read(self, _: Asked, reply: Any | None) -> Said:
+    def read(self, _: TextRequest, reply: Any | None) -> Said:
         """Read the next reply, `None` for the end of them."""
         if reply is None:
             rest = self._decoder.decode(b"", final=True)
@@ -81,9 +81,9 @@ def reason(limit: object, written: int) -> Reason:
     return "length" if isinstance(limit, int) and 0 < limit <= written else "stop"
 
 
-def whole(asked: Asked, choice: int, body: Mapping[str, object], reply: Any) -> Said:
+def whole(asked: TextRequest, choice: int, body: Mapping[str, object], reply: Any) -> Said:
     """Read the one reply for a choice; raise `WorkerFailed` where it must be JSON and is not."""
-    replies = Replies(asked, choice, body)
+    replies = ReplyTexts(asked, choice, body)
     said, end = replies.read(asked, reply), replies.read(asked, None)
     text = said.text + end.text
     if asked.schema is not None and end.reason != "length":
@@ -99,7 +99,7 @@ def _check_json(text: str) -> None:
         raise WorkerFailed("the worker's answer is not the JSON that was asked for") from error
 
 
-class Tokens:
+class ReplyTokens:
     """How many tokens were written, told so far by some backends and of each reply by others."""
 
     def __init__(self) -> None:

@@ -1,23 +1,168 @@
 """Mapping of a request to LocalAI's words: in fields of `PredictOptions`, by their names there.
 
 What is not said there is 0, which to some backends is no default but a value: so every field that shapes a text is said.
+
+Parameters of llama.cpp's server that a backend has as well: none is OpenAI's; LocalAI's own clients know them.
+
+Grammar made of a JSON schema. GBNF, for the part of JSON Schema that it can hold to.
+
+What a grammar cannot hold to is refused by name: a text that only seems to keep a schema is worse than none. Objects have
+all of their properties, in the order of the schema, and no other: such a text keeps a schema that asks for less too.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import orjson
 
 from router import canonical
-from router.canonical import Asked, Sampling
-from router.dialects.localai_grpc import extended, grammar
-from router.errors import WorkerUnable
-from router.openai.result_writers import refused
+from router.canonical import Sampling, TextRequest
+from router.canonical.values import flag, number, text, whole
+from router.errors import BadRequest, WorkerUnable
+from router.openai.text_writer import refused
 from router.requests import Kind
 from router.translate.request import Orders
 from router.translate.templates import rendered, text_of
 from router.workers import Template, Worker
+
+MAX_GRAMMAR = 256 * 1024
+"""Characters of a grammar."""
+
+_MOST = 2**31 - 1
+
+_READ: Mapping[str, tuple[str, Callable[[Mapping[str, object], str], object]]] = {
+    "grammar": ("Grammar", lambda fields, name: text(fields, name, MAX_GRAMMAR)),
+    "ignore_eos": ("IgnoreEOS", flag),
+    "mirostat": ("Mirostat", lambda fields, name: whole(fields, name, 0, 2)),
+    "mirostat_eta": ("MirostatETA", lambda fields, name: number(fields, name, 0, 1)),
+    "mirostat_tau": ("MirostatTAU", lambda fields, name: number(fields, name, 0, 100)),
+    "n_keep": ("NKeep", lambda fields, name: whole(fields, name, -1, _MOST)),
+    "repeat_last_n": ("Repeat", lambda fields, name: whole(fields, name, -1, _MOST)),
+}
+
+LLAMA_CPP_NAMES = frozenset(_READ)
+"""Fields that are read here."""
+
+
+def llama_cpp_words(others: Mapping[str, object]) -> dict[str, object]:
+    """Say in fields of `PredictOptions` what a request says in those words; raise `WorkerRejected` for a wrong value."""
+    try:
+        return {
+            field: read(others, name) for name, (field, read) in _READ.items() if name in others
+        }
+    except BadRequest as error:
+        raise refused(str(error), error.param or "") from error
+
+
+MAX_RULES = 500
+"""Rules of one grammar: each object, list and choice takes one."""
+
+MAX_DEPTH = 32
+
+_JSON = r"""
+value ::= object | array | string | number | boolean | null
+object ::= "{" ws ( string ws ":" ws value ( "," ws string ws ":" ws value )* )? "}" ws
+array ::= "[" ws ( value ( "," ws value )* )? "]" ws
+string ::= "\"" ( [^"\\\x7F\x00-\x1F] | "\\" ( ["\\/bfnrt] | "u" hex hex hex hex ) )* "\"" ws
+hex ::= [0-9a-fA-F]
+integer ::= "-"? ( "0" | [1-9] [0-9]* ) ws
+number ::= "-"? ( "0" | [1-9] [0-9]* ) ( "." [0-9]+ )? ( [eE] [-+]? [0-9]+ )? ws
+boolean ::= ( "true" | "false" ) ws
+null ::= "null" ws
+ws ::= [ \t\n]?
+"""
+"""What every grammar has: JSON itself (RFC 8259), with little white space, of which some models never tire."""
+
+_BASIC = {"string", "integer", "number", "boolean", "null"}
+# They say nothing about what may stand there.
+_WORDS = {"title", "description", "default", "examples", "$schema", "$id", "$comment", "strict"}
+
+
+def grammar_of(schema: Mapping[str, object]) -> str:
+    """Write a schema as a grammar, `{}` as any object; raise `WorkerUnable` for what it cannot hold to."""
+    if not schema:
+        return f"root ::= object\n{_JSON}"
+    rules = _Rules()
+    root = rules.of(schema, 0)
+    return "\n".join((f"root ::= {root}", *rules.lines, _JSON))
+
+
+class _Rules:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def of(self, schema: object, depth: int) -> str:
+        """Return the name of a rule for a schema, or what stands in its place."""
+        if schema is True or schema == {}:
+            return "value"
+        if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
+            raise _cannot("a schema of this shape or depth")
+        said = {name: value for name, value in schema.items() if name not in _WORDS}
+        match said:
+            case {"type": str(kind)} if kind in _BASIC and len(said) == 1:
+                return kind
+            case {"type": "array", **rest} if not set(rest) - {"items"}:
+                return self._list(rest.get("items", True), depth)
+            case {"type": "object", **rest}:
+                return self._object(rest, depth)
+        return self._rule(" | ".join(self._alternatives(said, depth)))
+
+    def _alternatives(self, said: Mapping[str, object], depth: int) -> Iterator[str]:
+        match said:
+            case {"const": value, **rest} if not set(rest) - {"type"}:
+                yield _literal(value)
+            case {"enum": [_, *_] as values, **rest} if not set(rest) - {"type"}:
+                yield from map(_literal, values)
+            case {"anyOf": [_, *_] as some} if len(said) == 1:
+                yield from (self.of(one, depth + 1) for one in some)
+            case {"type": [_, *_] as kinds, **rest}:
+                yield from (self.of({**rest, "type": kind}, depth + 1) for kind in kinds)
+            case _:
+                raise _cannot(", ".join(sorted(map(str, said))) or "nothing")
+
+    def _list(self, items: object, depth: int) -> str:
+        item = self.of(items, depth + 1)
+        return self._rule(f'"[" ws ( {item} ( "," ws {item} )* )? "]" ws')
+
+    def _object(self, said: Mapping[str, object], depth: int) -> str:
+        unknown = set(said) - {"properties", "required", "additionalProperties"}
+        properties, required = said.get("properties", {}), said.get("required", [])
+        if unknown or not isinstance(properties, Mapping) or not isinstance(required, list):
+            raise _cannot(", ".join(sorted(map(str, unknown))) or "such an object")
+        if said.get("additionalProperties") not in (None, False, True):
+            raise _cannot("additionalProperties")
+        if not all(name in properties for name in required):
+            raise _cannot("a required property without a schema")
+        if not properties and said.get("additionalProperties") is not False:
+            return "object"
+        pairs = [
+            f'{_literal(name)} ":" ws {self.of(one, depth + 1)}' for name, one in properties.items()
+        ]
+        return self._rule(f'"{{" ws {""" "," ws """.join(pairs)} "}}" ws')
+
+    def _rule(self, body: str) -> str:
+        if len(self.lines) >= MAX_RULES:
+            raise _cannot(f"more than {MAX_RULES} parts")
+        name = f"r{len(self.lines)}"
+        self.lines.append(f"{name} ::= {body}")
+        return name
+
+
+def _literal(value: object) -> str:
+    try:
+        text = orjson.dumps(value).decode()
+    except TypeError as error:
+        raise _cannot("such a value") from error
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}" ws'
+
+
+def _cannot(what: str) -> WorkerUnable:
+    return WorkerUnable(
+        f"LocalAI's grammars cannot hold to this schema: {what[:200]}", param="response_format"
+    )
+
 
 PREDICT, STREAM, STATUS = "Predict", "PredictStream", "Status"
 
@@ -37,18 +182,18 @@ _VIDEO = re.compile(r"data:video/[a-z0-9.+-]{1,32};base64,([A-Za-z0-9+/=]+)")
 _IMAGE = re.compile(r"data:image/[a-z0-9.+-]{1,32};base64,([A-Za-z0-9+/=]+)")
 
 
-def orders(asked: Asked, _: Worker) -> Orders:
+def orders(asked: TextRequest, _: Worker) -> Orders:
     """Say a request in the worker's words; raise `WorkerUnable` where that would change what is answered."""
     others = dict(asked.others)
     said: dict[str, object] = _sampling(asked)
     if (bias := _bias(others.pop("logit_bias", None))) is not None:
         said["LogitBias"] = bias
-    said |= extended.said(others)
-    others = {name: value for name, value in others.items() if name not in extended.NAMES}
+    said |= llama_cpp_words(others)
+    others = {name: value for name, value in others.items() if name not in LLAMA_CPP_NAMES}
     if asked.schema is not None:
         if "Grammar" in said:
             raise WorkerUnable("a schema and a grammar are two forms of one text", param="grammar")
-        said["Grammar"] = grammar.written(asked.schema)
+        said["Grammar"] = grammar_of(asked.schema)
     bodies = _chats(asked) if asked.kind is Kind.CHAT else _completions(asked)
     unheard: tuple[str, ...] = ("min_p",) if asked.sampling.min_p is not None else ()
     # A greater seed is cut to 31 bits: it is the same each time, and not the caller's.
@@ -69,8 +214,8 @@ def templated(body: Mapping[str, object]) -> bool:
 
 
 def rendered_here(
-    asked: Asked, body: Mapping[str, object], template: Template
-) -> tuple[Asked, Mapping[str, object]]:
+    asked: TextRequest, body: Mapping[str, object], template: Template
+) -> tuple[TextRequest, Mapping[str, object]]:
     """Return a chat as one text, and what is asked then: it ends where another message would begin."""
     chat = rendered(template, [_message(message) for message in asked.messages])
     stops = (*asked.stop, *chat.stops)
@@ -78,7 +223,7 @@ def rendered_here(
     return replace(asked, stop=stops), {**rest, "Prompt": chat.prompt, "StopPrompts": list(stops)}
 
 
-def _sampling(asked: Asked) -> dict[str, object]:
+def _sampling(asked: TextRequest) -> dict[str, object]:
     given: Sampling = asked.sampling
     unlimited = 0 if asked.kind is Kind.CHAT else COMPLETION_TOKENS
     greedy = given.temperature == 0 or given.top_p == 0
@@ -101,17 +246,17 @@ def _or(given: float | None, usual: float) -> float:
     return usual if given is None else given
 
 
-def _seeded(asked: Asked, choice: int) -> dict[str, object]:
+def _seeded(asked: TextRequest, choice: int) -> dict[str, object]:
     """Return the seed of one choice: from the same one each would be the same text. Without one it is drawn when asked."""
     seed = asked.sampling.seed
     return {} if seed is None else {"Seed": (seed + choice) & MOST_SEED}
 
 
-def _completions(asked: Asked) -> list[dict[str, object]]:
+def _completions(asked: TextRequest) -> list[dict[str, object]]:
     return [{"Prompt": asked.prompts[choice // asked.n]} for choice in range(asked.choices)]
 
 
-def _chats(asked: Asked) -> list[dict[str, object]]:
+def _chats(asked: TextRequest) -> list[dict[str, object]]:
     seen: dict[str, object] = {}
     for kind, (name, read) in _FILES.items():
         files = [read(part) for message in asked.messages for part in _parts(message, kind)]

@@ -1,4 +1,7 @@
-"""Texts from a LocalAI backend, in OpenAI's form."""
+"""Texts from a LocalAI backend, in OpenAI's form.
+
+Token counts of texts of which a backend told none: it is asked to cut the text, where it can.
+"""
 
 import secrets
 import time
@@ -8,22 +11,71 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from router.canonical import Asked
+from router.canonical import TextRequest
 from router.dialects import Answer, Route
 from router.dialects.localai_grpc import reply_parser, request_mapping
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
-from router.dialects.localai_grpc.token_count import Counting
+from router.dialects.localai_grpc.reply_parser import COUNTABLE
 from router.errors import AnswerBroken, WorkerError, WorkerTimeout
 from router.http.exchange import NOTHING
-from router.openai.result_writers import DONE, Event, Form
+from router.openai.text_writer import DONE, Event, TextForm
 from router.openai.usage import Usage
 from router.peers.headers import DROPPED
 from router.requests import Kind, Request
-from router.rpc.call import Replies
+from router.rpc.call import Channels, Replies
 from router.rpc.failures import RpcFailed
 from router.translate.request import Orders, Wording
-from router.translate.text import Told, in_one_piece
+from router.translate.text import Told, in_one_piece, read_by
 from router.workers import Worker
+
+AGAIN = 600.0
+"""Seconds after which a backend that could not count is asked once more."""
+
+
+"""Backends that are remembered; beyond that all are forgotten, which costs each one more question."""
+
+_TOKENIZE = METHODS["TokenizeString"]
+
+
+class Counting:
+    """Asks backends to count, but not those that have shown that they cannot."""
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+        self._cannot: dict[str, float] = {}
+
+    async def spent(
+        self, errand: Errand, asked: TextRequest, choice: int, text: str
+    ) -> Usage | None:
+        """Return what one choice took, `None` where nobody can tell. What a template made of a chat is estimated."""
+        written = await self._tokens(errand, text)
+        if written is None:
+            return None
+        if asked.kind is not Kind.CHAT:
+            read = await self._tokens(errand, asked.prompts[choice // asked.n])
+            if read is not None:
+                return Usage(read, written)
+        return Usage(read_by(asked, choice), written, estimated=True)
+
+    async def _tokens(self, errand: Errand, text: str) -> int | None:
+        api, now = errand.worker.api, time.monotonic()
+        if now - self._cannot.get(api, -AGAIN) < AGAIN or len(text) > COUNTABLE:
+            return None
+        if not text:
+            return 0
+        try:
+            message = _TOKENIZE.asked(Prompt=text)
+            told = await self._channels.glance(api, _TOKENIZE, message, errand.said)
+        except RpcFailed:
+            told = None
+        count = max(told.length, len(told.tokens)) if told is not None else 0
+        if count > 0:
+            return count
+        if len(self._cannot) >= MAX_WORKERS:
+            self._cannot.clear()
+        self._cannot[api] = now
+        return None
+
 
 WORDS = Wording(
     name="LocalAI",
@@ -41,7 +93,7 @@ MAX_WORKERS = 4_096
 
 _T = TypeVar("_T")
 Body = Mapping[str, object]
-Ask = Callable[[Asked, Body], Awaitable[_T]]
+Ask = Callable[[TextRequest, Body], Awaitable[_T]]
 """Puts one call, and raises `RpcFailed` where asking in another way may do."""
 
 
@@ -50,9 +102,9 @@ class _Asking:
     """One request on its way."""
 
     errand: Errand
-    asked: Asked
+    asked: TextRequest
     orders: Orders
-    form: Form
+    form: TextForm
 
 
 class Texts:
@@ -69,7 +121,7 @@ class Texts:
         """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
         asked, orders = WORDS.read(request, errand.worker)
         prefix = "chatcmpl" if request.kind is Kind.CHAT else "cmpl"
-        form = Form(f"{prefix}-{request.id}", int(time.time()), model, request.kind)
+        form = TextForm(f"{prefix}-{request.id}", int(time.time()), model, request.kind)
         asking = _Asking(errand, asked, orders, form)
         async with self._stream(asking) if orders.streamed else self._whole(asking) as answer:
             if orders.dropped:
@@ -85,7 +137,7 @@ class Texts:
             if time.monotonic() > ends:
                 raise WorkerTimeout("answer", self._settings.total_timeout)
 
-            async def ask(asked: Asked, body: Body, number: int = number) -> list[Event]:
+            async def ask(asked: TextRequest, body: Body, number: int = number) -> list[Event]:
                 errand = asking.errand
                 reply = await errand.ask(METHODS[request_mapping.PREDICT], _message(body))
                 said = reply_parser.whole(asked, number, body, reply)
@@ -183,7 +235,7 @@ class _Stream:
         self._open = AsyncExitStack()
         self._spent = Usage(0, 0)
         self._told: Told[Any]
-        self._heard: reply_parser.Replies
+        self._heard: reply_parser.ReplyTexts
         self._replies: Replies
         self.broken: AnswerBroken | None = None
 
@@ -215,13 +267,13 @@ class _Stream:
         """Leave the choice that is being told; its worker sees its caller go."""
         await self._open.aclose()
 
-    async def _ask(self, asked: Asked, body: Body) -> bytes:
+    async def _ask(self, asked: TextRequest, body: Body) -> bytes:
         """Put one call, and return what it says first; a failure until then may be mended."""
         await self._open.aclose()
         self._open = AsyncExitStack()
         stream = self._asking.errand.stream(METHODS[request_mapping.STREAM], _message(body))
         self._replies = await self._open.enter_async_context(stream)
-        self._heard = reply_parser.Replies(asked, self._number, body)
+        self._heard = reply_parser.ReplyTexts(asked, self._number, body)
         self._told = Told(asked, self._heard.read, self._number)
         written = b""
         while not written and not self._told.ended:

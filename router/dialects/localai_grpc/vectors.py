@@ -1,10 +1,16 @@
-"""Embeddings, tokens and rankings from a LocalAI backend."""
+"""Embeddings, tokens and rankings from a LocalAI backend.
 
+Vector stores of a LocalAI backend.
+"""
+
+import re
 from collections.abc import Mapping, Sequence
 from math import isclose
+from typing import Any
 
-from router.canonical import embedding, rerank, tokenize
+from router.canonical import embedding, rerank, store, tokenize
 from router.canonical.embedding import Input
+from router.canonical.store import Find, Get, Key, Set, StoreDelete, bytes_of
 from router.dialects import Answer
 from router.dialects.localai_grpc.exchange import (
     NAME,
@@ -14,13 +20,66 @@ from router.dialects.localai_grpc.exchange import (
     finite,
     unheard,
 )
-from router.errors import WorkerError, WorkerFailed, WorkerUnable
-from router.openai.result_writers import embedding as vectors
-from router.openai.result_writers import rerank as ranking
-from router.openai.result_writers import tokenize as tokens
-from router.openai.result_writers.rerank import Ranked
+from router.errors import WorkerError, WorkerFailed, WorkerRejected, WorkerUnable
+from router.openai.result_writer import (
+    DONE,
+    Ranked,
+    write_embeddings,
+    write_ranking,
+    write_store,
+    write_tokens,
+)
+from router.openai.text_writer import refused
 from router.openai.usage import Usage
+from router.rpc.failures import RpcFailed
 from router.translate.request import checked, refuse
+
+_OTHER_LENGTH = re.compile(r"\blength \d+\b.*\bexisting\b")
+
+
+async def serve_store(asking: Asking) -> Answer:
+    """Have something kept, forgotten, returned or found."""
+    match checked(store.read, asking.request):
+        case Set(keys, values):
+            said = [{"Bytes": bytes_of(value)} for value in values]
+            await asking.ask("StoresSet", {"Keys": _keys(keys), "Values": said})
+        case StoreDelete(keys):
+            await asking.ask("StoresDelete", {"Keys": _keys(keys)})
+        case Get(keys):
+            told = await asking.ask("StoresGet", {"Keys": _keys(keys)})
+            return answer_of(write_store(*_columns(told)))
+        case Find(key, top):
+            told = await asking.ask("StoresFind", {"Key": _key(key), "TopK": top})
+            columns, similarities = _columns(told), finite(told.Similarities)
+            if len(similarities) != len(columns[0]):
+                raise WorkerFailed("the worker told columns of several lengths")
+            return answer_of(write_store(*columns, similarities))
+    return answer_of(DONE)
+
+
+def wrong_length(failed: RpcFailed) -> WorkerRejected | None:
+    """Return the refusal of keys that are longer or shorter than those in the store, `None` where it failed otherwise.
+
+    LocalAI's own store tells that as it tells its failures; taken for one, it would close the store to everybody.
+    """
+    if failed.code == "UNKNOWN" and _OTHER_LENGTH.search(failed.words):
+        return refused("the keys have another length than those in the store", "keys")
+    return None
+
+
+def _keys(keys: Sequence[Key]) -> list[Mapping[str, object]]:
+    return [_key(key) for key in keys]
+
+
+def _key(key: Key) -> Mapping[str, object]:
+    return {"Floats": key}
+
+
+def _columns(told: Any) -> tuple[list[list[float]], list[bytes]]:
+    keys = [finite(key.Floats) for key in told.Keys]
+    if len(keys) != len(told.Values):
+        raise WorkerFailed("the worker told columns of several lengths")
+    return keys, [value.Bytes for value in told.Values]
 
 
 async def embed(asking: Asking) -> Answer:
@@ -41,7 +100,7 @@ async def embed(asking: Asking) -> Answer:
             raise WorkerUnable(words, param="dimensions")
         found.append(vector)
     spent = sum(map(_tokens, asked.inputs), start=Usage(0, 0))
-    body = vectors.written(found, model=asking.model, base64=asked.base64, usage=spent)
+    body = write_embeddings(found, model=asking.model, base64=asked.base64, usage=spent)
     return answer_of(body, usage=spent, unheard=unheard(asked))
 
 
@@ -59,7 +118,7 @@ async def rank(asking: Asking) -> Answer:
     # Some count the question alone as the prompt.
     read = max(told.usage.prompt_tokens, told.usage.total_tokens)
     spent = Usage(read, 0) if read > 0 else estimated(asked.query, *asked.documents)
-    body = ranking.written(
+    body = write_ranking(
         asked,
         map(Ranked, places, scores),
         id=f"rerank-{asking.request.id}",
@@ -76,9 +135,7 @@ async def cut(asking: Asking) -> Answer:
     refuse(NAME, asked, tokenize.SHAPING)
     told = await asking.ask("TokenizeString", {"Prompt": asked.text})
     special = asked.special is not None
-    return answer_of(
-        tokens.written(told.tokens), unheard=unheard(asked, add_special_tokens=special)
-    )
+    return answer_of(write_tokens(told.tokens), unheard=unheard(asked, add_special_tokens=special))
 
 
 async def _check_heeded(asking: Asking, vector: Sequence[float]) -> None:

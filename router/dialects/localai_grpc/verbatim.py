@@ -10,12 +10,12 @@ from typing import Any
 from router.dialects import Answer, Route
 from router.dialects.localai_grpc import request_mapping
 from router.dialects.localai_grpc.backend import METHODS, Backend, Errand
-from router.dialects.localai_grpc.reply_parser import Tokens
+from router.dialects.localai_grpc.reply_parser import ReplyTokens
 from router.errors import AnswerBroken, WorkerError, WorkerFailed, WorkerTimeout
 from router.http.exchange import NOTHING
 from router.openai.sse import SILENT_BYTES
 from router.openai.usage import Usage
-from router.rpc import framing
+from router.rpc import messages
 from router.rpc.call import Replies
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import parsed_of_caller
@@ -59,7 +59,7 @@ class Own:
     async def status(self, worker: Worker) -> Answer:
         """Return what a backend says of itself; raise `WorkerUnable`."""
         body = (await self._backend.status(worker)).SerializeToString()
-        answer = Answer(200, framing.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
+        answer = Answer(200, messages.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
         answer.verbatim = LOCALAI
         return answer
 
@@ -84,7 +84,7 @@ class Own:
             reply = await errand.ask(METHODS[request_mapping.PREDICT], message)
             body, took = reply.SerializeToString(), _Took(message)
             took.heard(reply)
-            answer = Answer(200, framing.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
+            answer = Answer(200, messages.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
             answer.usage = took.usage
         answer.verbatim = said.protocol
         return answer
@@ -128,12 +128,12 @@ class _Told:
         """
         said = b""
         while (reply := await self._next()) is not None:
-            said += framing.event(reply.SerializeToString())
+            said += messages.event(reply.SerializeToString())
             if reply.message:
                 return said
             if len(said) > SILENT_BYTES:
                 raise WorkerFailed(f"the stream said nothing in {SILENT_BYTES:,} bytes")
-        return said + framing.spent(self._took.usage)
+        return said + messages.spent(self._took.usage)
 
     async def rest(self) -> AsyncGenerator[bytes, None]:
         """Hand on what comes, as it comes; raise `AnswerBroken`."""
@@ -141,14 +141,14 @@ class _Told:
             return
         try:
             while (reply := await self._next()) is not None:
-                yield framing.event(reply.SerializeToString())
+                yield messages.event(reply.SerializeToString())
         except (RpcFailed, WorkerError) as error:
             failed = (
                 error.as_error(request_mapping.STREAM) if isinstance(error, RpcFailed) else error
             )
             self.broken = AnswerBroken(str(failed))
             raise self.broken from error
-        yield framing.spent(self._took.usage)
+        yield messages.spent(self._took.usage)
 
     async def _next(self) -> Any:
         reply = await self._replies.next()
@@ -163,7 +163,7 @@ class _Took:
 
     def __init__(self, message: Any) -> None:
         self._message = message
-        self._tokens = Tokens()
+        self._tokens = ReplyTokens()
         self._prompt = self._bytes = 0
 
     def heard(self, reply: Any) -> None:

@@ -13,8 +13,13 @@ from yarl import URL
 
 from router.canonical.rerank import Rerank
 from router.dialects import Answer, Route
-from router.dialects.openai_http import model_list, ranks
-from router.dialects.openai_http.answer_parser import json_answer, parsed, stream_answer
+from router.dialects.openai_http import answer_parser, model_list
+from router.dialects.openai_http.answer_parser import (
+    TellingUsage,
+    json_answer,
+    parsed,
+    stream_answer,
+)
 from router.dialects.openai_http.chats import ByChat, NoCompletions
 from router.dialects.openai_http.endpoints import (
     beside,
@@ -23,7 +28,6 @@ from router.dialects.openai_http.endpoints import (
     metrics_of,
     understood,
 )
-from router.dialects.openai_http.usage_option import TellingUsage
 from router.errors import WorkerError, WorkerFailed, WorkerStale, WorkerUnable
 from router.http.exchange import (
     MAX_REFUSAL_BYTES,
@@ -40,7 +44,7 @@ from router.http.pool import start_of
 from router.http.probe import Heard, glance
 from router.openai import usage
 from router.openai.body import for_worker, with_model
-from router.openai.result_writers.store import DONE
+from router.openai.result_writer import DONE
 from router.openai.usage import Takers
 from router.peers.links import Links
 from router.recognition import Sighting
@@ -109,9 +113,9 @@ class OpenAIHttp:
         if worker is None:
             raise WorkerFailed("this dialect speaks to workers of this machine only")
         body = for_worker(understood(request), request.content_type)
-        wanted = ranks.asked(request) if request.kind is Kind.RERANK else None
+        wanted = answer_parser.asked(request) if request.kind is Kind.RERANK else None
         if wanted is not None:
-            body = ranks.body_of(body, wanted)
+            body = answer_parser.body_of(body, wanted)
         if worker.own_model != request.model:
             body = with_model(body, request.content_type, worker.own_model)
         url, headers = endpoint(worker.api, request.kind), headers_to(worker, request)
@@ -230,7 +234,7 @@ async def _served(
 def _rank(answer: Answer, wanted: Rerank, id_: str, name: str) -> None:
     """Say a ranking that is here in one piece in the form that all have."""
     if answer.status == 200 and "json" in answer.content_type:
-        answer.first = ranks.told(answer.first, wanted, id_=id_, name=name)
+        answer.first = answer_parser.told(answer.first, wanted, id_=id_, name=name)
         answer.length = len(answer.first)
 
 

@@ -2,22 +2,143 @@
 
 Its bytes go through as they come but for the name. JSON answers beyond `LOOKED_AT_BYTES` are not looked at: they pass
 through under whatever name the worker gives them.
+
+Option that asks a worker for a stream's usage, at no cost to its caller.
+
+Rankings as Jina and Cohere tell them: an answer in any of the usual shapes in, their form out.
+
+What a worker says besides stays. A request that holds more than texts (images, for one) is the worker's own business, and so is
+an answer that is no ranking.
 """
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
 
 import orjson
 
+from router.canonical import rerank
+from router.canonical.rerank import Rerank
 from router.dialects import Answer, Route
-from router.errors import WorkerFailed
+from router.errors import BadRequest, WorkerFailed, WorkerRejected
 from router.http.exchange import SMALL_BYTES, Exchange
 from router.openai import usage
-from router.openai.body import splice_model
+from router.openai.body import object_of, splice_model
 from router.openai.sse import SILENT_BYTES, Event, EventTooLarge, Splitter, with_data
+from router.openai.usage import Takers, asking
+from router.requests import Request
+from router.select.fitness import USUAL_BYTES
+
+
+class TellingUsage:
+    """A stream that ends with its usage; a worker that refuses the question is asked once more without it."""
+
+    __slots__ = ("_api", "_ask", "_asked", "_body", "_takers")
+
+    def __init__(
+        self,
+        takers: Takers,
+        api: str,
+        body: bytes,
+        ask: Callable[[bytes], AbstractAsyncContextManager[Answer]],
+    ) -> None:
+        self._takers = takers
+        self._api = api
+        self._body = body
+        self._ask = ask
+
+    async def __aenter__(self) -> Answer:
+        now = asyncio.get_running_loop().time
+        takes = self._takers.takes(self._api, now())
+        question = asking(self._body) if takes else None
+        self._asked = self._ask(question or self._body)
+        try:
+            answer = await self._asked.__aenter__()
+        except WorkerRejected as refusal:
+            minds = self._takers.may_mind(self._api, refusal.status, refusal.body)
+            if question is None or not minds:
+                raise
+            self._asked = self._ask(self._body)
+            answer = await self._asked.__aenter__()
+            self._takers.refused(self._api, now())
+            return answer
+        if question is not None:
+            self._takers.took(self._api)
+            answer.hides_usage = True
+        return answer
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return await self._asked.__aexit__(kind, error, trace)
+
+
+_LISTS = ("results", "data", "rankings")
+_SCORES = ("relevance_score", "score")
+
+
+def asked(request: Request) -> Rerank | None:
+    """Return which texts are to be put in order, `None` where it is not texts alone, or the worker shall find fault with it."""
+    try:
+        return rerank.read(request)
+    except BadRequest:
+        return None
+
+
+def body_of(body: bytes, wanted: Rerank) -> bytes:
+    """Return a body whose documents are texts: some workers know no objects."""
+    fields = object_of(body)
+    if fields.get("documents") == list(wanted.documents):
+        return body
+    return orjson.dumps({**fields, "documents": wanted.documents})
+
+
+def told(body: bytes, wanted: Rerank, *, id_: str, name: str) -> bytes:
+    """Return an answer in the form of all; raise `WorkerFailed` for a failure that calls itself success."""
+    success(body)
+    said = parsed(body)
+    rest: Mapping[str, Any] = said if isinstance(said, dict) else {}
+    rows = said if isinstance(said, list) else next(
+        (rest[key] for key in _LISTS if isinstance(rest.get(key), list)), []
+    )  # fmt: skip
+    ranked = [_row(row, wanted) for row in rows]
+    results = [row for row in ranked if row is not None]
+    if not rows or len(results) != len(rows):
+        return body
+    results.sort(key=lambda row: -row["relevance_score"])
+    beside = {key: value for key, value in rest.items() if key not in _LISTS}
+    usual = {"id": f"rerank-{id_}", "usage": _usage(wanted)}
+    lacking = {key: value for key, value in usual.items() if beside.get(key) is None}
+    best = results[: wanted.top_n]
+    return orjson.dumps({**beside, **lacking, "model": name, "results": best})
+
+
+def _row(given: object, wanted: Rerank) -> dict[str, Any] | None:
+    match given:
+        case {"index": int(index), **rest} if 0 <= index < len(wanted.documents):
+            pass
+        case _:
+            return None
+    score = next((rest[key] for key in _SCORES if isinstance(rest.get(key), int | float)), None)
+    if score is None:
+        return None
+    own = {str(key): value for key, value in rest.items() if key not in (*_SCORES, "document")}
+    text = {"document": {"text": wanted.documents[index]}} if wanted.with_documents else {}
+    return {"index": index, "relevance_score": score, **text, **own}
+
+
+def _usage(wanted: Rerank) -> dict[str, object]:
+    texts = (wanted.query, *wanted.documents)
+    tokens = sum(-(-len(text.encode(errors="replace")) // USUAL_BYTES) for text in texts)
+    return {"prompt_tokens": tokens, "total_tokens": tokens, "estimated": True}
+
 
 LOOKED_AT_BYTES = 4 * 1024 * 1024
 """The longest JSON answer that is held back to be looked at; failures and renamed answers are far shorter."""

@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from yarl import URL
 
-from router.canonical import SHAPING, Asked, dropped
+from router.canonical import SHAPING, TextRequest, dropped
 from router.dialects import Answer
 from router.dialects.openai_http.answer_parser import success
 from router.dialects.openai_http.endpoints import endpoint
@@ -20,8 +20,8 @@ from router.http.translated_stream import NoSuchPath
 from router.http.translator import Translating, Words
 from router.openai import text_parser
 from router.openai.logprobs import Token
-from router.openai.result_writers import Delta, End, Event, Reason
-from router.openai.text_parser import Failure, Heard
+from router.openai.text_parser import Heard, TextFailure
+from router.openai.text_writer import Delta, End, Event, Reason
 from router.openai.usage import Takers, Usage
 from router.peers.links import Links
 from router.requests import Kind, Request
@@ -82,7 +82,7 @@ class ByChat(Translating):
             yield answer
 
 
-def _orders(asked: Asked, worker: Worker) -> Orders:
+def _orders(asked: TextRequest, worker: Worker) -> Orders:
     """Say each prompt as a chat; raise `WorkerUnable` where that would change what is answered."""
     if asked.stream and asked.choices > 1:
         many = "n" if asked.n > 1 else "prompt"
@@ -112,19 +112,19 @@ def _turn(prompt: str) -> dict[str, object]:
     return {"messages": [{"role": "user", "content": prompt}]}
 
 
-def _seeded(asked: Asked, choice: int) -> dict[str, object]:
+def _seeded(asked: TextRequest, choice: int) -> dict[str, object]:
     """Return the seed of one choice: from the same one each would be the same text."""
     seed = asked.sampling.seed
     return {} if seed is None else {"seed": seed + choice}
 
 
-def _part(_: Asked, data: bytes) -> Said:
+def _part(_: TextRequest, data: bytes) -> Said:
     if data == b"[DONE]":
         return Said(over=True)
     return _said(text_parser.of_chunk(success(data)))
 
 
-def _whole(asked: Asked, choice: int, body: bytes, _: Callable[[str], str]) -> list[Event]:
+def _whole(asked: TextRequest, choice: int, body: bytes, _: Callable[[str], str]) -> list[Event]:
     success(body)
     return in_one_piece(asked, choice, _said(text_parser.whole(Kind.CHAT, body)))
 
@@ -144,7 +144,7 @@ def _said(heard: Iterable[Heard]) -> Said:
                 ended = reason
             case Usage():
                 spent = event
-            case Failure(message):
+            case TextFailure(message):
                 raise WorkerFailed(message)
     return Said("".join(text), ended, spent, tokens=tuple(tokens))
 

@@ -13,22 +13,20 @@ from typing import Any
 from router import worker_headers
 from router.canonical import guts, tokenize
 from router.dialects import ALIVE_SECONDS, Answer, Route
-from router.dialects.remotellm_grpc import answer_parser
-from router.dialects.remotellm_grpc.request_mapping import GENERATE, WORDS, stops_of
+from router.dialects.remotellm_grpc import mapping
+from router.dialects.remotellm_grpc.mapping import GENERATE, WORDS, stops_of
 from router.errors import WorkerFailed
 from router.http.exchange import NOTHING
 from router.http.translator import at_once, form_of
-from router.openai.result_writers import guts as rendered_guts
-from router.openai.result_writers import tokenize as rendered_tokens
+from router.openai.result_writer import write_guts, write_tokens
 from router.peers.headers import DROPPED
 from router.peers.links import Links
 from router.recognition import Sighting
 from router.requests import Kind, Request
-from router.rpc import framing
-from router.rpc.call import Channels
+from router.rpc import messages
+from router.rpc.call import Channels, metadata_to
 from router.rpc.failures import RpcFailed, cleaned
 from router.rpc.messages import REMOTELLM, methods_of, parsed_of_caller
-from router.rpc.metadata import metadata_to
 from router.select.candidates import Candidate
 from router.translate.request import checked, refuse
 from router.translate.text import Said
@@ -156,10 +154,10 @@ class RemoteLlmGrpc:
         message = parsed_of_caller(_METHODS[GENERATE].asked, said.body)
         reply = await self._send(worker, request, GENERATE, message)
         if len(reply.generations) != len(message.prompts):
-            raise answer_parser.no_text()
+            raise mapping.no_text()
         body = reply.SerializeToString()
-        answer = Answer(200, framing.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
-        answer.verbatim, answer.usage = said.protocol, answer_parser.spent(message, reply)
+        answer = Answer(200, messages.CONTENT_TYPE, body, NOTHING, Route.LOCAL, len(body))
+        answer.verbatim, answer.usage = said.protocol, mapping.spent(message, reply)
         return answer
 
     async def _text(self, request: Request, worker: Worker, name: str) -> Answer:
@@ -167,7 +165,7 @@ class RemoteLlmGrpc:
         found = await self._gathered(worker, request, orders.bodies[0], asked.n)
         # The worker ignores them, and those of a chat's template are not among the caller's.
         asked = replace(asked, stop=stops_of(orders))
-        answer = at_once(asked, form_of(request, name), answer_parser.texts(asked, found))
+        answer = at_once(asked, form_of(request, name), mapping.texts(asked, found))
         if orders.dropped:
             answer.headers = {DROPPED: ", ".join(orders.dropped)}
         answer.hides_usage = answer.streamed and not asked.include_usage
@@ -185,8 +183,8 @@ class RemoteLlmGrpc:
             fields = {**body, "prompts": [prompts[at] for at in batch]}
             reply = await self._ask(worker, request, GENERATE, fields)
             if len(reply.generations) != len(batch):
-                raise answer_parser.no_text()
-            told = [answer_parser.alternatives(one) for one in reply.generations]
+                raise mapping.no_text()
+            told = [mapping.alternatives(one) for one in reply.generations]
             for at, texts in zip(batch, told, strict=True):
                 found[at] += texts
             least = min(map(len, told))
@@ -204,7 +202,7 @@ class RemoteLlmGrpc:
         refuse(WORDS.name, asked, tokenize.SHAPING)
         wanted = {"prompt": asked.text, "embedding_trunkation": 1, "top_k_logits": 1}
         reply = await self._ask(worker, request, _GUTS, wanted)
-        return _whole(rendered_tokens.written([one.token_id for one in reply.tokens]))
+        return _whole(write_tokens([one.token_id for one in reply.tokens]))
 
     async def _guts(self, request: Request, worker: Worker) -> Answer:
         asked = checked(guts.read, request)
@@ -215,9 +213,7 @@ class RemoteLlmGrpc:
             "top_k_logits": asked.next,
         }
         reply = await self._ask(worker, request, _GUTS, wanted)
-        return _whole(
-            rendered_guts.written(answer_parser.tokens(reply), answer_parser.following(reply))
-        )
+        return _whole(write_guts(mapping.tokens(reply), mapping.following(reply)))
 
     async def _ask(
         self, worker: Worker, request: Request, name: str, fields: Mapping[str, object]

@@ -6,7 +6,7 @@ choice for each request, and greets values that change nothing (`top_p` 1, no to
 
 from collections.abc import Mapping
 
-from router.dialects.tgi_http import answer_parser, request_mapping, tokens, verbatim
+from router.dialects.tgi_http import answer_parser, request_mapping
 from router.http.probe import Heard, glance
 from router.http.translator import Once, Translating, Words
 from router.peers.links import Links
@@ -66,13 +66,13 @@ WORDS = Words(
         request_mapping.INFILL,
         request_mapping.STREAM,
         request_mapping.WHOLE,
-        tokens.PATH,
+        answer_parser.TOKENIZE_PATH,
         "v1",
     ),
     part=answer_parser.part,
     whole=answer_parser.whole,
-    others={Kind.TOKENIZE: Once(tokens.asked, tokens.told)},
-    passing=verbatim.PASSING,
+    others={Kind.TOKENIZE: Once(answer_parser.tokens_asked, answer_parser.tokens_told)},
+    passing=answer_parser.PASSING,
     beside=request_mapping.beside,
 )
 

@@ -1,13 +1,22 @@
-"""Parser of TGI's answers: its answers and stream events, as events of one kind; its failures, as errors of an attempt."""
+"""Parser of TGI's answers: its answers and stream events, as events of one kind; its failures, as errors of an attempt.
 
+Tokens of a text, by TGI: as it would before it reads it, with the tokens that frame a text.
+
+Observer of TGI's own answers where they are passed on as they are: failures, the end of a text, what it took.
+"""
+
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import islice, zip_longest
 from uuid import uuid4
 
 import orjson
 
-from router.canonical import Asked
+from router.canonical import TextRequest, dropped, tokenize
+from router.canonical.tokenize import SHAPING, WITH_PIECES, WITH_STRINGS
+from router.dialects.tgi_http import request_mapping
 from router.errors import (
     WorkerBusy,
     WorkerError,
@@ -15,18 +24,113 @@ from router.errors import (
     WorkerIncomplete,
     WorkerRejected,
 )
+from router.http.verbatim import Passing, Streamed
 from router.openai import logprobs
 from router.openai.logprobs import MAX_LIKELIEST, Token
-from router.openai.result_writers import Event, Reason, ToolCall
-from router.openai.usage import Usage, told
-from router.requests import Kind
+from router.openai.result_writer import write_token_texts, write_tokens
+from router.openai.text_writer import Event, Reason, ToolCall
+from router.openai.usage import Tells, Usage, told
+from router.requests import Kind, Request
+from router.select.fitness import USUAL_BYTES
+from router.translate.request import Orders, checked, refuse
 from router.translate.text import Said, in_one_piece, object_of, read_by
+from router.workers import Worker
+
+TOKENIZE_PATH = "tokenize"
+
+_TEXTS = frozenset({WITH_PIECES, WITH_STRINGS})
+_MOST_TOKEN = 2**32 - 1
+
+
+def tokens_asked(request: Request) -> Orders:
+    """Say what is asked; raise `WorkerUnable`, or `WorkerRejected` for a wrong value."""
+    wanted = checked(tokenize.read, request)
+    refuse("TGI", wanted, SHAPING - _TEXTS)
+    unheard = ["add_special_tokens"] if wanted.special is False else []
+    unheard += [name for name in dropped(wanted) if name not in _TEXTS]
+    return Orders(TOKENIZE_PATH, ({"inputs": wanted.text},), tuple(unheard))
+
+
+def tokens_told(request: Request, body: bytes) -> bytes:
+    """Return OpenAI's JSON of what TGI answers; raise `WorkerFailed` for nonsense."""
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise WorkerFailed("the worker's answer calls itself JSON and is not") from error
+    if not isinstance(said, list):
+        raise WorkerFailed("the worker's answer is no list of tokens")
+    tokens = [_token_and_place(one) for one in said]
+    numbers = [number for number, _ in tokens]
+    wanted = tokenize.read(request)
+    if wanted.texts:
+        return write_token_texts(wanted, numbers, [text for _, text in tokens])
+    return write_tokens(numbers)
+
+
+def _token_and_place(token: object) -> tuple[int, str]:
+    match token:
+        case {"id": int(number), "text": str(text)}:
+            if not isinstance(number, bool) and 0 <= number <= _MOST_TOKEN:
+                return number, text
+    raise WorkerFailed("the worker's answer holds what is no token")
+
+
+# The last event has the whole text, or details with the reason, or both; till then they are null.
+_OVER = re.compile(
+    rb'"(?:(?:generated_text|finish_reason)"[ \t\r\n]{0,16}:[ \t\r\n]{0,16}"|error_type")'
+)
+
+
+def _addressed(body: bytes, _: Worker) -> bytes:
+    # No model is named: a server has one.
+    return body
+
+
+def _event(data: bytes) -> None:
+    of_token(_success(data))
+
+
+def _whole(tokens_asked: bytes, body: bytes, header: Callable[[str], str]) -> Usage | None:
+    said = _success(body)
+    if not isinstance(said.get("generated_text"), str):
+        raise WorkerFailed("the worker's answer has no text")
+    return of_details(said.get("details"), header("x-prompt-tokens"), partial(_read, tokens_asked))
+
+
+def _tells(tokens_asked: bytes) -> Tells:
+    def read(said: object) -> Usage | None:
+        details = said.get("details") if isinstance(said, dict) else None
+        return of_details(details, "", partial(_read, tokens_asked))
+
+    return Tells(b'"generated_tokens"', read)
+
+
+def _success(body: bytes) -> Mapping[str, object]:
+    said = object_of(body)
+    if "error" in said:
+        raise failure(said)
+    return said
+
+
+def _read(tokens_asked: bytes) -> int:
+    """Estimate how many tokens were read."""
+    inputs = orjson.loads(tokens_asked).get("inputs")
+    return -(-len(inputs.encode()) // USUAL_BYTES) if isinstance(inputs, str) else 0
+
+
+PASSING = Passing(
+    calls=frozenset({request_mapping.WHOLE, request_mapping.STREAM}),
+    addressed=_addressed,
+    whole=_whole,
+    streamed=Streamed(event=_event, over=_OVER, tells=_tells),
+)
+
 
 _MOST_TOKENS = 2**53
 _REASONS: Mapping[str, Reason] = {"length": "length", "tool_calls": "tool_calls"}
 
 
-def part(asked: Asked, data: bytes) -> Said:
+def part(tokens_asked: TextRequest, data: bytes) -> Said:
     """Read one event of a stream; raise a `WorkerError` when it says a failure, or nonsense."""
     if data == b"[DONE]":
         return Said(over=True)
@@ -36,34 +140,36 @@ def part(asked: Asked, data: bytes) -> Said:
     if "choices" in said:
         text, reason, likely = _of_chunk(said)
         # It may still tell its usage.
-        return Said(text, reason, told(said), tokens=_likely(asked, likely))
-    if asked.kind is Kind.CHAT:
+        return Said(text, reason, told(said), tokens=_likely(tokens_asked, likely))
+    if tokens_asked.kind is Kind.CHAT:
         raise WorkerFailed("an event of the worker's stream has no choice")
     text, reason = of_token(said)
-    spent = of_details(said.get("details"), "", lambda: read_by(asked, 0)) or told(said)
-    tokens = _tokens(asked, [said.get("token")], [said.get("top_tokens")])
+    spent = of_details(said.get("details"), "", lambda: read_by(tokens_asked, 0)) or told(said)
+    tokens = _tokens(tokens_asked, [said.get("token")], [said.get("top_tokens")])
     return Said(text, reason, spent, over=reason is not None, tokens=tokens)
 
 
-def whole(asked: Asked, choice: int, body: bytes, header: Callable[[str], str]) -> list[Event]:
+def whole(
+    tokens_asked: TextRequest, choice: int, body: bytes, header: Callable[[str], str]
+) -> list[Event]:
     """Read an answer in one piece, which is one choice."""
     said = object_of(body)
     if "error" in said:
         raise failure(said)
-    if asked.kind is Kind.CHAT:
-        return in_one_piece(asked, choice, _chat(asked, choice, said))
+    if tokens_asked.kind is Kind.CHAT:
+        return in_one_piece(tokens_asked, choice, _chat(tokens_asked, choice, said))
     match said:
         case {"choices": [{"text": str(text), **ending}, *_]}:
             ended = _reason(ending.get("finish_reason"))
-            return in_one_piece(asked, choice, Said(text, ended, told(said)))
+            return in_one_piece(tokens_asked, choice, Said(text, ended, told(said)))
         case {"generated_text": str(text)}:
             details = said.get("details")
             rest = details if isinstance(details, dict) else {}
             told_by = header("x-prompt-tokens")
-            spent = of_details(details, told_by, lambda: read_by(asked, choice))
-            tokens = _tokens(asked, rest.get("tokens"), rest.get("top_tokens"))
+            spent = of_details(details, told_by, lambda: read_by(tokens_asked, choice))
+            tokens = _tokens(tokens_asked, rest.get("tokens"), rest.get("top_tokens"))
             ended = _reason(rest.get("finish_reason"))
-            return in_one_piece(asked, choice, Said(text, ended, spent, tokens=tokens))
+            return in_one_piece(tokens_asked, choice, Said(text, ended, spent, tokens=tokens))
     raise WorkerFailed("the worker's answer has no text")
 
 
@@ -99,9 +205,9 @@ def of_token(said: Mapping[str, object]) -> tuple[str, Reason | None]:
     raise WorkerFailed("an event of the worker's stream has no token")
 
 
-def _tokens(asked: Asked, given: object, likeliest: object) -> tuple[Token, ...]:
+def _tokens(tokens_asked: TextRequest, given: object, likeliest: object) -> tuple[Token, ...]:
     """Read the tokens of a text that show in it, each with the likeliest at its place; what is no token is passed over."""
-    if asked.logprobs is None:
+    if tokens_asked.logprobs is None:
         return ()
     tokens = given if isinstance(given, list) else []
     others = likeliest if isinstance(likeliest, list) else []
@@ -120,8 +226,8 @@ def _token(given: object) -> Token | None:
     return None
 
 
-def _likely(asked: Asked, given: object) -> tuple[Token, ...]:
-    return () if asked.logprobs is None else logprobs.read(given)
+def _likely(tokens_asked: TextRequest, given: object) -> tuple[Token, ...]:
+    return () if tokens_asked.logprobs is None else logprobs.read(given)
 
 
 def _of_chunk(said: Mapping[str, object]) -> tuple[str, Reason | None, object]:
@@ -157,7 +263,7 @@ def of_details(details: object, prompt_tokens: str, read: Callable[[], int]) -> 
     return Usage(read(), written, estimated=True)
 
 
-def _chat(asked: Asked, choice: int, said: Mapping[str, object]) -> Said:
+def _chat(tokens_asked: TextRequest, choice: int, said: Mapping[str, object]) -> Said:
     match said.get("choices"):
         case [{"message": dict(message), **rest}, *_]:
             pass
@@ -165,13 +271,13 @@ def _chat(asked: Asked, choice: int, said: Mapping[str, object]) -> Said:
             raise WorkerFailed("the worker's answer has no message")
     spent = told(said)
     text = _notice(message) or message.get("content")
-    calls = () if _notice(message) else _calls(asked, choice, message.get("tool_calls"))
+    calls = () if _notice(message) else _calls(tokens_asked, choice, message.get("tool_calls"))
     if calls:
         return Said(usage=spent, calls=calls)
-    if asked.tool_choice in ("required", "named"):
+    if tokens_asked.tool_choice in ("required", "named"):
         raise WorkerFailed("the worker called no tool")
     reason = _reason(rest.get("finish_reason"))
-    tokens = _likely(asked, rest.get("logprobs"))
+    tokens = _likely(tokens_asked, rest.get("logprobs"))
     return Said(text if isinstance(text, str) else "", reason, spent, tokens=tokens)
 
 
@@ -183,9 +289,9 @@ def _notice(message: Mapping[str, object]) -> str:
     return ""
 
 
-def _calls(asked: Asked, choice: int, given: object) -> tuple[ToolCall, ...]:
+def _calls(tokens_asked: TextRequest, choice: int, given: object) -> tuple[ToolCall, ...]:
     calls: list[ToolCall] = []
-    names = {tool["name"] for tool in asked.tools}
+    names = {tool["name"] for tool in tokens_asked.tools}
     for call in given if isinstance(given, list) else []:
         match call:
             case {"function": {"name": str(name), "arguments": arguments}} if name in names:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from router import canonical
-from router.canonical import Asked, Sampling
+from router.canonical import Sampling, TextRequest
 from router.errors import WorkerUnable
-from router.openai.result_writers import refused
+from router.openai.text_writer import refused
 from router.requests import Kind
 from router.translate.request import Orders
 from router.workers import Worker
@@ -46,7 +46,7 @@ _MOST_SEED = 2**63 - 1
 _MOST_TOKENS = 2**31 - 1
 
 
-def orders(asked: Asked, _: Worker) -> Orders:
+def orders(asked: TextRequest, _: Worker) -> Orders:
     """Say a request in TGI's words; raise `WorkerUnable` where that would change what is answered."""
     if asked.stream and asked.choices > 1:
         many = "n" if asked.n > 1 else "prompt"
@@ -74,7 +74,9 @@ def beside(orders: Orders, own: Mapping[str, object]) -> Orders:
     return replace(orders, bodies=bodies, dropped=lost, heard=tuple(heard))
 
 
-def _infills(asked: Asked, sampling: Mapping[str, object], unheard: tuple[str, ...]) -> Orders:
+def _infills(
+    asked: TextRequest, sampling: Mapping[str, object], unheard: tuple[str, ...]
+) -> Orders:
     """Say a completion between a prompt and what comes after it."""
     suffix = asked.others[SUFFIX]
     if not isinstance(suffix, str):
@@ -97,7 +99,7 @@ def _infills(asked: Asked, sampling: Mapping[str, object], unheard: tuple[str, .
     return Orders(INFILL, bodies, (*unheard, *lost), asked.stream)
 
 
-def _heard(asked: Asked) -> set[str]:
+def _heard(asked: TextRequest) -> set[str]:
     """Return the fields that are told beside those which every protocol has."""
     heard = {REGEX} if asked.kind is Kind.CHAT else {REGEX, TRUNCATE}
     if asked.logprobs is not None:
@@ -107,7 +109,7 @@ def _heard(asked: Asked) -> set[str]:
     return heard | {"best_of"} if _best_of(asked) else heard
 
 
-def _best_of(asked: Asked) -> int:
+def _best_of(asked: TextRequest) -> int:
     """Return of how many texts the likeliest is wanted; 0 where TGI cannot choose: among several, in a stream, without chance."""
     sampling = asked.sampling
     chosen = asked.kind is Kind.COMPLETION and asked.choices == 1 and not asked.stream
@@ -142,7 +144,7 @@ def _sampling(given: Sampling, *, chat: bool) -> tuple[dict[str, object], tuple[
     return {name: value for name, value in said.items() if value is not None}, dropped
 
 
-def _seeded(asked: Asked, choice: int) -> dict[str, object]:
+def _seeded(asked: TextRequest, choice: int) -> dict[str, object]:
     """Return the seed of one choice: from the same one each would be the same text."""
     if asked.sampling.seed is None:
         return {}
@@ -150,7 +152,9 @@ def _seeded(asked: Asked, choice: int) -> dict[str, object]:
     return {"seed": (asked.sampling.seed + choice) & _MOST_SEED or _MOST_SEED}
 
 
-def _natives(asked: Asked, sampling: Mapping[str, object]) -> tuple[Mapping[str, object], ...]:
+def _natives(
+    asked: TextRequest, sampling: Mapping[str, object]
+) -> tuple[Mapping[str, object], ...]:
     said: dict[str, object] = {**sampling, "details": True, "return_full_text": False}
     if asked.stop:
         said["stop"] = list(asked.stop[:MAX_TGI_STOPS])
@@ -168,7 +172,7 @@ def _natives(asked: Asked, sampling: Mapping[str, object]) -> tuple[Mapping[str,
     )
 
 
-def _chats(asked: Asked, sampling: Mapping[str, object]) -> tuple[Mapping[str, object], ...]:
+def _chats(asked: TextRequest, sampling: Mapping[str, object]) -> tuple[Mapping[str, object], ...]:
     # Any other name would be that of an adapter.
     said: dict[str, object] = {"model": "tgi", "messages": list(map(_message, asked.messages))}
     said |= {"stream": asked.stream, **sampling}
@@ -187,7 +191,7 @@ def _chats(asked: Asked, sampling: Mapping[str, object]) -> tuple[Mapping[str, o
     return tuple(said | _seeded(asked, choice) for choice in range(asked.choices))
 
 
-def _grammar(asked: Asked) -> dict[str, object] | None:
+def _grammar(asked: TextRequest) -> dict[str, object] | None:
     """Return the form that the text must keep; raise `WorkerRejected` where it is none."""
     if asked.schema is not None:
         return {"type": "json", "value": asked.schema or {"type": "object"}}

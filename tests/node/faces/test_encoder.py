@@ -10,7 +10,7 @@ import pytest
 
 from node import web
 from node.faces.app import application
-from node.faces.encoder import Spoken, TextVoice
+from node.faces.encoder import SpokenAnswer, TextVoice
 from node.faces.errors import Refusal
 from node.faces.model_call import asking
 from node.faces.openai import request_of
@@ -19,7 +19,7 @@ from node.faces.respond import answer
 from node.listeners import serve
 from router.errors import AnswerBroken, UnknownModel
 from router.openai import text_parser
-from router.openai.result_writers import Delta
+from router.openai.text_writer import Delta
 from router.openai.usage import Usage
 from router.requests import Kind, Request
 from tests.node.faces.assembly import until
@@ -63,7 +63,7 @@ def face(context):
             dropped = ("pitch",) if "pitch" in given else ()
             request = request_of(context, http, Kind.CHAT, orjson.dumps(said))
             voice = Shouting(Kind.CHAT, streams=streams, max_event_bytes=99_999)
-            return Spoken(request, voice, dropped)
+            return SpokenAnswer(request, voice, dropped)
 
         return await answer(context, http, Kind.CHAT, ask, refuse=refuse)
 

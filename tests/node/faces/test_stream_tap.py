@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.faces.response_writer import EVENT_ENDS
-from node.faces.stream_tap import Done, WholeEvents
+from node.faces.stream_tap import StreamEnd, WholeEvents
 
 
 @given(st.lists(st.sampled_from([b"data: x", b"\n", b"\n\n", b"\r\n", b"\r", b": c", b"y"])))
@@ -33,6 +33,6 @@ ENDED = b'data: {"choices":[{"finish_reason": "stop"}]}\n\n'
     ],
 )
 def test_a_stream_that_said_why_it_ends_lacks_only_its_done(pieces, lacking):
-    done = Done()
+    done = StreamEnd()
     assert b"".join(map(done.seen, pieces)) == b"".join(pieces)
     assert done.lacking == lacking

@@ -17,7 +17,7 @@ from node.listeners import Listener, bind, place_of
 from node.processes import forward
 from node.processes.forward import DescriptorChannel, Door, Doorway, PassedOn
 from registry.mesh.libp2p.task_group import Crew
-from router.http.pool import Place
+from router.http.pool import PooledPlace
 from router.peers.headers import CALLER
 from tests.node.faces.assembly import settings_of
 
@@ -25,7 +25,7 @@ SHARED = web.WebSettings(origins=("https://chat.example",))
 JUDGE = PassedOn(token="the token", settings=SHARED)
 
 
-async def _told(request: web.Request) -> web.Answer:
+async def _told(request: web.HttpRequest) -> web.Answer:
     size = 0
     while piece := await request.some():
         size += len(piece)
@@ -41,7 +41,7 @@ async def _told(request: web.Request) -> web.Answer:
     return web.Response(status=207, headers=headers, body=orjson.dumps(said))
 
 
-async def _streamed(request: web.Request) -> web.Answer:
+async def _streamed(request: web.HttpRequest) -> web.Answer:
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
     response.prepare(request)
     for number in range(3):
@@ -74,7 +74,7 @@ async def asked() -> AsyncIterator[aiohttp.ClientSession]:
         closing.callback(Doorway(ours, let_in).close)
         closing.enter_context(theirs)
         settings = settings_of()
-        place = Place(DescriptorChannel(theirs).dial(), settings.router)
+        place = PooledPlace(DescriptorChannel(theirs).dial(), settings.router)
         closing.callback(place.close)
         access = Access(token="", settings=SHARED)
         helper = Listener(application(forward.routes(place, access, settings), access.admit))

@@ -19,7 +19,7 @@ def test_a_room_takes_so_much_and_no_more():
 
 def test_a_request_holds_what_it_grew_to_until_it_is_released():
     room = Room(10)
-    one, two = (web.Request(Wire(room), "POST", "/", {}) for _ in "ab")
+    one, two = (web.HttpRequest(Wire(room), "POST", "/", {}) for _ in "ab")
     one.hold(3)
     one.hold(7)
     two.expect(3)

@@ -311,7 +311,7 @@ async def test_a_head_without_end_is_refused_and_so_are_trailers(served):
             caller.writer.write(more if headers else b"GET / HTTP/1.1\r\n" + HOST + more)
             if not headers:
                 assert await caller.hear() == (200, b"")
-            assert await caller.hear() == (400, b"HeadTooLarge")
+            assert await caller.hear() == (400, b"HeadLimit")
 
 
 async def test_a_caller_who_reads_nothing_is_not_answered_again_and_cut_off(served, caller):

@@ -36,7 +36,7 @@ class Wire:
 
 
 def request(headers=None, target="/"):
-    return web.Request(Wire(), "POST", target, headers or {})
+    return web.HttpRequest(Wire(), "POST", target, headers or {})
 
 
 def test_a_target_is_a_path_and_a_query_whose_first_values_count():

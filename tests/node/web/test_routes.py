@@ -10,7 +10,7 @@ async def handler(request):
 
 
 def asked(method, target):
-    return web.Request(None, method, target, {})
+    return web.HttpRequest(None, method, target, {})
 
 
 ROUTES = web.Routes([web.get("/a", handler), web.post("/a", handler), web.get("/m/*", handler)])

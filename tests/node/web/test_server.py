@@ -152,6 +152,6 @@ async def test_a_connection_that_ended_is_gone_before_the_garbage_collector_come
             writer.close()
             await writer.wait_closed()
         await asyncio.sleep(0)
-        left = living(CallerConnection), living(web.Request)
+        left = living(CallerConnection), living(web.HttpRequest)
     await server.close(within=0)
     assert left == (0, 0)

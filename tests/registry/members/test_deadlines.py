@@ -5,7 +5,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.members.deadlines import Deadlines
+from registry.members.deadlines import MemberDeadlines
 from registry.members.liveness import Evidence, Pulse, Status
 from registry.records import PeerId
 
@@ -25,7 +25,9 @@ puts = st.tuples(st.sampled_from(NODES), st.one_of(st.none(), pulses))
 passings = st.fixed_dictionaries({"lease": times, "suspicion": times, "awake": times})
 
 
-def take(some: Deadlines, plain: dict[PeerId, Pulse], node: PeerId, pulse: Pulse | None) -> None:
+def take(
+    some: MemberDeadlines, plain: dict[PeerId, Pulse], node: PeerId, pulse: Pulse | None
+) -> None:
     if pulse is not None:
         some.put(node, pulse)
         plain[node] = pulse
@@ -38,7 +40,7 @@ def take(some: Deadlines, plain: dict[PeerId, Pulse], node: PeerId, pulse: Pulse
 def test_what_time_does_is_what_it_does_to_each_pulse_by_itself(
     steps: list[tuple[PeerId, Pulse | None] | tuple[float, dict[str, float]]],
 ) -> None:
-    some, plain = Deadlines(), dict[PeerId, Pulse]()
+    some, plain = MemberDeadlines(), dict[PeerId, Pulse]()
     for step in steps:
         match step:
             case (str() as node, Pulse() | None as pulse):

@@ -8,9 +8,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from registry import store as limits
 from registry.errors import LimitReached, StoreUnavailable
-from registry.store import Change, Delete, Put, Space, Store, names, open_store
+from registry.store import (
+    MAX_KEY_BYTES,
+    MAX_VALUE_BYTES,
+    Change,
+    Delete,
+    Put,
+    Space,
+    Store,
+    names,
+    open_store,
+)
 from tests.redis_server import RedisServer
 from tests.registry.store.conftest import ALICE, Opening
 
@@ -88,7 +97,7 @@ async def test_any_text_may_be_a_key(store: Store, key: str) -> None:
 
 
 async def test_the_largest_value_and_the_longest_key_fit(store: Store) -> None:
-    change = Put(Space.RECORDS, "k" * limits.MAX_KEY_BYTES, b"v" * limits.MAX_VALUE_BYTES)
+    change = Put(Space.RECORDS, "k" * MAX_KEY_BYTES, b"v" * MAX_VALUE_BYTES)
     await store.write(change)
     assert dict(await store.read(Space.RECORDS)) == {change.key: change.value}
 
@@ -96,8 +105,8 @@ async def test_the_largest_value_and_the_longest_key_fit(store: Store) -> None:
 @pytest.mark.parametrize(
     "refused",
     [
-        Put(Space.RECORDS, "k", b"v" * (limits.MAX_VALUE_BYTES + 1)),
-        Put(Space.RECORDS, "é" * (limits.MAX_KEY_BYTES // 2 + 1), b""),
+        Put(Space.RECORDS, "k", b"v" * (MAX_VALUE_BYTES + 1)),
+        Put(Space.RECORDS, "é" * (MAX_KEY_BYTES // 2 + 1), b""),
         Put(Space.RECORDS, "", b""),
         Delete(Space.RECORDS, ""),
     ],

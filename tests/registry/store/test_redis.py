@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from registry import store as limits
 from registry.errors import StoreUnavailable
-from registry.store import Delete, Put, Space, Store
+from registry.store import MAX_KEY_BYTES, MAX_VALUE_BYTES, MAX_VALUES, Delete, Put, Space, Store
 from registry.store.redis import RedisStore
 from tests.redis_server import RedisServer, free_port
 from tests.registry.store.conftest import ALICE, BOB, Opening
@@ -204,8 +203,8 @@ async def test_values_that_we_could_not_have_written_are_left_out(
     await store.write(Put(Space.RECORDS, "ours", b"frame"))
     name = "modelvine:records"
     redis.command("HSET", name, b"\xff\xfe", "no text for a key")
-    redis.command("HSET", name, "huge", b"v" * (limits.MAX_VALUE_BYTES + 1))
-    redis.command("HSET", name, "k" * (limits.MAX_KEY_BYTES + 1), "v")
+    redis.command("HSET", name, "huge", b"v" * (MAX_VALUE_BYTES + 1))
+    redis.command("HSET", name, "k" * (MAX_KEY_BYTES + 1), "v")
     redis.command("HSET", name, "", "v")
     assert dict(await store.read(Space.RECORDS)) == {"ours": b"frame"}
 
@@ -213,7 +212,7 @@ async def test_values_that_we_could_not_have_written_are_left_out(
 async def test_a_space_with_too_many_values_is_not_read_at_all(
     redis: RedisServer, store: Store
 ) -> None:
-    fill = f"for i = 0, {limits.MAX_VALUES} do redis.call('HSET', 'modelvine:records', i, '') end"
+    fill = f"for i = 0, {MAX_VALUES} do redis.call('HSET', 'modelvine:records', i, '') end"
     redis.command("EVAL", fill, "0")
     with pytest.raises(StoreUnavailable, match="more than 65536 values"):
         await store.read(Space.RECORDS)

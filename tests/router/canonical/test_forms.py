@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from router.canonical.forms import MAX_FORM_TEXT_BYTES, filled
+from router.canonical.values import MAX_FORM_TEXT_BYTES, filled
 from router.errors import BadRequest
 from tests.router.canonical.test_kinds import form
 from tests.router.world import chat

@@ -245,7 +245,7 @@ class TestStore:
         given = [list(key) for key in keys]
         assert read(Kind.STORE_SET, keys=given, values=["a", ""]) == store.Set(keys, ("a", ""))
         assert read(Kind.STORE_GET, keys=given) == store.Get(keys)
-        assert read(Kind.STORE_DELETE, keys=given) == store.Delete(keys)
+        assert read(Kind.STORE_DELETE, keys=given) == store.StoreDelete(keys)
         assert read(Kind.STORE_FIND, key=[1, 2.5]) == store.Find((1.0, 2.5), store.USUAL_FOUND)
 
     @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from router.canonical import MAX_OTHERS, MAX_STOPS, Asked, Sampling, dropped, read
+from router.canonical import MAX_OTHERS, MAX_STOPS, Sampling, TextRequest, dropped, read
 from router.errors import BadRequest
 from router.requests import Kind
 from tests.router.world import chat
@@ -12,7 +12,7 @@ HELLO = {"messages": [{"role": "user", "content": "hi"}]}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
 
-def asked(kind: Kind = Kind.CHAT, **fields: object) -> Asked:
+def asked(kind: Kind = Kind.CHAT, **fields: object) -> TextRequest:
     given = HELLO if kind is Kind.CHAT else {"prompt": "once"}
     body = orjson.dumps({"model": "llama", **given, **fields})
     return read(chat(kind=kind, body=body, stream=fields.get("stream") is True))

@@ -24,7 +24,7 @@ from router.errors import (
     WorkerUnable,
 )
 from router.http.translated_stream import NoSuchPath
-from router.openai.result_writers import Event, Form
+from router.openai.text_writer import Event, TextForm
 from router.openai.usage import Usage
 from router.requests import Kind
 from router.translate.text import Told
@@ -370,7 +370,7 @@ SOMETHING = JSON | MESSAGE | st.fixed_dictionaries(
 @given(SOMETHING, st.sampled_from([1, 2]))
 def test_whatever_a_worker_says_it_is_an_answer_or_a_failure(said: object, n: int) -> None:
     asked = read(chat(body=orjson.dumps({"model": "m", **HELLO, "n": n})))
-    form = Form("x", 1, "m", Kind.CHAT)
+    form = TextForm("x", 1, "m", Kind.CHAT)
     whole_answer = partial(all_of_it, asked, 0)
     tellers: list[Callable[[bytes], list[Event]]] = [
         Told(asked, part).take,

@@ -29,7 +29,7 @@ from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from router.worker_description import Described, Offered
-from router.worker_metrics import Figure, Tells
+from router.worker_metrics import Figure, TellsLoad
 from tests.router.world import MODEL, QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running
 from tests.workers.raw import raw, take
@@ -670,5 +670,5 @@ class TestFigures:
 async def told_by(dialect: Dialect, url: str) -> object:
     found = own(url).worker
     assert found is not None
-    assert isinstance(dialect, Tells)
+    assert isinstance(dialect, TellsLoad)
     return await dialect.figures(found)

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from router.dialects.openai_http import ranks
+from router.dialects.openai_http import answer_parser
 from router.errors import WorkerFailed
 from router.requests import Kind, Request
 
@@ -12,11 +12,13 @@ ASKED = {"model": "m", "query": "q", "documents": ["a", {"text": "b"}]}
 
 def wanted(**fields):
     body = orjson.dumps(ASKED | fields)
-    return ranks.asked(Request("r", Kind.RERANK, "m", body, "application/json"))
+    return answer_parser.asked(Request("r", Kind.RERANK, "m", body, "application/json"))
 
 
 def ranked(said, **fields):
-    return orjson.loads(ranks.told(orjson.dumps(said), wanted(**fields), id_="r", name="tiny"))
+    return orjson.loads(
+        answer_parser.told(orjson.dumps(said), wanted(**fields), id_="r", name="tiny")
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,13 +92,13 @@ def test_a_failure_under_a_status_of_success_is_one():
 
 def test_documents_become_texts_which_all_workers_know():
     body = orjson.dumps(ASKED | {"own": 1})
-    assert orjson.loads(ranks.body_of(body, wanted())) == {
+    assert orjson.loads(answer_parser.body_of(body, wanted())) == {
         **ASKED,
         "own": 1,
         "documents": ["a", "b"],
     }
     plain = orjson.dumps(ASKED | {"documents": ["a"]})
-    assert ranks.body_of(plain, wanted(documents=["a"])) is plain
+    assert answer_parser.body_of(plain, wanted(documents=["a"])) is plain
 
 
 @pytest.mark.parametrize("documents", [[{"image": "data:"}], [], "a", [["a"]]])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from router import dialects
 from router.canonical import read
-from router.dialects.remotellm_grpc import answer_parser
+from router.dialects.remotellm_grpc import mapping
 from router.errors import (
     WorkerBusy,
     WorkerDied,
@@ -271,4 +271,4 @@ def test_whatever_message_comes_is_an_answer_or_a_failure(junk):
     except DecodeError:
         return
     with suppress(WorkerError):
-        answer_parser.texts(asked, [answer_parser.alternatives(one) for one in reply.generations])
+        mapping.texts(asked, [mapping.alternatives(one) for one in reply.generations])

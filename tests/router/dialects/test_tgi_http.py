@@ -27,12 +27,12 @@ from router.errors import (
 )
 from router.http.translated_stream import NoSuchPath
 from router.http.translator import endpoint
-from router.openai.result_writers import Form
+from router.openai.text_writer import TextForm
 from router.openai.usage import Usage
 from router.requests import Kind
 from router.translate.text import Told
 from router.worker_description import Described, Offered
-from router.worker_metrics import Figure, Tells
+from router.worker_metrics import Figure, TellsLoad
 from router.workers import Worker
 from tests.router.world import QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import WORDS as SPOKEN
@@ -684,7 +684,7 @@ def test_whatever_a_worker_says_it_is_an_answer_or_a_failure(said: object, kind:
     asked = read(
         chat(kind=kind, body=orjson.dumps({"model": "m", **HELLO, **ONCE, "tools": [LOOK]}))
     )
-    form = Form("x", 1, "m", kind)
+    form = TextForm("x", 1, "m", kind)
     body = orjson.dumps(said)
     for tell in (Told(asked, part).take, partial(in_one_piece, asked, 0, header=lambda _: "5")):
         try:
@@ -701,7 +701,7 @@ def test_whatever_a_worker_says_it_is_an_answer_or_a_failure(said: object, kind:
 class TestFigures:
     async def test_are_read_from_its_metrics(self, worker: TgiWorker, dialect: Dialect) -> None:
         worker.fail(metrics=b"tgi_queue_size 3\ntgi_batch_current_size 2\nother 1\n")
-        assert isinstance(dialect, Tells)
+        assert isinstance(dialect, TellsLoad)
         told = await dialect.figures(registered(worker))
         assert told == {Figure.QUEUED: 3, Figure.RUNNING: 2}
         assert worker.probed[-1].path == "/metrics"
@@ -709,11 +709,11 @@ class TestFigures:
     async def test_of_a_server_without_metrics_there_are_none(
         self, worker: TgiWorker, dialect: Dialect
     ) -> None:
-        assert isinstance(dialect, Tells)
+        assert isinstance(dialect, TellsLoad)
         assert await dialect.figures(registered(worker)) is None
 
     async def test_of_one_that_is_away_nothing_is_told_now(self, dialect: Dialect) -> None:
-        assert isinstance(dialect, Tells)
+        assert isinstance(dialect, TellsLoad)
         assert WORKER is not None
         assert await dialect.figures(WORKER) == {}
 

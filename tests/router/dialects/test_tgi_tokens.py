@@ -7,7 +7,7 @@ import pytest
 
 from router.dialects import Answer, Dialect
 from router.dialects.tgi_http import create
-from router.dialects.tgi_http.tokens import told
+from router.dialects.tgi_http.answer_parser import tokens_told
 from router.errors import WorkerFailed, WorkerRejected, WorkerUnable
 from router.peers.headers import DROPPED
 from router.requests import Kind
@@ -106,4 +106,4 @@ async def test_a_server_without_a_tokenizer_has_not_failed(
 )
 def test_nonsense_is_a_failed_attempt(body: bytes) -> None:
     with pytest.raises(WorkerFailed):
-        told(chat(kind=Kind.TOKENIZE, body=b'{"content":"a"}'), body)
+        tokens_told(chat(kind=Kind.TOKENIZE, body=b'{"content":"a"}'), body)

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from router.dialects.tgi_http.verbatim import PASSING
+from router.dialects.tgi_http.answer_parser import PASSING
 from router.errors import WorkerBusy, WorkerError, WorkerFailed
 from router.openai.usage import Tokens, Usage
 

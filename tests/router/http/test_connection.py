@@ -19,7 +19,7 @@ from router.http.connection import (
     Reply,
     request_head,
 )
-from router.http.pool import Place, start_of, tcp
+from router.http.pool import PooledPlace, start_of, tcp
 from tests.garbage import living, uncollected
 from tests.router.world import QUICK, until
 from tests.workers.raw import Serve, raw, take
@@ -265,7 +265,7 @@ async def test_who_gives_up_waiting_cuts_the_connection() -> None:
     assert exchange.wire.closed
 
 
-async def ask(place: Place, url: str, body: bytes = BODY) -> tuple[int, bytes]:
+async def ask(place: PooledPlace, url: str, body: bytes = BODY) -> tuple[int, bytes]:
     reply = await place.ask(request_head(start_of(URL(url)), {}, len(body)), body)
     said = b""
     while piece := await reply.some():
@@ -273,10 +273,10 @@ async def ask(place: Place, url: str, body: bytes = BODY) -> tuple[int, bytes]:
     return reply.status, said
 
 
-def place_at(url: str, connections: int = 8) -> Place:
+def place_at(url: str, connections: int = 8) -> PooledPlace:
     at = URL(url)
     limited = QUICK.model_copy(update={"connections_per_worker": connections})
-    return Place(tcp(at.host or "", at.port or 0), limited)
+    return PooledPlace(tcp(at.host or "", at.port or 0), limited)
 
 
 def answering(

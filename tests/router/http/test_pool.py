@@ -13,7 +13,7 @@ from router.dialects import Answer, Dialect
 from router.dialects.openai_http import create
 from router.errors import WorkerFailed, WorkerTimeout, WorkerUnreachable
 from router.http.connection import request_head
-from router.http.pool import WORKERS_IDLE_SECONDS, Place, start_of, tcp
+from router.http.pool import WORKERS_IDLE_SECONDS, PooledPlace, start_of, tcp
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.ssrf_guard import Premises
@@ -88,7 +88,7 @@ async def test_a_connection_is_kept_for_so_many_seconds(
     worker: OpenAIWorker, idle: float, opened: int
 ) -> None:
     url = URL(worker.url)
-    place = Place(tcp("127.0.0.1", url.port or 0), QUICK, idle=idle)
+    place = PooledPlace(tcp("127.0.0.1", url.port or 0), QUICK, idle=idle)
     for _ in range(3):
         reply = await place.ask(request_head(start_of(url), {}, 2), b"{}")
         await reply.at_most(1_000_000)

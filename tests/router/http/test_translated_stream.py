@@ -18,12 +18,12 @@ from router.errors import (
 from router.http.exchange import Call, Exchange, Sending
 from router.http.pool import start_of
 from router.http.translated_stream import begin, check
-from router.openai.result_writers import Delta, End, Event, Form, ToolCall
+from router.openai.text_writer import Delta, End, Event, TextForm, ToolCall
 from router.requests import Kind
 from tests.router.world import QUICK, links, whole
 from tests.workers.raw import raw, take
 
-FORM = Form("x", 1, "m", Kind.CHAT)
+FORM = TextForm("x", 1, "m", Kind.CHAT)
 
 
 class Words:

@@ -7,11 +7,11 @@ import orjson
 import pytest
 from aiohttp import web
 
-from router.canonical import Asked
+from router.canonical import TextRequest
 from router.dialects import Answer
 from router.errors import WorkerRejected
 from router.http.translator import Translating, Words
-from router.openai.result_writers import Event
+from router.openai.text_writer import Event
 from router.requests import Kind
 from router.translate.request import Orders, unheard
 from router.translate.text import Said, in_one_piece
@@ -19,16 +19,16 @@ from router.workers import Worker
 from tests.router.world import chat, links, own, whole
 
 
-def orders(asked: Asked, _: Worker) -> Orders:
+def orders(asked: TextRequest, _: Worker) -> Orders:
     body = {"text": "hi", "stream": asked.stream}
     return Orders("say", (body,), unheard(asked), asked.stream, {**body, "stream": False})
 
 
-def part(_: Asked, data: bytes) -> Said:
+def part(_: TextRequest, data: bytes) -> Said:
     return Said(over=True) if data == b"." else Said(data.decode())
 
 
-def all_of_it(asked: Asked, number: int, body: bytes, _: Callable[[str], str]) -> list[Event]:
+def all_of_it(asked: TextRequest, number: int, body: bytes, _: Callable[[str], str]) -> list[Event]:
     return in_one_piece(asked, number, Said(body.decode()))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.openai.file_type import UNKNOWN, type_of
+from router.openai.media_type import UNKNOWN, type_of
 
 
 @pytest.mark.parametrize(

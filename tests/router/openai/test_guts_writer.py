@@ -2,11 +2,13 @@
 
 import orjson
 
-from router.openai.result_writers.guts import Next, Token, written
+from router.openai.result_writer import Next, TokenGuts, write_guts
 
 
 def test_each_token_has_its_vectors_and_each_that_may_come_its_chance() -> None:
-    said = orjson.loads(written([Token("'a'", 7, (1.0,), (2.0,), (3.0,))], [Next("'b'", 8, 0.5)]))
+    said = orjson.loads(
+        write_guts([TokenGuts("'a'", 7, (1.0,), (2.0,), (3.0,))], [Next("'b'", 8, 0.5)])
+    )
     assert said == {
         "tokens": [
             {

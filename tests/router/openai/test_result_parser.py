@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from router.canonical.rerank import Rerank
 from router.canonical.transcription import Transcription
 from router.errors import WorkerFailed
-from router.openai import result_parser
-from router.openai.result_writers import embedding, image, rerank, store, tokenize, transcription
-from router.openai.result_writers.rerank import Ranked
-from router.openai.result_writers.transcription import Segment
+from router.openai import result_parser, result_writer
+from router.openai.result_writer import Ranked, Segment
 from router.openai.usage import Usage
 from tests.router.canonical.hostile import ANYTHING
 
@@ -45,7 +43,7 @@ READERS: dict[str, tuple[Callable[[bytes], object], dict[str, Any]]] = {
 
 @given(VECTORS, st.booleans())
 def test_vectors_are_read_again(vectors: tuple[tuple[float, ...], ...], base64: bool) -> None:
-    body = embedding.written(vectors, model="m", base64=base64, usage=SPENT)
+    body = result_writer.write_embeddings(vectors, model="m", base64=base64, usage=SPENT)
     assert result_parser.vectors_of(body, len(vectors)) == result_parser.Vectors(vectors, SPENT)
 
 
@@ -56,7 +54,9 @@ def test_vectors_come_in_the_order_of_their_texts() -> None:
 
 @pytest.mark.parametrize("base64", [True, False])
 def test_images_are_read_again(base64: bool) -> None:
-    assert result_parser.images_of(image.written([PNG], created=1, base64=base64)) == (PNG,)
+    assert result_parser.images_of(result_writer.write_images([PNG], created=1, base64=base64)) == (
+        PNG,
+    )
     link = "https://example.org/a.png"
     said = {"data": [{"b64_json": "", "url": link}]}
     assert result_parser.images_of(orjson.dumps(said)) == (link,)
@@ -64,7 +64,7 @@ def test_images_are_read_again(base64: bool) -> None:
 
 def test_a_transcript_is_read_again() -> None:
     segments = (Segment(0, 1.5, "a", (1,)), Segment(1.5, 2, "b"))
-    _, body = transcription.written(HEARD, "ab", segments)
+    _, body = result_writer.write_transcript(HEARD, "ab", segments)
     assert result_parser.transcript_of(body) == result_parser.Transcript("ab", segments)
     assert result_parser.transcript_of(b'{"text":"ab"}') == result_parser.Transcript("ab", ())
 
@@ -73,7 +73,7 @@ def test_a_transcript_is_read_again() -> None:
 def test_a_ranking_is_read_again(scores: list[float]) -> None:
     asked = Rerank("q", ("x",) * len(scores), None, with_documents=True, others={})
     ranked = [Ranked(at, score) for at, score in enumerate(scores)]
-    body = rerank.written(asked, ranked, id="r", model="m", usage=SPENT)
+    body = result_writer.write_ranking(asked, ranked, id="r", model="m", usage=SPENT)
     read = result_parser.ranking_of(body, len(scores))
     assert sorted(read.ranked, key=lambda one: one.index) == ranked
     assert read.usage == SPENT
@@ -86,10 +86,12 @@ def test_what_was_read_may_be_told_as_the_sum() -> None:
 
 
 def test_tokens_and_columns_are_read_again() -> None:
-    assert result_parser.tokens_of(tokenize.written((5, 0))) == (5, 0)
-    body = store.written([[1, 2]], ["hé".encode()], [0.5])
+    assert result_parser.tokens_of(result_writer.write_tokens((5, 0))) == (5, 0)
+    body = result_writer.write_store([[1, 2]], ["hé".encode()], [0.5])
     assert result_parser.columns_of(body) == result_parser.Columns(((1, 2),), ("hé",), (0.5,))
-    assert result_parser.columns_of(store.written([], [])) == result_parser.Columns((), (), ())
+    assert result_parser.columns_of(result_writer.write_store([], [])) == result_parser.Columns(
+        (), (), ()
+    )
 
 
 @given(name=st.sampled_from(sorted(READERS)), data=st.data(), value=ANYTHING)

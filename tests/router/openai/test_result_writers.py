@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from router.canonical.rerank import Rerank
 from router.canonical.transcription import Format, Transcription
-from router.openai.result_writers import embedding, image, rerank, store, tokenize, transcription
-from router.openai.result_writers.rerank import Ranked
-from router.openai.result_writers.transcription import Segment
+from router.openai import result_writer
+from router.openai.result_writer import Ranked, Segment
 from router.openai.usage import Usage
 
 PNG = b"\x89PNG\r\n\x1a\n..."
@@ -24,8 +23,12 @@ SPENT = Usage(7, 0)
 
 @given(st.lists(st.lists(FLOATS, min_size=1, max_size=4), max_size=3))
 def test_vectors_are_the_same_numbers_in_either_form(vectors: list[list[float]]) -> None:
-    plain = orjson.loads(embedding.written(vectors, model="m", base64=False, usage=SPENT))
-    packed = orjson.loads(embedding.written(vectors, model="m", base64=True, usage=SPENT))
+    plain = orjson.loads(
+        result_writer.write_embeddings(vectors, model="m", base64=False, usage=SPENT)
+    )
+    packed = orjson.loads(
+        result_writer.write_embeddings(vectors, model="m", base64=True, usage=SPENT)
+    )
     assert [one["embedding"] for one in plain["data"]] == vectors
     read = [b64decode(one["embedding"]) for one in packed["data"]]
     assert [list(struct.unpack(f"<{len(one) // 4}f", one)) for one in read] == vectors
@@ -34,10 +37,10 @@ def test_vectors_are_the_same_numbers_in_either_form(vectors: list[list[float]])
 
 
 def test_an_image_is_there_once() -> None:
-    itself = orjson.loads(image.written([PNG], created=5, base64=True))
+    itself = orjson.loads(result_writer.write_images([PNG], created=5, base64=True))
     assert itself["created"] == 5
     assert b64decode(itself["data"][0].pop("b64_json")) == PNG
-    address = orjson.loads(image.written([PNG], created=5, base64=False))["data"][0]
+    address = orjson.loads(result_writer.write_images([PNG], created=5, base64=False))["data"][0]
     head, _, data = address.pop("url").partition(",")
     assert (head, b64decode(data)) == ("data:image/png;base64", PNG)
     assert address == itself["data"][0] == {}
@@ -52,7 +55,7 @@ SEGMENTS = (Segment(0, 1.5, " Hello", (1, 2)), Segment(3661.0004, 3662.9996, "a 
 
 def test_a_transcript_is_in_the_format_that_was_asked_for() -> None:
     def written(form: Format) -> tuple[str, str]:
-        kind, body = transcription.written(heard(form), "Hello there", SEGMENTS)
+        kind, body = result_writer.write_transcript(heard(form), "Hello there", SEGMENTS)
         return kind, body.decode()
 
     assert written("json") == ("application/json", '{"text":"Hello there"}')
@@ -66,13 +69,13 @@ def test_a_transcript_is_in_the_format_that_was_asked_for() -> None:
 
 
 def test_a_verbose_transcript_says_what_is_known_and_no_more() -> None:
-    _, body = transcription.written(heard("verbose_json"), "Hello there", SEGMENTS)
+    _, body = result_writer.write_transcript(heard("verbose_json"), "Hello there", SEGMENTS)
     said: dict[str, Any] = orjson.loads(body)
     first = said.pop("segments")[0]
     assert first == {"id": 0, "start": 0, "end": 1.5, "text": " Hello", "tokens": [1, 2]}
     assert (said["task"], said["language"]) == ("transcribe", "de")
     assert math.isclose(said["duration"], 3662.9996)
-    _, body = transcription.written(heard("verbose_json", translate=True), "", ())
+    _, body = result_writer.write_transcript(heard("verbose_json", translate=True), "", ())
     said = orjson.loads(body)
     assert (said["task"], said["language"], said["duration"]) == ("translate", "en", 0)
 
@@ -83,7 +86,7 @@ def test_documents_come_best_first_and_no_more_than_were_asked_for(
 ) -> None:
     asked = Rerank("q", tuple(map(str, scores)), top_n, with_documents, others={})
     ranked = [Ranked(at, score) for at, score in enumerate(scores)]
-    said = orjson.loads(rerank.written(asked, ranked, id="r", model="m", usage=SPENT))
+    said = orjson.loads(result_writer.write_ranking(asked, ranked, id="r", model="m", usage=SPENT))
     results = said["results"]
     found = [one["relevance_score"] for one in results]
     assert found == sorted(scores, reverse=True)[: len(found)]
@@ -95,15 +98,15 @@ def test_documents_come_best_first_and_no_more_than_were_asked_for(
 
 
 def test_tokens_are_their_numbers() -> None:
-    assert orjson.loads(tokenize.written((5, 0))) == {"tokens": [5, 0]}
+    assert orjson.loads(result_writer.write_tokens((5, 0))) == {"tokens": [5, 0]}
 
 
 @pytest.mark.parametrize("similarities", [None, [0.5]])
 def test_a_store_answers_in_columns(similarities: list[float] | None) -> None:
-    said = orjson.loads(store.written([[1, 2]], [b"h\xc3\xa9\xff"], similarities))
+    said = orjson.loads(result_writer.write_store([[1, 2]], [b"h\xc3\xa9\xff"], similarities))
     assert (said["keys"], said["values"]) == (
         [[1, 2]],
         ["data:application/octet-stream;base64,aMOp/w=="],
     )
     assert said.get("similarities") == similarities
-    assert orjson.loads(store.DONE) == {}
+    assert orjson.loads(result_writer.DONE) == {}

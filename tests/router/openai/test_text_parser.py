@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from router.errors import WorkerFailed
 from router.openai import text_parser
-from router.openai.result_writers import DONE, Delta, End, Form, ToolCall
-from router.openai.text_parser import CallPart, Failure, Thought
+from router.openai.text_parser import CallPart, TextFailure, Thought
+from router.openai.text_writer import DONE, Delta, End, TextForm, ToolCall
 from router.openai.usage import Usage
 from router.requests import Kind
 
-CHAT = Form("chatcmpl-1", 17, "llama", Kind.CHAT)
-COMPLETION = Form("cmpl-1", 17, "llama", Kind.COMPLETION)
+CHAT = TextForm("chatcmpl-1", 17, "llama", Kind.CHAT)
+COMPLETION = TextForm("cmpl-1", 17, "llama", Kind.COMPLETION)
 FORMS = pytest.mark.parametrize("form", [CHAT, COMPLETION])
 SAID = [Delta("a"), Delta("ü"), End("length"), Usage(3, 4)]
 
@@ -87,7 +87,7 @@ def test_nothing_is_heard_after_done() -> None:
 )
 def test_an_error_event_ends_the_stream(error, failure) -> None:
     stream = data(error=error) + CHAT.event(Delta("late"))
-    assert heard(stream) == [Failure(*failure)]
+    assert heard(stream) == [TextFailure(*failure)]
 
 
 def test_comments_and_empty_deltas_say_nothing() -> None:

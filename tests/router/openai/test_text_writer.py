@@ -5,12 +5,12 @@ from typing import Any
 import orjson
 import pytest
 
-from router.openai.result_writers import DONE, Delta, End, Event, Form, ToolCall, refused
+from router.openai.text_writer import DONE, Delta, End, Event, TextForm, ToolCall, refused
 from router.openai.usage import Usage, told
 from router.requests import Kind
 
-CHAT = Form("chatcmpl-1", 17, "llama", Kind.CHAT)
-COMPLETION = Form("cmpl-1", 17, "llama", Kind.COMPLETION)
+CHAT = TextForm("chatcmpl-1", 17, "llama", Kind.CHAT)
+COMPLETION = TextForm("cmpl-1", 17, "llama", Kind.COMPLETION)
 FORMS = pytest.mark.parametrize("form", [CHAT, COMPLETION])
 
 
@@ -21,7 +21,7 @@ def said(event: bytes) -> dict[str, Any]:
 
 
 @FORMS
-def test_every_part_of_a_stream_says_whose_it_is(form: Form) -> None:
+def test_every_part_of_a_stream_says_whose_it_is(form: TextForm) -> None:
     events: list[Event] = [Delta("a"), End("stop"), Usage(1, 2)]
     for chunk in (said(form.opening()), *(said(form.event(event)) for event in events)):
         assert (chunk["id"], chunk["created"], chunk["model"]) == (form.id, 17, "llama")
@@ -36,7 +36,7 @@ def test_a_chat_begins_with_its_role_and_a_completion_with_no_text() -> None:
 
 
 @FORMS
-def test_usage_is_an_event_without_choices(form: Form) -> None:
+def test_usage_is_an_event_without_choices(form: TextForm) -> None:
     chunk = said(form.event(Usage(3, 4, estimated=True)))
     assert chunk["choices"] == []
     assert chunk["usage"] == {

@@ -10,7 +10,7 @@ from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, address_of
 from registry.records import PeerId, Reach
 from registry.signing import Identity
-from router.peers.dial import Reaching
+from router.peers.pipes import Reaching
 
 OWN = Identity(bytes([1]) * 32).peer
 THERE = Identity(bytes([2]) * 32).peer

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.peers.trace import carried, is_parent, is_state
+from router.peers.headers import is_parent, is_state, trace_of
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 STATE = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"
@@ -12,7 +12,7 @@ STATE = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"
 
 def test_a_valid_context_travels_unchanged() -> None:
     headers = {"traceparent": PARENT, "tracestate": STATE, "authorization": "Bearer k"}
-    assert carried(headers) == {"traceparent": PARENT, "tracestate": STATE}
+    assert trace_of(headers) == {"traceparent": PARENT, "tracestate": STATE}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_parent_of_this_version_or_a_later_one_is_valid(parent: str) -> None:
     ],
 )
 def test_what_is_no_parent_is_dropped_with_its_state(parent: str) -> None:
-    assert carried({"traceparent": parent, "tracestate": STATE}) == {}
+    assert trace_of({"traceparent": parent, "tracestate": STATE}) == {}
 
 
 @pytest.mark.parametrize(
@@ -84,15 +84,15 @@ def test_a_state_is_a_list_of_keys_with_values(state: str) -> None:
     ],
 )
 def test_another_state_is_dropped_and_its_parent_is_not(state: str) -> None:
-    assert carried({"traceparent": PARENT, "tracestate": state}) == {"traceparent": PARENT}
+    assert trace_of({"traceparent": PARENT, "tracestate": state}) == {"traceparent": PARENT}
 
 
 def test_a_state_without_a_parent_is_dropped() -> None:
-    assert carried({"tracestate": STATE}) == {}
+    assert trace_of({"tracestate": STATE}) == {}
 
 
 @given(st.text(max_size=600), st.text(max_size=600))
 def test_what_travels_is_printable_ascii(parent: str, state: str) -> None:
-    for value in carried({"traceparent": parent, "tracestate": state}).values():
+    for value in trace_of({"traceparent": parent, "tracestate": state}).values():
         assert value.isascii()
         assert value.isprintable()

@@ -6,43 +6,43 @@ from hypothesis import strategies as st
 
 from registry.records import PeerId
 from router.errors import BadRequest, Looped
-from router.peers.via import MOST_NODES, onward
+from router.peers.headers import MOST_NODES, via_onward
 
 OWN = PeerId("12D3KooWOwn")
 
 
 def test_each_node_writes_itself_behind_the_others() -> None:
-    assert onward("", OWN) == OWN
-    assert onward(onward("", PeerId("first")), OWN) == f"first, {OWN}"
-    assert onward("first,\tsecond", OWN) == f"first, second, {OWN}"
+    assert via_onward("", OWN) == OWN
+    assert via_onward(via_onward("", PeerId("first")), OWN) == f"first, {OWN}"
+    assert via_onward("first,\tsecond", OWN) == f"first, second, {OWN}"
 
 
 @pytest.mark.parametrize("said", [OWN, f"first, {OWN}", f"{OWN},last"])
 def test_a_node_that_finds_itself_refuses(said: str) -> None:
     with pytest.raises(Looped, match="come round"):
-        onward(said, OWN)
+        via_onward(said, OWN)
 
 
 def test_a_request_passes_so_many_nodes_and_no_more() -> None:
     said = ""
     for number in range(MOST_NODES):
-        said = onward(said, PeerId(f"n{number}"))
+        said = via_onward(said, PeerId(f"n{number}"))
     with pytest.raises(Looped, match=f"passed {MOST_NODES} nodes"):
-        onward(said, OWN)
+        via_onward(said, OWN)
 
 
 @pytest.mark.parametrize("said", [",", "a,,b", "a b", "a;b", "ü", " ", "x" * 65, "a," * 1_000])
 def test_what_names_no_nodes_is_the_callers_fault(said: str) -> None:
     with pytest.raises(BadRequest):
-        onward(said, OWN)
+        via_onward(said, OWN)
 
 
 @given(st.text())
 def test_whatever_is_said_what_leaves_is_short_and_can_be_read(said: str) -> None:
     try:
-        left = onward(said, OWN)
+        left = via_onward(said, OWN)
     except (Looped, BadRequest):
         return
     assert left.isascii()
     assert len(left) <= MOST_NODES * 66
-    assert onward(left, PeerId("next")) if left.count(",") < MOST_NODES - 1 else True
+    assert via_onward(left, PeerId("next")) if left.count(",") < MOST_NODES - 1 else True

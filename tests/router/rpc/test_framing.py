@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from router.errors import WorkerFailed
 from router.openai.sse import Splitter
 from router.openai.usage import Tokens, Usage
-from router.rpc import framing
+from router.rpc import messages as framing
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1), st.integers(0, 2**31), st.booleans())

@@ -8,7 +8,7 @@ import pytest
 from router.rpc.call import Channels
 from router.rpc.failures import RpcFailed
 from router.rpc.messages import LOCALAI, methods_of
-from router.rpc.server import Bounds, CannotListen, Refused, metadata_of, serving
+from router.rpc.server import Bounds, CannotListen, RpcRefused, metadata_of, serving
 from router.ssrf_guard import Premises
 from tests.router.world import QUICK
 
@@ -56,12 +56,12 @@ async def test_a_place_that_is_taken_is_not_shared() -> None:
 
 
 async def refuses(asked: Any, context: Any) -> Any:
-    raise Refused("RESOURCE_EXHAUSTED", "come again", pushback=2.5)
+    raise RpcRefused("RESOURCE_EXHAUSTED", "come again", pushback=2.5)
 
 
 async def refuses_late(asked: Any, context: Any) -> Any:
     yield PREDICT.told(message=b"half")
-    raise Refused("UNAVAILABLE", "gone")
+    raise RpcRefused("UNAVAILABLE", "gone")
 
 
 async def test_a_refusal_is_a_status_with_its_words_and_says_when_to_come_again() -> None:

@@ -14,7 +14,7 @@ from router.select.fitness import (
     OWN_KINDS,
     USUAL_BYTES,
     Length,
-    Media,
+    MediaNeeds,
     serves,
 )
 from tests.router.world import chat
@@ -131,8 +131,8 @@ READS = Service("p", "m", abilities=Ability.TEXT_IN | Ability.TEXT_OUT)
 SEES = Service("p", "m", abilities=Ability.TEXT_IN | Ability.IMAGE_IN)
 
 
-def media(content: object, *, kind: Kind = Kind.CHAT) -> Media:
-    return Media(chat(kind=kind, body=orjson.dumps({"model": "m", "messages": user(content)})))
+def media(content: object, *, kind: Kind = Kind.CHAT) -> MediaNeeds:
+    return MediaNeeds(chat(kind=kind, body=orjson.dumps({"model": "m", "messages": user(content)})))
 
 
 def test_what_a_model_does_not_take_is_named() -> None:
@@ -155,7 +155,7 @@ def test_only_chats_hold_parts() -> None:
 
 def test_however_it_is_spaced_a_part_is_found() -> None:
     body = b'{"messages":[{"content":[{"image_url":{"url":"u"},\n  "type" :\t"image_url"}]}]}'
-    assert Media(chat(body=body)).missing(READS) == "image"
+    assert MediaNeeds(chat(body=body)).missing(READS) == "image"
 
 
 @given(st.text())

@@ -14,7 +14,7 @@ from router.errors import (
     WorkerRejected,
 )
 from router.requests import Request
-from router.select.names import in_turn
+from router.select.attempts import in_turn
 from tests.router.world import chat
 
 LISTED = replace(chat("a"), fallbacks=("b", "c"))

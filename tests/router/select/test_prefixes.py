@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.policies.prefix import BLOCK, MAX_BYTES, MAX_LINKS, NONE, conversation
 from router.requests import Request
-from router.select.prefixes import BLOCK, MAX_BYTES, MAX_LINKS, NONE, conversation
 from tests.router.world import chat
 
 messages = st.lists(

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.hedge import FEWEST, MAX_MODELS, SAMPLES, Usual
 from router.requests import Kind
-from router.state.latency import FEWEST, MAX_MODELS, SAMPLES, Usual
 
 
 def told(usual: Usual, *seconds: float, model: str = "m", kind: Kind = Kind.CHAT) -> float | None:

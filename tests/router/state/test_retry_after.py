@@ -1,6 +1,6 @@
 """Laws of leaving a worker alone for as long as it asked."""
 
-from router.state.retry_after import LONGEST, MAX_ADDRESSES, RetryAfter
+from router.state.circuit import LONGEST, MAX_WAITING_ADDRESSES, RetryAfter
 
 
 def test_a_worker_is_left_alone_for_as_long_as_it_asked_and_others_are_not() -> None:
@@ -26,7 +26,7 @@ def test_nobody_is_left_alone_for_ever() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     said = RetryAfter()
-    for n in range(MAX_ADDRESSES + 5):
+    for n in range(MAX_WAITING_ADDRESSES + 5):
         said.told(str(n), 60.0, 0.0)
-    assert len(said._until) == MAX_ADDRESSES
+    assert len(said._until) == MAX_WAITING_ADDRESSES
     assert said.left("0", 0.0) == 0.0

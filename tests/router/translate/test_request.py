@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from router.canonical import Asked
+from router.canonical import TextRequest
 from router.errors import WorkerRejected, WorkerUnable
 from router.requests import Kind
 from router.translate.request import Orders, Wording, unheard
@@ -15,7 +15,7 @@ LOOK = {"type": "function", "function": {"name": "look"}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
 
 
-def orders(asked: Asked, worker: Worker) -> Orders:
+def orders(asked: TextRequest, worker: Worker) -> Orders:
     return Orders("p", ({"model": worker.own_model},), unheard(asked, "max_tokens", "temperature"))
 
 

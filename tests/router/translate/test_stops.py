@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.translate.stops import Stops
+from router.translate.text import Stops
 
 LETTERS = st.text(alphabet="ab", max_size=12)
 

@@ -3,9 +3,9 @@
 import orjson
 import pytest
 
-from router.canonical import Asked, read
+from router.canonical import TextRequest, read
 from router.errors import WorkerFailed
-from router.openai.result_writers import Delta, End, ToolCall
+from router.openai.text_writer import Delta, End, ToolCall
 from router.openai.usage import Usage
 from router.requests import Kind
 from router.translate.text import Said, Told, in_one_piece, object_of
@@ -14,12 +14,12 @@ from tests.router.world import chat
 CALL = ToolCall("call_1", "look", "{}")
 
 
-def asked(kind: Kind = Kind.COMPLETION, **fields: object) -> Asked:
+def asked(kind: Kind = Kind.COMPLETION, **fields: object) -> TextRequest:
     given = {"model": "m", "prompt": "12345678", "messages": [{"role": "user", "content": "hi"}]}
     return read(chat(kind=kind, body=orjson.dumps({**given, **fields})))
 
 
-def told(asked: Asked, *said: Said) -> list[object]:
+def told(asked: TextRequest, *said: Said) -> list[object]:
     """Have some things said one after the other."""
     left = iter(said)
     stream = Told(asked, lambda _, __: next(left))

@@ -12,11 +12,11 @@ from typing import Any
 from node.faces import Serving
 from node.faces.grpc import Handlers
 from node.faces.grpc.localai import columns, files, texts
-from node.faces.grpc.localai.model_lookup import Desk
+from node.faces.grpc.localai.model_lookup import ModelLookup
 from node.secrets import keys
 from node.secrets.keys import Keys
 from router.rpc.messages import LOCALAI, message_class, methods_of, parsed
-from router.rpc.server import Refused, metadata_of
+from router.rpc.server import RpcRefused, metadata_of
 
 SERVICE = LOCALAI
 
@@ -64,7 +64,7 @@ def _locked(answer: Any, held: Keys) -> Any:
     def check(call: Any) -> None:
         scheme, _, key = metadata_of(call).get("authorization", "").partition(" ")
         if not held.open_to(key if scheme.lower() == "bearer" else ""):
-            raise Refused("UNAUTHENTICATED", "this key opens nothing here")
+            raise RpcRefused("UNAUTHENTICATED", "this key opens nothing here")
 
     async def unary(asked: Any, call: Any) -> Any:
         check(call)
@@ -80,7 +80,7 @@ def _locked(answer: Any, held: Keys) -> Any:
 
 class _Face:
     def __init__(self, context: Serving) -> None:
-        self.desk = Desk(context)
+        self.desk = ModelLookup(context)
 
     def own(self) -> dict[str, Any]:
         return {

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from node.faces.grpc.localai.model_lookup import Desk
+from node.faces.grpc.localai.model_lookup import ModelLookup
 from node.faces.grpc.localai.texts import int32
 from router.canonical.store import bytes_of, text_of
 from router.errors import BadRequest, WorkerFailed
@@ -13,7 +13,7 @@ from router.rpc.messages import LOCALAI, message_class, methods_of
 _METHODS = methods_of(LOCALAI)
 
 
-def handlers(desk: Desk) -> dict[str, Any]:
+def handlers(desk: ModelLookup) -> dict[str, Any]:
     """Return these RPCs."""
     columns = _Columns(desk)
     return {
@@ -28,7 +28,7 @@ def handlers(desk: Desk) -> dict[str, Any]:
 
 
 class _Columns:
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: ModelLookup) -> None:
         self._desk = desk
 
     async def embedding(self, asked: Any, call: Any) -> Any:

@@ -15,14 +15,14 @@ from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
-from node.faces.grpc.localai.model_lookup import Desk
+from node.faces.grpc.localai.model_lookup import ModelLookup
 from router.errors import BadRequest, WorkerFailed
 from router.openai.multipart import CONTENT_TYPE
 from router.openai.result_parser import images_of, transcript_of
-from router.openai.result_writers.transcription import Segment
+from router.openai.result_writer import Segment
 from router.requests import Kind
 from router.rpc.messages import LOCALAI, message_class, methods_of
-from router.rpc.server import Refused
+from router.rpc.server import RpcRefused
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """The largest file that is read."""
@@ -32,7 +32,7 @@ _SECOND = 1_000_000_000
 _ENDING = re.compile(r"\.[A-Za-z0-9]{1,5}")
 
 
-def handlers(desk: Desk, root: Path | None) -> dict[str, Any]:
+def handlers(desk: ModelLookup, root: Path | None) -> dict[str, Any]:
     """Return these RPCs; without a directory each says what to set."""
     made = _Files(desk, root)
     return {
@@ -44,7 +44,7 @@ def handlers(desk: Desk, root: Path | None) -> dict[str, Any]:
 
 
 class _Files:
-    def __init__(self, desk: Desk, root: Path | None) -> None:
+    def __init__(self, desk: ModelLookup, root: Path | None) -> None:
         self._desk = desk
         self._root = root
 
@@ -124,7 +124,7 @@ class _Files:
         """Return a path that the caller may name; raise `Refused` or `BadRequest`."""
         if self._root is None:
             words = "files are handed over under one directory: set faces.localai_files of the node"
-            raise Refused("FAILED_PRECONDITION", words)
+            raise RpcRefused("FAILED_PRECONDITION", words)
         if not given or "\0" in given:
             raise BadRequest(f"{name} must be the path of a file", param=name)
         try:
@@ -132,7 +132,7 @@ class _Files:
         except (OSError, RuntimeError) as error:
             raise BadRequest(f"{name} is no path", param=name) from error
         if self._root not in path.parents:
-            raise Refused("PERMISSION_DENIED", f"{name} must lie under {self._root}")
+            raise RpcRefused("PERMISSION_DENIED", f"{name} must lie under {self._root}")
         return path
 
     async def _read(self, given: str, name: str) -> bytes:

@@ -9,11 +9,11 @@ from typing import Any
 
 from node.faces import Serving
 from node.faces.grpc import name_dropped, request_of
-from node.faces.model_call import Told, asking
+from node.faces.model_call import ModelAnswer, asking
 from router.errors import RouterError
 from router.openai.usage import Usage
 from router.requests import Kind, Request
-from router.rpc.server import Refused, metadata_of
+from router.rpc.server import RpcRefused, metadata_of
 from router.translate.verbatim import LOCALAI, Verbatim
 
 MAX_MODELS = 1_000
@@ -28,20 +28,20 @@ _SAME = {
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ModelReply:
     """What one answer took, in tokens, and how many of them came in a second."""
 
     usage: Usage
     speed: float
 
 
-class Desk:
+class ModelLookup:
     """Asks the mesh for a face. `meant` is the model that was loaded last, `last` the last text of each model."""
 
     def __init__(self, context: Serving) -> None:
         self.context = context
         self.meant = ""
-        self.last: dict[str, Done] = {}
+        self.last: dict[str, ModelReply] = {}
 
     def named(self, call: Any) -> str:
         """Return the model that a call means, nothing when none does."""
@@ -64,14 +64,14 @@ class Desk:
         model = self.named(call)
         if not model:
             words = "LoadModel says which model is meant; so do the metadata x-model, and faces.default_model of the node"
-            raise Refused("FAILED_PRECONDITION", words)
+            raise RpcRefused("FAILED_PRECONDITION", words)
         said = {"model": model, **fields}
         return request_of(self.context, kind, said, metadata_of(call), own)
 
     @asynccontextmanager
     async def asked(
         self, call: Any, kind: Kind, fields: Mapping[str, object], own: Verbatim | None
-    ) -> AsyncIterator[Told]:
+    ) -> AsyncIterator[ModelAnswer]:
         """Ask for a text, which is heard as it comes; its reader says what it took, see `done`.
 
         `own` is the same in the caller's own words.
@@ -85,7 +85,7 @@ class Desk:
             return
         model = self.named(call)
         self.last.pop(model, None)
-        self.last[model] = Done(usage, usage.completion / seconds if seconds > 0 else 0.0)
+        self.last[model] = ModelReply(usage, usage.completion / seconds if seconds > 0 else 0.0)
         if len(self.last) > MAX_MODELS:
             del self.last[next(iter(self.last))]
 

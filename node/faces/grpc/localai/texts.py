@@ -13,18 +13,18 @@ from typing import Any
 import orjson
 
 from node.faces.grpc import name_dropped, stops_of
-from node.faces.grpc.localai.model_lookup import Desk
-from node.faces.model_call import Told
+from node.faces.grpc.localai.model_lookup import ModelLookup
+from node.faces.model_call import ModelAnswer
 from router.errors import BadRequest
 from router.openai import text_parser
-from router.openai.file_type import type_of
-from router.openai.result_writers import Delta
-from router.openai.text_parser import CallPart, Failure, Heard
+from router.openai.media_type import type_of
+from router.openai.text_parser import CallPart, Heard, TextFailure
+from router.openai.text_writer import Delta
 from router.openai.usage import Usage
 from router.requests import Kind
 from router.rpc.messages import LOCALAI, message_class, methods_of, parsed
-from router.rpc.server import Refused
-from router.translate.stops import Stops
+from router.rpc.server import RpcRefused
+from router.translate.text import Stops
 from router.translate.verbatim import LOCALAI as LOCALAI_WORDS
 from router.translate.verbatim import Verbatim
 
@@ -44,14 +44,14 @@ NAMES: Mapping[str, str] = {
 """The fields of a prediction, by OpenAI's names and llama.cpp's."""
 
 
-def handlers(desk: Desk) -> dict[str, Any]:
+def handlers(desk: ModelLookup) -> dict[str, Any]:
     """Return the RPCs for texts."""
     texts = _Texts(desk)
     return {"Predict": texts.predict, "PredictStream": texts.stream}
 
 
 class _Texts:
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: ModelLookup) -> None:
         self._desk = desk
 
     async def predict(self, asked: Any, call: Any) -> Any:
@@ -86,7 +86,9 @@ class _Texts:
         self._desk.done(call, text_parser.usage_of(ends), time.monotonic() - began)
         yield _reply("", ends)
 
-    async def _own(self, asked: Any, call: Any, told: Told, began: float) -> AsyncIterator[Any]:
+    async def _own(
+        self, asked: Any, call: Any, told: ModelAnswer, began: float
+    ) -> AsyncIterator[Any]:
         """Pass a backend's replies on as they come, up to a stop string."""
         cut = _Cut(asked)
         async for said in told.messages():
@@ -285,8 +287,8 @@ def _calls(heard: Iterable[Heard]) -> list[Any]:
 
 def _reply(text: str, heard: list[Heard]) -> Any:
     for event in heard:
-        if isinstance(event, Failure):
-            raise Refused("INTERNAL", event.message)
+        if isinstance(event, TextFailure):
+            raise RpcRefused("INTERNAL", event.message)
     reply = _REPLY(message=text.encode(), chat_deltas=_calls(heard))
     usage = text_parser.usage_of(heard)
     if usage is not None and not usage.estimated:

@@ -4,12 +4,12 @@ import orjson
 import pytest
 
 from node.faces.anthropic.blocks import MAX_CALLS, UNREADABLE, Blocks, content_of
-from node.faces.anthropic.encoder import Telling
+from node.faces.anthropic.encoder import AnthropicEvents
 from node.faces.anthropic.request_mapping import read
 from router.errors import WorkerFailed
-from router.openai.result_writers import Delta, End
 from router.openai.sse import Splitter
-from router.openai.text_parser import CallPart, Failure, Thought
+from router.openai.text_parser import CallPart, TextFailure, Thought
+from router.openai.text_writer import Delta, End
 from router.openai.usage import Usage
 
 ASKED = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "12345678"}]}
@@ -23,8 +23,8 @@ CALLS = [
 LOOK = {"type": "tool_use", "name": "look"}
 
 
-def telling(**fields) -> Telling:
-    return Telling(read(ASKED | fields), "r1", "a1", max_event_bytes=99_999)
+def telling(**fields) -> AnthropicEvents:
+    return AnthropicEvents(read(ASKED | fields), "r1", "a1", max_event_bytes=99_999)
 
 
 def events_of(stream: bytes) -> list[dict]:
@@ -199,7 +199,7 @@ def test_a_call_without_a_name_and_calls_without_end_are_failures(take):
 
 def test_a_stream_that_breaks_off_ends_in_an_error():
     voice = telling(stream=True)
-    (last,) = events_of(voice.failure(Failure("gone", "server_error", "answer_broken")))
+    (last,) = events_of(voice.failure(TextFailure("gone", "server_error", "answer_broken")))
     assert last == {
         "type": "error",
         "error": {"type": "api_error", "message": "gone"},

@@ -6,7 +6,7 @@ import pytest
 from node.faces.anthropic.errors import broken, refused, status_of, type_of
 from node.faces.errors import TABLE, WrongParameter, refusal
 from router.errors import Looped, NoCapacity, UnknownModel, WorkerRejected
-from router.openai.text_parser import Failure
+from router.openai.text_parser import TextFailure
 
 KNOWN = {
     "invalid_request_error", "authentication_error", "billing_error", "permission_error", "not_found_error", "conflict_error",
@@ -51,10 +51,10 @@ def test_what_fails_again_is_not_to_be_tried_again():
 @pytest.mark.parametrize(
     ("failure", "kind"),
     [
-        (Failure("x", "server_error", "answer_broken"), "api_error"),
-        (Failure("x", "server_error", "nobody_serves"), "overloaded_error"),
-        (Failure("x", "rate_limit_error", "unheard-of"), "rate_limit_error"),
-        (Failure("x", "novel", ""), "api_error"),
+        (TextFailure("x", "server_error", "answer_broken"), "api_error"),
+        (TextFailure("x", "server_error", "nobody_serves"), "overloaded_error"),
+        (TextFailure("x", "rate_limit_error", "unheard-of"), "rate_limit_error"),
+        (TextFailure("x", "novel", ""), "api_error"),
     ],
 )
 def test_failures_in_a_stream(failure, kind):

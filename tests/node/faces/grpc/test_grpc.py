@@ -13,7 +13,7 @@ from node.config.settings import FacesSettings, Settings
 from node.faces import grpc
 from registry.errors import RegistryError
 from router.errors import NoCapacity, UnknownModel
-from router.rpc.server import Refused
+from router.rpc.server import RpcRefused
 
 ROOT = Path(__file__).parents[4]
 
@@ -48,7 +48,7 @@ async def test_a_place_that_is_taken_is_said_in_a_sentence(alone):
 def test_every_error_is_a_status(error, code, caplog):
     caplog.set_level(logging.DEBUG)
     refused = grpc.refuse(error)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RpcRefused)
     assert refused.code == code
     assert "secret" not in str(refused) + caplog.text
 

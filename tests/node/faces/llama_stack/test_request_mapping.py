@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.faces.llama_stack import Voice
+from node.faces.llama_stack import StackEncoder
 from node.faces.llama_stack.request_mapping import body_of, dropped_of
 from router.errors import BadRequest
-from router.openai.result_writers import Delta, End
+from router.openai.text_writer import Delta, End
 from router.openai.usage import Usage
 
 PNG = "data:image/png;base64,aa"
@@ -169,7 +169,7 @@ def test_whatever_is_asked_it_is_a_chat_or_refused(given_, messages, options, st
 @pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("estimated", [False, True])
 def test_usage_that_is_an_estimate_is_left_out(streams, estimated):
-    voice = Voice("x", "llama", streams=streams, max_event_bytes=100)
+    voice = StackEncoder("x", "llama", streams=streams, max_event_bytes=100)
     heard = [Delta("a"), End("stop"), Usage(3, 4, estimated=estimated)]
     if streams:
         said = voice.events(heard) + voice.closing()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from node.faces.errors import refusal
 from node.faces.responses.encoder import Head, ResponsesVoice
 from router.errors import AnswerBroken
-from router.openai.result_writers import DONE, Delta, End, Form
 from router.openai.sse import Splitter
+from router.openai.text_writer import DONE, Delta, End, TextForm
 from router.openai.usage import Usage
 from router.requests import Kind
 
@@ -27,7 +27,7 @@ def events_of(stream):
 
 
 def stream_of(*events):
-    form = Form("x", 1, "m", Kind.CHAT)
+    form = TextForm("x", 1, "m", Kind.CHAT)
     return form.opening() + b"".join(map(form.event, events)) + DONE
 
 

@@ -6,8 +6,8 @@ from node.faces.responses import output
 from node.faces.responses.output import MAX_ITEMS, Output
 from router.errors import WorkerFailed
 from router.openai.logprobs import Token
-from router.openai.result_writers import Delta, End
-from router.openai.text_parser import CallPart, Failure, Thought
+from router.openai.text_parser import CallPart, TextFailure, Thought
+from router.openai.text_writer import Delta, End
 from router.openai.usage import Usage
 
 
@@ -121,7 +121,7 @@ def test_what_broke_off_is_incomplete():
 
 def test_other_choices_and_failures_say_nothing():
     others = [Delta("x", 1), Thought("x", 1), CallPart(0, "", "", "", 1), End("length", 1)]
-    told, events = hear(*others, Failure("m", "t", "c"))
+    told, events = hear(*others, TextFailure("m", "t", "c"))
     assert (told.reason, len(events)) == (None, len(hear()[1]))
 
 

@@ -17,7 +17,7 @@ from router.errors import (
     WorkerUnable,
     WorkerUnreachable,
 )
-from router.openai.text_parser import Failure
+from router.openai.text_parser import TextFailure
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_words_of_tgis_own_are_not_said_twice():
 @pytest.mark.parametrize(
     ("failure", "kind"),
     [
-        (Failure("cut", "server_error", "answer_broken"), "incomplete_generation"),
-        (Failure("full", "rate_limit_error", "worker_busy"), "overloaded"),
-        (Failure("no", "invalid_request_error", "x"), "validation"),
-        (Failure("oh", "", ""), "generation"),
+        (TextFailure("cut", "server_error", "answer_broken"), "incomplete_generation"),
+        (TextFailure("full", "rate_limit_error", "worker_busy"), "overloaded"),
+        (TextFailure("no", "invalid_request_error", "x"), "validation"),
+        (TextFailure("oh", "", ""), "generation"),
     ],
 )
 def test_a_failure_in_a_stream(failure, kind):

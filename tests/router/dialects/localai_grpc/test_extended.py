@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from router.dialects import Dialect
-from router.dialects.localai_grpc.extended import NAMES, said
+from router.dialects.localai_grpc.request_mapping import LLAMA_CPP_NAMES, llama_cpp_words
 from router.dialects.localai_grpc.texts import WORDS
 from router.errors import WorkerRejected, WorkerUnable
 from router.requests import Kind
@@ -24,12 +24,12 @@ SAID = {
 
 
 def test_each_is_said_under_the_backends_name() -> None:
-    assert set(SAID) == NAMES
-    assert said(SAID) == {
+    assert set(SAID) == LLAMA_CPP_NAMES
+    assert llama_cpp_words(SAID) == {
         "Grammar": 'root ::= "yes" | "no"', "IgnoreEOS": True, "Mirostat": 2, "MirostatETA": 0.25, "MirostatTAU": 5.0,
         "NKeep": -1, "Repeat": 32,
     }  # fmt: skip
-    assert said({"x": 1}) == {}
+    assert llama_cpp_words({"x": 1}) == {}
 
 
 @pytest.mark.parametrize("kind", [Kind.CHAT, Kind.COMPLETION])

@@ -2,13 +2,13 @@
 
 import pytest
 
-from router.dialects.localai_grpc.grammar import MAX_DEPTH, MAX_RULES, written
+from router.dialects.localai_grpc.request_mapping import MAX_DEPTH, MAX_RULES, grammar_of
 from router.errors import WorkerUnable
 
 
 def rules(schema: dict[str, object]) -> list[str]:
     """Return the rules of a schema itself, without those of JSON."""
-    return written(schema).partition("\n\nvalue ::=")[0].split("\n")
+    return grammar_of(schema).partition("\n\nvalue ::=")[0].split("\n")
 
 
 def test_any_object_will_do_without_a_schema() -> None:
@@ -62,7 +62,7 @@ def test_what_a_grammar_cannot_hold_to_is_refused_by_name(
     schema: dict[str, object], what: str
 ) -> None:
     with pytest.raises(WorkerUnable, match=what) as refused:
-        written(schema)
+        grammar_of(schema)
     assert refused.value.param == "response_format"
 
 
@@ -73,4 +73,4 @@ def test_a_schema_is_neither_too_deep_nor_too_large() -> None:
     large = {"type": "object", "properties": {str(n): {"enum": [n]} for n in range(MAX_RULES)}}
     for schema in (deep, large):
         with pytest.raises(WorkerUnable):
-            written(schema)
+            grammar_of(schema)

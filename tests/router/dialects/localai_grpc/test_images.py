@@ -10,7 +10,7 @@ import pytest
 from router.dialects import Dialect
 from router.dialects.localai_grpc.backend import METHODS
 from router.dialects.localai_grpc.exchange import Asking
-from router.dialects.localai_grpc.images import USUAL_SIDE, USUAL_STEPS, edit
+from router.dialects.localai_grpc.media import USUAL_SIDE, USUAL_STEPS, edit
 from router.errors import (
     WorkerRejected,
     WorkerUnable,

@@ -21,7 +21,7 @@ from router.errors import (
 )
 from router.openai.usage import TEXT
 from router.requests import Kind
-from router.worker_metrics import Figure, Tells
+from router.worker_metrics import Figure, TellsLoad
 from router.workers import Worker
 from tests.router.dialects.localai_grpc.asks import ASKED, EVERY, MADE, ask, left
 from tests.router.world import QUICK, links, own, until
@@ -125,7 +125,7 @@ class TestFigures:
     async def test_are_those_of_the_last_answer(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
-        assert isinstance(dialect, Tells)
+        assert isinstance(dialect, TellsLoad)
         assert await dialect.figures(registered(worker)) == {
             Figure.SPEED: 12.5,
             Figure.READ: 0,
@@ -136,13 +136,13 @@ class TestFigures:
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
         worker.fail(lacks=frozenset({"GetMetrics"}))
-        assert isinstance(dialect, Tells)
+        assert isinstance(dialect, TellsLoad)
         assert await dialect.figures(registered(worker)) is None
 
     async def test_are_not_asked_of_one_that_is_at_work_or_away(
         self, dialect: Dialect, worker: LocalAIWorker
     ) -> None:
-        assert isinstance(dialect, Tells)
+        assert isinstance(dialect, TellsLoad)
         worker.fail(hang=True)
         async with asyncio.TaskGroup() as tasks:
             asking = tasks.create_task(ask(dialect, worker, Kind.EMBEDDING))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from router.dialects import Dialect
-from router.dialects.localai_grpc.sounds import unit_of, voice_of
+from router.dialects.localai_grpc.media import unit_of, voice_of
 from router.errors import (
     WorkerFailed,
     WorkerUnable,

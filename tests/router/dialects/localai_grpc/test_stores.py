@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from router.canonical.store import bytes_of, text_of
 from router.dialects import Dialect
-from router.dialects.localai_grpc import stores
+from router.dialects.localai_grpc import vectors
 from router.dialects.localai_grpc.backend import METHODS
 from router.dialects.localai_grpc.exchange import Asking
 from router.errors import WorkerFailed, WorkerRejected
@@ -63,7 +63,7 @@ async def test_columns_that_do_not_match_are_failures(kind: Kind, call: str, sai
         return METHODS[call].told(**said)
 
     with pytest.raises(WorkerFailed):
-        await stores.serve(Asking(request_of(kind), "llama", "own", ask, no_image))
+        await vectors.serve_store(Asking(request_of(kind), "llama", "own", ask, no_image))
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from router.errors import (
 )
 from router.openai.usage import Usage
 from router.requests import Kind
+from router.rpc.call import metadata_to
 from router.rpc.messages import LOCALAI, methods_of
-from router.rpc.metadata import metadata_to
 from router.translate.text import Told
 from router.workers import Template
 from tests.router.world import QUICK, chat, links, own, until, whole
@@ -506,7 +506,7 @@ async def test_one_that_is_gone_does_not_live(worker: LocalAIWorker, dialect: Di
 )
 def test_whatever_its_replies_hold_is_some_text(replies: list[tuple[bytes, int, int]]) -> None:
     asked = read(chat(stream=True))
-    told = Told(asked, reply_parser.Replies(asked, 0, {"Tokens": 5}).read)
+    told = Told(asked, reply_parser.ReplyTexts(asked, 0, {"Tokens": 5}).read)
     said = [REPLY(message=m, tokens=t, prompt_tokens=p) for m, t, p in replies]
     events = [event for reply in (*said, None) for event in told.take(reply)]
     assert told.ended
@@ -517,7 +517,7 @@ def test_whatever_its_replies_hold_is_some_text(replies: list[tuple[bytes, int, 
 
 
 def test_no_more_of_a_text_is_kept_than_can_be_counted() -> None:
-    replies = reply_parser.Replies(read(chat()), 0, {"Tokens": 0})
+    replies = reply_parser.ReplyTexts(read(chat()), 0, {"Tokens": 0})
     for _ in range(5):
         replies.read(read(chat()), REPLY(message=b"x" * (reply_parser.COUNTABLE // 2)))
     assert reply_parser.COUNTABLE < len(replies.text) <= 2 * reply_parser.COUNTABLE

@@ -1,4 +1,7 @@
-"""Parser of RemoteLLM's answers: texts, with a JSON object beside each that may say more; messages of gRPC in, events out."""
+"""Parser of RemoteLLM's answers: texts, with a JSON object beside each that may say more; messages of gRPC in, events out.
+
+Mapping of a request to RemoteLLM's words: prompts and stop strings; everything else is the worker's own constant.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,12 +9,47 @@ from typing import Any
 
 import orjson
 
-from router.canonical import Asked
-from router.errors import WorkerFailed
-from router.openai.result_writers import Event, Reason
-from router.openai.result_writers.guts import Next, Token
+from router.canonical import TextRequest
+from router.errors import BadRequest, WorkerFailed, WorkerUnable
+from router.openai.result_writer import Next, TokenGuts
+from router.openai.text_writer import Event, Reason
 from router.openai.usage import Usage, told
+from router.requests import Kind
+from router.translate.request import Orders, Wording, unheard
+from router.translate.templates import Rendered, rendered
 from router.translate.text import Said, in_one_piece, tokens_of
+from router.workers import Template, Worker
+
+GENERATE = "Generate"
+
+
+def orders(asked: TextRequest, worker: Worker) -> Orders:
+    """Say a request for text: all prompts are one batch, in which one is asked as often as `n` needs."""
+    prompts, stops = asked.prompts, asked.stop
+    if asked.kind is Kind.CHAT:
+        # A protocol of texts alone: its models are more often older than templates.
+        own = "plain" if worker.template in ("", "worker") else worker.template
+        chat = _rendered(own, asked)
+        prompts, stops = (chat.prompt,), (*stops, *chat.stops)
+    body = {"prompts": prompts, "stop": tuple(stops)}
+    return Orders(GENERATE, (body,), unheard(asked))
+
+
+def stops_of(said: Orders) -> tuple[str, ...]:
+    """Return the strings at which a text ends: the caller's, and those of a chat's template."""
+    stops = said.bodies[0]["stop"]
+    return stops if isinstance(stops, tuple) else ()
+
+
+def _rendered(template: Template, asked: TextRequest) -> Rendered:
+    try:
+        return rendered(template, asked.messages)
+    except BadRequest as error:
+        raise WorkerUnable(str(error), param=error.param or "messages") from error
+
+
+WORDS = Wording(name="RemoteLLM", kinds=frozenset({Kind.CHAT, Kind.COMPLETION}), orders=orders)
+
 
 _REASONS: Mapping[object, Reason] = {"length": "length", "content_filter": "content_filter"}
 
@@ -24,7 +62,7 @@ def alternatives(told: Any) -> list[Said]:
     return [first, *(replace(said, usage=_share(first, said)) for said in more)]
 
 
-def texts(asked: Asked, found: Sequence[Sequence[Said]]) -> list[Event]:
+def texts(asked: TextRequest, found: Sequence[Sequence[Said]]) -> list[Event]:
     """Return the events of all choices, of which each prompt has `n`."""
     chosen = [said for alternatives in found for said in alternatives[: asked.n]]
     return [event for n, said in enumerate(chosen) for event in in_one_piece(asked, n, said)]
@@ -58,10 +96,10 @@ def spent(message: Any, reply: Any) -> Usage:
     return Usage(tokens_of(asked), tokens_of(written), estimated=True)
 
 
-def tokens(reply: Any) -> list[Token]:
+def tokens(reply: Any) -> list[TokenGuts]:
     """Return the tokens of a text, with what the model makes of each."""
     return [
-        Token(
+        TokenGuts(
             one.token,
             one.token_id,
             tuple(one.positional_embedding),

@@ -1,0 +1,204 @@
+"""Writer of rankings: as Jina and Cohere say it, the best first.
+
+Writer of embeddings: numbers, or the base64 of little-endian numbers of 32 bits.
+
+Writer of a model's inner state, token by token.
+
+Writer of images: the one of `b64_json` and `url` that was asked for, and not the other.
+
+A node serves no files: the address that it gives is a `data:` URI, which holds the image itself.
+
+Writer of a vector store's answers: in columns, as LocalAI says it.
+
+Writer of tokens, as LocalAI and llama.cpp say it; with their texts, as llama.cpp or vLLM does.
+
+Writer of transcripts: OpenAI's JSON, text, or subtitles.
+"""
+
+import struct
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+import orjson
+
+from router.canonical.rerank import Rerank
+from router.canonical.store import text_of
+from router.canonical.tokenize import WITH_PIECES, Tokenize
+from router.canonical.transcription import Transcription
+from router.openai.media_type import type_of
+from router.openai.text_writer import SUCCESS
+from router.openai.usage import Usage
+
+
+def write_embeddings(
+    vectors: Iterable[Sequence[float]], *, model: str, base64: bool, usage: Usage
+) -> bytes:
+    """Return the answer with these vectors, in their order."""
+    data = [
+        {"object": "embedding", "index": index, "embedding": _packed(one) if base64 else one}
+        for index, one in enumerate(vectors)
+    ]
+    spent: dict[str, object] = {"prompt_tokens": usage.prompt, "total_tokens": usage.prompt}
+    spent |= {"estimated": True} if usage.estimated else {}
+    return orjson.dumps({"object": "list", "data": data, "model": model, "usage": spent})
+
+
+def _packed(vector: Sequence[float]) -> str:
+    return b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenGuts:
+    """One token of the text, and what the model makes of it."""
+
+    token: str
+    id: int
+    positional_embedding: tuple[float, ...]
+    token_embedding: tuple[float, ...]
+    hidden_state: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """One token that may come next. The protocol calls its probability a logit."""
+
+    token: str
+    id: int
+    logit: float
+
+
+def write_guts(tokens: Iterable[TokenGuts], following: Iterable[Next]) -> bytes:
+    """Return the answer with these tokens."""
+    return orjson.dumps({"tokens": [*map(asdict, tokens)], "next": [*map(asdict, following)]})
+
+
+def write_images(images: Iterable[bytes], *, created: int, base64: bool) -> bytes:
+    """Return the answer with these images; `created` is Unix time."""
+    data = [_said(one, base64) for one in images]
+    return orjson.dumps({**SUCCESS, "created": created, "data": data})
+
+
+def _said(image: bytes, base64: bool) -> dict[str, str]:  # noqa: FBT001 (as its caller has it)
+    text = b64encode(image).decode()
+    return {"b64_json": text} if base64 else {"url": f"data:{type_of(image).media};base64,{text}"}
+
+
+DONE = b"{}"
+"""The answer to what changes a store. LocalAI's is empty; this one can be read as JSON too."""
+
+
+def write_store(
+    keys: Sequence[Sequence[float]],
+    values: Sequence[bytes],
+    similarities: Sequence[float] | None = None,
+) -> bytes:
+    """Return the answer with what is kept for these keys; a value that is no text is a data URI."""
+    said: dict[str, object] = {
+        "keys": keys,
+        "values": [*map(text_of, values)],
+    }
+    return orjson.dumps(said if similarities is None else said | {"similarities": similarities})
+
+
+def write_tokens(tokens: Sequence[int]) -> bytes:
+    """Return the answer with the numbers of these tokens."""
+    return orjson.dumps({"tokens": list(tokens)})
+
+
+def write_token_texts(asked: Tokenize, tokens: Sequence[int], texts: Sequence[str]) -> bytes:
+    """Return the answer with the texts of these tokens too, in the form that was asked for."""
+    if asked.others.get(WITH_PIECES) is True:
+        pairs = zip(tokens, texts, strict=True)
+        return orjson.dumps({"tokens": [{"id": one, "piece": text} for one, text in pairs]})
+    return orjson.dumps({"tokens": list(tokens), "token_strs": list(texts)})
+
+
+_JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of the text, from `start` to `end` in seconds."""
+
+    start: float
+    end: float
+    text: str
+    tokens: tuple[int, ...] = ()
+
+
+def write_transcript(
+    asked: Transcription, text: str, segments: Sequence[Segment]
+) -> tuple[str, bytes]:
+    """Return the content type and the body of the answer, in the format that was asked for."""
+    match asked.format:
+        case "text":
+            return "text/plain; charset=utf-8", f"{text}\n".encode(errors="replace")
+        case "srt":
+            said = (f"{at}\n{_cue(s, ',')}" for at, s in enumerate(segments, 1))
+            return "application/x-subrip; charset=utf-8", "".join(said).encode(errors="replace")
+        case "vtt":
+            said = (_cue(s, ".") for s in segments)
+            body = "WEBVTT\n\n" + "".join(said)
+            return "text/vtt; charset=utf-8", body.encode(errors="replace")
+        case "verbose_json":
+            return _JSON, orjson.dumps(_verbose(asked, text, segments))
+        case "json":
+            return _JSON, orjson.dumps({"text": text})
+
+
+def _verbose(asked: Transcription, text: str, segments: Sequence[Segment]) -> dict[str, object]:
+    said = [
+        {"id": at, "start": s.start, "end": s.end, "text": s.text, "tokens": s.tokens}
+        for at, s in enumerate(segments)
+    ]
+    return {
+        "task": "translate" if asked.translate else "transcribe",
+        "language": "en" if asked.translate else asked.language,
+        "duration": max((s.end for s in segments), default=0.0),
+        "text": text,
+        "segments": said,
+    }
+
+
+def _cue(segment: Segment, point: str) -> str:
+    # A blank line would end it, and an arrow begin another.
+    text = " ".join(segment.text.replace("-->", "->").split())
+    start, end = _time(segment.start, point), _time(segment.end, point)
+    return f"{start} --> {end}\n{text}\n\n"
+
+
+def _time(seconds: float, point: str) -> str:
+    whole, thousandths = divmod(round(max(seconds, 0) * 1000), 1000)
+    minutes, second = divmod(whole, 60)
+    hour, minute = divmod(minutes, 60)
+    return f"{hour:02}:{minute:02}:{second:02}{point}{thousandths:03}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """How well one of the documents, by its place in the request, answers the question."""
+
+    index: int
+    score: float
+
+
+def write_ranking(
+    asked: Rerank, ranked: Iterable[Ranked], *, id: str, model: str, usage: Usage, prompt: int = 0  # noqa: A002 (as the form has it)
+) -> bytes:  # fmt: skip
+    """Return the answer: no more documents than were asked for, with their texts where they are wanted.
+
+    `prompt` are the tokens of the question alone, where its worker counts those.
+    """
+    best = sorted(ranked, key=lambda one: -one.score)[: asked.top_n]
+    results = [
+        {"index": one.index, "relevance_score": one.score}
+        | ({"document": {"text": asked.documents[one.index]}} if asked.with_documents else {})
+        for one in best
+    ]
+    spent: dict[str, object] = {
+        "prompt_tokens": prompt or usage.prompt,
+        "total_tokens": usage.prompt,
+    }
+    spent |= {"estimated": True} if usage.estimated else {}
+    return orjson.dumps({"id": id, "model": model, "results": results, "usage": spent})
