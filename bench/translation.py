@@ -14,8 +14,8 @@ import orjson
 
 from node.faces import llama_stack
 from node.faces.anthropic import request_mapping as anthropic
-from node.faces.anthropic.encoder import Telling
-from node.faces.encoder import Voice
+from node.faces.anthropic.encoder import AnthropicEvents
+from node.faces.encoder import Encoder
 from node.faces.grpc.localai.texts import said_in_full
 from node.faces.llama_stack.request_mapping import body_of
 from node.faces.responses.encoder import Head, ResponsesVoice
@@ -64,7 +64,7 @@ def faces(text: str) -> Iterator[Row]:
             "options": {"temperature": 0.5},
         },
         lambda given: body_of(given, streams=True),
-        llama_stack.Voice("x", "m", streams=True, max_event_bytes=MAX_EVENT_BYTES),
+        llama_stack.StackEncoder("x", "m", streams=True, max_event_bytes=MAX_EVENT_BYTES),
     )
     yield _tgi_face({"inputs": text, "parameters": {"temperature": 0.5, "do_sample": True}})
     yield _anthropic_face({**body, "max_tokens": 99, "messages": [said]})
@@ -73,7 +73,11 @@ def faces(text: str) -> Iterator[Row]:
 
 
 def _face(
-    name: str, fields: Fields, say: Callable[[Fields], Fields], voice: Voice, kind: Kind = Kind.CHAT
+    name: str,
+    fields: Fields,
+    say: Callable[[Fields], Fields],
+    voice: Encoder,
+    kind: Kind = Kind.CHAT,
 ) -> Row:
     """Have a client ask for a stream over HTTP."""
     body, event = orjson.dumps(fields), _event(kind)
@@ -86,7 +90,7 @@ def _tgi_face(fields: Fields) -> Row:
 
 
 def _anthropic_face(fields: Fields) -> Row:
-    voice = Telling(anthropic.read(fields), "x", "x", max_event_bytes=MAX_EVENT_BYTES)
+    voice = AnthropicEvents(anthropic.read(fields), "x", "x", max_event_bytes=MAX_EVENT_BYTES)
     return _face("Anthropic", fields, lambda given: anthropic.read(given).fields, voice)
 
 
