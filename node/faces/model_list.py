@@ -4,24 +4,55 @@ One entry per model name, because that is what a client puts into `model`. Where
 entry's `project` and `owned_by` name the one with the most replicas, and `projects` names all of them; asked for as
 `PROJECT/MODEL`, a model is shown as that project's alone. Its `url` is where this node is asked for it;
 a worker's address is never shown.
+
+Model list for clients of Anthropic's API: the common one, with what they need besides.
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
 from typing import Any
 
 from node import web
 from node.faces import Context
-from node.faces.anthropic import model_list as anthropic
 from node.faces.request_reader import json_answer
 from node.faces.worker_view import abilities
 from registry.catalog import Offer
 from registry.members.liveness import Presence
 from router.errors import UnknownModel
 from router.select.fitness import meant_by
+
+VERSION = "anthropic-version"
+"""The header that all of Anthropic's clients send, and nobody else."""
+
+
+def wanted(http: web.HttpRequest) -> bool:
+    """Say whether a client of Anthropic's asks."""
+    return VERSION in http.headers
+
+
+def model(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Show one model."""
+    return {
+        **entry,
+        "type": "model",
+        "display_name": entry["id"],
+        # When it was registered: nobody says when it was made.
+        "created_at": f"{datetime.fromtimestamp(entry['created'], UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "lifecycle": "active",
+        "max_input_tokens": entry.get("context_length"),
+    }
+
+
+def models(listing: Mapping[str, Any]) -> dict[str, Any]:
+    """Show all models, on one page."""
+    data = [model(entry) for entry in listing["data"]]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {**listing, "data": data, "has_more": False, "first_id": first, "last_id": last}
+
 
 LIVE = frozenset({Presence.ALIVE, Presence.UNREACHABLE, Presence.SUSPECT})
 
@@ -45,7 +76,7 @@ def listing_routes(
 
     async def listing(request: web.HttpRequest) -> web.Response:
         found = _listing(everybody(), _base(request), since)
-        return json_answer(anthropic.models(found) if anthropic.wanted(request) else found)
+        return json_answer(models(found) if wanted(request) else found)
 
     async def one(request: web.HttpRequest) -> web.Response:
         name = request.tail
@@ -53,7 +84,7 @@ def listing_routes(
         if not found:
             raise UnknownModel(name)
         entry = _entry(name, found, _base(request), since)
-        shown = anthropic.model(entry) if anthropic.wanted(request) else entry
+        shown = model(entry) if wanted(request) else entry
         return json_answer({"code": 0, "message": "success", **shown})
 
     return [

@@ -16,8 +16,7 @@ from node.faces import Serving
 from node.faces.access_log import Account, accounting
 from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Encoder, SpokenAnswer
 from node.faces.errors import KNOWN, Refusal, refusal
-from node.faces.response_writer import AT_ONCE_BYTES, KeepAlive, Outgoing
-from node.faces.stream_tap import Passage, StreamEnd
+from node.faces.response_writer import AT_ONCE_BYTES, KeepAlive, Outgoing, Passage, StreamEnd
 from router import failover
 from router.attempt import Routed
 from router.dialects import Answer

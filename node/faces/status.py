@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from node import __version__, web
-from node.faces import Context, load_view
+from node.faces import Context, worker_view
 from node.faces.request_reader import json_answer
 from node.observe.metrics import CONTENT_TYPE, Sizes
 from node.peers.contacts import contacts, shown, summary
@@ -84,7 +84,7 @@ def _status(context: Context) -> dict[str, Any]:
         "nodes_alive": sum(p is Presence.ALIVE for p in presences),
         "in_flight": context.whole.in_flight(),
         "processes": context.whole.processes,
-        "load": load_view.of_node(context, context.peer),
+        "load": worker_view.of_node(context, context.peer),
         "workers": [
             {
                 "project": worker.service.project,

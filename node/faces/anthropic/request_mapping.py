@@ -6,9 +6,8 @@ What a field asks of Anthropic's own services (tools that run there, containers,
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from node.faces.anthropic.messages import messages_of
-from node.faces.anthropic.tools import choice_of, tools_of
-from node.faces.anthropic.values import inside, wrong
+from node.faces.anthropic.errors import inside, wrong
+from node.faces.anthropic.messages import choice_of, messages_of, tools_of
 from router.canonical import MAX_STOP_CHARACTERS, MAX_STOPS, dropped
 from router.canonical.values import choice, flag, needed, number, others, text, whole
 from router.errors import BadRequest

@@ -85,7 +85,7 @@ async def open_face(
 
 def refuse(error: Exception) -> Exception:
     """Say which status a caller sees of an error; one that is not ours shows nothing of itself."""
-    refused = import_module("router.rpc.server").Refused
+    refused = import_module("router.rpc.server").RpcRefused
     if not isinstance(error, KNOWN):
         # The text of an exception may quote the request; where it arose says enough.
         where = "".join(traceback.format_tb(error.__traceback__))

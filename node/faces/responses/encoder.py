@@ -1,16 +1,281 @@
-"""Encoder of answers for the Responses API: one object, or a stream of numbered events that ends with that object."""
+"""Encoder of answers for the Responses API: one object, or a stream of numbered events that ends with that object.
 
-from collections.abc import Iterable, Mapping, Sequence
+Output of a response, and the events that tell of it as it grows: items, each made of one kind of what is heard.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
 import orjson
 
 from node.faces.encoder import TextVoice
-from node.faces.responses.output import Output, Said
-from router.openai.text_parser import Heard, TextFailure
-from router.openai.text_writer import Reason
+from router.errors import WorkerFailed
+from router.openai import logprobs
+from router.openai.logprobs import Token
+from router.openai.text_parser import CallPart, Heard, TextFailure, Thought
+from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
 from router.requests import Kind
+
+MAX_CHARACTERS = 64 * 1024 * 1024
+"""What the texts of one answer may hold: the protocol tells all of them once more at the end."""
+
+TOKEN_CHARACTERS = 64
+"""What a token that is told with its likelihood counts for among them, and each that was likely beside it."""
+
+MAX_ITEMS = 1_024
+"""Items of one output."""
+
+Said: TypeAlias = dict[str, object]
+
+
+class Item(ABC):
+    """One item of an output: it is opened, grows by pieces, and is closed."""
+
+    prefix: str
+
+    def __init__(self, answer: str, index: int) -> None:
+        self.id = f"{self.prefix}_{answer}{index:04x}"
+        self.index = index
+        self.status = "in_progress"
+        self._pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """All of its pieces."""
+        return "".join(self._pieces)
+
+    def grow(self, piece: str) -> Said:
+        """Add a piece and return the event that tells of it."""
+        self._pieces.append(piece)
+        return self._delta(piece)
+
+    def open(self) -> Iterator[Said]:
+        """Say that it begins."""
+        added = "response.output_item.added"
+        yield {"type": added, "output_index": self.index, "item": self._head() | self._body("")}
+        yield from self._opened()
+
+    def close(self, status: str) -> Iterator[Said]:
+        """Say all of it."""
+        self.status = status
+        yield from self._closed(self.text)
+        yield {"type": "response.output_item.done", "output_index": self.index, "item": self.said()}
+
+    def said(self) -> Said:
+        """Return it as it stands in the output."""
+        return self._head() | self._body(self.text)
+
+    def _at(self) -> Said:
+        return {"item_id": self.id, "output_index": self.index}
+
+    @abstractmethod
+    def _head(self) -> Said: ...
+
+    @abstractmethod
+    def _body(self, text: str) -> Said: ...
+
+    @abstractmethod
+    def _opened(self) -> Iterator[Said]: ...
+
+    @abstractmethod
+    def _delta(self, piece: str) -> Said: ...
+
+    @abstractmethod
+    def _closed(self, text: str) -> Iterator[Said]: ...
+
+
+class Parted(Item):
+    """An item whose text stands in its only part. `beside` is what events tell beside a piece, or beside all of it."""
+
+    event: str
+    beside: ClassVar[Said] = {}
+
+    def _body(self, text: str) -> Said:
+        return {"content": [] if self.status == "in_progress" else [self._part(text)]}
+
+    def _opened(self) -> Iterator[Said]:
+        yield self._of_part("response.content_part.added", part=self._part(""))
+
+    def _delta(self, piece: str) -> Said:
+        return self._of_part(f"{self.event}.delta", delta=piece, **self.beside)
+
+    def _closed(self, text: str) -> Iterator[Said]:
+        yield self._of_part(f"{self.event}.done", text=text, **self.beside)
+        yield self._of_part("response.content_part.done", part=self._part(text))
+
+    def _of_part(self, kind: str, **fields: object) -> Said:
+        return {"type": kind, **self._at(), "content_index": 0, **fields}
+
+    @abstractmethod
+    def _part(self, text: str) -> Said: ...
+
+
+class Message(Parted):
+    """What the model says."""
+
+    prefix = "msg"
+    event = "response.output_text"
+    beside: ClassVar[Said] = {"logprobs": []}
+
+    def __init__(self, answer: str, index: int) -> None:
+        super().__init__(answer, index)
+        self._likely: list[Said] = []
+
+    def drawn(self, piece: str, tokens: Sequence[Token]) -> Said:
+        """Add a piece with its tokens and return the event that tells of it."""
+        likely = [logprobs.of_a_token(token) for token in tokens]
+        self._likely += likely
+        return self.grow(piece) | {"logprobs": likely}
+
+    def _closed(self, text: str) -> Iterator[Said]:
+        done, part = super()._closed(text)
+        yield done | {"logprobs": self._likely}
+        yield part
+
+    def _head(self) -> Said:
+        return {"id": self.id, "type": "message", "role": "assistant", "status": self.status}
+
+    def _part(self, text: str) -> Said:
+        likely = self._likely if text else []
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": likely}
+
+
+class Reasoning(Parted):
+    """What the model thinks before it says something. Nobody sums it up here."""
+
+    prefix = "rs"
+    event = "response.reasoning_text"
+
+    def _head(self) -> Said:
+        return {"id": self.id, "type": "reasoning", "status": self.status, "summary": []}
+
+    def _part(self, text: str) -> Said:
+        return {"type": "reasoning_text", "text": text}
+
+
+class FunctionCall(Item):
+    """A call of a function."""
+
+    prefix = "fc"
+
+    def __init__(self, answer: str, index: int, first: CallPart, called: Mapping[str, str]) -> None:
+        """`called` is the name of the function, with its namespace where it has one."""
+        super().__init__(answer, index)
+        self._name = called
+        self._call: Said = {"call_id": first.id or f"call_{answer}{index:04x}"}
+
+    def _head(self) -> Said:
+        head = {"id": self.id, "type": "function_call", "status": self.status}
+        return {**head, **self._call, **self._name}
+
+    def _body(self, text: str) -> Said:
+        return {"arguments": text}
+
+    def _opened(self) -> Iterator[Said]:
+        return iter(())
+
+    def _delta(self, piece: str) -> Said:
+        delta = "response.function_call_arguments.delta"
+        return {"type": delta, **self._at(), "delta": piece}
+
+    def _closed(self, text: str) -> Iterator[Said]:
+        done = "response.function_call_arguments.done"
+        yield {"type": done, **self._at(), "name": self._name["name"], "arguments": text}
+
+
+class Output:
+    """The output of one response, as it is heard. Only one text is open at one time, but any number of calls.
+
+    `reason` is why it ended, `None` while nobody has said so.
+    """
+
+    def __init__(self, answer: str, called: Mapping[str, Mapping[str, str]]) -> None:
+        """`answer` is what the ids of all items begin with; `called` says which functions a chat calls otherwise."""
+        self.items: list[Item] = []
+        self.reason: Reason | None = None
+        self.usage: Usage | None = None
+        self._answer = answer
+        self._called = called
+        self._open: dict[int | type[Parted], Item] = {}
+        self._characters = 0
+
+    def hear(self, heard: Heard) -> Iterator[Said]:
+        """Take in what an answer says, and say it in events; raise `WorkerFailed` where it is too much."""
+        match heard:
+            case Delta(text, 0):
+                yield from self._grow(Message, text, heard.tokens)
+            case Thought(text, 0):
+                yield from self._grow(Reasoning, text)
+            case CallPart(choice=0):
+                yield from self._call(heard)
+            case End(reason, 0):
+                self.reason = reason
+                yield from self._close()
+            case Usage():
+                self.usage = heard
+            case TextFailure() | Delta() | Thought() | CallPart() | End():
+                # One answer is asked for, and failures are said elsewhere.
+                return
+
+    def finish(self) -> Iterator[Said]:
+        """Close what is open. An answer that says nothing at all is an empty text."""
+        yield from self._close()
+        if not self.items:
+            yield from self._grow(Message, "")
+            yield from self._close()
+
+    def said(self) -> list[Said]:
+        """Return the items, those that were broken off included."""
+        for item in self._open.values():
+            item.status = "incomplete"
+        return [item.said() for item in self.items]
+
+    def _grow(self, kind: type[Parted], text: str, tokens: Sequence[Token] = ()) -> Iterator[Said]:
+        item = self._open.get(kind)
+        if item is None:
+            yield from self._close()
+            yield from self._add(kind, item := kind(self._answer, len(self.items)))
+        if text:
+            yield self._longer(item, text, tokens)
+
+    def _call(self, part: CallPart) -> Iterator[Said]:
+        item = self._open.get(part.index)
+        if item is None:
+            for kind in (Message, Reasoning):
+                if (text := self._open.pop(kind, None)) is not None:
+                    yield from text.close("completed")
+            called = self._called.get(part.name, {"name": part.name})
+            item = FunctionCall(self._answer, len(self.items), part, called)
+            yield from self._add(part.index, item)
+        if part.arguments:
+            yield self._longer(item, part.arguments)
+
+    def _add(self, key: int | type[Parted], item: Item) -> Iterator[Said]:
+        if len(self.items) >= MAX_ITEMS:
+            raise WorkerFailed(f"the answer has more than {MAX_ITEMS:,} items")
+        self.items.append(item)
+        self._open[key] = item
+        yield from item.open()
+
+    def _longer(self, item: Item, piece: str, tokens: Sequence[Token] = ()) -> Said:
+        told = sum(1 + len(token.likeliest) for token in tokens)
+        self._characters += len(piece) + TOKEN_CHARACTERS * told
+        if self._characters > MAX_CHARACTERS:
+            raise WorkerFailed(f"the answer has more than {MAX_CHARACTERS:,} characters")
+        if tokens and isinstance(item, Message):
+            return item.drawn(piece, tokens)
+        return item.grow(piece)
+
+    def _close(self) -> Iterator[Said]:
+        ended, self._open = self._open, {}
+        last = self.items[-1] if self.items else None
+        for item in ended.values():
+            cut = item is last and self.reason in ("length", "content_filter")
+            yield from item.close("incomplete" if cut else "completed")
+
 
 _INCOMPLETE: Mapping[Reason | None, str] = {
     "length": "max_output_tokens",

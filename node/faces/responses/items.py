@@ -11,7 +11,7 @@ MAX_ITEMS = 10_000
 MAX_PARTS = 10_000
 """Parts of one message."""
 
-MAX_ID_CHARACTERS = 512
+MAX_ITEM_ID_CHARACTERS = 512
 """The longest id of a call, and the longest name of a function."""
 
 MAX_TEXT_CHARACTERS = 2**28
@@ -142,7 +142,7 @@ class _Talk:
 
 def _of(item: Mapping[str, object], name: str, at: str, *, least: int = 1) -> str:
     try:
-        return (needed if least else text)(item, name, MAX_ID_CHARACTERS)
+        return (needed if least else text)(item, name, MAX_ITEM_ID_CHARACTERS)
     except BadRequest as error:
         raise BadRequest(str(error), param=f"{at}.{name}") from error
 

@@ -24,7 +24,7 @@ from node.faces.model_call import asking
 from node.faces.openai import request_of
 from node.faces.request_reader import json_answer, read_fields
 from node.faces.respond import answer
-from node.faces.tgi import chats, errors, info, request_mapping, tokens
+from node.faces.tgi import chats, encoder, info, request_mapping
 from node.faces.tgi.encoder import Text
 from node.faces.tgi.forms import Forms
 from router.errors import BadRequest, WorkerUnable
@@ -119,7 +119,7 @@ class _Asking:
             voice = Text(wanted, streams=streamed, listed=listed, max_event_bytes=limit)
             return SpokenAnswer(request, voice, framed=_listed if listed else None)
 
-        return answer(self.context, self.http, Kind.COMPLETION, ask, refuse=errors.refuse)
+        return answer(self.context, self.http, Kind.COMPLETION, ask, refuse=encoder.refuse)
 
     def complete(self, kind: Kind) -> Awaitable[web.Answer]:
         """Answer what is asked at TGI's own `/v1`."""
@@ -135,23 +135,23 @@ class _Asking:
             voice = chats.Completed(forms, max_event_bytes=limit)
             return SpokenAnswer(request, voice, chats.dropped(given))
 
-        return answer(self.context, self.http, kind, ask, refuse=errors.refuse)
+        return answer(self.context, self.http, kind, ask, refuse=encoder.refuse)
 
     async def tokenize(self) -> web.Answer:
         """Answer with the tokens of a text."""
         try:
             given = await self.fields()
             inputs = request_mapping.inputs_of(given)
-            said = {"model": self.model, **tokens.fields_of(given, inputs)}
+            said = {"model": self.model, **encoder.fields_of(given, inputs)}
             try:
-                body = await self._tokens({**said, **tokens.PIECES})
+                body = await self._tokens({**said, **encoder.PIECES})
             except WorkerUnable:
                 body = await self._tokens(said)
-            return json_answer(tokens.tokens(body, inputs))
+            return json_answer(encoder.tokens(body, inputs))
         except WorkerUnable as error:
-            return errors.said(refusal(error), errors.NO_TOKENIZER).response()
+            return encoder.said(refusal(error), encoder.NO_TOKENIZER).response()
         except KNOWN as error:
-            return errors.refuse(refusal(error)).response()
+            return encoder.refuse(refusal(error)).response()
 
     async def _tokens(self, said: Mapping[str, object]) -> bytes:
         request = request_of(self.context, self.http, Kind.TOKENIZE, written(said))
@@ -173,7 +173,7 @@ class _Asking:
             own = await info.told(self.context, found)
             return json_answer(info.info(self.context, self.model, found, own))
         except KNOWN as error:
-            return errors.refuse(refusal(error)).response()
+            return encoder.refuse(refusal(error)).response()
 
 
 async def _under_prefix(context: Serving, method: str, http: web.HttpRequest) -> web.Answer:
@@ -223,4 +223,4 @@ def _streams(given: Mapping[str, object]) -> bool:
 
 def _unhealthy(model: str) -> web.Response:
     said = f"nobody serves {model!r} now"
-    return errors.said(Refusal(503, {"error": {"message": said}}), errors.UNHEALTHY).response()
+    return encoder.said(Refusal(503, {"error": {"message": said}}), encoder.UNHEALTHY).response()

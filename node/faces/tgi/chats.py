@@ -10,7 +10,7 @@ import orjson
 
 from node.faces.encoder import JSON
 from node.faces.errors import Refusal
-from node.faces.tgi import errors
+from node.faces.tgi import encoder
 from node.faces.tgi.forms import Forms
 from node.faces.tgi.request_mapping import grammar
 from router.canonical.values import flag, number, text, whole
@@ -172,7 +172,7 @@ class Completed:
         if self._failed:
             return b""
         self._failed = True
-        return errors.event(failure)
+        return encoder.event(failure)
 
 
 def _failure(error: object) -> TextFailure:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from node import web
-from node.faces import Context, load_view
+from node.faces import Context, worker_view
 from node.faces.request_reader import done, json_answer
 from node.faces.worker_view import abilities
 from node.peers.contacts import contacts, shown
@@ -134,7 +134,7 @@ def _nodes(context: Context) -> list[dict[str, Any]]:
             "addresses": list(signed.record.reach.mesh),
             "links": list(signed.record.reach.links),
             "models": len(signed.record.services),
-            "load": load_view.of_node(context, node),
+            "load": worker_view.of_node(context, node),
             "agent": signed.record.agent,
             "self": node == context.peer,
         }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from node import web
-from node.faces import Context, load_view
+from node.faces import Context, worker_view
 from node.faces.errors import WrongParameter
 from node.faces.openai import pin, read_request, session_of
 from node.faces.request_reader import json_answer
@@ -135,7 +135,7 @@ def _candidate(context: Context, candidate: Candidate, connections: _Connections
         "context": service.context or None,
         "route": route,
         "in_flight": candidate.in_flight,
-        "load": load_view.of_candidate(context, candidate),
+        "load": worker_view.of_candidate(context, candidate),
         "circuit": {
             "state": found.circuit,
             "failures": found.failures,

@@ -26,7 +26,7 @@ class ReplyTexts:
     def __init__(self, asked: TextRequest, choice: int, body: Mapping[str, object]) -> None:
         self._asked = asked
         self._choice = choice
-        self._limit = body.get("ReplyTokens")
+        self._limit = body.get("Tokens")
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._tokens = ReplyTokens()
         self._prompt = 0

@@ -32,8 +32,6 @@ AGAIN = 600.0
 """Seconds after which a backend that could not count is asked once more."""
 
 
-"""Backends that are remembered; beyond that all are forgotten, which costs each one more question."""
-
 _TOKENIZE = METHODS["TokenizeString"]
 
 

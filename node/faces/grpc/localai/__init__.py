@@ -11,7 +11,7 @@ from typing import Any
 
 from node.faces import Serving
 from node.faces.grpc import Handlers
-from node.faces.grpc.localai import columns, files, texts
+from node.faces.grpc.localai import kinds, texts
 from node.faces.grpc.localai.model_lookup import ModelLookup
 from node.secrets import keys
 from node.secrets.keys import Keys
@@ -52,8 +52,8 @@ def handlers(context: Serving) -> Handlers:
     answers = (
         face.own()
         | texts.handlers(face.desk)
-        | columns.handlers(face.desk)
-        | files.handlers(face.desk, _root(settings.localai_files))
+        | kinds.handlers(face.desk)
+        | kinds.file_handlers(face.desk, _root(settings.localai_files))
     )
     return {name: _locked(answer, held) for name, answer in answers.items()}
 

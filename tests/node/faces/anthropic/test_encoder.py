@@ -3,8 +3,7 @@
 import orjson
 import pytest
 
-from node.faces.anthropic.blocks import MAX_CALLS, UNREADABLE, Blocks, content_of
-from node.faces.anthropic.encoder import AnthropicEvents
+from node.faces.anthropic.encoder import MAX_CALLS, UNREADABLE, AnthropicEvents, Blocks, content_of
 from node.faces.anthropic.request_mapping import read
 from router.errors import WorkerFailed
 from router.openai.sse import Splitter

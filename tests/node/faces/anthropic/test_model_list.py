@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from node.faces.anthropic.model_list import model, models
+from node.faces.model_list import model, models
 from tests.node.faces.assembly import told
 
 VERSION = {"anthropic-version": "2023-06-01"}

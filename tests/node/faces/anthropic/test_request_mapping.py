@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.faces.anthropic import request_mapping
-from node.faces.anthropic.values import inside, mapping, rows
+from node.faces.anthropic.errors import inside, mapping, rows
 from router.errors import BadRequest
 from tests.router.canonical.hostile import ANYTHING, outcome
 

@@ -3,7 +3,7 @@
 import pytest
 
 from node.faces.anthropic import request_mapping
-from node.faces.anthropic.tools import choice_of, tools_of
+from node.faces.anthropic.messages import choice_of, tools_of
 from tests.node.faces.anthropic.test_request_mapping import PLAIN, SCHEMA, TOOL, fault, said
 
 

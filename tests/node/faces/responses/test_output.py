@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.faces.responses import output
-from node.faces.responses.output import MAX_ITEMS, Output
+from node.faces.responses import encoder
+from node.faces.responses.encoder import MAX_ITEMS, Output
 from router.errors import WorkerFailed
 from router.openai.logprobs import Token
 from router.openai.text_parser import CallPart, TextFailure, Thought
@@ -56,7 +56,7 @@ def test_tokens_are_told_with_their_piece_and_with_all_of_the_text():
 
 
 def test_tokens_count_for_what_an_answer_may_hold(monkeypatch):
-    monkeypatch.setattr(output, "MAX_CHARACTERS", 200)
+    monkeypatch.setattr(encoder, "MAX_CHARACTERS", 200)
     told = Output("a", {})
     for _ in range(3):
         list(told.hear(Delta("a", 0, (Token("a"),))))
@@ -136,6 +136,6 @@ def test_an_output_has_so_many_items_at_most():
 
 
 def test_an_output_has_so_many_characters_at_most(monkeypatch):
-    monkeypatch.setattr(output, "MAX_CHARACTERS", 4)
+    monkeypatch.setattr(encoder, "MAX_CHARACTERS", 4)
     with pytest.raises(WorkerFailed, match="characters"):
         hear(Delta("four"), Delta("!"))

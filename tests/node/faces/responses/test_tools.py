@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.faces.responses import tools
-from node.faces.responses.tools import functions, repeated
+from node.faces.responses import request_mapping
+from node.faces.responses.request_mapping import functions_of, repeated
 from router.canonical import MAX_TOOLS
 from router.errors import BadRequest, WorkerUnable
 
@@ -12,7 +12,7 @@ WAIT = {"type": "function", "name": "wait"}
 
 
 def offered(fields):
-    return tools.offered(fields, functions(fields))
+    return request_mapping.offered(fields, functions_of(fields))
 
 
 def nested(name, **more):
@@ -32,7 +32,7 @@ def test_functions_of_a_namespace_are_called_after_it():
     fields = {"tools": [WAIT, vines]}
     names = [tool["function"]["name"] for tool in offered(fields)["tools"]]
     assert names == ["wait", "vines__wait", "vines__look"]
-    found = functions(fields)
+    found = functions_of(fields)
     assert found["vines__wait"].called == {"name": "wait", "namespace": "vines"}
     assert found["vines__wait"].unheard == {"tools.description": "x"}
     assert (found["wait"].called, found["wait"].unheard) == ({"name": "wait"}, {})
@@ -114,11 +114,11 @@ def test_what_a_server_would_run_is_refused(kind):
 def test_namespaces_hold_no_namespaces_and_share_the_limit():
     inner = {"type": "namespace", "name": "b", "tools": [WAIT]}
     with pytest.raises(WorkerUnable) as unable:
-        functions({"tools": [{"type": "namespace", "name": "a", "tools": [inner]}]})
+        functions_of({"tools": [{"type": "namespace", "name": "a", "tools": [inner]}]})
     assert unable.value.param == "tools[0].tools[0].type"
     many = [WAIT | {"name": str(number)} for number in range(MAX_TOOLS)]
     with pytest.raises(BadRequest, match="at most"):
-        functions({"tools": [WAIT, {"type": "namespace", "name": "a", "tools": many}]})
+        functions_of({"tools": [WAIT, {"type": "namespace", "name": "a", "tools": many}]})
 
 
 def test_the_answer_repeats_them():

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from node.faces.errors import BodyTooLarge, Unparseable, refusal
-from node.faces.tgi import errors
+from node.faces.tgi import encoder
 from router.errors import (
     BadRequest,
     NobodyServes,
@@ -40,19 +40,19 @@ from router.openai.text_parser import TextFailure
     ],
 )
 def test_an_error_before_the_first_byte(error, status, kind):
-    said = errors.refuse(refusal(error))
+    said = encoder.refuse(refusal(error))
     assert (said.status, said.body["error_type"]) == (status, kind)
     assert isinstance(said.body["error"], str)
     assert set(said.body) == {"error", "error_type"}
 
 
 def test_who_is_full_says_when_to_come_back():
-    assert errors.refuse(refusal(WorkerBusy("full"))).headers == {"retry-after": "1"}
+    assert encoder.refuse(refusal(WorkerBusy("full"))).headers == {"retry-after": "1"}
 
 
 def test_words_of_tgis_own_are_not_said_twice():
     worker = WorkerRejected(422, b'{"error":"Input validation error: `inputs` is too long"}')
-    said = errors.refuse(refusal(worker)).body["error"]
+    said = encoder.refuse(refusal(worker)).body["error"]
     assert said == "Input validation error: `inputs` is too long"
 
 
@@ -66,7 +66,7 @@ def test_words_of_tgis_own_are_not_said_twice():
     ],
 )
 def test_a_failure_in_a_stream(failure, kind):
-    said = errors.event(failure)
+    said = encoder.event(failure)
     assert said.startswith(b"data:")
     assert said.endswith(b"\n\n")
     assert orjson.loads(said.removeprefix(b"data:"))["error_type"] == kind

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from node.faces.tgi.tokens import fields_of, tokens
+from node.faces.tgi.encoder import fields_of, tokens
 from router.errors import WorkerFailed, WorkerUnable
 
 

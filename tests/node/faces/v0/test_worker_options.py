@@ -3,7 +3,7 @@
 import pytest
 
 from node.faces.errors import Unparseable, WrongParameter
-from node.faces.v0.worker_options import (
+from node.faces.v0.registration import (
     MAX_CAPACITY,
     MAX_INTEGER,
     MAX_OPTIONS,
