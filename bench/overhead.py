@@ -19,9 +19,8 @@ from types import TracebackType
 
 import orjson
 
-from registry.catalog import Catalog
-from registry.members.liveness import Presence
 from registry.records import PeerId, Service
+from registry.task_group import BackgroundTasks
 from router import policies
 from router.dialects import Answer, Route
 from router.dispatch import Router
@@ -30,6 +29,7 @@ from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from router.workers import Worker, Workers
+from router.world import LoneWorld
 
 SHORT, LONG = 500, 3_500
 _JSON = "application/json"
@@ -67,22 +67,15 @@ class _AtOnce:
 def a_router() -> Router:
     """Make a router with one worker, that knows nobody else."""
     workers = Workers.of([Worker(Service("demo", "llama", "1"), "http://127.0.0.1:1", "at_once")])
-    catalog, settings = Catalog(), RouterSettings()
+    settings = RouterSettings()
     return Router(
-        own=PeerId("own"),
-        catalog=lambda: catalog,
-        workers=lambda: workers,
-        presence=lambda _: Presence.ALIVE,
-        draining=lambda: False,
-        dialects={"at_once": _AtOnce()},
-        policy=policies.load(settings.policy),
-        settings=settings,
-        now=time.monotonic,
-        random=random.random,
-        observe=lambda _: None,
-        look=lambda _: None,
-        silent=lambda _: False,
-        spawn=lambda _: None,
+        LoneWorld(PeerId("own"), workers),
+        {"at_once": _AtOnce()},
+        policies.load(settings.policy),
+        settings,
+        time.monotonic,
+        chance=random.random,
+        crew=BackgroundTasks(),
     )
 
 

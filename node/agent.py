@@ -15,6 +15,7 @@ from types import MappingProxyType
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
+from registry.clock import Clock
 from registry.errors import LimitReached
 from registry.records import Key, ModelType, Service
 from registry.service import Registry
@@ -36,9 +37,7 @@ _NOTHING: Told = MappingProxyType({})
 class Agent:
     """This node's workers, and what the world is told of them: `registered`, and `workers` with what they say themselves."""
 
-    def __init__(
-        self, registry: Registry, store: Store, wall: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, registry: Registry, store: Store, wall: Clock = time.time) -> None:
         """`wall` returns Unix time."""
         self._registry = registry
         self._wall = wall

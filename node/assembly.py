@@ -3,7 +3,6 @@
 import math
 import random
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,17 +15,20 @@ from node.observe.metrics import Metrics
 from node.peers.bootstrap import Bootstrap
 from node.peers.followers import follow_loads, follow_ways, tell_of
 from node.peers.reach import own_ports
+from registry.catalog import Catalog
+from registry.members.liveness import Presence
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.records import PeerId, Reach, Standing
 from registry.service import Registry, next_epoch
 from registry.signing import Identity
 from registry.store import Store, open_store
 from router import dialects, policies
-from router.attempt import Outcome
 from router.dispatch import Router
 from router.peers.links import Links
 from router.peers.pipes import Reaching
 from router.ssrf_guard import Premises, networks_of
+from router.workers import Workers
+from router.world import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,62 @@ class Parts:
     metrics: Metrics
 
 
+@dataclass(frozen=True, slots=True)
+class NodeWorld:
+    """World of a node's router: its registry, its workers, and the metrics that count what attempts show."""
+
+    registry: Registry
+    agent: Agent
+    metrics: Metrics
+
+    @property
+    def own(self) -> PeerId:
+        """This node."""
+        return self.registry.peer
+
+    @property
+    def catalog(self) -> Catalog:
+        """The newest record of every node."""
+        return self.registry.catalog
+
+    @property
+    def workers(self) -> Workers:
+        """The workers of this machine."""
+        return self.agent.workers
+
+    @property
+    def draining(self) -> bool:
+        """Whether this node's own record says that it takes no new requests."""
+        return self.registry.own.standing is not Standing.SERVING
+
+    def presence_of(self, node: PeerId) -> Presence:
+        """Say whether a node lives, and is reached from here."""
+        return self.registry.presence(node)
+
+    def absence_of(self, node: PeerId) -> float:
+        """Return for how many seconds a node has not been heard."""
+        pulse = self.registry.pulse(node)
+        return math.inf if pulse is None else pulse.silence(time.monotonic())
+
+    def is_silent(self, node: PeerId) -> bool:
+        """Say whether a node did not answer when it was looked at."""
+        return self.registry.silent(node)
+
+    def look_at(self, node: PeerId) -> None:
+        """Have a node probed."""
+        self.registry.look(node)
+
+    def observe(self, outcome: Outcome) -> None:
+        """Have the metrics and the registry take in what an attempt showed."""
+        self.metrics.attempt(outcome)
+        node, shown = outcome.candidate.node, outcome.shows
+        if shown is not None:
+            self.registry.observe(node, shown)
+        # Its newest word has not come to us yet, or it got lost.
+        if outcome.stale:
+            self.registry.refresh(node)
+
+
 async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) -> Parts:
     """Build the parts and load what the last run left; raise `StoreUnavailable`. `closing` lets go of them."""
     settings, identity = given.settings, given.identity
@@ -64,22 +122,14 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
     links, reaching = _links(given, registry, premises, closing)
     metrics = Metrics()
     router = Router(
-        own=identity.peer,
-        catalog=lambda: registry.catalog,
-        workers=lambda: agent.workers,
-        presence=registry.presence,
-        draining=lambda: registry.own.standing is not Standing.SERVING,
-        dialects=dialects.Spoken(links),
-        policy=policies.load(settings.router.policy),
-        settings=settings.router,
-        now=time.monotonic,
-        random=random.random,
-        observe=observer(registry, metrics),
-        look=registry.look,
-        silent=registry.silent,
-        spawn=links.crew.spawn,
+        NodeWorld(registry, agent, metrics),
+        dialects.Spoken(links),
+        policies.load(settings.router.policy),
+        settings.router,
+        time.monotonic,
+        chance=random.random,
+        crew=links.crew,
         lingering=links.lingering,
-        absence=absence(registry),
     )
     exchange_load(registry, router)
     bootstrap = Bootstrap(
@@ -146,28 +196,3 @@ def exchange_load(registry: Registry, router: Router) -> None:
     registry.load.measure(router.busy)
     registry.load.on_load(router.hear)
     registry.on_change(follow_loads(router, registry.presence))
-
-
-def absence(registry: Registry) -> Callable[[PeerId], float]:
-    """Return what says for how many seconds a node has not been heard."""
-
-    def of(node: PeerId) -> float:
-        pulse = registry.pulse(node)
-        return math.inf if pulse is None else pulse.silence(time.monotonic())
-
-    return of
-
-
-def observer(registry: Registry, metrics: Metrics) -> Callable[[Outcome], None]:
-    """Have the metrics and the registry take in what every attempt showed."""
-
-    def observe(outcome: Outcome) -> None:
-        metrics.attempt(outcome)
-        shown = outcome.shows
-        if shown is not None:
-            registry.observe(outcome.candidate.node, shown)
-        # Its newest word has not come to us yet, or it got lost.
-        if outcome.stale:
-            registry.refresh(outcome.candidate.node)
-
-    return observe

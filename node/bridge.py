@@ -30,9 +30,8 @@ from node.listeners import bind, place_of, serve
 from node.observe.host import Host
 from node.observe.metrics import Metrics
 from node.runtime import Signals
-from registry.catalog import Catalog, Offer
+from registry.catalog import Offer
 from registry.errors import PeerUnreachable
-from registry.members.liveness import Presence
 from registry.mesh import Pipe
 from registry.records import PeerId, Service
 from registry.signing import Identity
@@ -43,6 +42,7 @@ from router.peers.links import Links
 from router.ssrf_guard import Premises, networks_of
 from router.translate.verbatim import bit
 from router.workers import Worker, Workers
+from router.world import LoneWorld
 
 log = logging.getLogger("modelvine.bridge")
 
@@ -112,7 +112,6 @@ class Bridge:
     def __init__(self, plan: BridgePlan, settings: Settings) -> None:
         self._plan = plan
         self._settings = settings
-        self._workers = Workers()
         networks = networks_of(settings.router.worker_networks)
         self._premises = Premises(is_own_address, lambda: (plan.place.port,), networks)
         identity = Identity(secrets.token_bytes(32))
@@ -124,13 +123,14 @@ class Bridge:
             settings=settings.router,
             premises=self._premises,
         )
-        self._router = self._routing(identity.peer)
+        self._world = LoneWorld(identity.peer)
+        self._router = self._routing()
         self._peer = identity.peer
 
     @property
     def models(self) -> Sequence[str]:
         """The models that are served, the one that clients mean who name none at first."""
-        return [worker.service.model for worker in self._workers]
+        return [worker.service.model for worker in self._world.workers]
 
     @property
     def in_flight(self) -> int:
@@ -143,7 +143,7 @@ class Bridge:
         Raise `OSError`, `FaceError` or `RouterError` with a sentence.
         """
         closing.push_async_callback(self._links.close)
-        self._workers = Workers.of(await self._found())
+        self._world.workers = Workers.of(await self._found())
         if not await self._answers():
             place = self._plan.upstream.partition("?")[0]
             log.warning("nobody answers at %s; callers are told so until it does", place)
@@ -164,7 +164,7 @@ class Bridge:
     async def _answers(self) -> bool:
         """Ask the upstream something small: whether callers wait for one that is away depends on when it was there last."""
         with suppress(RouterError):
-            return await self._router.greet(next(iter(self._workers)))
+            return await self._router.greet(next(iter(self._world.workers)))
         return False
 
     async def _watch(self) -> None:
@@ -173,7 +173,7 @@ class Bridge:
             await self._answers()
 
     def _listed(self) -> list[web.RouteDef]:
-        offers = {w.service.model: (Offer(self._peer, w.service),) for w in self._workers}
+        offers = {w.service.model: (Offer(self._peer, w.service),) for w in self._world.workers}
         return listing_routes(lambda: offers, lambda name: offers.get(name, ()))
 
     async def _found(self) -> list[Worker]:
@@ -203,23 +203,16 @@ class Bridge:
             load_of=self._router.load_of,
         )
 
-    def _routing(self, own: PeerId) -> Router:
+    def _routing(self) -> Router:
         settings = self._settings.router
         return Router(
-            own=own,
-            catalog=Catalog,
-            workers=lambda: self._workers,
-            presence=lambda _: Presence.ALIVE,
-            draining=lambda: False,
-            dialects=dialects.Spoken(self._links),
-            policy=policies.load(settings.policy),
-            settings=settings,
-            now=time.monotonic,
-            random=random.random,
-            observe=lambda _: None,
-            look=lambda _: None,
-            silent=lambda _: False,
-            spawn=self._links.crew.spawn,
+            self._world,
+            dialects.Spoken(self._links),
+            policies.load(settings.policy),
+            settings,
+            time.monotonic,
+            chance=random.random,
+            crew=self._links.crew,
         )
 
 

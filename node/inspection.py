@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from node.agent import Agent, Told
+from registry.clock import Clock
 from router.errors import WorkerError
 from router.worker_description import Described
 from router.workers import Worker, Workers
@@ -82,7 +83,7 @@ class Learning:
         self,
         agent: Agent,
         describe: Describe,
-        now: Callable[[], float],
+        now: Clock,
         *,
         greet: Callable[[Worker], Awaitable[bool]] | None = None,
         within: float = ASK_SECONDS,

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from registry.clock import Clock
 from registry.errors import LimitReached, MeshError
 from registry.intake.access_list import AccessList
 from registry.intake.rate import MAX_BUCKETS, RateLimit
@@ -59,7 +60,7 @@ class Admission:
         self,
         guests: AccessList,
         *,
-        now: Callable[[], float],
+        now: Clock,
         counters: Counter[str],
         disconnect: Callable[[PeerId], Awaitable[None]],
     ) -> None:

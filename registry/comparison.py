@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from registry import sync
+from registry.clock import Chance, Clock
 from registry.effects import Effect
 from registry.errors import InvalidFrame, MeshError
 from registry.members.liveness import Evidence
@@ -35,8 +36,8 @@ class Comparison:
         mesh: Mesh,
         settings: RegistrySettings,
         *,
-        now: Callable[[], float],
-        random: Callable[[], float],
+        now: Clock,
+        random: Chance,
         perform: Callable[[Sequence[Effect]], Awaitable[None]],
         offended: Callable[[PeerId], Awaitable[None]],
         counters: Counter[str],

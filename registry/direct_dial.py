@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from registry.catalog import Signed
+from registry.clock import Clock
 from registry.errors import MeshError
 from registry.intake import dialable
 from registry.members.backoff import Backoff
@@ -35,7 +36,7 @@ class DirectDial:
         *,
         own: Callable[[], Reach],
         held: Callable[[], Mapping[PeerId, Signed]],
-        now: Callable[[], float],
+        now: Clock,
     ) -> None:
         self._mesh = mesh
         self._own = own

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from registry.clock import Clock
 from registry.effects import Effect, Loaded
 from registry.records import Load, PeerId, Service
 from registry.replica import Replica
@@ -13,9 +14,7 @@ Loads = Mapping[Service, Load]
 class LoadExchange:
     """Between the replica, which decides what is said and taken, and the router, which measures and weighs."""
 
-    def __init__(
-        self, replica: Replica, *, now: Callable[[], float], counters: Counter[str]
-    ) -> None:
+    def __init__(self, replica: Replica, *, now: Clock, counters: Counter[str]) -> None:
         self._replica = replica
         self._now = now
         self._counters = counters

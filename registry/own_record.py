@@ -3,11 +3,12 @@
 Our own record, its repetitions, our heartbeats, our refutations. No I/O.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from registry import wire
 from registry.catalog import Signed
+from registry.clock import Chance
 from registry.effects import Effect, Publish
 from registry.errors import LimitReached
 from registry.intake.rate import RateLimit
@@ -71,7 +72,7 @@ class OwnRecord:
         settings: RegistrySettings,
         *,
         epoch: int,
-        jitter: Callable[[], float],
+        jitter: Chance,
     ) -> None:
         self.own = Record(node=identity.peer, version=Version(epoch, 0))
         self.spoken: Signed | None = None

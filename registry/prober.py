@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from registry import sync, wire
+from registry.clock import Clock
 from registry.effects import Effect
 from registry.errors import InvalidFrame, LimitReached, MeshError
 from registry.intake import dialable
@@ -44,7 +45,7 @@ class Prober:
         mesh: Mesh,
         settings: RegistrySettings,
         *,
-        now: Callable[[], float],
+        now: Clock,
         perform: Callable[[Sequence[Effect]], Awaitable[None]],
         differs: Callable[[PeerId], None],
         counters: Counter[str],

@@ -4,11 +4,12 @@ Calls return effects; `registry.service` makes them happen. Time is an argument,
 What we say is in `registry.own_record`, who lives in `registry.members.membership`; here is what we hear and hold.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from registry import wire
 from registry.catalog import Catalog, Signed, newer
+from registry.clock import Chance
 from registry.effects import (
     Changed,
     Contested,
@@ -80,7 +81,7 @@ class Replica:
         settings: RegistrySettings,
         *,
         epoch: int,
-        jitter: Callable[[], float],
+        jitter: Chance,
     ) -> None:
         """Begin empty. `epoch` must be greater than any used before and durable already; `jitter` is in [0, 1)."""
         self.peer = identity.peer

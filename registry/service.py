@@ -10,6 +10,7 @@ from types import MappingProxyType
 from registry import sync
 from registry.admission import Admission
 from registry.catalog import Catalog
+from registry.clock import Chance, Clock
 from registry.comparison import Comparison
 from registry.direct_dial import DirectDial
 from registry.effects import (
@@ -92,8 +93,8 @@ class Registry:
         store: Store,
         mesh: Mesh,
         epoch: int,
-        now: Callable[[], float],
-        random: Callable[[], float],
+        now: Clock,
+        random: Chance,
     ) -> None:
         self.peer = identity.peer
         self.mesh = mesh

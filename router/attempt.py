@@ -4,21 +4,21 @@ It is put to its candidate, watched until the first byte, and booked from its st
 """
 
 import logging
-from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Protocol
 
 from yarl import URL
 
-from registry.members.liveness import Evidence
+from registry.clock import Clock
 from router.dialects import Answer
-from router.errors import WorkerAway, WorkerError, WorkerStale, WorkerTimeout, WorkerUnreachable
+from router.errors import WorkerError
 from router.ledger import Ledger
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.state.local_load import Tally
+from router.world import Outcome
 
 log = logging.getLogger("modelvine.attempts")
 
@@ -36,40 +36,22 @@ class Routed:
     tally: Tally | None
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How one attempt went; `error` is `None` when it answered. `seconds` last from its start to its very end."""
-
-    candidate: Candidate
-    error: WorkerError | None
-    seconds: float
-
-    @property
-    def shows(self) -> Evidence | None:
-        """What it shows about the node: the way there works, or does not. A failing worker shows nothing."""
-        match self.error:
-            case None:
-                return Evidence.ANSWERED
-            case WorkerUnreachable() | WorkerTimeout(phase="connection"):
-                return Evidence.FAILED
-            case _:
-                return None
-
-    @property
-    def stale(self) -> bool:
-        """Whether another node said that it does not serve the model any more: our catalog is behind."""
-        return self.candidate.worker is None and isinstance(self.error, WorkerStale | WorkerAway)
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptDesk:
+class AttemptDesk(Protocol):
     """Where attempts are put and booked: the same for all of them."""
 
-    ledger: Ledger
-    put: Callable[["Attempt"], AbstractAsyncContextManager[Answer]]
-    """Puts the request to the candidate; its entry is the first byte, and raises a `WorkerError` until then."""
-    observe: Callable[[Outcome], None]
-    now: Callable[[], float]
+    @property
+    def ledger(self) -> Ledger:
+        """The books."""
+
+    @property
+    def now(self) -> Clock:
+        """The clock of the books."""
+
+    def put(self, attempt: "Attempt") -> AbstractAsyncContextManager[Answer]:
+        """Put the request to the candidate; entering is the first byte, and raises a `WorkerError` until then."""
+
+    def observe(self, outcome: Outcome) -> None:
+        """Take in how an attempt went."""
 
 
 class Attempt:
@@ -168,22 +150,29 @@ class Attempt:
         return str(URL(worker.api).origin()) if worker else self.candidate.node
 
 
+class Attempts(Protocol):
+    """Whoever makes the attempts at a request."""
+
+    async def begin(self, request: Request) -> tuple[Attempt, Routed]:
+        """Return the first attempt that is answered, entered; whoever takes it has to leave it."""
+
+
 class Answering:
     """A request that is being answered: left when its attempt is."""
 
-    __slots__ = ("_attempt", "_begun", "_request")
+    __slots__ = ("_attempt", "_attempts", "_request")
 
     def __init__(
         self,
-        begun: Callable[[Request], Coroutine[Any, Any, tuple[Attempt, Routed]]],
+        attempts: "Attempts",
         request: Request,
     ) -> None:
-        self._begun = begun
+        self._attempts = attempts
         self._request = request
         self._attempt: Attempt | None = None
 
     async def __aenter__(self) -> Routed:
-        self._attempt, routed = await self._begun(self._request)
+        self._attempt, routed = await self._attempts.begin(self._request)
         return routed
 
     async def __aexit__(

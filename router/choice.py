@@ -3,19 +3,18 @@
 Reads the ledger, and asks the policy.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from registry.catalog import Catalog
-from registry.members.liveness import Presence
-from registry.records import PeerId
+from registry.clock import Chance
 from router.errors import NobodyServes
 from router.ledger import Ledger
 from router.policies import Policy, in_order
 from router.requests import Request
 from router.select.candidates import Candidate, Excluded, Field, Reason, candidates, nobody
 from router.state.last_answers import RESTART
+from router.world import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +32,14 @@ class Choosing:
         self,
         ledger: Ledger,
         *,
-        own: PeerId,
-        catalog: Callable[[], Catalog],
-        presence: Callable[[PeerId], Presence],
-        draining: Callable[[], bool],
+        world: World,
         policy: Policy,
-        random: Callable[[], float],
-        absence: Callable[[PeerId], float] = lambda _: 0.0,
+        random: Chance,
     ) -> None:
         self._ledger = ledger
-        self._own = own
-        self._catalog = catalog
-        self._presence = presence
-        self._draining = draining
+        self._world = world
         self._policy = policy
         self._random = random
-        self._absence = absence
 
     def explain(self, request: Request) -> Explained:
         """Say whom a request would be put to now, and why not to others; takes no slot."""
@@ -73,7 +64,7 @@ class Choosing:
                 return left, holds_slot
             full += ordered
         if not full:
-            names = chain(self._ledger.workers().by_name, self._catalog().offers)
+            names = chain(self._ledger.workers().by_name, self._world.catalog.offers)
             raise nobody(request, field.excluded, names)
         return await self.slot(request, full)
 
@@ -90,7 +81,7 @@ class Choosing:
     def _may_be_back(self, one: Excluded) -> bool:
         match one.reason:
             case Reason.LOST | Reason.LEFT:
-                return self._absence(one.candidate.node) < RESTART
+                return self._world.absence_of(one.candidate.node) < RESTART
             case Reason.DRAINING:
                 return True
             case _:
@@ -121,16 +112,17 @@ class Choosing:
             raise NobodyServes(
                 f"{request.model!r} was unregistered while this request waited for it"
             )
-        return [Candidate(self._own, service, worker)], True
+        return [Candidate(self._world.own, service, worker)], True
 
     def field(self, request: Request) -> Field:
         """Say who could answer a request, and who could not."""
+        world = self._world
         return candidates(
             request,
-            own=self._own,
-            catalog=self._catalog(),
+            own=world.own,
+            catalog=world.catalog,
             workers=self._ledger.workers(),
-            presence=self._presence,
+            presence=world.presence_of,
             known=self._ledger.known(),
-            draining=self._draining(),
+            draining=world.draining,
         )

@@ -1,15 +1,16 @@
 """Sends a request to the first candidate that answers."""
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from registry.catalog import Catalog
+from registry.clock import Chance, Clock
 from registry.members.liveness import Presence
 from registry.records import Load, PeerId, Record, Service
-from router.attempt import Answering, Attempt, AttemptDesk, Outcome, Routed
+from registry.task_group import BackgroundTasks
+from router.attempt import Answering, Attempt, Routed
 from router.choice import Choosing, Explained
 from router.dialects import Answer, Dialect
 from router.errors import (
@@ -20,7 +21,6 @@ from router.errors import (
     WorkerDied,
     WorkerError,
     WorkerFailed,
-    WorkerLoading,
 )
 from router.first_byte_timeout import Waits
 from router.hedge import Hedging
@@ -35,9 +35,10 @@ from router.slot_lending import Lender, Lending
 from router.slot_wait import Lingering
 from router.state.circuit import Condition
 from router.state.readiness import not_ready
-from router.stuck_check import Inquiry, Vigil
+from router.stuck_check import Inquiry, Vigil, WorldLookout
 from router.worker_description import Described
-from router.workers import Worker, Workers
+from router.workers import Worker
+from router.world import Outcome, World
 
 log = logging.getLogger("modelvine.router")
 
@@ -53,86 +54,58 @@ MOST_DEATHS = 2
 class Router:
     """The router as the rest of the node sees it. Everything it reads is a snapshot taken when it is needed."""
 
-    def __init__(  # noqa: PLR0913 (built in one place, by name)
+    def __init__(  # noqa: PLR0913 (built in one place)
         self,
-        *,
-        own: PeerId,
-        catalog: Callable[[], Catalog],
-        workers: Callable[[], Workers],
-        presence: Callable[[PeerId], Presence],
-        draining: Callable[[], bool],
+        world: World,
         dialects: Mapping[str, Dialect],
         policy: Policy,
         settings: RouterSettings,
-        now: Callable[[], float],
-        random: Callable[[], float],
-        observe: Callable[[Outcome], None],
-        look: Callable[[PeerId], None],
-        silent: Callable[[PeerId], bool],
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        clock: Clock,
+        *,
+        chance: Chance,
+        crew: BackgroundTasks,
         lender: Lender | None = None,
         lingering: Lingering | None = None,
-        absence: Callable[[PeerId], float] = lambda _: 0.0,
     ) -> None:
-        """`absence` returns the seconds for which a node has not been heard that is lost or has left."""
-        self._catalog, self._presence, self._own = catalog, presence, own
+        """The crew runs what nobody waits for; `lender` gives out slots, where another process of this node has them."""
+        self._world = world
         self.dialects = dialects
         self._policy = policy
         self._lingering = lingering
         self._settings = settings
-        self._now = now
+        self._now = clock
         self._ledger = Ledger(
-            own=own,
-            workers=workers,
-            settings=settings,
-            now=now,
-            random=random,
-            lender=lender,
-            lingering=lingering,
+            world, settings, now=clock, random=chance, lender=lender, lingering=lingering
         )
-        self._workers = self._ledger.workers
-        self.lending = Lending(self._ledger, own=own, workers=self._workers)
-        self._choosing = Choosing(
-            self._ledger,
-            own=own,
-            catalog=catalog,
-            presence=presence,
-            draining=draining,
-            policy=policy,
-            random=random,
-            absence=absence,
+        self.lending = Lending(self._ledger, own=world.own)
+        self._choosing = Choosing(self._ledger, world=world, policy=policy, random=chance)
+        self._vigil = Vigil(self._ledger.silence, dialects, clock, crew)
+        self._desk = _Desk(
+            world=world,
+            ledger=self._ledger,
+            dialects=dialects,
+            waits=Waits(WorldLookout(self._vigil, world)),
+            inquiry=Inquiry(dialects, self._ledger.limits, clock, crew),
+            now=clock,
         )
-        self._desk = AttemptDesk(self._ledger, self._put, observe, now)
         # Slots that are lent are not taken for what may be thrown away.
         self._hedging = Hedging(self._desk) if settings.hedge and not self._ledger.lent else None
-        self._holding = Holding(settings, self._ledger.events, now, draining, self._hopeful)
+        self._holding = Holding(settings, self._ledger.events, clock, world, self._choosing)
         self.in_flight = self._ledger.in_flight
         self.reports = self._ledger.reports
         self.events = self._ledger.events
-        self._inquiry = Inquiry(self._slots, self._said, now, spawn)
-        vigil = Vigil(self._ledger.silence, self._alive, now, spawn)
-        self._waits = self._waits_with(vigil, look, silent)
-
-    def _waits_with(
-        self, vigil: Vigil, look: Callable[[PeerId], None], silent: Callable[[PeerId], bool]
-    ) -> Waits:
-        return Waits(
-            look=lambda c: vigil.look(c) if c.worker else look(c.node),
-            silent=lambda c: self.stopped(c) if c.worker else silent(c.node),
-            trusted=self._trusted,
-        )
 
     def answer(self, request: Request) -> AbstractAsyncContextManager[Routed]:
         """Enter with an answer whose first byte is there; raise a `RouterError` if nobody gives one.
 
         Leaving early cancels the request at its worker. Reading `answer.rest` may raise `AnswerBroken`.
         """
-        return Answering(self._begun, request)
+        return Answering(self, request)
 
     def called(self, text: str) -> tuple[Record, ...]:
         """Return the nodes that a caller may mean by an id, its beginning or a name; who is gone only where nobody else is."""
-        found = self._catalog().called(text)
-        there = tuple(r for r in found if self._presence(r.node) not in _GONE)
+        found = self._world.catalog.called(text)
+        there = tuple(r for r in found if self._world.presence_of(r.node) not in _GONE)
         return there or found
 
     def explain(self, request: Request) -> Explained:
@@ -182,7 +155,7 @@ class Router:
 
     def bounded(self, service: Service) -> bool:
         """Say whether a worker of this machine has a bound that nobody registered, but that was learnt."""
-        worker = self._workers().by_key.get(service.key)
+        worker = self._ledger.workers().by_key.get(service.key)
         return worker is not None and worker.capacity > 0 and self._ledger.learns(worker)
 
     def condition(self, candidate: Candidate) -> Condition:
@@ -199,12 +172,12 @@ class Router:
 
     async def greet(self, worker: Worker) -> bool:
         """Say whether a worker of this machine answers: it did a moment ago, is at work for us, or is asked something small."""
-        vitals, by_key = self._ledger.vitals, self._workers().by_key
-        busy = (by_key.get(s.key) for n, s in self.in_flight if n == self._own)
+        vitals, by_key = self._ledger.vitals, self._ledger.workers().by_key
+        busy = (by_key.get(s.key) for n, s in self.in_flight if n == self._world.own)
         at_work = any(w is not None and w.api == worker.api for w in busy)
         if at_work or vitals.recent(worker.api, self._now(), GREETED):
             return True
-        answers = await self._alive(worker)
+        answers = await self._vigil.alive(worker)
         vitals.probed(worker.api, self._now(), answers=answers)
         return answers
 
@@ -215,7 +188,7 @@ class Router:
             self._ledger.vitals.probed(worker.api, self._now(), answers=True)
         return said
 
-    async def _begun(self, request: Request) -> tuple[Attempt, Routed]:
+    async def begin(self, request: Request) -> tuple[Attempt, Routed]:
         """Return the first attempt that is answered, entered; whoever takes it has to leave it."""
         began = self._now()
         self._ledger.asked()
@@ -225,7 +198,7 @@ class Router:
             if not not_ready(error):
                 raise
             if not request.holds:
-                error.hopeful = self._hopeful(request, error)
+                error.hopeful = self._holding.hopeful(request, error)
                 raise
             begun = await self._holding.until_ready(request, error, began, self._by_names)
         self._holding.readiness.answered(begun[0].request.model, self._now())
@@ -325,7 +298,22 @@ class Router:
             log.warning("a failure is not tried elsewhere: router.retry_share is spent: %s", error)
         return affordable
 
-    def _put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Desk:
+    """The `AttemptDesk` of a router."""
+
+    world: World
+    ledger: Ledger
+    dialects: Mapping[str, Dialect]
+    waits: Waits
+    inquiry: Inquiry
+    now: Clock
+
+    def observe(self, outcome: Outcome) -> None:
+        self.world.observe(outcome)
+
+    def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
         request, candidate, others = attempt.request, attempt.candidate, attempt.others
         dialect = self.dialects.get(candidate.dialect)
         if dialect is None:
@@ -337,29 +325,10 @@ class Router:
             # It has others to go to; whoever is ready first is found here.
             asked = replace(request, holds=False)
         worker = candidate.worker
-        if worker and self.in_flight[candidate.key] > 1 and self._ledger.learns(worker):
-            self._inquiry.about(worker)
+        if worker and self.ledger.in_flight[candidate.key] > 1 and self.ledger.learns(worker):
+            self.inquiry.about(worker)
         answer = dialect.answer(asked, candidate)
-        return self._waits.watch(candidate, others, answer, elsewhere=not request.waits)
-
-    def _trusted(self, candidate: Candidate) -> bool:
-        if candidate.worker is not None:
-            return not self.stopped(candidate)
-        return self._presence(candidate.node) is Presence.ALIVE
-
-    async def _slots(self, worker: Worker) -> int:
-        dialect = self.dialects.get(worker.dialect)
-        return 0 if dialect is None else await dialect.slots(worker)
-
-    def _said(self, worker: Worker, slots: int) -> None:
-        self._ledger.limits.said(worker.service, slots, self._now())
-
-    def _hopeful(self, request: Request, error: RouterError) -> bool:
-        return isinstance(error, WorkerLoading) or self._choosing.may_return(request)
-
-    async def _alive(self, worker: Worker) -> bool:
-        dialect = self.dialects.get(worker.dialect)
-        return dialect is not None and await dialect.alive(worker)
+        return self.waits.watch(candidate, others, answer, elsewhere=not request.waits)
 
 
 def _mourned(request: Request, error: WorkerError) -> Request:

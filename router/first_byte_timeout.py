@@ -5,9 +5,10 @@ a worker of ours that has stopped, is given up, and only before the first byte, 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
+from typing import Protocol
 
 from router.dialects import Answer
 from router.errors import WorkerUnreachable
@@ -20,20 +21,24 @@ GRAIN = 0.25
 """Seconds between two looks at who waits. A node must be silent at two of them: an answer may be just about to come."""
 
 
+class Lookout(Protocol):
+    """Whoever sees whether a candidate lives that is waited for."""
+
+    def look_at(self, candidate: Candidate) -> None:
+        """Have a peer or worker asked, as often as it thinks fit."""
+
+    def is_silent(self, candidate: Candidate) -> bool:
+        """Say that it did not answer."""
+
+    def is_trusted(self, candidate: Candidate) -> bool:
+        """Say that it may be asked instead."""
+
+
 class Waits:
     """The waits for first bytes, on one event loop."""
 
-    def __init__(
-        self,
-        *,
-        look: Callable[[Candidate], None],
-        silent: Callable[[Candidate], bool],
-        trusted: Callable[[Candidate], bool],
-    ) -> None:
-        """`look` has a peer or worker asked, as often as it thinks fit; `silent` says that it did not answer."""
-        self._look = look
-        self._silent = silent
-        self._trusted = trusted
+    def __init__(self, lookout: Lookout) -> None:
+        self._lookout = lookout
         self._waiting: dict[str, dict[_Watched, None]] = {}
         self._suspected: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -60,12 +65,12 @@ class Waits:
             first = next(iter(waits))
             if first.since + LOOK_AFTER > now:
                 continue
-            if self._silent(first.candidate):
+            if self._lookout.is_silent(first.candidate):
                 self._suspected.add(place)
                 for wait in waits if place in before else ():
-                    if wait.elsewhere or any(map(self._trusted, wait.others)):
+                    if wait.elsewhere or any(map(self._lookout.is_trusted, wait.others)):
                         wait.give_up()
-            self._look(first.candidate)
+            self._lookout.look_at(first.candidate)
 
     def _add(self, wait: "_Watched") -> None:
         self._waiting.setdefault(wait.place, {})[wait] = None

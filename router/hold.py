@@ -9,10 +9,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from registry.clock import Clock
+from router.choice import Choosing
 from router.errors import NobodyServes, RouterError, WorkerError, WorkerLoading
 from router.requests import Request
 from router.settings import RouterSettings
 from router.state.readiness import Readiness, not_ready
+from router.world import World
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 0.5
@@ -37,19 +40,23 @@ class Holding:
         self,
         settings: RouterSettings,
         events: Counter[str],
-        now: Callable[[], float],
-        draining: Callable[[], bool],
-        hopeful: Callable[[Request, RouterError], bool],
+        now: Clock,
+        world: World,
+        choosing: Choosing,
     ) -> None:
-        """A node that is `draining` keeps nobody waiting; `hopeful` says whether who was not there may be back in a moment."""
+        """A node that is draining keeps nobody waiting."""
         self.readiness = Readiness()
         self._settings = settings
         self._events = events
         self._now = now
-        self._draining = draining
-        self._hopeful = hopeful
+        self._world = world
+        self._choosing = choosing
         self._bytes = 0
         self._rooms: dict[str, _Room] = {}
+
+    def hopeful(self, request: Request, error: RouterError) -> bool:
+        """Say whether who was not there may be back in a moment."""
+        return isinstance(error, WorkerLoading) or self._choosing.may_return(request)
 
     async def until_ready(
         self,
@@ -65,8 +72,8 @@ class Holding:
         self.readiness.missed(request.model, error, self._now())
         patience = self._settings.ready_timeout - (self._now() - began)
         promising = self.readiness.promising(request.model, self._now())
-        error.hopeful = promising and self._hopeful(request, error)
-        if patience <= 0 or not error.hopeful or self._draining():
+        error.hopeful = promising and self.hopeful(request, error)
+        if patience <= 0 or not error.hopeful or self._world.draining:
             raise self._told(request, error)
         room = self._room(request)
         if room is None:
@@ -81,8 +88,8 @@ class Holding:
                 try:
                     return await attempt(request)
                 except (NobodyServes, WorkerError) as again:
-                    again.hopeful = not_ready(again) and self._hopeful(request, again)
-                    if not again.hopeful or self._draining():
+                    again.hopeful = not_ready(again) and self.hopeful(request, again)
+                    if not again.hopeful or self._world.draining:
                         raise
                     error = again
                     self.readiness.missed(request.model, error, self._now())

@@ -4,8 +4,9 @@ Attempts write into it, the choice of whom to ask reads it. Slots of this machin
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
+from registry.clock import Chance, Clock
 from registry.records import Load, PeerId, Service
 from router.dialects import Answer
 from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected, WorkerUnable
@@ -23,7 +24,8 @@ from router.state.local_load import Meter, Tally
 from router.state.remote_load import Report, Reported, Reports
 from router.state.slow_start import Warming
 from router.state.stuck import Silence
-from router.workers import Worker, Workers
+from router.workers import Worker
+from router.world import World
 
 LONGEST_SLOT_WAIT = 5.0
 """Seconds: who wants to be left alone for longer has no lack of slots but a limit of another kind."""
@@ -34,12 +36,11 @@ class Ledger:
 
     def __init__(
         self,
-        *,
-        own: PeerId,
-        workers: Callable[[], Workers],
+        world: World,
         settings: RouterSettings,
-        now: Callable[[], float],
-        random: Callable[[], float],
+        *,
+        now: Clock,
+        random: Chance,
         lender: Lender | None = None,
         lingering: Lingering | None = None,
     ) -> None:
@@ -47,16 +48,16 @@ class Ledger:
 
         `lingering` knows whose slots stay taken after their requests are over.
         """
-        self._own = own
+        self._own = world.own
         self._lingering = lingering
         self.limits = Limits()
-        self.workers = BoundedWorkers(workers, self.limits)
+        self.workers = BoundedWorkers(world, self.limits)
         self._now = now
         self.in_flight: Counter[tuple[PeerId, Service]] = Counter()
         self.reports = Reports()
         self.silence = Silence()
-        self.lent = None if lender is None else Lent(lender, self.count)
-        self.waiting = self.lent or SlotWaits(settings, release=self.release)
+        self.lent = None if lender is None else Lent(lender, self)
+        self.waiting = self.lent or SlotWaits(settings, self)
         self.events: Counter[str] = Counter(dict.fromkeys(EVENTS, 0))
         self._budget = Budget(settings.retry_share)
         self._meter = Meter()
@@ -216,9 +217,7 @@ class Ledger:
                 self.waiting.took(request.model, seconds)
             if answer is not None or error is not None:
                 self._learn(candidate.worker, error if answer is None else answer.broken)
-            if self._lingering is None or not self._lingering.keeps(
-                candidate.service, self.release
-            ):
+            if self._lingering is None or not self._lingering.keeps(candidate.service, self):
                 self.release(candidate.service)
         if answer is None and error is not None:
             self.vitals.take(candidate.address, error, self._now())

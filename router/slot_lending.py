@@ -5,7 +5,7 @@ an attempt and given back after it, and whoever waits for one waits in the lende
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +13,7 @@ from registry.records import PeerId, Service
 from router.errors import NobodyServes, WorkerBusy
 from router.requests import Request
 from router.select.candidates import Candidate
-from router.workers import Worker, Workers
+from router.workers import Worker
 
 if TYPE_CHECKING:
     from router.ledger import Ledger
@@ -38,10 +38,10 @@ class Lender(Protocol):
 class Lent:
     """The borrower's end: stands where `router.slot_wait.Waiting` stands in a process whose slots are its own."""
 
-    def __init__(self, lender: Lender, count: Callable[[Service], None]) -> None:
-        """`count` notes in this process's own books that a slot was granted."""
+    def __init__(self, lender: Lender, ledger: "Ledger") -> None:
+        """The ledger notes in this process's own books that a slot was granted."""
         self._lender = lender
-        self._count = count
+        self._ledger = ledger
         self.held: Counter[Service] = Counter()
         """How many slots of which worker are borrowed now."""
 
@@ -92,16 +92,15 @@ class Lent:
 
     def _granted(self, service: Service) -> None:
         self.held[service] += 1
-        self._count(service)
+        self._ledger.count(service)
 
 
 class Lending:
     """The lender, over the books of the process that gives the slots out."""
 
-    def __init__(self, ledger: "Ledger", *, own: PeerId, workers: Callable[[], Workers]) -> None:
+    def __init__(self, ledger: "Ledger", *, own: PeerId) -> None:
         self._ledger = ledger
         self._own = own
-        self._workers = workers
 
     async def take(self, services: Sequence[Service]) -> Service | None:
         """Take a slot of the first of these workers that has one."""
@@ -138,7 +137,7 @@ class Lending:
         self._ledger.waiting.took(model, seconds)
 
     def _worker(self, service: Service) -> Worker | None:
-        worker = self._workers().by_key.get(service.key)
+        worker = self._ledger.workers().by_key.get(service.key)
         return worker if worker is not None and worker.service == service else None
 
 

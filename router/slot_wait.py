@@ -10,10 +10,11 @@ request would only wait there, where it cannot be seen.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
 
 from registry.records import Service
+from registry.task_group import BackgroundTasks
 from router.errors import NoCapacity
 from router.requests import Request
 from router.select.candidates import Candidate
@@ -33,11 +34,9 @@ Free = Callable[[], Awaitable[object]]
 class Lingering:
     """What dialects note as they leave a request, and what becomes of its slot. Lives on one event loop."""
 
-    def __init__(
-        self, spawn: Callable[[Coroutine[Any, Any, None]], object], longest: float = LONGEST
-    ) -> None:
-        """`spawn` runs work until it ends or the node does."""
-        self._spawn = spawn
+    def __init__(self, crew: BackgroundTasks, longest: float = LONGEST) -> None:
+        """The crew runs work until it ends or the node does."""
+        self._crew = crew
         self._longest = longest
         self._noted: defaultdict[Service, list[Free]] = defaultdict(list)
         self.kept = 0
@@ -48,7 +47,7 @@ class Lingering:
         if sum(map(len, self._noted.values())) < MAX_NOTES:
             self._noted[service].append(free)
 
-    def keeps(self, service: Service, release: Callable[[Service], None]) -> bool:
+    def keeps(self, service: Service, slots: "Slots") -> bool:
         """Say whether the slot of a request that is over stays taken; then it is released later."""
         if not self._noted or service not in self._noted:
             return False
@@ -56,10 +55,10 @@ class Lingering:
         if not self._noted[service]:
             del self._noted[service]
         self.kept += 1
-        self._spawn(self._wait(service, free, release))
+        self._crew.spawn(self._wait(service, free, slots))
         return True
 
-    async def _wait(self, service: Service, free: Free, release: Callable[[Service], None]) -> None:
+    async def _wait(self, service: Service, free: Free, slots: "Slots") -> None:
         try:
             async with asyncio.timeout(self._longest):
                 await free()
@@ -67,17 +66,24 @@ class Lingering:
             pass  # it was long enough
         finally:
             self.kept -= 1
-            release(service)
+            slots.release(service)
+
+
+class Slots(Protocol):
+    """The slots of this machine's workers."""
+
+    def release(self, service: Service) -> None:
+        """Hand a slot to whoever is next, or give it back."""
 
 
 class SlotWaits:
     """The requests that wait, on one event loop."""
 
-    def __init__(self, settings: RouterSettings, release: Callable[[Service], None]) -> None:
-        """`release` takes back a slot that was handed to somebody who has left."""
+    def __init__(self, settings: RouterSettings, slots: Slots) -> None:
+        """`slots` take one back that was handed to somebody who has left."""
         self._queues = Queues(places=settings.queue)
         self._patience = settings.queue_timeout
-        self._release = release
+        self._slots = slots
         self._turns: dict[Ticket, asyncio.Future[Service]] = {}
 
     def lengths(self) -> Mapping[Service, int]:
@@ -111,7 +117,7 @@ class SlotWaits:
         except asyncio.CancelledError:
             if _came(turn):
                 # Its turn came in the very moment in which its caller left.
-                self._release(turn.result())
+                self._slots.release(turn.result())
             raise
         finally:
             self._queues.leave(joined.ticket)

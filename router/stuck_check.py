@@ -7,12 +7,17 @@ started anew with other settings.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Mapping
 
+from registry.clock import Clock
+from registry.members.liveness import Presence
+from registry.task_group import BackgroundTasks
+from router.dialects import Dialect
 from router.select.candidates import Candidate
+from router.state.concurrency import Limits
 from router.state.stuck import Silence
 from router.workers import Worker
+from router.world import World
 
 AGAIN = 600.0
 """Seconds after which a worker is asked again."""
@@ -26,16 +31,16 @@ class Inquiry:
 
     def __init__(
         self,
-        slots: Callable[[Worker], Awaitable[int]],
-        said: Callable[[Worker, int], None],
-        now: Callable[[], float],
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        dialects: Mapping[str, Dialect],
+        limits: Limits,
+        now: Clock,
+        crew: BackgroundTasks,
     ) -> None:
-        """`slots` asks in bounded time and returns 0 for no answer; `said` takes in any other; `spawn` runs the work."""
-        self._slots = slots
-        self._said = said
+        """The limits take in what a dialect was told; the crew runs the work."""
+        self._dialects = dialects
+        self._limits = limits
         self._now = now
-        self._spawn = spawn
+        self._crew = crew
         self._asked: dict[Worker, float] = {}
 
     def about(self, worker: Worker) -> None:
@@ -47,12 +52,13 @@ class Inquiry:
         if len(self._asked) >= MAX_WORKERS:
             del self._asked[next(iter(self._asked))]
         self._asked[worker] = now
-        self._spawn(self._ask(worker))
+        self._crew.spawn(self._ask(worker))
 
     async def _ask(self, worker: Worker) -> None:
-        slots = await self._slots(worker)
+        dialect = self._dialects.get(worker.dialect)
+        slots = 0 if dialect is None else await dialect.slots(worker)
         if slots > 0:
-            self._said(worker, slots)
+            self._limits.said(worker.service, slots, self._now())
 
 
 GRAIN = 0.5
@@ -65,15 +71,15 @@ class Vigil:
     def __init__(
         self,
         silence: Silence,
-        alive: Callable[[Worker], Awaitable[bool]],
-        now: Callable[[], float],
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        dialects: Mapping[str, Dialect],
+        now: Clock,
+        crew: BackgroundTasks,
     ) -> None:
-        """`alive` asks a worker something small, in bounded time; `spawn` runs work until it ends or the node does."""
+        """The crew runs work until it ends or the node does."""
         self._silence = silence
-        self._alive = alive
+        self._dialects = dialects
         self._now = now
-        self._spawn = spawn
+        self._crew = crew
         self._stopped: dict[str, Worker] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -81,12 +87,21 @@ class Vigil:
         """Ask a worker that somebody waits for, if it is time to."""
         worker = candidate.worker
         if worker is not None and self._silence.wants_asking(worker.api, self._now()):
-            self._spawn(self._ask(worker))
+            self._crew.spawn(self._ask(worker))
+
+    def silent(self, worker: Worker) -> bool:
+        """Say whether a worker answers nothing any more."""
+        return self._silence.silent(worker.api)
+
+    async def alive(self, worker: Worker) -> bool:
+        """Ask a worker something small, in bounded time; say whether it answered."""
+        dialect = self._dialects.get(worker.dialect)
+        return dialect is not None and await dialect.alive(worker)
 
     async def _ask(self, worker: Worker) -> None:
         answered = False
         try:
-            answered = await self._alive(worker)
+            answered = await self.alive(worker)
         finally:
             self._silence.asked(worker.api, self._now(), answered=answered)
         if self._silence.silent(worker.api):
@@ -102,7 +117,35 @@ class Vigil:
         self._stopped = {a: w for a, w in self._stopped.items() if self._silence.silent(a)}
         for address, worker in self._stopped.items():
             if self._silence.wants_asking(address, self._now()):
-                self._spawn(self._ask(worker))
+                self._crew.spawn(self._ask(worker))
         # Nothing has stopped: nothing to look at.
         if self._stopped:
             self._watch()
+
+
+class WorldLookout:
+    """Sees whether candidates live: workers of this machine by a vigil, peers by the world."""
+
+    def __init__(self, vigil: Vigil, world: World) -> None:
+        self._vigil = vigil
+        self._world = world
+
+    def look_at(self, candidate: Candidate) -> None:
+        """Have a peer or worker asked, as often as it thinks fit."""
+        if candidate.worker is None:
+            self._world.look_at(candidate.node)
+        else:
+            self._vigil.look(candidate)
+
+    def is_silent(self, candidate: Candidate) -> bool:
+        """Say that it did not answer."""
+        worker = candidate.worker
+        return (
+            self._world.is_silent(candidate.node) if worker is None else self._vigil.silent(worker)
+        )
+
+    def is_trusted(self, candidate: Candidate) -> bool:
+        """Say that it may be asked instead."""
+        if candidate.worker is not None:
+            return not self._vigil.silent(candidate.worker)
+        return self._world.presence_of(candidate.node) is Presence.ALIVE

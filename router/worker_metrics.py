@@ -5,11 +5,12 @@ They show what no node knows: who else asks a worker, and how fast it is by its 
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from math import isfinite
 from typing import Protocol, runtime_checkable
 
+from registry.clock import Clock
 from registry.records import Service
 from router.dialects import Dialect
 from router.errors import WorkerFailed
@@ -54,7 +55,7 @@ class TellsLoad(Protocol):
 class Figures:
     """Asks the workers of this machine, each seldom."""
 
-    def __init__(self, dialects: Mapping[str, Dialect], now: Callable[[], float]) -> None:
+    def __init__(self, dialects: Mapping[str, Dialect], now: Clock) -> None:
         self._dialects = dialects
         self._now = now
         self._told: dict[Worker, tuple[float, Told]] = {}

@@ -49,7 +49,7 @@ CATCH_ALL = {
 # Why each may start a task that no TaskGroup owns.
 OWN_TASKS = {
     "node/web/connection.py": "owns the task that answers its caller, and ends it when the caller leaves",
-    "registry/mesh/libp2p/task_group.py": "owns the tasks that peers start, and ends them all",
+    "registry/task_group.py": "owns the tasks that peers start, and ends them all",
 }
 # Where files that no test names are tested all the same.
 TESTED_AS_A_WHOLE = {

@@ -11,10 +11,11 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from registry.clock import Clock
 from registry.wire import is_node_name
 
 # Utilisation is worth asking for again after this; an open page must not start a process per request.
@@ -37,9 +38,7 @@ def host_name() -> str:
 class Host:
     """This machine; looked at again only when the last look is some seconds old."""
 
-    def __init__(
-        self, *, root: Path = Path("/"), now: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, *, root: Path = Path("/"), now: Clock = time.monotonic) -> None:
         """Take the directory that holds `proc`, `sys` and `etc`, and the clock."""
         self._root = root
         self._now = now

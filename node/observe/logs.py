@@ -21,6 +21,7 @@ from typing import Any, Literal, TextIO
 
 from node.errors import NodeError
 from node.observe.log_writer import Lines, writing_to
+from registry.clock import Clock
 from registry.errors import RegistryError
 from router.errors import RouterError
 
@@ -51,7 +52,7 @@ def configure(
     level: str,
     colour: bool = False,
     stream: TextIO | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Clock = time.monotonic,
 ) -> logging.Handler:
     """Send every logger's records to `stream` (standard error) and nowhere else; return the handler.
 
@@ -224,7 +225,7 @@ class Repeats(logging.Filter):
     They are equal when logger and template are: what differs is often the caller's to choose.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
         self._lock = threading.Lock()

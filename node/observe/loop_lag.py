@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+
+from registry.clock import Clock
 
 PERIOD = 0.1
 """Seconds between two looks: whatever holds the loop for longer is seen, and ten wakes a second cost next to nothing."""
@@ -30,7 +31,7 @@ class Lateness:
         self._forget(now)
         return max(self._worst[0][1], 0.0) if self._worst else 0.0
 
-    async def watch(self, now: Callable[[], float]) -> None:
+    async def watch(self, now: Clock) -> None:
         """Measure until cancelled."""
         while True:
             due = now() + PERIOD

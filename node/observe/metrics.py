@@ -23,8 +23,8 @@ from registry.records import Service
 from router.worker_metrics import Told
 
 if TYPE_CHECKING:
-    from router.attempt import Outcome
     from router.openai.usage import Usage
+    from router.world import Outcome
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

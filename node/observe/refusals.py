@@ -8,6 +8,8 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from registry.clock import Clock
+
 log = logging.getLogger("modelvine.registry")
 
 LINES: Mapping[str, str] = {
@@ -45,9 +47,7 @@ class Refusals:
                 self._last[event] = now
                 yield line, since
 
-    async def watch(
-        self, counted: Callable[[], Mapping[str, int]], now: Callable[[], float]
-    ) -> None:
+    async def watch(self, counted: Callable[[], Mapping[str, int]], now: Clock) -> None:
         """Write what is due until cancelled."""
         while True:
             await asyncio.sleep(PERIOD)

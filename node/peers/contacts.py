@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from registry.clock import Clock
 from registry.mesh import Mesh
 from registry.mesh.libp2p.dial import peer_in
 from registry.records import PeerId
@@ -117,9 +118,7 @@ class ContactWaits:
         return now - wait.told >= (NEWS if news else AGAIN)
 
 
-async def watch(
-    addresses: Callable[[], Sequence[str]], mesh: Mesh, clock: Callable[[], float]
-) -> None:
+async def watch(addresses: Callable[[], Sequence[str]], mesh: Mesh, clock: Clock) -> None:
     """Warn of bootstrap addresses that do not answer, until cancelled."""
     waits = ContactWaits()
     while True:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable
 
+from registry.clock import Clock
 from registry.intake.rate import RateLimit
 from registry.members.liveness import REASONS, Presence
 from registry.records import PeerId
@@ -18,7 +19,7 @@ _AWAY = frozenset({Presence.LOST, Presence.UNREACHABLE})
 _GONE = frozenset({Presence.LOST, Presence.LEFT})
 
 
-def tell_of(peers: Registry, now: Callable[[], float]) -> Callable[[Iterable[PeerId]], None]:
+def tell_of(peers: Registry, now: Clock) -> Callable[[Iterable[PeerId]], None]:
     """Return what takes in that nodes changed: the log says who was met, lost and has left; a burst of it is counted."""
     met: set[PeerId] = set()
     pace, kept_back = RateLimit(rate=_LINES_PER_SECOND, burst=_LINES_AT_ONCE), 0

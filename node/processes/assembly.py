@@ -17,14 +17,16 @@ from node.peers.reach import own_ports
 from node.processes.forward import DescriptorChannel, borrow
 from node.processes.protocol import LoadReport, Look, Said, Welcome
 from node.processes.world import Borrowing, View, Witness
+from registry.catalog import Catalog
+from registry.members.liveness import Presence
 from registry.records import Load, PeerId, Service
 from registry.signing import Identity
 from router import dialects, policies
-from router.attempt import Outcome
 from router.dispatch import Router
 from router.peers.links import Links
 from router.ssrf_guard import Premises, networks_of
-from router.workers import Worker
+from router.workers import Worker, Workers
+from router.world import Outcome
 
 Changed = Callable[[Iterable[PeerId]], None]
 
@@ -78,6 +80,57 @@ class HelperParts:
             yield service, replace(load, in_flight=load.in_flight - borrowed.get(service, 0))
 
 
+@dataclass(frozen=True, slots=True)
+class HelperWorld:
+    """World of a helper's router: what the first process told it, which hears in turn what attempts show."""
+
+    view: View
+    metrics: Metrics
+    witness: Witness
+    tell: Callable[[Said], None]
+
+    @property
+    def own(self) -> PeerId:
+        """The node whose helper this is."""
+        return self.witness.own
+
+    @property
+    def catalog(self) -> Catalog:
+        """The newest record of every node."""
+        return self.view.catalog
+
+    @property
+    def workers(self) -> Workers:
+        """The workers of this machine."""
+        return self.view.workers
+
+    @property
+    def draining(self) -> bool:
+        """Whether the node takes no new requests."""
+        return self.view.draining()
+
+    def presence_of(self, node: PeerId) -> Presence:
+        """Say whether a node lives, and is reached from here."""
+        return self.view.presence(node)
+
+    def absence_of(self, node: PeerId) -> float:  # noqa: ARG002 (only the first process knows)
+        """Take whoever is gone for gone just now."""
+        return 0.0
+
+    def is_silent(self, node: PeerId) -> bool:
+        """Say whether a node did not answer when it was looked at."""
+        return self.view.silent(node)
+
+    def look_at(self, node: PeerId) -> None:
+        """Have the first process probe a node."""
+        self.tell(Look(node))
+
+    def observe(self, outcome: Outcome) -> None:
+        """Take in what an attempt showed, and tell the first process."""
+        self.metrics.attempt(outcome)
+        self.witness.observe(outcome)
+
+
 def assemble(
     welcome: Welcome, doors: DescriptorChannel, tell: Callable[[Said], None]
 ) -> HelperParts:
@@ -96,25 +149,14 @@ def assemble(
     metrics = Metrics()
     witness = Witness(identity.peer, tell, time.monotonic)
 
-    def observe(outcome: Outcome) -> None:
-        metrics.attempt(outcome)
-        witness.observe(outcome)
-
     router = Router(
-        own=identity.peer,
-        catalog=lambda: view.catalog,
-        workers=lambda: view.workers,
-        presence=view.presence,
-        draining=view.draining,
-        dialects=dialects.Spoken(links),
-        policy=policies.load(settings.router.policy),
-        settings=settings.router,
-        now=time.monotonic,
-        random=random.random,
-        observe=observe,
-        look=lambda node: tell(Look(node)),
-        silent=view.silent,
-        spawn=links.crew.spawn,
+        HelperWorld(view, metrics, witness, tell),
+        dialects.Spoken(links),
+        policies.load(settings.router.policy),
+        settings.router,
+        time.monotonic,
+        chance=random.random,
+        crew=links.crew,
         lingering=links.lingering,
         lender=borrowing,
     )

@@ -37,9 +37,9 @@ from node.processes.protocol import (
     said,
 )
 from registry.mesh import Pipe
-from registry.mesh.libp2p.task_group import Crew
 from registry.records import PeerId, Service
 from registry.service import Registry
+from registry.task_group import BackgroundTasks
 from router.errors import NobodyServes, NoCapacity
 from router.requests import Kind, Request
 from router.slot_lending import Lending
@@ -51,7 +51,9 @@ MAX_WAITING = 100_000
 class Loans:
     """The slots of one helper, and its requests that wait for one."""
 
-    def __init__(self, lending: Lending, crew: Crew, tell: Callable[[Told], None]) -> None:
+    def __init__(
+        self, lending: Lending, crew: BackgroundTasks, tell: Callable[[Told], None]
+    ) -> None:
         """`crew` is dismissed before `end` is called."""
         self._lending = lending
         self._crew = crew
@@ -142,7 +144,7 @@ class HelperSession:
 
     def __init__(self, offices: Offices) -> None:
         self._offices = offices
-        self._crew = Crew()
+        self._crew = BackgroundTasks()
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[LoadReport]] = {}
         self._loans = Loans(offices.lending, self._crew, self.tell)

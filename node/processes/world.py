@@ -31,15 +31,16 @@ from node.processes.protocol import (
 )
 from registry import wire
 from registry.catalog import Catalog, Signed
+from registry.clock import Clock
 from registry.errors import InvalidFrame
 from registry.intake.access_list import guests
 from registry.members.liveness import Evidence, Presence
 from registry.records import PeerId, Reach, Service, Standing
 from registry.settings import RegistrySettings
-from router.attempt import Outcome
 from router.errors import NobodyServes, NoCapacity
 from router.requests import Request
 from router.workers import Workers
+from router.world import Outcome
 
 PAUSE = 0.5
 """Seconds within which another answer of a node is no news."""
@@ -51,8 +52,8 @@ MAX_NODES = 10_000
 class Witness:
     """Tells what attempts showed; time is an argument of what it is given."""
 
-    def __init__(self, own: PeerId, tell: Callable[[Said], None], now: Callable[[], float]) -> None:
-        self._own = own
+    def __init__(self, own: PeerId, tell: Callable[[Said], None], now: Clock) -> None:
+        self.own = own
         self._tell = tell
         self._now = now
         self._answered: dict[PeerId, float] = {}
@@ -62,7 +63,7 @@ class Witness:
         node, shown = outcome.candidate.node, outcome.shows
         if outcome.stale:
             self._tell(Stale(node))
-        if node == self._own or shown is None:
+        if node == self.own or shown is None:
             return
         if shown is Evidence.FAILED:
             self._answered.pop(node, None)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from registry import wire
+from registry.clock import Clock
 from registry.errors import InvalidFrame, UnknownKind
 from registry.intake.access_list import AccessList
 from registry.intake.newcomers import AT_ONCE
@@ -34,7 +35,7 @@ class Validator:
         guests: AccessList,
         *,
         knows: Callable[[PeerId], bool],
-        now: Callable[[], float],
+        now: Clock,
     ) -> None:
         """`knows` says whether the registry holds a node; like `now` it is called from another thread than ours."""
         self.counters: Counter[str] = Counter()

@@ -5,9 +5,10 @@ mesh. Whoever is in doubt is probed at once and again, directly and through othe
 rarely. What another node says of a third one, a doubt, only ever makes us look for ourselves, and so does a request that waits.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
+from registry.clock import Chance
 from registry.members.deadlines import MemberDeadlines
 from registry.members.liveness import LIFE, OPENS, UNPROBED, Evidence, Pulse, Status, first_pulse
 from registry.members.probe import ProbeSchedule, Round, choose_helpers, look_for
@@ -41,7 +42,7 @@ _NEVER, _FOREVER = float("-inf"), float("inf")
 class Membership:
     """The pulses of all other nodes, and the probes that are due."""
 
-    def __init__(self, settings: RegistrySettings, jitter: Callable[[], float]) -> None:
+    def __init__(self, settings: RegistrySettings, jitter: Chance) -> None:
         self.patience = Awareness()
         self.rarity = 1.0
         self._settings = settings

@@ -6,10 +6,11 @@ which two probes in a row went unanswered is cut, whatever others say: the next 
 Schedule of probes over connected peers against which nothing speaks: the one that was silent longest. No I/O.
 """
 
-from collections.abc import Callable, Container, Generator, Mapping
+from collections.abc import Container, Generator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from registry.clock import Chance
 from registry.members.liveness import Evidence, Pulse, Status
 from registry.records import PeerId
 from registry.settings import RegistrySettings
@@ -22,7 +23,7 @@ _NEVER = float("-inf")
 class ProbeSchedule:
     """The peers that are connected, and when it is whose turn."""
 
-    def __init__(self, settings: RegistrySettings, jitter: Callable[[], float]) -> None:
+    def __init__(self, settings: RegistrySettings, jitter: Chance) -> None:
         self.linked: set[PeerId] = set()
         self._settings = settings
         self._jitter = jitter
@@ -139,7 +140,7 @@ def choose_helpers(
     connected: Mapping[PeerId, float],
     node: PeerId,
     last: PeerId | None,
-    random: Callable[[], float],
+    random: Chance,
 ) -> tuple[PeerId, ...]:
     """Choose whom to ask about a node: who proved it last, as that one is connected to it, and others by chance."""
     among = sorted((peer for peer in connected if peer != node), key=lambda _: random())

@@ -10,8 +10,7 @@ Lifeguard's idea (Dadgar, Phillips, Currey: "Lifeguard: SWIM-ing with Situationa
 answers of many is more likely to be deaf than they are to be dead.
 """
 
-from collections.abc import Callable
-
+from registry.clock import Chance
 from registry.records import PeerId
 from registry.settings import RegistrySettings
 
@@ -65,7 +64,7 @@ NEAR = 10.0
 class Suspicion:
     """Our doubts that wait to be said, and those of others that were heard."""
 
-    def __init__(self, settings: RegistrySettings, jitter: Callable[[], float]) -> None:
+    def __init__(self, settings: RegistrySettings, jitter: Chance) -> None:
         self._settings = settings
         self._jitter = jitter
         self._parted: dict[PeerId, float] = {}

@@ -15,7 +15,7 @@ from zeroconf import IPVersion, NonUniqueNameException, ServiceStateChange, Zero
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
 from registry.mesh.discovered import MAX_ADDRESS_CHARACTERS, MAX_CLAIMED, MAX_STRANGERS
-from registry.mesh.libp2p.task_group import Crew
+from registry.task_group import BackgroundTasks
 
 log = logging.getLogger("modelvine.mesh")
 
@@ -89,7 +89,7 @@ class MulticastDns:
         self._name = f"{secrets.token_hex(16)}.{service}"
         self._seen: dict[str, tuple[str, ...]] = {}
         self._telling: asyncio.TimerHandle | None = None
-        self._crew = Crew()
+        self._crew = BackgroundTasks()
 
     async def run(self) -> None:
         """Announce and listen until cancelled, anew whenever our addresses change."""

@@ -14,9 +14,9 @@ from yarl import URL
 from registry.errors import InvalidSignature
 from registry.intake import dialable
 from registry.mesh import Pipe
-from registry.mesh.libp2p.task_group import Crew
 from registry.records import PeerId, Reach
 from registry.signing import Identity
+from registry.task_group import BackgroundTasks
 from router.errors import WorkerTimeout, WorkerUnreachable
 from router.http.connection import HttpError
 from router.http.deadlines import Deadlines
@@ -61,8 +61,8 @@ class Links:
         self._relayed = relayed
         self._ways: dict[PeerId, Way] = {}
         self._closing: list[Callable[[], Awaitable[None]]] = []
-        self.crew = Crew()
-        self.lingering = Lingering(self.crew.spawn)
+        self.crew = BackgroundTasks()
+        self.lingering = Lingering(self.crew)
 
     def also_close(self, close: Callable[[], Awaitable[None]]) -> None:
         """Close with the rest what a dialect opens by itself."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from yarl import URL
 
 from registry.mesh import Pipe
-from registry.mesh.libp2p.task_group import Crew
 from registry.records import Reach
+from registry.task_group import BackgroundTasks
 from router.dialects import Route
 from router.http.connection import HttpError, NotHttp, request_head
 from router.http.deadlines import Deadlines
@@ -85,7 +85,7 @@ class Way:
         *,
         open_pipe: Callable[[], Awaitable[Pipe]],
         relayed: Callable[[], Awaitable[bool]],
-        crew: Crew,
+        crew: BackgroundTasks,
         settings: RouterSettings,
         objection: Objection = lambda address, port: "",  # noqa: ARG005
     ) -> None:

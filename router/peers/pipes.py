@@ -14,12 +14,13 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+from registry.clock import Clock
 from registry.errors import MeshError, PeerUnreachable, RegistryError
 from registry.intake import dialable
 from registry.members.backoff import Backoff
 from registry.mesh import Mesh, Pipe
-from registry.mesh.libp2p.task_group import Crew
 from registry.records import PeerId, Reach
+from registry.task_group import BackgroundTasks
 from router.http.connection import Connection
 from router.http.pool import Dial
 
@@ -42,7 +43,7 @@ class Reaching:
         *,
         reach: Callable[[PeerId], Reach | None],
         timeout: float,
-        now: Callable[[], float],
+        now: Clock,
     ) -> None:
         self._mesh = mesh
         self._reach = reach
@@ -50,7 +51,7 @@ class Reaching:
         self._now = now
         self._silent = Backoff[str](_FIRST_PAUSE, _LONGEST_PAUSE)
         self._meetings: dict[PeerId, asyncio.Task[None]] = {}
-        self._crew = Crew()
+        self._crew = BackgroundTasks()
 
     async def open_pipe(self, peer: PeerId) -> Pipe:
         """Open a pipe, at most `timeout` seconds for it and for each way; raise `PeerUnreachable` or `MeshDown`."""
@@ -146,7 +147,7 @@ _LINGER_SECONDS = 5.0
 
 
 def over_pipes(
-    open_pipe: Callable[[], Awaitable[Pipe]], *, context: ssl.SSLContext, crew: Crew
+    open_pipe: Callable[[], Awaitable[Pipe]], *, context: ssl.SSLContext, crew: BackgroundTasks
 ) -> Dial:
     """Return how to connect to one peer over pipes, a pipe for each connection."""
 

@@ -6,15 +6,13 @@ ask, and people ask that too: what a policy learns, it learns from `begun` and `
 """
 
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Protocol, cast
 
+from registry.clock import Chance
 from router.requests import Request
 from router.select.candidates import Candidate
-
-Chance = Callable[[], float]
-"""Returns a float in [0, 1): a policy's only source of chance."""
 
 
 class Policy(Protocol):

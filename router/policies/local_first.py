@@ -5,7 +5,8 @@ For machines with a worker of their own that should serve their own callers: no 
 
 from collections.abc import Sequence
 
-from router.policies import Chance, Policy
+from registry.clock import Chance
+from router.policies import Policy
 from router.policies.p2c import TwoChoices, load_of
 from router.requests import Request
 from router.select.candidates import Candidate

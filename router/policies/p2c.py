@@ -7,7 +7,8 @@ count. Everybody draws for themselves, so nobody herds to one best machine, and 
 
 from collections.abc import Sequence
 
-from router.policies import Chance, Policy
+from registry.clock import Chance
+from router.policies import Policy
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.weights import draw, weights

@@ -18,8 +18,9 @@ from itertools import takewhile
 
 import orjson
 
+from registry.clock import Chance
 from registry.records import PeerId, Service
-from router.policies import Chance, Policy
+from router.policies import Policy
 from router.policies.p2c import TwoChoices, load_of
 from router.requests import Request
 from router.select.candidates import Candidate

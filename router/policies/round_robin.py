@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from router.policies import Chance, Policy
+from registry.clock import Chance
+from router.policies import Policy
 from router.requests import Request
 from router.select.candidates import Candidate
 

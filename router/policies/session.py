@@ -7,7 +7,8 @@ choices.
 
 from collections.abc import Mapping, Sequence
 
-from router.policies import Chance, Policy
+from registry.clock import Chance
+from router.policies import Policy
 from router.policies.p2c import TwoChoices, load_of
 from router.requests import Request
 from router.select.candidates import Candidate

@@ -6,7 +6,8 @@ count alike.
 
 from collections.abc import Mapping, Sequence
 
-from router.policies import Chance, Policy
+from registry.clock import Chance
+from router.policies import Policy
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.weights import draw, weights

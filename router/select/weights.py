@@ -5,9 +5,10 @@ count alike: a guess for one would be a preference for or against it.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 
+from registry.clock import Chance
 from registry.records import PeerId, Service
 from router.select.candidates import Candidate
 
@@ -26,7 +27,7 @@ def weights(candidates: Sequence[Candidate]) -> Sequence[int]:
     return found if all(found) else [1] * len(found)
 
 
-def draw(weights: Sequence[int], random: Callable[[], float]) -> int:
+def draw(weights: Sequence[int], random: Chance) -> int:
     """Draw a place, each as often as its weight says."""
     at = random() * sum(weights)
     for place, weight in enumerate(weights):

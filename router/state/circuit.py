@@ -9,9 +9,10 @@ Who says `Retry-After` knows best when it may be of use again; asking sooner cos
 where nobody else serves the model: then the caller is told how long to wait.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+
+from registry.clock import Chance
 
 LONGEST = 60.0
 """Seconds that a worker is left alone at most, whatever it said; then a request finds out whether it still says so."""
@@ -109,7 +110,7 @@ class Condition:
 class Health:
     """The circuits of all addresses that failed. `jitter` returns a float in [0, 1)."""
 
-    def __init__(self, jitter: Callable[[], float]) -> None:
+    def __init__(self, jitter: Chance) -> None:
         self._jitter = jitter
         self._addresses: dict[str, _Address] = {}
 

@@ -5,8 +5,8 @@ tried, ever more rarely where that is refused again. Slowness is no refusal: a w
 one that never refuses has no bound.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from registry.records import Service
 from router.workers import Worker, Workers
@@ -82,18 +82,26 @@ class Limits:
         self.changes += 1
 
 
+class Registered(Protocol):
+    """Whoever has the workers of this machine as they were registered."""
+
+    @property
+    def workers(self) -> Workers:
+        """The table as it is now."""
+
+
 class BoundedWorkers:
     """This machine's workers with the bounds that were learnt, where none was registered."""
 
-    def __init__(self, workers: Callable[[], Workers], limits: Limits) -> None:
-        self._registered = workers
+    def __init__(self, registered: Registered, limits: Limits) -> None:
+        self._registered = registered
         self._limits = limits
         self._seen: tuple[Workers, int] = (Workers(), -1)
         self._bounded = Workers()
 
     def __call__(self) -> Workers:
         """Return the table as it is now; it is made anew only when something changed."""
-        registered, changes = self._registered(), self._limits.changes
+        registered, changes = self._registered.workers, self._limits.changes
         if not changes:
             return registered
         if self._seen[0] is not registered or self._seen[1] != changes:
@@ -103,7 +111,7 @@ class BoundedWorkers:
 
     def learns(self, worker: Worker) -> bool:
         """Say whether a worker's capacity is none that somebody registered, so that a bound may be learnt."""
-        registered = self._registered().by_key.get(worker.key)
+        registered = self._registered.workers.by_key.get(worker.key)
         return registered is not None and not registered.capacity
 
     def _with_bound(self, worker: Worker) -> Worker:

@@ -9,8 +9,6 @@ from functools import partial
 from aiohttp import web
 from multidict import CIMultiDictProxy
 
-from registry.catalog import Catalog
-from registry.members.liveness import Presence
 from registry.mesh import Pipe
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet
@@ -37,6 +35,7 @@ from router.requests import Kind, Pin, Request
 from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from router.workers import Workers
+from router.world import LoneWorld
 from tests.router.world import OWN, QUICK, no_pipe, no_relay, own
 
 THERE = Identity(bytes([7]) * 32)
@@ -158,7 +157,7 @@ async def peer_node(
         settings=settings,
     )
     workers = Workers.of([c.worker for c in candidates if c.worker is not None])
-    node = PeerNode(identity, workers, router_of(links, lambda: workers, identity))
+    node = PeerNode(identity, workers, router_of(links, workers, identity))
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_post("/{path:.*}", node.handle)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
@@ -174,24 +173,16 @@ async def peer_node(
         await links.close()
 
 
-def router_of(links: Links, workers: object, identity: Identity) -> Router:
+def router_of(links: Links, workers: Workers, identity: Identity) -> Router:
     """Build a router that knows its own workers only."""
-    assert callable(workers)
     return Router(
-        own=identity.peer,
-        catalog=Catalog,
-        workers=workers,
-        presence=lambda _: Presence.ALIVE,
-        draining=lambda: False,
-        dialects={"openai_http": create(links)},
-        policy=TwoChoices(),
-        settings=links.settings,
-        now=lambda: 0.0,
-        random=lambda: 0.5,
-        observe=lambda _: None,
-        look=lambda _: None,
-        silent=lambda _: False,
-        spawn=links.crew.spawn,
+        LoneWorld(identity.peer, workers),
+        {"openai_http": create(links)},
+        TwoChoices(),
+        links.settings,
+        lambda: 0.0,
+        chance=lambda: 0.5,
+        crew=links.crew,
         lingering=links.lingering,
     )
 

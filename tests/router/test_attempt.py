@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from router.attempt import Attempt, AttemptDesk, Outcome
+from router.attempt import Attempt
 from router.dialects import Answer, Route
 from router.errors import AnswerBroken, WorkerError, WorkerFailed
 from router.http.exchange import NOTHING
 from router.ledger import Ledger
-from router.workers import Workers
+from router.world import LoneWorld, Outcome
 from tests.router.world import OWN, QUICK, chat, own
 
 OURS = own("http://127.0.0.1:1")
@@ -24,20 +24,25 @@ class Office:
     """A desk, and what was reported at it."""
 
     outcomes: list[Outcome] = field(default_factory=list)
-    now: float = 0.0
+    time: float = 0.0
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(
-            own=OWN.peer,
-            workers=Workers,
-            settings=QUICK,
-            now=lambda: self.now,
-            random=lambda: 0.5,
-        )
+        self.ledger = Ledger(LoneWorld(OWN.peer), QUICK, now=lambda: self.time, random=lambda: 0.5)
+        self._put: Put | None = None
+
+    def now(self) -> float:
+        return self.time
+
+    def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
+        assert self._put is not None
+        return self._put(attempt)
+
+    def observe(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
 
     def attempt(self, put: Put) -> Attempt:
-        desk = AttemptDesk(self.ledger, put, self.outcomes.append, lambda: self.now)
-        return Attempt(desk, chat(), OURS, number=2, others=(), holds_slot=False)
+        self._put = put
+        return Attempt(self, chat(), OURS, number=2, others=(), holds_slot=False)
 
 
 @pytest.fixture
@@ -59,7 +64,7 @@ async def test_an_answer_is_reported_at_its_end_with_its_time(office: Office) ->
     async with office.attempt(put) as routed:
         assert (routed.candidate, routed.attempts) == (OURS, 2)
         assert not office.outcomes
-        office.now = 3.0
+        office.time = 3.0
     assert office.outcomes == [Outcome(OURS, None, 3.0)]
 
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from registry.catalog import Catalog
-from registry.members.liveness import Presence
 from router import policies
 from router.choice import Choosing
 from router.errors import NobodyServes, NoCapacity, UnknownModel, WorkerFailed
@@ -15,6 +13,7 @@ from router.ledger import Ledger
 from router.select.candidates import Candidate, Reason
 from router.state.circuit import TRIP
 from router.workers import Workers
+from router.world import LoneWorld
 from tests.router.world import OWN, QUICK, chat, own
 
 NARROW = own("http://127.0.0.1:1", cid="1", capacity=1)
@@ -25,28 +24,18 @@ OTHER = own("http://127.0.0.1:2", cid="2")
 class Scene:
     """A choice among this machine's workers."""
 
-    workers: Workers = field(default_factory=lambda: Workers.of([NARROW.worker]))  # type: ignore[list-item]
+    world: LoneWorld = field(
+        default_factory=lambda: LoneWorld(OWN.peer, Workers.of([NARROW.worker]))  # type: ignore[list-item]
+    )
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(
-            own=OWN.peer,
-            workers=lambda: self.workers,
-            settings=QUICK,
-            now=lambda: 0.0,
-            random=lambda: 0.5,
-        )
+        self.ledger = Ledger(self.world, QUICK, now=lambda: 0.0, random=lambda: 0.5)
         self.choosing = Choosing(
-            self.ledger,
-            own=OWN.peer,
-            catalog=Catalog,
-            presence=lambda _: Presence.ALIVE,
-            draining=lambda: False,
-            policy=policies.load("p2c"),
-            random=lambda: 0.5,
+            self.ledger, world=self.world, policy=policies.load("p2c"), random=lambda: 0.5
         )
 
     def serve(self, *candidates: Candidate) -> None:
-        self.workers = Workers.of(c.worker for c in candidates if c.worker is not None)
+        self.world.workers = Workers.of(c.worker for c in candidates if c.worker is not None)
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from registry.catalog import Catalog, Signed
+from registry.clock import Chance
 from registry.members.liveness import Presence
 from registry.records import Load, PeerId, Record, Service, Version
 from router import dialects
-from router.attempt import Outcome
 from router.dispatch import Router
 from router.errors import (
     AnswerBroken,
@@ -26,7 +26,7 @@ from router.errors import (
 )
 from router.first_byte_timeout import GRAIN
 from router.peers.links import Links
-from router.policies import Chance, Policy
+from router.policies import Policy
 from router.requests import Pin, Request
 from router.select.candidates import Candidate, Reason
 from router.select.retry_budget import RESERVE
@@ -36,6 +36,7 @@ from router.state.circuit import FIRST_PAUSE, TRIP, Circuit
 from router.state.remote_load import HALF_LIFE, Reported
 from router.state.slow_start import ENOUGH, RISE
 from router.workers import Workers
+from router.world import Outcome
 from tests.router.world import MODEL, OWN, QUICK, chat, links, own, until, whole
 from tests.workers.openai_worker import OpenAIWorker, running
 from tests.workers.raw import raw
@@ -61,6 +62,7 @@ class World:
     """A router, and all that it looks at."""
 
     links: Links
+    own: PeerId = OWN.peer
     outcomes: list[Outcome] = field(default_factory=list)
     workers: Workers = field(default_factory=Workers)
     catalog: Catalog = field(default_factory=Catalog)
@@ -74,23 +76,30 @@ class World:
 
     def __post_init__(self) -> None:
         self.router = Router(
-            own=OWN.peer,
-            catalog=lambda: self.catalog,
-            workers=lambda: self.workers,
-            presence=lambda peer: self.presence.get(peer, Presence.ALIVE),
-            draining=lambda: self.draining,
-            dialects={name: dialects.load(name)(self.links) for name in dialects.NAMES},
-            policy=AsListed(),
-            settings=self.links.settings,
-            now=lambda: self.now,
-            random=lambda: 0.5,
-            observe=self.outcomes.append,
-            look=self.looked.append,
-            silent=self.silent.__contains__,
-            spawn=self.links.crew.spawn,
+            self,
+            {name: dialects.load(name)(self.links) for name in dialects.NAMES},
+            AsListed(),
+            self.links.settings,
+            lambda: self.now,
+            chance=lambda: 0.5,
+            crew=self.links.crew,
             lender=self.lender,
-            absence=lambda _: self.absent,
         )
+
+    def presence_of(self, node: PeerId) -> Presence:
+        return self.presence.get(node, Presence.ALIVE)
+
+    def absence_of(self, _: PeerId) -> float:
+        return self.absent
+
+    def is_silent(self, node: PeerId) -> bool:
+        return node in self.silent
+
+    def look_at(self, node: PeerId) -> None:
+        self.looked.append(node)
+
+    def observe(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
 
     def serve(self, *candidates: Candidate) -> None:
         self.workers = Workers.of(c.worker for c in candidates if c.worker is not None)

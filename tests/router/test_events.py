@@ -5,7 +5,7 @@ from pathlib import Path
 
 from router.events import EVENTS
 from router.ledger import Ledger
-from router.workers import Workers
+from router.world import LoneWorld
 from tests.router.world import OWN, QUICK
 
 ROUTER = Path(__file__).parent.parent.parent / "router"
@@ -13,9 +13,7 @@ COUNTED = re.compile(r'events\["(\w+)"\]')
 
 
 async def test_what_has_not_happened_yet_was_counted_no_times() -> None:
-    ledger = Ledger(
-        own=OWN.peer, workers=Workers, settings=QUICK, now=lambda: 0.0, random=lambda: 0.5
-    )
+    ledger = Ledger(LoneWorld(OWN.peer), QUICK, now=lambda: 0.0, random=lambda: 0.5)
     assert ledger.events == dict.fromkeys(EVENTS, 0)
 
 

@@ -30,11 +30,16 @@ class Party:
         self.looked: list[Candidate] = []
         self.silent: set[Candidate] = set()
         self.trusted = {OTHER}
-        self.waits = Waits(
-            look=self.looked.append,
-            silent=self.silent.__contains__,
-            trusted=self.trusted.__contains__,
-        )
+        self.waits = Waits(self)
+
+    def look_at(self, candidate: Candidate) -> None:
+        self.looked.append(candidate)
+
+    def is_silent(self, candidate: Candidate) -> bool:
+        return candidate in self.silent
+
+    def is_trusted(self, candidate: Candidate) -> bool:
+        return candidate in self.trusted
 
     async def wait(
         self, *others: Candidate, candidate: Candidate = FAR, elsewhere: bool = False

@@ -11,18 +11,24 @@ from router.workers import Worker
 class World:
     def __init__(self, slots: int) -> None:
         self.now = 0.0
-        self.slots = slots
+        self.told = slots
         self.heard: list[int] = []
         self.work: list[Coroutine[Any, Any, None]] = []
         self.inquiry = Inquiry(
-            self.answer,
-            lambda _, slots: self.heard.append(slots),
+            {"openai_http": self},
+            self,
             lambda: self.now,
-            self.work.append,
+            self,
         )
 
-    async def answer(self, _: Worker) -> int:
-        return self.slots
+    async def slots(self, _: Worker) -> int:
+        return self.told
+
+    def said(self, service: Service, slots: int, now: float) -> None:
+        self.heard.append(slots)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.work.append(work)
 
     async def ask(self, worker: Worker) -> list[int]:
         self.inquiry.about(worker)

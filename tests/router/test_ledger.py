@@ -13,6 +13,7 @@ from router.ledger import Ledger
 from router.select.candidates import Candidate
 from router.state.circuit import TRIP, Circuit
 from router.workers import Workers
+from router.world import LoneWorld
 from tests.router.world import MODEL, OWN, QUICK, chat, own
 
 OURS = own("http://127.0.0.1:1", capacity=2)
@@ -22,9 +23,8 @@ THEIRS = Candidate(PeerId("far"), Service("p", MODEL))
 @pytest.fixture
 async def ledger() -> AsyncIterator[Ledger]:
     made = Ledger(
-        own=OWN.peer,
-        workers=lambda: Workers.of([OURS.worker] if OURS.worker else []),
-        settings=QUICK,
+        LoneWorld(OWN.peer, Workers.of([OURS.worker] if OURS.worker else [])),
+        QUICK,
         now=lambda: 10.0,
         random=lambda: 0.5,
     )

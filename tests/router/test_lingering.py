@@ -18,13 +18,16 @@ class World:
     def __init__(self, longest: float = 60.0) -> None:
         self.tasks: list[asyncio.Task[None]] = []
         self.released: list[Service] = []
-        self.lingering = Lingering(self.spawn, longest)
+        self.lingering = Lingering(self, longest)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.ensure_future(work))
 
+    def release(self, service: Service) -> None:
+        self.released.append(service)
+
     def ended(self, service: Service) -> bool:
-        return self.lingering.keeps(service, self.released.append)
+        return self.lingering.keeps(service, self)
 
 
 async def test_a_slot_that_nobody_spoke_of_is_free_at_once() -> None:

@@ -1,6 +1,8 @@
 """Laws of asking silent workers: each once at one time, and those that stopped until they live."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -24,10 +26,13 @@ class Party:
         self.tasks: list[asyncio.Task[None]] = []
         self.vigil = Vigil(
             self.silence,
-            self.alive,
+            {"openai_http": self},
             lambda: self.now,
-            lambda work: self.tasks.append(asyncio.ensure_future(work)),
+            self,
         )
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.append(asyncio.ensure_future(work))
 
     async def alive(self, worker: Worker) -> bool:
         assert worker.api == API

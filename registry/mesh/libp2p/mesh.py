@@ -38,12 +38,12 @@ from registry.mesh.libp2p.node import (
     WayBack,
 )
 from registry.mesh.libp2p.pipes import WINDOW, PipeEnd, StreamPipe
-from registry.mesh.libp2p.task_group import Crew
 from registry.mesh.libp2p.thread import TrioThread, living_tasks
 from registry.mesh.mdns import MulticastDns, service_of
 from registry.records import PeerId
 from registry.settings import MeshSettings
 from registry.signing import Identity
+from registry.task_group import BackgroundTasks
 
 START_SECONDS = 30.0
 STOP_SECONDS = 8.0
@@ -80,7 +80,7 @@ class LibP2PMesh:
         self._turned_away = {CONNECTIONS_REFUSED: 0, STREAMS_REFUSED: 0}
         # Where our own interfaces are, which `announce` may leave out.
         self._interfaces: tuple[str, ...] = ()
-        self._crew = Crew()
+        self._crew = BackgroundTasks()
         self._thread: TrioThread[MeshNode] = TrioThread(self._main, up=self._up, down=self._down)
 
     @property

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import trio
 
 from registry.errors import MeshDown
-from registry.mesh.libp2p.task_group import Crew
+from registry.task_group import BackgroundTasks
 
 _log = logging.getLogger("modelvine.mesh")
 _Result = TypeVar("_Result")
@@ -55,7 +55,7 @@ class TrioThread(Generic[_Place]):
         self._main = main
         self._up = up
         self._down = down
-        self._crew = Crew()
+        self._crew = BackgroundTasks()
         self._calls: set[asyncio.Future[Any]] = set()
         self._stopping = threading.Event()
         self._place: _Place | None = None

@@ -23,7 +23,6 @@ from registry.mesh import (
     trust,
 )
 from registry.mesh.inbox import Inbox
-from registry.mesh.libp2p.task_group import Crew
 from registry.mesh.memory.network import (
     MemoryNet,
     MemoryPipe,
@@ -33,6 +32,7 @@ from registry.mesh.memory.network import (
     pipe_between,
 )
 from registry.records import PeerId
+from registry.task_group import BackgroundTasks
 
 
 class MemoryMesh:
@@ -52,7 +52,7 @@ class MemoryMesh:
         self._bootstrap = bootstrap
         self._kept: tuple[str, ...] = ()
         self._inbox = Inbox(queue)
-        self._crew = Crew()
+        self._crew = BackgroundTasks()
         self._max_pipes = max_pipes
         self._pipes: set[MemoryPipe] = set()
         self._running = False

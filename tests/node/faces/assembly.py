@@ -16,7 +16,7 @@ import openai
 from node import __version__
 from node.access import Access, is_own_address
 from node.agent import Agent
-from node.assembly import absence, exchange_load, observer
+from node.assembly import NodeWorld, exchange_load
 from node.config.settings import Settings
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
@@ -30,7 +30,7 @@ from node.peers.bootstrap import Bootstrap
 from node.web import WebSettings
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, address_of
-from registry.records import PeerId, Reach, Standing
+from registry.records import PeerId, Reach
 from registry.service import Registry, next_epoch
 from registry.settings import RegistrySettings
 from registry.signing import Identity
@@ -153,22 +153,14 @@ def _context(registry, identity, settings, store, public, link) -> Context:
     )
 
     router = Router(
-        own=identity.peer,
-        catalog=lambda: registry.catalog,
-        workers=lambda: agent.workers,
-        presence=registry.presence,
-        draining=lambda: registry.own.standing is not Standing.SERVING,
-        dialects=dialects.Spoken(links),
-        policy=policies.load(settings.router.policy),
-        settings=settings.router,
-        now=time.monotonic,
-        random=random.random,
-        observe=observer(registry, metrics),
-        look=registry.look,
-        silent=registry.silent,
-        spawn=links.crew.spawn,
+        NodeWorld(registry, agent, metrics),
+        dialects.Spoken(links),
+        policies.load(settings.router.policy),
+        settings.router,
+        time.monotonic,
+        chance=random.random,
+        crew=links.crew,
         lingering=links.lingering,
-        absence=absence(registry),
     )
     exchange_load(registry, router)
     lateness = Lateness()

@@ -4,11 +4,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from node.observe.metrics import MAX_MODELS, Metrics, Sizes
 from registry.records import PeerId, Service
-from router.attempt import Outcome
 from router.errors import WorkerFailed
 from router.openai.usage import Usage
 from router.select.candidates import Candidate
 from router.worker_metrics import Figure
+from router.world import Outcome
 
 SIZES = Sizes(
     nodes={"alive": 3, "lost": 1},

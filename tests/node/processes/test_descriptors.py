@@ -9,9 +9,9 @@ import pytest
 from node.processes.forward import DescriptorChannel, Door, Doorway, borrow, lend
 from registry.errors import PeerUnreachable
 from registry.mesh import Pipe
-from registry.mesh.libp2p.task_group import Crew
 from registry.mesh.memory.network import pipe_between
 from registry.records import PeerId
+from registry.task_group import BackgroundTasks
 from tests.router.world import no_pipe, until
 
 US, THEM = PeerId("us"), PeerId("them")
@@ -75,7 +75,7 @@ async def test_a_pipe_is_carried_both_ways_and_to_its_end(building: Building) ->
         asked.append(peer)
         return ours
 
-    crew = Crew()
+    crew = BackgroundTasks()
     borrowing = crew.spawn(borrow(building.doors, THEM))
     await until(lambda: bool(building.came))
     crew.spawn(lend(building.came.pop()[1], open_pipe))
@@ -94,7 +94,7 @@ async def test_a_pipe_is_carried_both_ways_and_to_its_end(building: Building) ->
 
 
 async def test_a_peer_that_is_not_reached_is_said_to_be_so(building: Building) -> None:
-    crew = Crew()
+    crew = BackgroundTasks()
     borrowing = crew.spawn(borrow(building.doors, THEM))
     await until(lambda: bool(building.came))
     crew.spawn(lend(building.came.pop()[1], no_pipe))

@@ -4,9 +4,9 @@ from node.processes.protocol import EvidenceShown, Said, Stale
 from node.processes.world import MAX_NODES, PAUSE, Witness
 from registry.members.liveness import Evidence
 from registry.records import PeerId, Service
-from router.attempt import Outcome
 from router.errors import WorkerError, WorkerFailed, WorkerStale, WorkerTimeout, WorkerUnreachable
 from router.select.candidates import Candidate
+from router.world import Outcome
 
 OWN, THEM = PeerId("own"), PeerId("them")
 

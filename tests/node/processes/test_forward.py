@@ -16,7 +16,7 @@ from node.faces.app import application
 from node.listeners import Listener, bind, place_of
 from node.processes import forward
 from node.processes.forward import DescriptorChannel, Door, Doorway, PassedOn
-from registry.mesh.libp2p.task_group import Crew
+from registry.task_group import BackgroundTasks
 from router.http.pool import PooledPlace
 from router.peers.headers import CALLER
 from tests.node.faces.assembly import settings_of
@@ -55,7 +55,7 @@ async def _streamed(request: web.HttpRequest) -> web.Answer:
 @pytest.fixture
 async def asked() -> AsyncIterator[aiohttp.ClientSession]:
     """A client of a helper's application, whose first process answers with what it was asked."""
-    crew = Crew()
+    crew = BackgroundTasks()
     first = Listener(
         application(
             [web.get("/events", _streamed), web.get("/*", _told), web.post("/*", _told)],

@@ -20,8 +20,8 @@ from node.processes.protocol import (
 )
 from node.processes.session import Loans
 from node.processes.world import Borrowing
-from registry.mesh.libp2p.task_group import Crew
 from registry.records import PeerId, Service
+from registry.task_group import BackgroundTasks
 from router.errors import NobodyServes, NoCapacity
 from tests.router.test_dispatch import World
 from tests.router.world import MODEL, QUICK, chat, links, own, until
@@ -37,7 +37,7 @@ class Pair:
         self.lending = World(one)
         self.borrowing = Borrowing(self._up)
         self.asking = World(two, lender=self.borrowing)
-        self.crew = Crew()
+        self.crew = BackgroundTasks()
         self.loans = Loans(self.lending.router.lending, self.crew, self._down)
         self.said: list[Said] = []
 

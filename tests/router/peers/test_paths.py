@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from yarl import URL
 
-from registry.mesh.libp2p.task_group import Crew
+from registry.task_group import BackgroundTasks
 from router.dialects import Route
 from router.http.pool import Objection
 from router.peers.certificate import certificate_of, client_context
@@ -26,7 +26,7 @@ async def way_to(
     objection: Objection = lambda address, port: "",
 ) -> AsyncIterator[Way]:
     """Know a way to a node whose pipes run through a relay, until there is a straight one."""
-    crew = Crew()
+    crew = BackgroundTasks()
 
     async def relayed() -> bool:
         return straight is None or not straight.is_set()

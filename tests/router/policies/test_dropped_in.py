@@ -17,7 +17,8 @@ Ids are as long as each other, so this is no good policy.
 from collections.abc import Sequence
 
 from router.select.candidates import Candidate
-from router.policies import Chance, Policy
+from registry.clock import Chance
+from router.policies import Policy
 from router.requests import Request
 
 

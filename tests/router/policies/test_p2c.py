@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
+from registry.clock import Chance
 from registry.records import Load, PeerId, Service
-from router.policies import Chance
 from router.policies.p2c import TwoChoices
 from router.select.candidates import Candidate
 from router.state.remote_load import HALF_LIFE, Reported

@@ -2,9 +2,10 @@
 
 import pytest
 
-from registry.records import Service
+from registry.records import PeerId, Service
 from router.state.concurrency import FIRST_PAUSE, LONGEST_PAUSE, MAX_BOUNDS, BoundedWorkers, Limits
 from router.workers import Worker, Workers
+from router.world import LoneWorld
 
 SERVICE = Service("p", "m")
 
@@ -87,7 +88,7 @@ def test_only_what_nobody_registered_is_learnt_and_the_table_is_made_once() -> N
     table = Workers.of(
         [Worker(SERVICE, "http://a"), Worker(Service("p", "n"), "http://b", capacity=9)]
     )
-    workers = BoundedWorkers(lambda: table, limits)
+    workers = BoundedWorkers(LoneWorld(PeerId("own"), table), limits)
     assert workers() is table
     for service in (SERVICE, Service("p", "n")):
         limits.refused(service, 5, 0.0)

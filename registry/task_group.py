@@ -1,4 +1,4 @@
-"""Task group of a mesh: it starts them, logs what they raise, and ends them all.
+"""Background tasks of one owner: it starts them, logs what they raise, and ends them all.
 
 A `TaskGroup` lives inside one `async with`; a mesh lives between two calls, `start` and `stop`.
 """
@@ -14,7 +14,7 @@ _log = logging.getLogger("modelvine.mesh")
 _Result = TypeVar("_Result")
 
 
-class Crew:
+class BackgroundTasks:
     """The tasks that one mesh runs for its peers; one that fails costs the others nothing."""
 
     def __init__(self) -> None:

@@ -1,0 +1,17 @@
+"""Clock and chance as arguments: no rule reads the time or draws a number by itself, and tests say what both are."""
+
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Seconds: monotonic ones where a parameter is called `now`, those since 1970 where it is called `wall`."""
+
+    def __call__(self) -> float:
+        """Return the seconds."""
+
+
+class Chance(Protocol):
+    """The only source of chance of whoever has it."""
+
+    def __call__(self) -> float:
+        """Return a number in [0, 1)."""

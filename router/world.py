@@ -1,0 +1,102 @@
+"""World of a router: what it sees of its node and of others, and what it tells them of an attempt.
+
+Each attribute is an immutable snapshot as of the moment in which it is read: whoever decides reads it once.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from registry.catalog import Catalog
+from registry.members.liveness import Evidence, Presence
+from registry.records import PeerId
+from router.errors import WorkerAway, WorkerError, WorkerStale, WorkerTimeout, WorkerUnreachable
+from router.select.candidates import Candidate
+from router.workers import Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one attempt went; `error` is `None` when it answered. `seconds` last from its start to its very end."""
+
+    candidate: Candidate
+    error: WorkerError | None
+    seconds: float
+
+    @property
+    def shows(self) -> Evidence | None:
+        """What it shows about the node: the way there works, or does not. A failing worker shows nothing."""
+        match self.error:
+            case None:
+                return Evidence.ANSWERED
+            case WorkerUnreachable() | WorkerTimeout(phase="connection"):
+                return Evidence.FAILED
+            case _:
+                return None
+
+    @property
+    def stale(self) -> bool:
+        """Whether another node said that it does not serve the model any more: our catalog is behind."""
+        return self.candidate.worker is None and isinstance(self.error, WorkerStale | WorkerAway)
+
+
+class World(Protocol):
+    """A node as its router sees it."""
+
+    @property
+    def own(self) -> PeerId:
+        """This node."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The newest record of every node."""
+
+    @property
+    def workers(self) -> Workers:
+        """The workers of this machine, as they were registered."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether this node takes no new requests."""
+
+    def presence_of(self, node: PeerId) -> Presence:
+        """Say whether a node lives, and is reached from here."""
+
+    def absence_of(self, node: PeerId) -> float:
+        """Return the seconds for which a node has not been heard that is lost or has left."""
+
+    def is_silent(self, node: PeerId) -> bool:
+        """Say whether a node did not answer when it was looked at."""
+
+    def look_at(self, node: PeerId) -> None:
+        """Have a node probed for which a request waits, as often as the registry thinks fit."""
+
+    def observe(self, outcome: Outcome) -> None:
+        """Take in how an attempt went."""
+
+
+@dataclass
+class LoneWorld:
+    """World of a process that knows no other node."""
+
+    own: PeerId
+    workers: Workers = field(default_factory=Workers)
+    catalog: Catalog = field(default_factory=Catalog)
+    draining: bool = False
+
+    def presence_of(self, node: PeerId) -> Presence:  # noqa: ARG002 (a World)
+        """Take everybody for alive."""
+        return Presence.ALIVE
+
+    def absence_of(self, node: PeerId) -> float:  # noqa: ARG002
+        """Miss nobody."""
+        return 0.0
+
+    def is_silent(self, node: PeerId) -> bool:  # noqa: ARG002
+        """Find nobody silent."""
+        return False
+
+    def look_at(self, node: PeerId) -> None:
+        """Look at nobody."""
+
+    def observe(self, outcome: Outcome) -> None:
+        """Take nothing in."""
