@@ -17,16 +17,23 @@ TORCH := 2.13.0
 
 REAL := gateways texts vectors stack
 
-.PHONY: help demo test swarm clients images real pythons check fmt docs bench charts soak install lock clean
+.PHONY: help demo test test-all swarm clients images real pythons check fmt docs bench charts soak install lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(MADE)/demo $(MADE)/model ## three nodes and a real model on this machine, and one streamed chat through them
 	@$(BIN)/modelvine demo $(ARGS)
 
-test: $(MADE)/dev ## the default test suite, Redis included; ARGS="-k name" chooses
-	@$(BIN)/python -m pytest -m "not swarm and not lab and not clients and not images and not real" $(ARGS)
+# Tests share nothing, so each core runs some of them; whoever is done takes over from the others.
+APART := not swarm and not lab and not clients and not images and not real
+SIDE_BY_SIDE := -n auto --dist worksteal
+
+test: $(MADE)/dev ## the test suite but for what is slow, Redis included; ARGS="-k name" chooses
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and $(APART)" $(ARGS)
+
+test-all: $(MADE)/dev ## the same with real libp2p hosts, processes, copies of the tree and floods
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(APART)" $(ARGS)
 
 swarm: $(MADE)/dev $(MADE)/model ## several nodes as processes, a real mesh, real HTTP, a real worker
 	@$(BIN)/python -m pytest -m "swarm or lab" $(ARGS)

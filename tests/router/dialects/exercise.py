@@ -1,6 +1,6 @@
 """OpenAI's own client and the parrot of docs/extending.md, at the node that has it and one hop away.
 
-Run by `test_dropped_in.py` in a copy of the tree that has the files of that page; here is no parrot.
+Run by `tests/test_dropped_in.py` in a copy of the tree that has the files of that page; here is no parrot.
 """
 
 from importlib import import_module

@@ -1,0 +1,118 @@
+"""The two straight lines of docs/architecture.md, walked: each room that the page names is entered, in the page's order."""
+
+import asyncio
+import re
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from registry.mesh.memory.network import MemoryNet
+from tests.node.faces.assembly import Running, World, node, until
+from tests.workers.openai_worker import running
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PACKAGES = tuple(f"{ROOT / package}/" for package in ("node", "registry", "router"))
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
+HTTP = "node/web/"
+"""The HTTP server, which is not counted: what walks is what happens between the handler and the worker."""
+
+ROOMS, CALLS = 52, 310
+"""Bounds of a warm chat: rooms that it enters, and calls from the handler to the end of the answer."""
+
+
+@dataclass
+class Walk:
+    """Rooms as they were entered, one after the other, and how many calls there were."""
+
+    calls: int = 0
+    steps: list[str] = field(default_factory=list)
+
+    @property
+    def rooms(self) -> set[str]:
+        return set(self.steps)
+
+    def see(self, frame: FrameType, event: str, _: object) -> None:
+        place = frame.f_code.co_filename
+        if event == "call" and place.startswith(PACKAGES):
+            room = place[len(str(ROOT)) + 1 :]
+            if room.startswith(HTTP):
+                return
+            self.calls += 1
+            if not self.steps or self.steps[-1] != room:
+                self.steps.append(room)
+
+    def goes_through(self, rooms: list[str]) -> None:
+        """Hold that these rooms are entered in this order, whatever lies between."""
+        steps = iter(self.steps)
+        for room in rooms:
+            assert any(step.startswith(room) for step in steps), (room, self.steps)
+
+
+async def walked(work: Callable[[], Awaitable[object]]) -> Walk:
+    """Follow what one task of this event loop makes all others do."""
+    walk = Walk()
+    sys.setprofile(walk.see)
+    try:
+        await work()
+    finally:
+        sys.setprofile(None)
+    return walk
+
+
+def named(title: str) -> list[str]:
+    """The rooms of one line, as the page has them."""
+    section = PAGE.partition(f"**{title}.**")[2].partition("\n\n\n")[0]
+    rows = re.findall(r"^\| \d+ \| (.*?) \|", section, re.MULTILINE)
+    numbers = re.findall(r"^\| (\d+) \|", section, re.MULTILINE)
+    ends = next((at for at, n in enumerate(numbers) if at and n == "1"), len(rows))
+    return [room for row in rows[:ends] for room in re.findall(r"`([\w/.]+)`", row)]
+
+
+@asynccontextmanager
+async def two_nodes() -> AsyncIterator[Running]:
+    """The first of two nodes that know each other: what it publishes walks on at the second."""
+    world = World(MemoryNet())
+    async with node(world) as one, node(world) as two:
+        await until(lambda: two.context.peer in one.context.registry.catalog.held)
+        yield one
+
+
+async def test_a_warm_chat_walks_the_line_of_the_page() -> None:
+    async with two_nodes() as served, running() as worker, running() as other:
+        await served.register(worker)
+        await served.register(other, project="q")
+
+        async def chat() -> None:
+            async with served.http.post("/v1/chat/completions", json=CHAT) as response:
+                assert response.status == 200
+                await response.read()
+
+        await chat()
+        # Heartbeats walk too now and then: the shortest of several walks is the chat alone.
+        walk = min([await walked(chat) for _ in range(9)], key=lambda walk: walk.calls)
+    walk.goes_through(named("A chat completion"))
+    print(f"{len(walk.rooms)} rooms, {walk.calls} calls, {len(walk.steps)} changes of room")  # noqa: T201
+    assert len(walk.rooms) <= ROOMS
+    assert walk.calls <= CALLS
+
+
+async def test_a_registration_walks_the_line_of_the_page() -> None:
+    async with two_nodes() as served, running() as worker:
+
+        async def register() -> None:
+            await served.register(worker)
+            await asyncio.sleep(0.2)
+
+        walk = await walked(register)
+    walk.goes_through(named("A registration"))
+
+
+@pytest.mark.parametrize("title", ["A chat completion", "A registration"])
+def test_the_page_has_the_lines(title: str) -> None:
+    assert len(named(title)) >= 5
