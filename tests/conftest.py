@@ -1,7 +1,12 @@
-"""How hard do properties try? Few examples at the desk, more where nobody waits; the same ones every time."""
+"""What holds for all tests: how hard properties try, and which tests are `slow`.
+
+Properties try few examples at the desk, more where nobody waits; the same ones every time.
+"""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Reproducible: a change that breaks a law fails here every time, and no run fails for another reason.
@@ -14,3 +19,36 @@ _COMMON = settings(
 settings.register_profile("desk", _COMMON, max_examples=60)
 settings.register_profile("ci", _COMMON, max_examples=300)
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
+
+ROOT = Path(__file__).parents[1]
+SLOW = {
+    "tests/bench/": "benches, each in small",
+    "tests/node/cli/test_up.py": "whole processes",
+    "tests/node/demo/": "a real model",
+    "tests/node/faces/test_errors_of_workers.py": "every failure of every worker's protocol, through whole nodes",
+    "tests/node/faces/test_slow_callers.py": "callers who are slow for seconds",
+    "tests/node/faces/test_smuggling.py": "a corpus of requests, each over a connection of its own",
+    "tests/node/test_full_disk.py": "whole processes on a full disk",
+    "tests/node/test_stopping.py": "whole processes",
+    "tests/node/web/test_floods.py": "floods",
+    "tests/registry/mesh/libp2p/": "real libp2p hosts, each with a thread; the contract of all meshes is not slow",
+    "tests/registry/mesh/test_mdns.py": "real multicast, which waits for answers",
+    "tests/router/dialects/localai_grpc/test_generated.py": "servers of two ages, each a process",
+    "tests/router/http/test_bombs.py": "bodies that unpack to a hundred times their size",
+    "tests/router/rpc/test_without.py": "processes without an optional library",
+    "tests/test_dropped_in.py": "copies of the tree, in which the suite runs",
+    "tests/test_wheel.py": "builds the wheel",
+}
+"""Files and folders whose tests are `slow`, each with the reason."""
+
+BESIDE = "asyncio"
+"""The event loop that nodes do not run on: what is tried on both of them is slow on this one."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow."""
+    for item in items:
+        path = item.path.relative_to(ROOT).as_posix()
+        loop = item.name.partition("[")[2].partition("-")[0].rstrip("]")
+        if path.startswith(tuple(SLOW)) or loop == BESIDE:
+            item.add_marker(pytest.mark.slow)

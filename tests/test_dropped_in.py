@@ -50,8 +50,6 @@ def create() -> ShortestName:
 
 POLICY_FILE = f"router/policies/{POLICY}.py"
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:

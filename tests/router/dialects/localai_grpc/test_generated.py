@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from registry.records import Service
 from router.dialects.localai_grpc import create
 from router.errors import WorkerFailed
 from router.requests import Kind
@@ -66,17 +67,27 @@ async def test_an_old_backend_and_a_newer_one_understand_us(
         assert await dialect.alive(candidate.worker)
 
 
+class Slots:
+    """Slots of which one is waited for."""
+
+    def __init__(self) -> None:
+        self.released = asyncio.Event()
+
+    def release(self, _: Service) -> None:
+        self.released.set()
+
+
 async def test_who_was_left_is_free_once_it_says_that_it_is_well(
     backend: Started,
 ) -> None:
     candidate, _, _ = backend
-    released = asyncio.Event()
+    slots = Slots()
     async with links() as ours:
         dialect = create(ours)
         async with dialect.answer(chat(stream=True), candidate) as answer:
             assert answer.first
-        assert ours.lingering.keeps(candidate.service, lambda _: released.set())
-        await asyncio.wait_for(released.wait(), 10)
+        assert ours.lingering.keeps(candidate.service, slots)
+        await asyncio.wait_for(slots.released.wait(), 10)
 
 
 async def test_what_it_raises_is_told(backend: Started) -> None:
