@@ -82,7 +82,7 @@ class Limits:
         self.changes += 1
 
 
-class Registered(Protocol):
+class RegisteredWorkers(Protocol):
     """Whoever has the workers of this machine as they were registered."""
 
     @property
@@ -93,7 +93,7 @@ class Registered(Protocol):
 class BoundedWorkers:
     """This machine's workers with the bounds that were learnt, where none was registered."""
 
-    def __init__(self, registered: Registered, limits: Limits) -> None:
+    def __init__(self, registered: RegisteredWorkers, limits: Limits) -> None:
         self._registered = registered
         self._limits = limits
         self._seen: tuple[Workers, int] = (Workers(), -1)
