@@ -165,7 +165,9 @@ def over_pipes(
                 make, sock=ours, ssl=context, server_hostname=""
             )
         except BaseException:
-            ours.close()
+            # The loop still has the socket, and lets go of it at its end; closed here, its number would be another's.
+            with suppress(OSError):
+                ours.shutdown(socket.SHUT_RDWR)
             raise
         return connection
 

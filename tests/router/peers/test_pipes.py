@@ -1,18 +1,27 @@
-"""Laws of the serving end of a pipe; the asking end is held to the contract of dialects."""
+"""Laws of both ends of a pipe; what is asked over one is held to the contract of dialects."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from warnings import catch_warnings
 
 import pytest
 
 from registry.errors import PeerUnreachable
+from registry.mesh import Pipe
 from registry.mesh.memory.network import PIPE_BYTES, MemoryPipe, pipe_between
 from registry.records import PeerId
-from router.peers.pipes import serve_pipe
-from tests.router.world import until
+from registry.signing import Identity
+from registry.task_group import BackgroundTasks
+from router.http.connection import Connection
+from router.http.pool import PooledPlace
+from router.peers.certificate import certificate_of, client_context, server_context
+from router.peers.pipes import over_pipes, serve_pipe
+from tests.router.world import QUICK, until
 
 HERE, THERE = PeerId("here"), PeerId("there")
+ASKING, SERVING = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
 
 
 class Listener:
@@ -105,3 +114,43 @@ async def test_a_pipe_that_was_cut_before_it_is_served_ends() -> None:
         await until(task.done)
         with pytest.raises(PeerUnreachable):
             await pipe.write(b"late")
+
+
+class TestADialThatIsGivenUp:
+    """Whoever asked leaves while its connection is being made."""
+
+    async def given_up(self, turns: int) -> bool:
+        """Cancel a dial after so many turns of the loop; return whether it was still under way."""
+        listener, crew = Listener(), BackgroundTasks()
+        context = server_context(SERVING)
+        server = await asyncio.start_server(listener.take, "127.0.0.1", 0, ssl=context)
+        ours, theirs = pipe_between(HERE, THERE)
+
+        async def open_pipe() -> Pipe:
+            return ours
+
+        client = client_context(ASKING, certificate_of(SERVING))
+        dial = over_pipes(open_pipe, context=client, crew=crew)
+        place = PooledPlace(dial, QUICK)
+        serving = crew.spawn(serve_pipe(theirs, port=server.sockets[0].getsockname()[1]))
+        dialling = crew.spawn(dial(lambda: Connection(place)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        early = dialling.cancel()
+        await asyncio.wait({dialling})
+        if not dialling.cancelled():
+            dialling.result().abort()
+        await until(serving.done, within=2)
+        server.close()
+        await crew.dismiss()
+        return early
+
+    def test_leaves_no_socket_and_no_pipe_whenever_it_is(self) -> None:
+        turns = 2
+        with catch_warnings(record=True, action="always") as left:
+            # A loop for each: what its timers still hold shows when it is gone.
+            while asyncio.run(self.given_up(turns)):
+                turns += 1
+            gc.collect()
+        assert turns > 8
+        assert [str(warning.message) for warning in left] == []
