@@ -25,9 +25,9 @@ help: ## this list
 demo: $(MADE)/demo $(MADE)/model ## three nodes and a real model on this machine, and one streamed chat through them
 	@$(BIN)/modelvine demo $(ARGS)
 
-# Tests share nothing, so each core runs some of them; whoever is done takes over from the others.
+# Tests share nothing, and half of their time they wait: two processes a core, and one that is done takes over from others.
 APART := not swarm and not lab and not clients and not images and not real
-SIDE_BY_SIDE := -n auto --dist worksteal
+SIDE_BY_SIDE := -n $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) --dist worksteal
 
 test: $(MADE)/dev ## the test suite but for what is slow, Redis included; ARGS="-k name" chooses
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and $(APART)" $(ARGS)
