@@ -99,7 +99,7 @@ class Choosing:
     def only_full(self, field: Field) -> list[Candidate]:
         """Return who is left out for want of a slot only, those that are well if there are any."""
         full = [e.candidate for e in field.excluded if e.reason is Reason.FULL]
-        return [c for c in full if self._ledger.admits(c)] or full
+        return [c for c in full if not c.ejected] or full
 
     async def slot(
         self, request: Request, full: Sequence[Candidate]

@@ -5,6 +5,7 @@ Attempts write into it, the choice of whom to ask reads it. Slots of this machin
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from registry.clock import Chance, Clock
 from registry.records import Load, PeerId, Service
@@ -21,7 +22,7 @@ from router.state.circuit import TRIP, Condition, Health, RetryAfter, Sign
 from router.state.concurrency import BoundedWorkers, Limits
 from router.state.last_answers import Vitals
 from router.state.local_load import Meter, Tally
-from router.state.remote_load import Report, Reported, Reports
+from router.state.remote_load import Report, Reports
 from router.state.slow_start import Warming
 from router.state.stuck import Silence
 from router.workers import Worker
@@ -110,10 +111,6 @@ class Ledger:
         A process that borrows slots sees a part of them only, and what it learnt would bind nobody else.
         """
         return self.lent is None and self.workers.learns(worker)
-
-    def admits(self, candidate: Candidate) -> bool:
-        """Say whether a candidate is worth asking: its circuit lets a request pass, and it has not stopped."""
-        return self.known().admits(candidate)
 
     def health_of(self, worker: Worker) -> str:
         """Say how a worker of this machine is, for people: `ok`, or what is the matter."""
@@ -280,22 +277,36 @@ class Ledger:
 class _Moment:
     """What the books say at one moment, to the choice of candidates."""
 
-    __slots__ = ("_ledger", "_now", "in_flight")
+    __slots__ = ("_ledger", "_now")
 
     def __init__(self, ledger: Ledger, now: float) -> None:
         self._ledger = ledger
         self._now = now
-        self.in_flight = ledger.in_flight
 
-    def reported(self, node: PeerId, service: Service) -> Reported | None:
-        return self._ledger.reports.of(node, service, now=self._now)
-
-    def admits(self, candidate: Candidate) -> bool:
-        ledger = self._ledger
-        return ledger.health.admits(candidate.address, self._now) and not ledger.stopped(candidate)
-
-    def told(self, candidate: Candidate) -> float:
-        return self._ledger.retry_after.left(candidate.address, self._now)
+    def row(
+        self,
+        node: PeerId,
+        service: Service,
+        worker: Worker | None = None,
+        *,
+        suspect: bool = False,
+        unreachable: bool = False,
+    ) -> Candidate:
+        ledger, now = self._ledger, self._now
+        row = Candidate(
+            node,
+            service,
+            worker,
+            ledger.in_flight.get((node, service), 0),
+            suspect,
+            unreachable,
+            report=None if worker else ledger.reports.of(node, service, now=now),
+        )
+        # Nearly all are well and have said nothing, and then this is all.
+        told = ledger.retry_after.left(row.address, now) if ledger.retry_after.told_by else 0.0
+        failing = row.address in ledger.health.failing
+        ejected = (failing and not ledger.health.admits(row.address, now)) or ledger.stopped(row)
+        return replace(row, told=told, ejected=ejected) if told or ejected else row
 
     def allowance(self, candidate: Candidate) -> float:
         return self._ledger.warming.allowance(candidate.node, candidate.service, self._now)

@@ -4,8 +4,8 @@ Errors for a request that nobody may answer, with the names that could have been
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
@@ -24,7 +24,7 @@ from router.errors import (
     WorkerUnable,
 )
 from router.requests import Request
-from router.select.fitness import Length, MediaNeeds, Types, kinds_of, serves
+from router.select.fitness import Length, MediaNeeds, Types, kinds_of
 from router.state.remote_load import Reported
 from router.translate.verbatim import takes
 from router.workers import Worker, Workers
@@ -38,7 +38,7 @@ class Candidate:
     `ejected` one failed lately, time and again: it is a last resort rather than nobody. One that is `held_back` is new here and
     has as many of our requests as it may have for now; for a `tight` one the request is probably too long.
     `report` is what its node said of it last, `None` when that is unknown; it is never set for this machine's own, whose
-    requests all pass here.
+    requests all pass here. It asked to be left alone for another `told` seconds.
     """
 
     node: PeerId
@@ -51,6 +51,17 @@ class Candidate:
     held_back: bool = False
     tight: bool = False
     report: Reported | None = None
+    told: float = 0.0
+    key: tuple[PeerId, Service] = field(init=False, repr=False, compare=False)
+    """What in-flight counts and outcomes are kept by."""
+    address: str = field(init=False, repr=False, compare=False)
+    """What its circuit is kept by: the worker's URL, or the replica at its node."""
+
+    def __post_init__(self) -> None:
+        service = self.service
+        object.__setattr__(self, "key", (self.node, service))
+        api = self.worker.api if self.worker is not None else _at_peer(self.node, service)
+        object.__setattr__(self, "address", api)
 
     @property
     def expected(self) -> float:
@@ -77,18 +88,6 @@ class Candidate:
         return not self.slots or self.expected < self.slots
 
     @property
-    def key(self) -> tuple[PeerId, Service]:
-        """What in-flight counts and outcomes are kept by."""
-        return self.node, self.service
-
-    @property
-    def address(self) -> str:
-        """What its circuit is kept by: the worker's URL, or the replica at its node."""
-        if self.worker is not None:
-            return self.worker.api
-        return f"{self.node}/{self.service.project}/{self.service.model}/{self.service.typed_cid}"
-
-    @property
     def place(self) -> str:
         """What fails as one: the worker's process, or the other machine."""
         return self.worker.api if self.worker is not None else self.node
@@ -97,6 +96,10 @@ class Candidate:
     def dialect(self) -> str:
         """The module name of the dialect that speaks to it: a peer is a worker whose dialect is ours."""
         return self.worker.dialect if self.worker else "peer"
+
+
+def _at_peer(node: PeerId, service: Service) -> str:
+    return f"{node}/{service.project}/{service.model}/{service.typed_cid}"
 
 
 class Reason(StrEnum):
@@ -139,18 +142,16 @@ class Field:
 class Known(Protocol):
     """What this node knows of replicas at one moment."""
 
-    @property
-    def in_flight(self) -> Mapping[tuple[PeerId, Service], int]:
-        """This node's requests there."""
-
-    def reported(self, node: PeerId, service: Service) -> Reported | None:
-        """Return what a node said of its replica."""
-
-    def admits(self, candidate: Candidate) -> bool:
-        """Say whether one is worth asking: its circuit lets a request pass, and it has not stopped."""
-
-    def told(self, candidate: Candidate) -> float:
-        """Return the seconds for which one asked to be left alone."""
+    def row(
+        self,
+        node: PeerId,
+        service: Service,
+        worker: Worker | None = None,
+        *,
+        suspect: bool = False,
+        unreachable: bool = False,
+    ) -> Candidate:
+        """Return all that is known of one: its load, its circuit, and how long it asked to be left alone."""
 
     def allowance(self, candidate: Candidate) -> float:
         """Return how many of our requests one may have at one time, while it is new here."""
@@ -178,16 +179,15 @@ def candidates(
             excluded.append(Excluded(candidate, reason, detail=_served(candidate, reason)))
         elif missing := media.missing(candidate.service):
             excluded.append(Excluded(candidate, Reason.UNSEEING, detail=missing))
-        elif seconds := known.told(candidate):
-            excluded.append(Excluded(candidate, Reason.TOLD, seconds))
+        elif candidate.told:
+            excluded.append(Excluded(candidate, Reason.TOLD, candidate.told))
         elif reason is not None:
             excluded.append(Excluded(candidate, reason))
         else:
             eligible.append(candidate)
 
     for worker in here:
-        key = own, worker.service
-        ours = Candidate(own, worker.service, worker, known.in_flight.get(key, 0))
+        ours = known.row(own, worker.service, worker)
         full = bool(worker.capacity) and ours.in_flight >= worker.capacity
         # A peer may still have us in its catalog while we drain; what it sends on is told to go elsewhere.
         reason = _unwanted(request, ours, types) or (Reason.DRAINING if draining else None)
@@ -196,21 +196,15 @@ def candidates(
         if offer.node == own:
             continue
         seen = presence(offer.node)
-        theirs = Candidate(
-            offer.node,
-            offer.service,
-            in_flight=known.in_flight.get((offer.node, offer.service), 0),
-            suspect=seen in _DOUBTED,
-            unreachable=seen is Presence.UNREACHABLE,
-            report=known.reported(offer.node, offer.service),
-        )
+        unreachable = seen is Presence.UNREACHABLE
+        suspect = unreachable or seen is Presence.SUSPECT
+        theirs = known.row(offer.node, offer.service, suspect=suspect, unreachable=unreachable)
         reason = Reason.HOP if request.own_only else _unwanted(request, theirs, types)
         sort(theirs, reason or _ABSENT.get(seen))
     if _unlike(eligible, excluded):
         eligible, short = _long_enough(eligible, excluded, Length(request))
         excluded += short
-    judged = [c if known.admits(c) else replace(c, ejected=True) for c in eligible]
-    return Field(begin_gently(judged, known.allowance), tuple(excluded))
+    return Field(begin_gently(eligible, known.allowance), tuple(excluded))
 
 
 def _everybody(
@@ -268,8 +262,6 @@ def begin_gently(
 _FOR_NOW = frozenset({Reason.FULL, Reason.TOLD})
 
 _NUMBERS = frozenset(str(int(kind)) for kind in ModelType)
-_DOUBTED = frozenset({Presence.SUSPECT, Presence.UNREACHABLE})
-
 _ABSENT = {
     Presence.LOST: Reason.LOST,
     Presence.LEFT: Reason.LEFT,
@@ -293,7 +285,7 @@ def _unwanted(request: Request, candidate: Candidate, types: Types) -> Reason | 
     if not wanted:
         return Reason.PINNED
     service = candidate.service
-    if not serves(service, request.kind) or types.others(candidate.node, service):
+    if not types.fits(candidate.node, service):
         return Reason.OTHER_TYPE
     said = request.verbatim
     wordless = said is not None and said.needs and not takes(said, service)

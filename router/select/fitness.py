@@ -96,11 +96,13 @@ class Types:
         self._home = _AT_HOME.get(kind)
         self._offered = offered
 
-    def others(self, node: PeerId, service: Service) -> bool:
-        """Say whether another type of this replica is meant."""
+    def fits(self, node: PeerId, service: Service) -> bool:
+        """Say whether a replica is made for such requests, and no other type of it is meant."""
         if service.type is self._home:
+            return not service.abilities & _OWN_PATH or serves(service, self._kind)
+        if not serves(service, self._kind):
             return False
-        return (node, service.project, service.model, service.cid) in self._meant
+        return (node, service.project, service.model, service.cid) not in self._meant
 
     @cached_property
     def _meant(self) -> frozenset[tuple[PeerId, str, str, str]]:

@@ -25,22 +25,21 @@ class RetryAfter:
     """What workers said, by address."""
 
     def __init__(self) -> None:
-        self._until: dict[str, float] = {}
+        self.told_by: dict[str, float] = {}
+        """Until when each address wants to be left alone."""
 
     def told(self, address: str, seconds: float, now: float) -> None:
         """Take in that a worker wants to be left alone for so many seconds; its newest word counts."""
-        self._until.pop(address, None)
-        if len(self._until) >= MAX_WAITING_ADDRESSES:
-            del self._until[next(iter(self._until))]
-        self._until[address] = now + min(seconds, LONGEST)
+        self.told_by.pop(address, None)
+        if len(self.told_by) >= MAX_WAITING_ADDRESSES:
+            del self.told_by[next(iter(self.told_by))]
+        self.told_by[address] = now + min(seconds, LONGEST)
 
     def left(self, address: str, now: float) -> float:
         """Return for how many seconds a worker is still to be left alone, 0 for one that may be asked."""
-        if not self._until:
-            return 0.0
-        left = self._until.get(address, now) - now
+        left = self.told_by.get(address, now) - now
         if left <= 0:
-            self._until.pop(address, None)
+            self.told_by.pop(address, None)
             return 0.0
         return left
 
@@ -112,17 +111,18 @@ class Health:
 
     def __init__(self, jitter: Chance) -> None:
         self._jitter = jitter
-        self._addresses: dict[str, _Address] = {}
+        self.failing: dict[str, _Address] = {}
+        """Addresses that failed since they last answered; all others are well."""
 
     def began(self, address: str, now: float) -> None:
         """A request goes to an address; it is the trial when the circuit's pause is over."""
-        one = self._addresses.get(address)
+        one = self.failing.get(address)
         if one is not None and one.circuit is Circuit.OPEN and now >= one.until:
             one.circuit = Circuit.TRYING
 
     def show(self, address: str, sign: Sign, now: float) -> None:
         """Take in what a request has shown."""
-        one = self._addresses.get(address)
+        one = self.failing.get(address)
         if one is None:
             if sign is not Sign.FAILED:
                 return
@@ -133,7 +133,7 @@ class Health:
                 return
         if sign is Sign.ANSWERED:
             # Nothing is remembered of the well.
-            del self._addresses[address]
+            del self.failing[address]
             return
         after = TABLE[one.circuit].get(sign, one.circuit)
         if after is Circuit.OPEN and after is not one.circuit:
@@ -143,14 +143,14 @@ class Health:
 
     def admits(self, address: str, now: float) -> bool:
         """Say whether a request may go to an address: its circuit is closed, or this one may be the trial."""
-        one = self._addresses.get(address)
+        one = self.failing.get(address)
         if one is None or one.circuit is Circuit.CLOSED:
             return True
         return one.circuit is Circuit.OPEN and now >= one.until
 
     def condition(self, address: str, now: float) -> Condition:
         """Describe an address for people."""
-        one = self._addresses.get(address, _Address())
+        one = self.failing.get(address, _Address())
         left = one.until - now if one.circuit is Circuit.OPEN else 0.0
         return Condition(one.circuit, max(0.0, left), one.failures)
 
@@ -163,7 +163,7 @@ class Health:
         one.circuit = Circuit.OPEN
 
     def _remember(self, address: str) -> _Address:
-        if len(self._addresses) >= MAX_ADDRESSES:
-            del self._addresses[next(iter(self._addresses))]
-        one = self._addresses[address] = _Address()
+        if len(self.failing) >= MAX_ADDRESSES:
+            del self.failing[next(iter(self.failing))]
+        one = self.failing[address] = _Address()
         return one

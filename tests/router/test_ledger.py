@@ -81,4 +81,4 @@ async def test_failures_in_a_row_open_a_circuit_and_a_full_worker_does_not(ledge
         attempt(WorkerFailed("no"), None)
     attempt(AnswerBroken("broke off"), broken)
     assert ledger.condition(THEIRS).circuit is Circuit.OPEN
-    assert not ledger.known().admits(THEIRS)
+    assert ledger.known().row(*THEIRS.key).ejected

@@ -76,7 +76,7 @@ def settings_of(*, web: WebSettings | None = None, **router) -> Settings:
         web=web or WebSettings(),
         registry=RegistrySettings(heartbeat=0.5, lease=3, suspicion=1, sync=0.3),
         router=RouterSettings(
-            **{"connect_timeout": 1.0, "idle_timeout": 5.0, "ready_timeout": 0.0, **router}
+            **{"connect_timeout": 3.0, "idle_timeout": 5.0, "ready_timeout": 0.0, **router}
         ),
     )
 

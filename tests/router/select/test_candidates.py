@@ -36,14 +36,19 @@ class Said:
     waits: Mapping[PeerId, float]
     allowances: Mapping[PeerId, int]
 
-    def reported(self, node: PeerId, service: Service) -> Reported | None:
-        return self.reports.get((node, service))
-
-    def admits(self, candidate: Candidate) -> bool:
-        return candidate.node not in self.ejected
-
-    def told(self, candidate: Candidate) -> float:
-        return self.waits.get(candidate.node, 0.0)
+    def row(
+        self, node: PeerId, service: Service, worker: Worker | None = None, **doubt: bool
+    ) -> Candidate:
+        return Candidate(
+            node,
+            service,
+            worker,
+            self.in_flight.get((node, service), 0),
+            ejected=node in self.ejected,
+            report=None if worker else self.reports.get((node, service)),
+            told=self.waits.get(node, 0.0),
+            **doubt,
+        )
 
     def allowance(self, candidate: Candidate) -> float:
         return self.allowances.get(candidate.node, 99)

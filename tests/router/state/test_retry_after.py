@@ -28,5 +28,5 @@ def test_what_is_remembered_is_bounded() -> None:
     said = RetryAfter()
     for n in range(MAX_WAITING_ADDRESSES + 5):
         said.told(str(n), 60.0, 0.0)
-    assert len(said._until) == MAX_WAITING_ADDRESSES
+    assert len(said.told_by) == MAX_WAITING_ADDRESSES
     assert said.left("0", 0.0) == 0.0
