@@ -18,14 +18,14 @@ from node.peers.reach import own_ports
 from registry.catalog import Catalog
 from registry.members.liveness import Presence
 from registry.mesh.libp2p.mesh import LibP2PMesh
-from registry.records import PeerId, Reach, Standing
+from registry.records import PeerId, Standing
 from registry.service import Registry, next_epoch
 from registry.signing import Identity
 from registry.store import Store, open_store
 from router import dialects, policies
 from router.dispatch import Router
 from router.peers.links import Links
-from router.peers.pipes import Reaching
+from router.peers.pipes import MeshPeers
 from router.ssrf_guard import Premises, networks_of
 from router.workers import Workers
 from router.world import Outcome
@@ -49,7 +49,7 @@ class Parts:
     agent: Agent
     bootstrap: Bootstrap
     links: Links
-    reaching: Reaching
+    peers: MeshPeers
     router: Router
     metrics: Metrics
 
@@ -120,7 +120,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
     agent = Agent(registry, store)
     await agent.restore()
     premises = _premises(given, listening, registry)
-    links, reaching = _links(given, registry, premises, closing)
+    links, peers = _links(given, registry, premises, closing)
     metrics = Metrics()
     router = Router(
         NodeWorld(registry, agent, metrics),
@@ -137,7 +137,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         store, registry.saving, configured=settings.mesh.bootstrap, keep=registry.pin
     )
     registry.saving.also(bootstrap.changes)
-    return Parts(registry, agent, bootstrap, links, reaching, router, metrics)
+    return Parts(registry, agent, bootstrap, links, peers, router, metrics)
 
 
 async def _registry(given: Given, store: Store) -> Registry:
@@ -166,30 +166,20 @@ def _premises(given: Given, listening: Listening, registry: Registry) -> Premise
 
 def _links(
     given: Given, registry: Registry, premises: Premises, closing: AsyncExitStack
-) -> tuple[Links, Reaching]:
-    def reach(peer: PeerId) -> Reach | None:
-        held = registry.catalog.held.get(peer)
-        return held.record.reach if held else None
-
-    reaching = Reaching(
-        registry.mesh,
-        reach=reach,
-        timeout=given.settings.router.connect_timeout,
-        now=time.monotonic,
-    )
-    closing.push_async_callback(reaching.close)
+) -> tuple[Links, MeshPeers]:
+    timeout = given.settings.router.connect_timeout
+    peers = MeshPeers(registry.mesh, registry, timeout=timeout, now=time.monotonic)
+    closing.push_async_callback(peers.close)
     links = Links(
         identity=given.identity,
-        reach=reach,
-        open_pipe=reaching.open_pipe,
-        relayed=reaching.relayed,
+        peers=peers,
         settings=given.settings.router,
         premises=premises,
     )
 
-    registry.on_change(follow_ways(links, registry.presence, forgive=reaching.forgive))
+    registry.on_change(follow_ways(links, registry.presence, forgive=peers.forgive))
     closing.push_async_callback(links.close)
-    return links, reaching
+    return links, peers
 
 
 def exchange_load(registry: Registry, router: Router) -> None:

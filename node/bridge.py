@@ -31,14 +31,13 @@ from node.observe.host import Host
 from node.observe.metrics import Metrics
 from node.runtime import Signals
 from registry.catalog import Offer
-from registry.errors import PeerUnreachable
-from registry.mesh import Pipe
-from registry.records import PeerId, Service
+from registry.records import Service
 from registry.signing import Identity
 from router import dialects, policies
 from router.dispatch import Router
 from router.errors import RouterError
 from router.peers.links import Links
+from router.peers.pipes import NoMesh
 from router.ssrf_guard import Premises, networks_of
 from router.translate.verbatim import bit
 from router.workers import Worker, Workers
@@ -117,9 +116,7 @@ class Bridge:
         identity = Identity(secrets.token_bytes(32))
         self._links = Links(
             identity=identity,
-            reach=lambda _: None,
-            open_pipe=_no_pipe,
-            relayed=_no_relay,
+            peers=NoMesh(),
             settings=settings.router,
             premises=self._premises,
         )
@@ -214,11 +211,3 @@ class Bridge:
             chance=random.random,
             crew=self._links.crew,
         )
-
-
-async def _no_pipe(peer: PeerId) -> Pipe:
-    raise PeerUnreachable(f"a bridge knows no other node, and not {peer}")
-
-
-async def _no_relay(_: PeerId) -> bool:
-    return False

@@ -152,8 +152,8 @@ def welcome(
 
     def meet(nodes: Iterable[PeerId]) -> None:
         for node in nodes:
-            held = known.catalog.held.get(node)
-            shown = held.record.reach.certificate if held else b""
+            reach = known.catalog.reach_of(node)
+            shown = reach.certificate if reach else b""
             if not shown or shown in met or not _belongs(shown, node):
                 continue
             # A context cannot forget, so those that made room in the registry still count here.

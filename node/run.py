@@ -223,8 +223,7 @@ def _helpers(
         offices=Offices(
             registry=registry,
             lending=parts.router.lending,
-            open_pipe=parts.reaching.open_pipe,
-            relayed=parts.reaching.relayed,
+            peers=parts.peers,
             control=Listener(public_app(replace(context, access=judge))),
         ),
         workers=lambda: parts.agent.workers,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Generic, TypeVar, overload
 
-from registry.records import PeerId, Record, Service
+from registry.records import PeerId, Reach, Record, Service
 from registry.signing import ID_HEAD
 
 Key = TypeVar("Key")
@@ -153,6 +153,11 @@ class Catalog:
     def digest(self) -> str:
         """Equal digests mean equal registries: the sum of all fingerprints modulo 2^256, in hex."""
         return f"{self.total:064x}"
+
+    def reach_of(self, node: PeerId) -> Reach | None:
+        """Return how a node says that it is reached, `None` for a stranger."""
+        held = self.held.get(node)
+        return held.record.reach if held else None
 
     def called(self, text: str) -> tuple[Record, ...]:
         """Return the nodes that a person may mean by this: by their id, else by its beginning and by their name."""

@@ -164,8 +164,7 @@ class Prober:
         return True
 
     async def _dial(self, node: PeerId) -> bool:
-        held = self._replica.catalog.held.get(node)
-        reach = held.record.reach if held else Reach()
+        reach = self._replica.catalog.reach_of(node) or Reach()
         together = dialable.among_ourselves(self._replica.own.reach)
         trips = {peer: c.round_trip for peer, c in self._connections().items()}
         timeout = dial_patience(self._settings.probe_timeout, trips)

@@ -4,7 +4,6 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from node.access import is_own_address
 from node.config.settings import Settings
@@ -19,7 +18,8 @@ from node.processes.protocol import LoadReport, Look, Said, Welcome
 from node.processes.world import Borrowing, View, Witness
 from registry.catalog import Catalog
 from registry.members.liveness import Presence
-from registry.records import Load, PeerId, Service
+from registry.mesh import Pipe
+from registry.records import Load, PeerId, Reach, Service
 from registry.signing import Identity
 from router import dialects, policies
 from router.dispatch import Router
@@ -131,6 +131,27 @@ class HelperWorld:
         self.witness.observe(outcome)
 
 
+@dataclass(frozen=True, slots=True)
+class HelperPeers:
+    """Peers of a helper: the first process has the mesh, and opens their pipes."""
+
+    view: View
+    doors: DescriptorChannel
+    borrowing: Borrowing
+
+    def reach(self, peer: PeerId) -> Reach | None:
+        """Return how a peer says that it is reached."""
+        return self.view.catalog.reach_of(peer)
+
+    async def open_pipe(self, peer: PeerId) -> Pipe:
+        """Have the first process open a pipe."""
+        return await borrow(self.doors, peer)
+
+    async def relayed(self, peer: PeerId) -> bool:
+        """Have the first process connect to a peer."""
+        return await self.borrowing.relayed(peer)
+
+
 def assemble(
     welcome: Welcome, doors: DescriptorChannel, tell: Callable[[Said], None]
 ) -> HelperParts:
@@ -140,9 +161,7 @@ def assemble(
     borrowing = Borrowing(tell)
     links = Links(
         identity=identity,
-        reach=view.reach,
-        open_pipe=partial(borrow, doors),
-        relayed=borrowing.relayed,
+        peers=HelperPeers(view, doors, borrowing),
         settings=settings.router,
         premises=_premises(welcome, view, identity.peer),
     )
@@ -173,7 +192,7 @@ def _premises(welcome: Welcome, view: View, own: PeerId) -> Premises:
     settings = welcome.settings
 
     def ports() -> frozenset[int]:
-        reach = view.reach(own)
+        reach = view.catalog.reach_of(own)
         mesh = (*settings.mesh.listen, *(reach.mesh if reach else ()))
         return own_ports((welcome.http, welcome.link), mesh)
 

@@ -17,7 +17,7 @@ the pipe is open, then every byte is the peer's.
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 
@@ -32,7 +32,7 @@ from router.errors import WorkerUnreachable
 from router.http.connection import Connection, HttpError, Reply, request_head
 from router.http.pool import Dial, PooledPlace
 from router.peers.headers import CALLER
-from router.peers.pipes import couple
+from router.peers.pipes import Peers, couple
 
 _AT_ONCE = 64  # descriptors that are taken in one go; the loop comes back for the others
 
@@ -173,12 +173,12 @@ async def borrow(doors: DescriptorChannel, peer: PeerId) -> Pipe:
     return BorrowedPipe(peer, reader, writer)
 
 
-async def lend(connection: socket.socket, open_pipe: Callable[[PeerId], Awaitable[Pipe]]) -> None:
+async def lend(connection: socket.socket, peers: Peers) -> None:
     """Open the pipe that a helper asks for over a connection, and carry its bytes until either side ends."""
     reader, writer = await asyncio.open_connection(sock=connection, limit=_CHUNK_BYTES)
     try:
         line = await reader.readuntil(b"\n")
-        pipe = await open_pipe(PeerId(line[:_LONGEST_ID].decode(errors="replace").strip()))
+        pipe = await peers.open_pipe(PeerId(line[:_LONGEST_ID].decode(errors="replace").strip()))
     except (OSError, EOFError, asyncio.LimitOverrunError, RegistryError):
         writer.transport.abort()
         return

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 
@@ -36,11 +36,11 @@ from node.processes.protocol import (
     Took,
     said,
 )
-from registry.mesh import Pipe
 from registry.records import PeerId, Service
 from registry.service import Registry
 from registry.task_group import BackgroundTasks
 from router.errors import NobodyServes, NoCapacity
+from router.peers.pipes import Peers
 from router.requests import Kind, Request
 from router.slot_lending import Lending
 
@@ -133,8 +133,7 @@ class Offices:
 
     registry: Registry
     lending: Lending
-    open_pipe: Callable[[PeerId], Awaitable[Pipe]]
-    relayed: Callable[[PeerId], Awaitable[bool]]
+    peers: Peers
     control: Listener
     """Answers the requests that helpers pass on."""
 
@@ -230,11 +229,11 @@ class HelperSession:
                 self.ready.set()
 
     async def _reach(self, number: int, node: PeerId) -> None:
-        self.tell(Relayed(number, await self._offices.relayed(node)))
+        self.tell(Relayed(number, await self._offices.peers.relayed(node)))
 
     def _let_in(self, door: Door, connection: socket.socket) -> None:
         match door:
             case Door.HTTP:
                 self._crew.spawn(self._offices.control.take(connection))
             case Door.PIPE:
-                self._crew.spawn(lend(connection, self._offices.open_pipe))
+                self._crew.spawn(lend(connection, self._offices.peers))

@@ -35,7 +35,7 @@ from registry.clock import Clock
 from registry.errors import InvalidFrame
 from registry.intake.access_list import guests
 from registry.members.liveness import Evidence, Presence
-from registry.records import PeerId, Reach, Service, Standing
+from registry.records import PeerId, Service, Standing
 from registry.settings import RegistrySettings
 from router.errors import NobodyServes, NoCapacity
 from router.requests import Request
@@ -209,11 +209,6 @@ class View:
     def admits(self, peer: PeerId) -> bool:
         """Say whether a peer may take part here."""
         return self._guests.admits(peer)
-
-    def reach(self, peer: PeerId) -> Reach | None:
-        """Say how a node is reached."""
-        held = self.catalog.held.get(peer)
-        return held.record.reach if held else None
 
     def draining(self) -> bool:
         """Say whether this node takes nothing new."""

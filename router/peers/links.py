@@ -13,7 +13,6 @@ from yarl import URL
 
 from registry.errors import InvalidSignature
 from registry.intake import dialable
-from registry.mesh import Pipe
 from registry.records import PeerId, Reach
 from registry.signing import Identity
 from registry.task_group import BackgroundTasks
@@ -23,7 +22,7 @@ from router.http.deadlines import Deadlines
 from router.http.pool import Places
 from router.peers.certificate import client_context, peer_of_certificate
 from router.peers.paths import Link, Way
-from router.peers.pipes import serve_pipe
+from router.peers.pipes import Peers, serve_pipe
 from router.settings import RouterSettings
 from router.slot_wait import Lingering
 from router.ssrf_guard import Premises
@@ -44,9 +43,7 @@ class Links:
         self,
         *,
         identity: Identity,
-        reach: Callable[[PeerId], Reach | None],
-        open_pipe: Callable[[PeerId], Awaitable[Pipe]],
-        relayed: Callable[[PeerId], Awaitable[bool]],
+        peers: Peers,
         settings: RouterSettings,
         premises: Premises | None = None,
     ) -> None:
@@ -56,9 +53,7 @@ class Links:
         self.premises = premises or Premises()
         self.workers = Places(settings, self.premises)
         self.deadlines = Deadlines()
-        self._reach = reach
-        self._open_pipe = open_pipe
-        self._relayed = relayed
+        self._peers = peers
         self._ways: dict[PeerId, Way] = {}
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self.crew = BackgroundTasks()
@@ -107,7 +102,7 @@ class Links:
             _close([way] if way.retired else [])
 
     async def _way(self, peer: PeerId) -> Way:
-        reach = self._reach(peer)
+        reach = self._peers.reach(peer)
         known = self._ways.get(peer)
         if reach is None or not reach.certificate:
             _close(self._drop([peer]))
@@ -124,8 +119,8 @@ class Links:
         way = self._ways[peer] = Way(
             reach,
             context,
-            open_pipe=lambda: self._open_pipe(peer),
-            relayed=lambda: self._relayed(peer),
+            peers=self._peers,
+            peer=peer,
             crew=self.crew,
             settings=self.settings,
             objection=self._objection,
@@ -142,7 +137,7 @@ class Links:
             raise WorkerUnreachable("the node's record names no certificate of a node") from error
 
     def _vanished(self) -> list[PeerId]:
-        return [peer for peer in self._ways if self._reach(peer) is None]
+        return [peer for peer in self._ways if self._peers.reach(peer) is None]
 
     def _drop(self, peers: list[PeerId]) -> list[Way]:
         dropped = [self._ways.pop(peer) for peer in peers if peer in self._ways]
@@ -152,7 +147,7 @@ class Links:
 
     def _together(self) -> bool:
         # Another machine's loopback is our own: its claims lead to strangers, unless all of us are on one machine.
-        ours = self._reach(self.identity.peer)
+        ours = self._peers.reach(self.identity.peer)
         return ours is not None and dialable.among_ourselves(ours)
 
     def _objection(self, address: str, _port: int) -> str:

@@ -2,19 +2,18 @@
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from yarl import URL
 
-from registry.mesh import Pipe
-from registry.records import Reach
+from registry.records import PeerId, Reach
 from registry.task_group import BackgroundTasks
 from router.dialects import Route
 from router.http.connection import HttpError, NotHttp, request_head
 from router.http.deadlines import Deadlines
 from router.http.pool import Objection, PooledPlace, start_of, tcp
-from router.peers.pipes import over_pipes
+from router.peers.pipes import Peers, over_pipes
 from router.settings import RouterSettings
 
 _FIRST_PAUSE = 5.0
@@ -83,8 +82,8 @@ class Way:
         reach: Reach,
         context: ssl.SSLContext,
         *,
-        open_pipe: Callable[[], Awaitable[Pipe]],
-        relayed: Callable[[], Awaitable[bool]],
+        peers: Peers,
+        peer: PeerId,
         crew: BackgroundTasks,
         settings: RouterSettings,
         objection: Objection = lambda address, port: "",  # noqa: ARG005
@@ -95,14 +94,15 @@ class Way:
         self.users = 0
         self.retired = False
         self._context = context
-        self._relayed = relayed
+        self._peers = peers
+        self._peer = peer
         self._crew = crew
         self._settings = settings
         self._objection = objection
         self._direct: Direct = Untried()
         self._trying = asyncio.Lock()
         self._places: dict[URL, PooledPlace] = {}
-        self._pipe = over_pipes(open_pipe, context=context, crew=crew)
+        self._pipe = over_pipes(peers, peer, context=context, crew=crew)
         self._pipes: dict[Route, PooledPlace] = {}
 
     def learn(self, reach: Reach) -> None:
@@ -204,7 +204,7 @@ class Way:
         return Proven(address, place)
 
     async def _piped(self) -> Link:
-        route = Route.RELAY if await self._relayed() else Route.DIRECT
+        route = Route.RELAY if await self._peers.relayed(self._peer) else Route.DIRECT
         # Pipes through a relay are not for requests that can go straight: the relay is let go of once they are closed.
         for other in [r for r in self._pipes if r is not route]:
             self._pipes.pop(other).retire()

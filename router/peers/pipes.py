@@ -11,9 +11,12 @@ What did not answer is left alone, longer each time, and is never waited for aga
 import asyncio
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
 
+from registry.catalog import Catalog
 from registry.clock import Clock
 from registry.errors import MeshError, PeerUnreachable, RegistryError
 from registry.intake import dialable
@@ -34,24 +37,61 @@ _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 320.0
 
 
-class Reaching:
+class Records(Protocol):
+    """Whoever has the records of other nodes."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The newest record of every node."""
+
+
+class Peers(Protocol):
+    """Other nodes, and the ways to them over the mesh."""
+
+    def reach(self, peer: PeerId) -> Reach | None:
+        """Return how a peer says that it is reached, `None` for a stranger."""
+
+    async def open_pipe(self, peer: PeerId) -> Pipe:
+        """Open a pipe; raise a `RegistryError`."""
+
+    async def relayed(self, peer: PeerId) -> bool:
+        """Have a peer connected, and say whether that is through a relay; never raise."""
+
+
+@dataclass
+class NoMesh:
+    """Peers of a process without a mesh: their records at most are known."""
+
+    reaches: Mapping[PeerId, Reach] = field(default_factory=dict)
+
+    def reach(self, peer: PeerId) -> Reach | None:
+        """Return how a peer says that it is reached."""
+        return self.reaches.get(peer)
+
+    async def open_pipe(self, peer: PeerId) -> Pipe:
+        """Reach nobody."""
+        raise PeerUnreachable(f"there is no mesh here, and no way to {peer}")
+
+    async def relayed(self, peer: PeerId) -> bool:  # noqa: ARG002 (Peers)
+        """Need no relay."""
+        return False
+
+
+class MeshPeers:
     """Opens pipes to peers, and connects to those that are not connected. Lives on one event loop."""
 
-    def __init__(
-        self,
-        mesh: Mesh,
-        *,
-        reach: Callable[[PeerId], Reach | None],
-        timeout: float,
-        now: Clock,
-    ) -> None:
+    def __init__(self, mesh: Mesh, records: Records, *, timeout: float, now: Clock) -> None:
         self._mesh = mesh
-        self._reach = reach
+        self._records = records
         self._timeout = timeout
         self._now = now
         self._silent = Backoff[str](_FIRST_PAUSE, _LONGEST_PAUSE)
         self._meetings: dict[PeerId, asyncio.Task[None]] = {}
         self._crew = BackgroundTasks()
+
+    def reach(self, peer: PeerId) -> Reach | None:
+        """Return how a peer says that it is reached, `None` for a stranger."""
+        return self._records.catalog.reach_of(peer)
 
     async def open_pipe(self, peer: PeerId) -> Pipe:
         """Open a pipe, at most `timeout` seconds for it and for each way; raise `PeerUnreachable` or `MeshDown`."""
@@ -125,15 +165,13 @@ class Reaching:
         return [a for a in addresses if not self._silent.is_known(a)][:ADDRESSES_DIALLED]
 
     def _direct(self, peer: PeerId) -> Sequence[str]:
-        return dialable.direct_addresses(self._reach(peer) or Reach(), peer, together=self._alone())
+        return dialable.direct_addresses(self.reach(peer) or Reach(), peer, together=self._alone())
 
     def _relayed(self, peer: PeerId) -> Sequence[str]:
-        return dialable.relayed_addresses(
-            self._reach(peer) or Reach(), peer, together=self._alone()
-        )
+        return dialable.relayed_addresses(self.reach(peer) or Reach(), peer, together=self._alone())
 
     def _alone(self) -> bool:
-        own = self._reach(self._mesh.peer)
+        own = self.reach(self._mesh.peer)
         return own is not None and dialable.among_ourselves(own)
 
     def _connected(self, peer: PeerId) -> bool:
@@ -147,13 +185,13 @@ _LINGER_SECONDS = 5.0
 
 
 def over_pipes(
-    open_pipe: Callable[[], Awaitable[Pipe]], *, context: ssl.SSLContext, crew: BackgroundTasks
+    peers: Peers, peer: PeerId, *, context: ssl.SSLContext, crew: BackgroundTasks
 ) -> Dial:
-    """Return how to connect to one peer over pipes, a pipe for each connection."""
+    """Return how to connect to a peer over pipes, a pipe for each connection."""
 
     async def dial(make: Callable[[], Connection]) -> Connection:
         try:
-            pipe = await open_pipe()
+            pipe = await peers.open_pipe(peer)
         except RegistryError as error:
             raise OSError(f"no pipe: {type(error).__name__}") from error
         ours, theirs = socket.socketpair()

@@ -9,7 +9,7 @@ from functools import partial
 from aiohttp import web
 from multidict import CIMultiDictProxy
 
-from registry.mesh import Pipe
+from registry.mesh import Mesh, Pipe
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet
 from registry.records import PeerId, Reach
@@ -30,13 +30,14 @@ from router.errors import (
 from router.openai.body import read
 from router.peers.certificate import certificate_of, peer_of_certificate, server_context, trust
 from router.peers.links import Links, serve_pipe
+from router.peers.pipes import NoMesh
 from router.policies.p2c import TwoChoices
 from router.requests import Kind, Pin, Request
 from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from router.workers import Workers
 from router.world import LoneWorld
-from tests.router.world import OWN, QUICK, no_pipe, no_relay, own
+from tests.router.world import OWN, QUICK, own
 
 THERE = Identity(bytes([7]) * 32)
 STATUSES: Mapping[type[RouterError], int] = {
@@ -51,6 +52,27 @@ CODES: Mapping[type[RouterError], str] = {
     UnknownModel: "model_not_found",
     WorkerDied: "worker_died",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class OverMesh:
+    """Peers of which these records are known, and pipes of a mesh."""
+
+    mesh: Mesh
+    reaches: Mapping[PeerId, Reach]
+    through_relays: bool = False
+
+    def reach(self, peer: PeerId) -> Reach | None:
+        """Return what is known."""
+        return self.reaches.get(peer)
+
+    async def open_pipe(self, peer: PeerId) -> Pipe:
+        """Open a pipe, soon or not at all."""
+        return await self.mesh.open_pipe(peer, timeout=5)
+
+    async def relayed(self, _: PeerId) -> bool:
+        """Say what was said."""
+        return self.through_relays
 
 
 @dataclass(slots=True)
@@ -151,9 +173,7 @@ async def peer_node(
     """Run a node that trusts ours."""
     links = Links(
         identity=identity,
-        reach=lambda _: None,
-        open_pipe=no_pipe,
-        relayed=no_relay,
+        peers=NoMesh(),
         settings=settings,
     )
     workers = Workers.of([c.worker for c in candidates if c.worker is not None])
@@ -204,9 +224,6 @@ async def way_to(
     async def refuse(pipe: Pipe) -> None:
         await pipe.reset()
 
-    async def is_relayed(_: PeerId) -> bool:
-        return relayed
-
     net = MemoryNet()
     here, there = MemoryMesh(OWN.peer, net), MemoryMesh(node.identity.peer, net)
     await here.start(answer, refuse)
@@ -217,9 +234,7 @@ async def way_to(
     known.setdefault(node.identity.peer, theirs)
     links = Links(
         identity=OWN,
-        reach=known.get,
-        open_pipe=lambda peer: here.open_pipe(peer, timeout=1),
-        relayed=is_relayed,
+        peers=OverMesh(here, known, through_relays=relayed),
         settings=settings,
     )
     try:

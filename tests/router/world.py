@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from registry.errors import PeerUnreachable
-from registry.mesh import Pipe
-from registry.records import PeerId, Reach, Service
+from registry.records import Reach, Service
 from registry.signing import Identity
 from router.dialects import Answer
 from router.peers.links import Links
+from router.peers.pipes import NoMesh
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.settings import RouterSettings
@@ -53,16 +52,6 @@ def own(
     return Candidate(OWN.peer, service, worker)
 
 
-async def no_pipe(peer: PeerId) -> Pipe:
-    """Be a mesh that reaches nobody."""
-    raise PeerUnreachable(f"no way to {peer}")
-
-
-async def no_relay(_: PeerId) -> bool:
-    """Be a mesh that needs no relays."""
-    return False
-
-
 @asynccontextmanager
 async def links(
     settings: RouterSettings = QUICK, premises: Premises | None = None
@@ -70,9 +59,7 @@ async def links(
     """Have a node that knows no other."""
     made = Links(
         identity=OWN,
-        reach=lambda _: Reach(),
-        open_pipe=no_pipe,
-        relayed=no_relay,
+        peers=NoMesh({OWN.peer: Reach()}),
         settings=settings,
         premises=premises,
     )

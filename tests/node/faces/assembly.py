@@ -39,9 +39,9 @@ from router import dialects, policies
 from router.dispatch import Router
 from router.peers.certificate import certificate_of, server_context, trust
 from router.peers.links import Links, serve_pipe
+from router.peers.pipes import MeshPeers
 from router.settings import RouterSettings
 from router.ssrf_guard import Premises
-from tests.router.world import no_relay
 
 TOKEN = "the-control-token-of-this-test-node"
 
@@ -142,9 +142,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
     agent, metrics = Agent(registry, store), Metrics()
     links = Links(
         identity=identity,
-        reach=lambda peer: held.record.reach if (held := registry.catalog.held.get(peer)) else None,
-        open_pipe=lambda peer: registry.mesh.open_pipe(peer, timeout=1),
-        relayed=no_relay,
+        peers=MeshPeers(registry.mesh, registry, timeout=1, now=time.monotonic),
         settings=settings.router,
         premises=Premises(
             own_ports=lambda: (int(s.getsockname()[1]) for s in (public, link)),

@@ -12,7 +12,8 @@ from registry.mesh import Pipe
 from registry.mesh.memory.network import pipe_between
 from registry.records import PeerId
 from registry.task_group import BackgroundTasks
-from tests.router.world import no_pipe, until
+from router.peers.pipes import NoMesh
+from tests.router.world import until
 
 US, THEM = PeerId("us"), PeerId("them")
 
@@ -71,14 +72,15 @@ async def test_a_pipe_is_carried_both_ways_and_to_its_end(building: Building) ->
     ours, theirs = pipe_between(US, THEM)
     asked: list[PeerId] = []
 
-    async def open_pipe(peer: PeerId) -> Pipe:
-        asked.append(peer)
-        return ours
+    class Peers(NoMesh):
+        async def open_pipe(self, peer: PeerId) -> Pipe:
+            asked.append(peer)
+            return ours
 
     crew = BackgroundTasks()
     borrowing = crew.spawn(borrow(building.doors, THEM))
     await until(lambda: bool(building.came))
-    crew.spawn(lend(building.came.pop()[1], open_pipe))
+    crew.spawn(lend(building.came.pop()[1], Peers()))
     pipe = await borrowing
     assert (asked, pipe.peer) == ([THEM], THEM)
     await pipe.write(b"x" * 300_000)
@@ -97,6 +99,6 @@ async def test_a_peer_that_is_not_reached_is_said_to_be_so(building: Building) -
     crew = BackgroundTasks()
     borrowing = crew.spawn(borrow(building.doors, THEM))
     await until(lambda: bool(building.came))
-    crew.spawn(lend(building.came.pop()[1], no_pipe))
+    crew.spawn(lend(building.came.pop()[1], NoMesh()))
     with pytest.raises(PeerUnreachable):
         await borrowing

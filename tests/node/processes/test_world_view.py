@@ -30,7 +30,7 @@ def test_a_node_that_is_seen_is_offered_and_one_that_is_forgotten_is_not(view: V
     assert [offer.node for offer in view.catalog.offers["m"]] == [THEM.peer]
     assert view.presence(THEM.peer) is Presence.ALIVE
     assert view.take(Forgotten(THEM.peer)) == {THEM.peer}
-    assert (view.presence(THEM.peer), view.reach(THEM.peer)) == (Presence.LOST, None)
+    assert (view.presence(THEM.peer), view.catalog.reach_of(THEM.peer)) == (Presence.LOST, None)
     assert "m" not in view.catalog.offers
 
 
@@ -38,7 +38,7 @@ def test_a_change_of_presence_needs_no_record(view: View) -> None:
     view.take(Seen(THEM.peer, Presence.ALIVE, frame(reach=Reach(links=("127.0.0.1:9",)))))
     view.take(Seen(THEM.peer, Presence.SUSPECT))
     assert view.presence(THEM.peer) is Presence.SUSPECT
-    assert view.reach(THEM.peer) == Reach(links=("127.0.0.1:9",))
+    assert view.catalog.reach_of(THEM.peer) == Reach(links=("127.0.0.1:9",))
 
 
 def test_a_node_drains_when_its_own_word_says_so(view: View) -> None:

@@ -19,16 +19,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from registry.records import PeerId, Reach
+from registry.records import Reach
 from router.dialects import Answer, Dialect, openai_http, peer
 from router.errors import WorkerError, WorkerFailed
 from router.peers.certificate import certificate_of, server_context, trust
 from router.peers.links import Links
+from router.peers.pipes import NoMesh
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from tests.router.peer_node import THERE
-from tests.router.world import OWN, QUICK, chat, no_pipe, no_relay, own, whole
+from tests.router.world import OWN, QUICK, chat, own, whole
 from tests.swarm.waiting import show
 from tests.workers.raw import Serve, raw, take
 
@@ -72,9 +73,7 @@ async def worker(serve: Serve, settings: RouterSettings = LIMITS) -> AsyncIterat
     async with raw(serve) as url:
         ours = Links(
             identity=OWN,
-            reach=lambda _: None,
-            open_pipe=no_pipe,
-            relayed=no_relay,
+            peers=NoMesh(),
             settings=settings,
         )
         try:
@@ -96,12 +95,7 @@ async def another_node(serve: Serve, settings: RouterSettings = LIMITS) -> Async
             THERE.peer: Reach(links=(link,), certificate=certificate_of(THERE)),
         }
 
-        def reach(node: PeerId) -> Reach | None:
-            return reaches.get(node)
-
-        ours = Links(
-            identity=OWN, reach=reach, open_pipe=no_pipe, relayed=no_relay, settings=settings
-        )
+        ours = Links(identity=OWN, peers=NoMesh(reaches), settings=settings)
         closing.push_async_callback(ours.close)
         yield Asking(peer.create(ours), Candidate(THERE.peer, own("").service))
 

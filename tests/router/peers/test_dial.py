@@ -4,13 +4,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from registry.catalog import Catalog, Signed
 from registry.errors import PeerUnreachable
 from registry.mesh import Pipe
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, address_of
-from registry.records import PeerId, Reach
+from registry.records import PeerId, Reach, Record, Version
 from registry.signing import Identity
-from router.peers.pipes import Reaching
+from router.peers.pipes import MeshPeers
 
 OWN = Identity(bytes([1]) * 32).peer
 THERE = Identity(bytes([2]) * 32).peer
@@ -40,19 +41,16 @@ class World:
         self.other = MemoryMesh(THERE, self.net)
         self.now = 0.0
         self.mesh_addresses: tuple[str, ...] = (address_of(THERE),)
-        self.reaching = Reaching(
-            self.mesh,
-            reach=self.reach,
-            timeout=1.0,
-            now=lambda: self.now,
-        )
+        self.peers = MeshPeers(self.mesh, self, timeout=1.0, now=lambda: self.now)
 
-    def reach(self, peer: PeerId) -> Reach | None:
-        return Reach(mesh=self.mesh_addresses) if peer == THERE else None
+    @property
+    def catalog(self) -> Catalog:
+        record = Record(THERE, Version(1, 0), reach=Reach(mesh=self.mesh_addresses))
+        return Catalog().merge([Signed(record, b"")])
 
     async def fails(self) -> None:
         with pytest.raises(PeerUnreachable):
-            await self.reaching.open_pipe(THERE)
+            await self.peers.open_pipe(THERE)
 
 
 async def no_answer(_: PeerId, question: bytes) -> bytes:
@@ -68,7 +66,7 @@ async def world() -> AsyncIterator[World]:
     world = World()
     await world.mesh.start(no_answer, no_pipes)
     yield world
-    await world.reaching.close()
+    await world.peers.close()
     await world.other.stop()
     await world.mesh.stop()
 
@@ -78,7 +76,7 @@ async def test_a_peer_that_is_not_connected_is_dialled_and_its_connection_used_a
 ) -> None:
     await world.other.start(no_answer, no_pipes)
     for _ in range(2):
-        assert (await world.reaching.open_pipe(THERE)).peer == THERE
+        assert (await world.peers.open_pipe(THERE)).peer == THERE
     assert world.mesh.dialled == [address_of(THERE)]
 
 
@@ -95,35 +93,35 @@ async def test_it_is_dialled_again_later_for_nobody_to_wait_for(world: World) ->
     world.now = 5.0
     await world.fails()
     while not world.mesh.connections():
-        await world.reaching._crew.spawn(no_answer(THERE, b""))
-    assert (await world.reaching.open_pipe(THERE)).peer == THERE
+        await world.peers._crew.spawn(no_answer(THERE, b""))
+    assert (await world.peers.open_pipe(THERE)).peer == THERE
 
 
 async def test_a_peer_that_was_lost_and_lives_is_waited_for_once_more(world: World) -> None:
     await world.fails()
     await world.other.start(no_answer, no_pipes)
-    world.reaching.forgive(THERE)
-    assert (await world.reaching.open_pipe(THERE)).peer == THERE
+    world.peers.forgive(THERE)
+    assert (await world.peers.open_pipe(THERE)).peer == THERE
 
 
 async def test_a_relay_is_asked_when_no_address_of_the_peers_own_answers(world: World) -> None:
     await world.other.start(no_answer, no_pipes)
     world.mesh_addresses = (f"/ip4/127.0.0.1/tcp/1/p2p/{THERE}", AT_RELAY)
-    assert (await world.reaching.open_pipe(THERE)).peer == THERE
+    assert (await world.peers.open_pipe(THERE)).peer == THERE
     assert world.mesh.dialled == [AT_RELAY]
 
 
 async def test_a_node_of_which_nothing_is_known_is_not_reached(world: World) -> None:
     with pytest.raises(PeerUnreachable):
-        await world.reaching.open_pipe(RELAY)
+        await world.peers.open_pipe(RELAY)
     assert world.mesh.dialled == []
 
 
 async def test_asking_whether_a_peer_is_relayed_connects_to_it_and_never_raises(
     world: World,
 ) -> None:
-    assert await world.reaching.relayed(THERE) is False
+    assert await world.peers.relayed(THERE) is False
     await world.other.start(no_answer, no_pipes)
-    world.reaching.forgive(THERE)
-    assert await world.reaching.relayed(THERE) is False
+    world.peers.forgive(THERE)
+    assert await world.peers.relayed(THERE) is False
     assert [connection.peer for connection in world.mesh.connections()] == [THERE]

@@ -1,6 +1,7 @@
 """Laws of reaching a peer: only its key opens the way, and a way that failed is not waited for."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -11,9 +12,10 @@ from router.dialects.peer import create
 from router.errors import WorkerError, WorkerFailed, WorkerUnreachable
 from router.peers.certificate import certificate_of
 from router.peers.links import Links
+from router.peers.pipes import NoMesh
 from router.select.candidates import Candidate
 from tests.router.peer_node import PeerNode, at, peer_node, way_to
-from tests.router.world import OWN, QUICK, chat, no_relay, own, until, whole
+from tests.router.world import OWN, QUICK, chat, own, until, whole
 from tests.workers.openai_worker import running
 
 EVE = Identity(bytes([9]) * 32)
@@ -92,9 +94,7 @@ async def test_a_caller_whom_the_node_does_not_trust_is_refused() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node:
         stranger = Links(
             identity=EVE,
-            reach={EVE.peer: TOGETHER, node.identity.peer: node.reach}.get,
-            open_pipe=lambda _: asyncio.sleep(0, None),  # type: ignore[arg-type]
-            relayed=no_relay,
+            peers=NoMesh({EVE.peer: TOGETHER, node.identity.peer: node.reach}),
             settings=QUICK,
         )
         with pytest.raises(WorkerFailed):
@@ -134,9 +134,7 @@ async def test_a_node_that_moved_is_found_at_its_new_address() -> None:
         async with peer_node(own(worker.url)) as before, way_to(after) as piped:
             links = Links(
                 identity=OWN,
-                reach=reaches.get,
-                open_pipe=piped._open_pipe,
-                relayed=no_relay,
+                peers=replace(piped._peers, reaches=reaches),
                 settings=QUICK,
             )
             reaches[before.identity.peer] = before.reach
@@ -175,9 +173,7 @@ async def test_a_peer_that_vanished_from_the_registry_is_let_go_of() -> None:
     async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as piped:
         links = Links(
             identity=OWN,
-            reach=reaches.get,
-            open_pipe=piped._open_pipe,
-            relayed=no_relay,
+            peers=replace(piped._peers, reaches=reaches),
             settings=QUICK,
         )
         reaches[node.identity.peer] = node.reach

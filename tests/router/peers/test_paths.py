@@ -7,13 +7,15 @@ from contextlib import asynccontextmanager
 import pytest
 from yarl import URL
 
+from registry.records import PeerId
 from registry.task_group import BackgroundTasks
 from router.dialects import Route
 from router.http.pool import Objection
 from router.peers.certificate import certificate_of, client_context
 from router.peers.paths import Proven, Shut, Untried, Way
+from router.peers.pipes import NoMesh
 from tests.router.peer_node import THERE, PeerNode, peer_node
-from tests.router.world import OWN, QUICK, no_pipe, until
+from tests.router.world import OWN, QUICK, until
 
 NOBODY = URL("https://127.0.0.1:1")
 
@@ -28,14 +30,15 @@ async def way_to(
     """Know a way to a node whose pipes run through a relay, until there is a straight one."""
     crew = BackgroundTasks()
 
-    async def relayed() -> bool:
-        return straight is None or not straight.is_set()
+    class Relayed(NoMesh):
+        async def relayed(self, _: PeerId) -> bool:
+            return straight is None or not straight.is_set()
 
     way = Way(
         node.reach,
         client_context(OWN, certificate_of(THERE)),
-        open_pipe=lambda: no_pipe(THERE.peer),
-        relayed=relayed,
+        peers=Relayed(),
+        peer=THERE.peer,
         crew=crew,
         settings=QUICK,
         objection=objection,

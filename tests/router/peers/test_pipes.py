@@ -17,7 +17,7 @@ from registry.task_group import BackgroundTasks
 from router.http.connection import Connection
 from router.http.pool import PooledPlace
 from router.peers.certificate import certificate_of, client_context, server_context
-from router.peers.pipes import over_pipes, serve_pipe
+from router.peers.pipes import NoMesh, over_pipes, serve_pipe
 from tests.router.world import QUICK, until
 
 HERE, THERE = PeerId("here"), PeerId("there")
@@ -126,11 +126,12 @@ class TestADialThatIsGivenUp:
         server = await asyncio.start_server(listener.take, "127.0.0.1", 0, ssl=context)
         ours, theirs = pipe_between(HERE, THERE)
 
-        async def open_pipe() -> Pipe:
-            return ours
+        class Opened(NoMesh):
+            async def open_pipe(self, _: PeerId) -> Pipe:
+                return ours
 
         client = client_context(ASKING, certificate_of(SERVING))
-        dial = over_pipes(open_pipe, context=client, crew=crew)
+        dial = over_pipes(Opened(), THERE, context=client, crew=crew)
         place = PooledPlace(dial, QUICK)
         serving = crew.spawn(serve_pipe(theirs, port=server.sockets[0].getsockname()[1]))
         dialling = crew.spawn(dial(lambda: Connection(place)))

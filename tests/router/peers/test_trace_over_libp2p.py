@@ -19,8 +19,8 @@ from tests.registry.mesh.worlds import (
     until,
     world_of,
 )
-from tests.router.peer_node import at, peer_node
-from tests.router.world import OWN, QUICK, chat, no_relay, own, whole
+from tests.router.peer_node import OverMesh, at, peer_node
+from tests.router.world import OWN, QUICK, chat, own, whole
 from tests.workers.openai_worker import running
 
 TRACE = {
@@ -45,9 +45,7 @@ async def test_id_and_trace_are_the_same_at_the_other_end_of_a_pipe() -> None:
         await mesh.start(echo, return_everything)
         links = Links(
             identity=OWN,
-            reach=reaches.get,
-            open_pipe=lambda peer: mesh.open_pipe(peer, timeout=5),
-            relayed=no_relay,
+            peers=OverMesh(mesh, reaches),
             settings=QUICK,
         )
         try:
