@@ -36,7 +36,7 @@ test-all: $(MADE)/dev ## the same with real libp2p hosts, processes, copies of t
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(APART)" $(ARGS)
 
 swarm: $(MADE)/dev $(MADE)/model ## several nodes as processes, a real mesh, real HTTP, a real worker
-	@$(BIN)/python -m pytest -m "swarm or lab" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "swarm or lab" $(ARGS)
 
 clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/clients-new ## clients as they are published, in environments of their own, at a real node
 	@$(BIN)/python -m pytest -m clients tests/clients $(ARGS)

@@ -164,11 +164,14 @@ async def test_two_nodes_that_serve_one_model_share_its_requests(
         for node, worker in ((five[0], one), (five[1], two)):
             await client.register(node, "shared", ["shared"], worker.url)
         await client.listed(five, "shared")
-        answers = [await client.chat(five[2], "shared") for _ in range(40)]
-        shares = Counter(answer.node for answer in answers)
+        # A node that said it was busy is avoided until it says otherwise, a moment later.
+        answers, shares = [], Counter()
+        while len(answers) < 40 or (len(shares) < 2 and len(answers) < 400):
+            answers.append(await client.chat(five[2], "shared"))
+            shares[answers[-1].node] += 1
         assert {answer.status for answer in answers} == {200}
         assert set(shares) == {five[0].peer, five[1].peer}
         assert sorted(shares.values()) == sorted(len(w.received) for w in (one, two))
-        show("40 requests", shares=" / ".join(map(str, shares.values())))
+        show(f"{len(answers)} requests", shares=" / ".join(map(str, shares.values())))
         for node in five[:2]:
             await client.unregister(node, "shared")
