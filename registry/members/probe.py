@@ -104,7 +104,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of an attempt: did we get an answer, did a helper get a proof?"""
+    """What came of a probe: whether we got an answer, and whether a helper got a proof."""
 
     reached: bool = False
     proven: bool = False

@@ -14,7 +14,7 @@ Found = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PlanStep:
-    """What is to be done: models to register, in full, and names to withdraw; is the worker `gone` by now, or `back`?"""
+    """Models to register, in full, and names to withdraw; whether the worker is `gone` by now, or `back`."""
 
     register: tuple[Mapping[str, Any], ...] = ()
     withdraw: tuple[str, ...] = ()
