@@ -26,6 +26,8 @@ from scripts import tables
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+WRAPPED = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
+"""Decisions are history: they stay as they were written."""
 LOCKS = sorted(ROOT.glob("requirements*.lock"))
 PROTOCOL = (DOCS / "protocol.md").read_text()
 EXAMPLE = Identity(bytes(range(32)))
@@ -168,6 +170,23 @@ def house() -> str:
 
 def test_the_changelog_has_a_place_for_what_is_not_released():
     assert "\n## Unreleased\n" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def prose(page: Path) -> list[str]:
+    """Return the lines of a page that are neither code nor a row of a table."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [line for line in text.splitlines() if not line.lstrip().startswith("|")]
+
+
+@pytest.mark.parametrize("page", WRAPPED, ids=lambda page: page.name)
+def test_prose_is_wrapped(page):
+    limit = 130 if page.name == "CHANGELOG.md" else 120
+    assert not [line for line in prose(page) if len(line) > limit]
+
+
+def test_an_entry_of_the_changelog_has_two_lines_at_most():
+    entries = re.split(r"^(?=- |#|$)", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert not [entry for entry in entries if entry[:2] == "- " and entry.strip().count("\n") > 1]
 
 
 def test_the_example_record_decodes_to_what_the_page_says():
