@@ -13,7 +13,7 @@ from router.ledger import Ledger
 from router.policies import Policy, in_order
 from router.requests import Request
 from router.select.candidates import Candidate, Excluded, Field, Reason, candidates, nobody
-from router.state.last_answers import RESTART
+from router.state.readiness import RESTART
 from router.world import World
 
 

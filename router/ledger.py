@@ -1,6 +1,8 @@
 """Ledger of everybody whom we ask: what is under way there, how busy and how well they are.
 
 Attempts write into it, the choice of whom to ask reads it. Slots of this machine's workers are taken and given back here.
+
+`EVENTS` names what is counted; `/metrics` shows all of them, also those that have not happened yet.
 """
 
 from collections import Counter
@@ -11,22 +13,32 @@ from registry.clock import Chance, Clock
 from registry.records import Load, PeerId, Service
 from router.dialects import Answer
 from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected, WorkerUnable
-from router.events import EVENTS
 from router.requests import Request
+from router.select.attempts import Budget
 from router.select.candidates import Candidate, Known
-from router.select.retry_budget import Budget
 from router.settings import RouterSettings
 from router.slot_lending import Lender, Lent
 from router.slot_wait import Lingering, SlotWaits
 from router.state.circuit import TRIP, Condition, Health, RetryAfter, Sign
 from router.state.concurrency import BoundedWorkers, Limits
-from router.state.last_answers import Vitals
 from router.state.local_load import Meter, Tally
+from router.state.readiness import Vitals
 from router.state.remote_load import Report, Reports
 from router.state.slow_start import Warming
 from router.state.stuck import Silence
 from router.workers import Worker
 from router.world import World
+
+EVENTS: Mapping[str, str] = {
+    "retries_refused": "failures that were not tried elsewhere, because `router.retry_share` was spent",
+    "hedged": "requests for which a second worker was asked, because the first was slower than usual (`router.hedge`)",
+    "hedges_won": "those of them that the second worker answered first",
+    "held": "requests that waited for a worker to be ready",
+    "held_in_vain": "those of them whose `router.ready_timeout` was over first",
+    "holds_refused": "requests that did not wait for a worker to be ready, because too many did",
+}
+"""Every event with what it counts."""
+
 
 LONGEST_SLOT_WAIT = 5.0
 """Seconds: who wants to be left alone for longer has no lack of slots but a limit of another kind."""

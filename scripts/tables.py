@@ -22,7 +22,7 @@ from node.observe.refusals import LINES
 from registry.effects import EVENTS
 from registry.members.liveness import OPENS, REASONS, SHUTS, TABLE, Presence, Status
 from registry.records import Service
-from router import events as router_events
+from router import ledger as router_events
 from router import policies
 from router.errors import (
     AnswerBroken,

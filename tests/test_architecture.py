@@ -63,7 +63,6 @@ TESTED_AS_A_WHOLE = {
     "node/processes/helper.py": "tests/swarm/test_processes.py runs whole helpers",
     "node/faces/grpc/localai/*.py": "tests/node/faces/grpc/test_localai.py asks every RPC",
     "router/dialects/*/*.py": "parts of dialects, under the contract suite",
-    "registry/mesh/inbox.py": "part of every mesh, under the contract suite",
     "registry/mesh/libp2p/*.py": "parts of the mesh over libp2p, under the contract suite",
 }
 # Where files are found by their names, and the suite that runs over every one.

@@ -2,9 +2,12 @@
 
 A name is looked up once for a channel, which leads to the address that was looked at: grpc itself resolves nothing, follows no
 proxy of the environment, retries nothing and reads no configuration from DNS.
+
+grpc is made silent before it is loaded, unless `GRPC_VERBOSITY` is set: its core writes past our log, with callers' addresses.
 """
 
 import asyncio
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -14,10 +17,16 @@ from google.protobuf.message import DecodeError
 from router.errors import WorkerError, WorkerFailed, WorkerTimeout, WorkerUnreachable
 from router.http.pool import addresses_of
 from router.rpc.failures import RpcFailed, too_large
-from router.rpc.library import grpc
 from router.rpc.messages import Method
 from router.settings import RouterSettings
 from router.ssrf_guard import Premises
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+
+__all__ = ["grpc"]
+
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """The largest message, both ways: a larger answer is a failed worker, a larger request is refused with 413."""

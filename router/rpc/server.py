@@ -5,9 +5,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from router.rpc.channel_pool import MAX_MESSAGE_BYTES
+from router.rpc.channel_pool import MAX_MESSAGE_BYTES, grpc
 from router.rpc.failures import PUSHBACK
-from router.rpc.library import grpc
 from router.rpc.messages import methods_of
 
 MAX_HEAD_BYTES = 16 * 1024

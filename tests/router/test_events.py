@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from router.events import EVENTS
-from router.ledger import Ledger
+from router.ledger import EVENTS, Ledger
 from router.world import LoneWorld
 from tests.router.world import OWN, QUICK
 

@@ -20,7 +20,7 @@ from router.errors import (
 from router.hold import COMES_BACK, LONGEST_PAUSE, MAX_HELD, MAX_HELD_BYTES
 from router.settings import RouterSettings
 from router.state.circuit import TRIP
-from router.state.last_answers import RESTART
+from router.state.readiness import RESTART
 from tests.router.test_dispatch import FAR, World, several
 from tests.router.world import MODEL, QUICK, chat, links, own, until
 from tests.workers.openai_worker import OpenAIWorker, running

@@ -26,9 +26,7 @@ from registry.mesh import (
     Restarted,
     trust,
 )
-from registry.mesh.byte_queue import ByteQueue
 from registry.mesh.discovered import claim_in, only_loopback
-from registry.mesh.inbox import Inbox
 from registry.mesh.libp2p.dial import peer_in
 from registry.mesh.libp2p.node import (
     CONNECTIONS_REFUSED,
@@ -40,6 +38,7 @@ from registry.mesh.libp2p.node import (
 from registry.mesh.libp2p.pipes import WINDOW, PipeEnd, StreamPipe
 from registry.mesh.libp2p.thread import TrioThread, living_tasks
 from registry.mesh.mdns import MulticastDns, service_of
+from registry.mesh.queues import ByteQueue, Inbox
 from registry.records import PeerId
 from registry.settings import MeshSettings
 from registry.signing import Identity

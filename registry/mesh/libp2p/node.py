@@ -20,7 +20,6 @@ from multiaddr import Multiaddr
 
 from registry.errors import LimitReached, PeerUnreachable, cannot_listen
 from registry.mesh import MAX_FRAME_BYTES, Arrived, Judge, Offended, Origin, PeerConnection
-from registry.mesh.byte_queue import ByteQueue
 from registry.mesh.discovered import Strangers, only_loopback
 from registry.mesh.libp2p.ask import ASK, Questions, QuestionStreams
 from registry.mesh.libp2p.connections import Company, Origins
@@ -32,6 +31,7 @@ from registry.mesh.libp2p.pipes import WINDOW, PipeEnd
 from registry.mesh.libp2p.rendezvous import RENDEZVOUS, Calls, Point, Visitor, name_of
 from registry.mesh.libp2p.thread import VisitFailed
 from registry.mesh.libp2p.watch import Watch
+from registry.mesh.queues import ByteQueue
 from registry.records import PeerId
 from registry.settings import MeshSettings
 from registry.signing import Identity

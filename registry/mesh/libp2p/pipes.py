@@ -16,10 +16,10 @@ import trio
 from libp2p.abc import INetStream
 
 from registry.errors import MeshDown, PeerUnreachable
-from registry.mesh.byte_queue import ByteQueue
 from registry.mesh.libp2p.ask import read_exactly
 from registry.mesh.libp2p.guards import indifferent, unreachable
 from registry.mesh.libp2p.thread import TrioThread
+from registry.mesh.queues import ByteQueue
 from registry.records import PeerId
 
 WINDOW = 512 * 1024

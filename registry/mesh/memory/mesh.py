@@ -22,7 +22,6 @@ from registry.mesh import (
     Restarted,
     trust,
 )
-from registry.mesh.inbox import Inbox
 from registry.mesh.memory.network import (
     MemoryNet,
     MemoryPipe,
@@ -31,6 +30,7 @@ from registry.mesh.memory.network import (
     peer_in,
     pipe_between,
 )
+from registry.mesh.queues import Inbox
 from registry.records import PeerId
 from registry.task_group import BackgroundTasks
 

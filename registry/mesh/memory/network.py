@@ -12,7 +12,7 @@ from typing import Protocol
 
 from registry.errors import PeerUnreachable
 from registry.mesh import Arrived, Joined, MeshEvent, PeerLeft
-from registry.mesh.byte_queue import ByteQueue
+from registry.mesh.queues import ByteQueue
 from registry.records import PeerId
 
 PIPE_BYTES = 512 * 1024

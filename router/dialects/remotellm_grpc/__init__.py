@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from router import worker_headers
-from router.canonical import guts, tokenize
+from router.canonical import tokenize
 from router.dialects import ALIVE_SECONDS, Answer, Route
 from router.dialects.remotellm_grpc import mapping
+from router.dialects.remotellm_grpc import mapping as guts
 from router.dialects.remotellm_grpc.mapping import GENERATE, WORDS, stops_of
 from router.errors import WorkerFailed
 from router.http.exchange import NOTHING

@@ -1,24 +1,66 @@
-"""Parser of RemoteLLM's answers: texts, with a JSON object beside each that may say more; messages of gRPC in, events out.
+"""Mapping of requests to RemoteLLM's messages, and parser of its answers.
 
-Mapping of a request to RemoteLLM's words: prompts and stop strings; everything else is the worker's own constant.
+A text has prompts and stop strings; everything else is the worker's own constant. Answers are texts, with a JSON object beside
+each that may say more. The request for a model's inner state is RemoteLLM's alone.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
 from router.canonical import TextRequest
+from router.canonical.values import flag, needed, others, whole
 from router.errors import BadRequest, WorkerFailed, WorkerUnable
+from router.openai.body import object_of
 from router.openai.result_writer import Next, TokenGuts
 from router.openai.text_writer import Event, Reason
 from router.openai.usage import Usage, told
-from router.requests import Kind
+from router.requests import Kind, Request
 from router.translate.request import Orders, Wording, unheard
 from router.translate.templates import Rendered, rendered
 from router.translate.text import Said, in_one_piece, tokens_of
 from router.workers import Template, Worker
+
+MAX_TEXT_CHARACTERS = 1_000_000
+"""The longest text whose tokens are looked at."""
+
+MAX_NUMBERS = 16_384
+"""The most numbers of one embedding."""
+
+MAX_NEXT = 1_000
+"""The most tokens that may come next."""
+
+READ = frozenset({"model", "models", "stream", "prompt", "fft_embeddings", "embedding_truncation", "top_k"})  # fmt: skip
+"""Fields that are read here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guts:
+    """A text; `fft` has the high frequencies of its embeddings, of which `numbers` are told. `next` tokens may come after it."""
+
+    text: str
+    fft: bool
+    numbers: int
+    next: int
+    others: Mapping[str, object]
+
+
+def read(request: Request) -> Guts:
+    """Read a request for a model's inner state; raise `BadRequest`, which names the field."""
+    fields = object_of(request.body)
+    fft = flag(fields, "fft_embeddings")
+    numbers = whole(fields, "embedding_truncation", 0, MAX_NUMBERS)
+    following = whole(fields, "top_k", 0, MAX_NEXT)
+    return Guts(
+        text=needed(fields, "prompt", MAX_TEXT_CHARACTERS),
+        fft=fft is not False,
+        numbers=20 if numbers is None else numbers,
+        next=5 if following is None else following,
+        others=others(fields, READ),
+    )
+
 
 GENERATE = "Generate"
 

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[3]
 # Of a place that is taken it would complain by itself.
 PROGRAM = """
 import asyncio
-from router.rpc import library
+from router.rpc import channel_pool
 from router.rpc.messages import LOCALAI
 from router.rpc.server import CannotListen, serving
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.select.retry_budget import MAX_PLACES, RESERVE, WINDOW, Budget
+from router.select.attempts import MAX_PLACES, RESERVE, WINDOW, Budget
 
 
 def spent(budget: Budget, *, now: float, tries: int, under_way: int = 0) -> int:

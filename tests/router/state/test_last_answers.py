@@ -9,7 +9,7 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnreachable,
 )
-from router.state.last_answers import (
+from router.state.readiness import (
     FORGOTTEN,
     LONGEST_RESTART,
     MAX_ADDRESSES,

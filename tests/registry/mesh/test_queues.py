@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from registry.errors import PeerUnreachable
-from registry.mesh.byte_queue import ByteQueue
+from registry.mesh.queues import ByteQueue
 
 
 async def test_a_full_queue_makes_its_writer_wait_for_the_reader() -> None:
