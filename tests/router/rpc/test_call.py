@@ -183,6 +183,7 @@ async def test_who_leaves_in_mid_stream_is_missed_by_the_worker() -> None:
     async with parrot() as (bird, api), channels() as ours:
         async with ours.stream(api, STREAM, prompt("a hang")) as told:
             await told.next()
+            await until(lambda: bird.waiting == 1)
         await until(lambda: bird.left == 1)
 
 
