@@ -20,7 +20,7 @@ from itertools import count
 from registry.members.load import Reporter
 from registry.members.membership import FEW
 from registry.records import Load, PeerId, Service
-from router.policies.p2c import TwoChoices
+from router.policies.p2c import FewChoices
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.state.remote_load import Report, Reports
@@ -31,7 +31,7 @@ WAY = 0.05  # seconds that a note takes through the mesh
 FIRST_BYTE = 0.02  # seconds to the first byte, once a slot is free
 REPLICA = Service("p", "m")
 REQUEST = Request("r", Kind.CHAT, "m", b"{}", "application/json")
-POLICY = TwoChoices()
+POLICY = FewChoices()
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ class Attempt:
     __slots__ = (
         "_answer",
         "_began",
+        "_crowd",
         "_desk",
         "_put",
         "candidate",
@@ -84,6 +85,7 @@ class Attempt:
     ) -> None:
         self._desk = desk
         self._began = 0.0
+        self._crowd = 0.0
         self._put: AbstractAsyncContextManager[Answer] | None = None
         self._answer: Answer | None = None
         self.request = request
@@ -95,14 +97,15 @@ class Attempt:
     async def __aenter__(self) -> Routed:
         desk = self._desk
         self._began = desk.now()
-        desk.ledger.began(self.candidate, holds_slot=self.holds_slot)
+        self._crowd = desk.ledger.began(self.candidate, holds_slot=self.holds_slot)
         try:
             self._put = desk.put(self)
             self._answer = answer = await self._put.__aenter__()
         except BaseException as error:
             self._ended(error)
             raise
-        tally = desk.ledger.begun(self.candidate, answer, desk.now() - self._began)
+        seconds = desk.now() - self._began
+        tally = desk.ledger.begun(self.request.kind, self.candidate, answer, seconds)
         return Routed(answer, self.candidate, self.number, tally)
 
     async def __aexit__(
@@ -125,7 +128,7 @@ class Attempt:
         seconds = desk.now() - self._began
         if (failed := error if answer is None else answer.broken) is not None:
             self._log(failed)
-        desk.ledger.ended(self.request, self.candidate, answer, error, seconds)
+        desk.ledger.ended(self.request, self.candidate, answer, error, seconds, self._crowd)
         # A caller who left before the first byte has shown nothing about the worker.
         if answer is not None or error is not None:
             broken = error if answer is None else answer.broken

@@ -4,15 +4,17 @@ Reads the ledger, and asks the policy.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from registry.clock import Chance
-from router.errors import NobodyServes
+from router.errors import NobodyServes, NoCapacity
 from router.ledger import Ledger
 from router.policies import Policy, in_order
 from router.requests import Request
 from router.select.candidates import Candidate, Excluded, Field, Reason, candidates, nobody
+from router.select.weights import patience
 from router.state.readiness import RESTART
 from router.world import World
 
@@ -58,6 +60,11 @@ class Choosing:
             ordered = list(in_order(self._policy, request, field.eligible, self._random))
             self._policy.begun(request)
             if self._ledger.lent is None:
+                for candidate in full:
+                    if patient := patience(request, candidate, ordered):
+                        asked = replace(request, waits=False, patience=patient)
+                        with suppress(NoCapacity):
+                            return await self.slot(asked, [candidate])
                 return ordered, False
             left, holds_slot = await self._ledger.lent.secure(ordered)
             if left:
@@ -123,6 +130,6 @@ class Choosing:
             catalog=world.catalog,
             workers=self._ledger.workers(),
             presence=world.presence_of,
-            known=self._ledger.known(),
+            known=self._ledger.known(request.kind),
             draining=world.draining,
         )

@@ -27,14 +27,16 @@ from router.hedge import Hedging
 from router.hold import Holding
 from router.ledger import Ledger
 from router.policies import Policy
-from router.requests import Request
+from router.requests import Kind, Request
 from router.select.attempts import Failure, Tries, attempts, in_turn
 from router.select.candidates import Candidate, Reason
+from router.select.weights import expectations, patience
 from router.settings import RouterSettings
 from router.slot_lending import Lender, Lending
 from router.slot_wait import Lingering
 from router.state.circuit import Condition
 from router.state.readiness import not_ready
+from router.state.service_time import ServiceTime
 from router.stuck_check import Inquiry, Vigil, WorldLookout
 from router.worker_description import Described
 from router.workers import Worker
@@ -117,7 +119,7 @@ class Router:
     ) -> tuple[str, Mapping[str, float]]:
         """Say in a few words what speaks for one of these candidates, and by which figures of the policy's own."""
         policy, asked = self._policy, (request, candidate, among)
-        return policy.why(*asked), policy.figures(*asked)
+        return policy.why(*asked), {**expectations(*asked), **policy.figures(*asked)}
 
     def busy(self) -> dict[Service, Load]:
         """Say how busy the workers of this machine are that have requests, whoever sent them."""
@@ -126,6 +128,10 @@ class Router:
     def load_of(self, worker: Worker) -> Load:
         """Say how busy one worker of this machine is."""
         return self._ledger.load_of(worker)
+
+    def service_time(self, worker: Worker, kind: Kind) -> ServiceTime | None:
+        """Return how long answers of one worker of this machine take, `None` until it has answered such a request."""
+        return self._ledger.times.of_own(worker.service, kind)
 
     def borrowed(self) -> Mapping[Service, int]:
         """Say how many slots of which worker this process has from another one of its node."""
@@ -320,7 +326,8 @@ class _Desk:
             raise WorkerFailed(f"this node speaks no dialect called {candidate.dialect!r}")
         asked = request
         if others and not candidate.worker:
-            asked = replace(request, waits=False)
+            patient = patience(request, candidate, others)
+            asked = replace(request, waits=False, patience=patient)
         elif attempt.number > 1 and request.holds:
             # It has others to go to; whoever is ready first is found here.
             asked = replace(request, holds=False)

@@ -101,6 +101,8 @@ class Continued:
                 yield ready
             if self._stream.state in (State.OPEN, State.BROKEN):
                 raise AnswerBroken("the stream ended before its text did")
+            if routed.tally:
+                routed.answer.usage = tokens.usage()
         except EventTooLarge as error:
             raise AnswerBroken(str(error)) from error
         finally:

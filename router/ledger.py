@@ -13,9 +13,11 @@ from registry.clock import Chance, Clock
 from registry.records import Load, PeerId, Service
 from router.dialects import Answer
 from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected, WorkerUnable
-from router.requests import Request
+from router.openai.usage import TEXT
+from router.requests import Kind, Request
 from router.select.attempts import Budget
 from router.select.candidates import Candidate, Known
+from router.select.fitness import USUAL_BYTES
 from router.settings import RouterSettings
 from router.slot_lending import Lender, Lent
 from router.slot_wait import Lingering, SlotWaits
@@ -24,6 +26,7 @@ from router.state.concurrency import BoundedWorkers, Limits
 from router.state.local_load import Meter, Tally
 from router.state.readiness import Vitals
 from router.state.remote_load import Report, Reports
+from router.state.service_time import Crowd, ServiceTimes
 from router.state.slow_start import Warming
 from router.state.stuck import Silence
 from router.workers import Worker
@@ -67,7 +70,9 @@ class Ledger:
         self.workers = BoundedWorkers(world, self.limits)
         self._now = now
         self.in_flight: Counter[tuple[PeerId, Service]] = Counter()
+        self._crowds: dict[Service, Crowd] = {}
         self.reports = Reports()
+        self.times = ServiceTimes()
         self.silence = Silence()
         self.lent = None if lender is None else Lent(lender, self)
         self.waiting = self.lent or SlotWaits(settings, self)
@@ -79,9 +84,9 @@ class Ledger:
         self.warming = Warming()
         self.vitals = Vitals()
 
-    def known(self) -> Known:
-        """Return what the choice of candidates needs to know."""
-        return _Moment(self, self._now())
+    def known(self, kind: Kind) -> Known:
+        """Return what the choice of candidates for such requests needs to know."""
+        return _Moment(self, kind, self._now())
 
     def busy(self) -> dict[Service, Load]:
         """Say how busy the workers of this machine are that have requests, whoever sent them."""
@@ -107,11 +112,12 @@ class Ledger:
     def forget(self, node: PeerId) -> None:
         """Forget what a node said, and how far it was trusted with load: it is lost, or has left."""
         self.reports.forget(node)
+        self.times.told.forget(node)
         self.warming.forget(node)
 
     def allowance(self, candidate: Candidate) -> float:
         """Return how many of our requests a candidate may have at one time, while it is new here."""
-        return self.known().allowance(candidate)
+        return self.warming.allowance(candidate.node, candidate.service, self._now())
 
     def condition(self, candidate: Candidate) -> Condition:
         """Describe the circuit of a candidate; a worker that has stopped has none that would say so, see `stopped`."""
@@ -185,16 +191,20 @@ class Ledger:
         self.events["hedged"] += 1
         return True
 
-    def began(self, candidate: Candidate, *, holds_slot: bool) -> None:
-        """An attempt begins; whoever waited for a slot holds it already."""
+    def began(self, candidate: Candidate, *, holds_slot: bool) -> float:
+        """An attempt begins; whoever waited for a slot holds it already. Return what `ended` wants to know of the crowd there."""
         now = self._now()
         self._count(candidate.key, 0 if holds_slot else 1)
         self.health.began(candidate.address, now)
         self.warming.began(*candidate.key, now)
-        if candidate.worker:
-            self.silence.began(candidate.worker.api, now)
+        if candidate.worker is None:
+            return 0.0
+        self.silence.began(candidate.worker.api, now)
+        return self._crowds[candidate.service].seconds(now)
 
-    def begun(self, candidate: Candidate, answer: Answer, seconds: float) -> Tally | None:
+    def begun(
+        self, kind: Kind, candidate: Candidate, answer: Answer, seconds: float
+    ) -> Tally | None:
         """The first byte is there, after so many seconds; return what counts the events of a worker of ours."""
         now = self._now()
         self.health.show(candidate.address, Sign.BEGUN, now)
@@ -202,6 +212,9 @@ class Ledger:
         if candidate.worker is None:
             if answer.load is not None:
                 self.hear(candidate.node, {candidate.service: answer.load})
+            if answer.service_time is not None:
+                told = (candidate.service, kind), answer.service_time
+                self.times.told.hear(candidate.node, *told)
             return None
         self.silence.ended(candidate.worker.api, now, first_byte=seconds)
         tally = self._meter.of(candidate.service)
@@ -215,8 +228,12 @@ class Ledger:
         answer: Answer | None,
         error: WorkerError | None,
         seconds: float,
+        crowd: float,
     ) -> None:
-        """An attempt is over, after so many seconds: with an answer that began, an error, or a caller who left."""
+        """An attempt is over, after so many seconds: with an answer that began, an error, or a caller who left.
+
+        `crowd` is what `began` returned.
+        """
         if candidate.worker is None:
             self._count(candidate.key, -1)
         else:
@@ -224,6 +241,7 @@ class Ledger:
                 self.silence.ended(candidate.worker.api, self._now(), first_byte=None)
             else:
                 self.waiting.took(request.model, seconds)
+                self._time(request, candidate.worker, answer, seconds, crowd)
             if answer is not None or error is not None:
                 self._learn(candidate.worker, error if answer is None else answer.broken)
             if self._lingering is None or not self._lingering.keeps(candidate.service, self):
@@ -231,6 +249,24 @@ class Ledger:
         if answer is None and error is not None:
             self.vitals.take(candidate.address, error, self._now())
         self._judge(candidate, answer, error)
+
+    def _time(
+        self, request: Request, worker: Worker, answer: Answer, seconds: float, crowd: float
+    ) -> None:
+        """Take in how long a worker of ours took for a whole answer."""
+        tokens = 0.0
+        if request.kind in TEXT:
+            # Of a stream that was left half-way nobody knows.
+            if answer.usage is None and (answer.streamed or answer.length is None):
+                return
+            tokens = answer.usage.completion if answer.usage else (answer.length or 0) / USUAL_BYTES
+        if answer.broken is not None or not 200 <= answer.status <= 299:
+            return
+        of_it = self.times.estimator(worker.service, request.kind, shares=not worker.capacity)
+        there = self._crowds[worker.service].seconds(self._now()) - crowd
+        concurrency = max(1.0, there / seconds) if seconds > 0 else 1.0
+        kilobytes = len(request.body) / 1_000
+        of_it.take(seconds, kilobytes=kilobytes, tokens=tokens, concurrency=concurrency)
 
     def _under_way(self, candidate: Candidate) -> int:
         if candidate.worker is not None:
@@ -284,15 +320,22 @@ class Ledger:
             self.in_flight[key] = left
         else:
             self.in_flight.pop(key, None)
+        node, service = key
+        if node == self._own and change:
+            crowd = self._crowds.get(service) or self._crowds.setdefault(service, Crowd())
+            crowd.change(change, self._now())
+            if not left:
+                del self._crowds[service]
 
 
 class _Moment:
     """What the books say at one moment, to the choice of candidates."""
 
-    __slots__ = ("_ledger", "_now")
+    __slots__ = ("_kind", "_ledger", "_now")
 
-    def __init__(self, ledger: Ledger, now: float) -> None:
+    def __init__(self, ledger: Ledger, kind: Kind, now: float) -> None:
         self._ledger = ledger
+        self._kind = kind
         self._now = now
 
     def row(
@@ -313,6 +356,9 @@ class _Moment:
             suspect,
             unreachable,
             report=None if worker else ledger.reports.of(node, service, now=now),
+            time=ledger.times.of_own(service, self._kind)
+            if worker
+            else ledger.times.told.of(node, (service, self._kind)),
         )
         # Nearly all are well and have said nothing, and then this is all.
         told = ledger.retry_after.left(row.address, now) if ledger.retry_after.told_by else 0.0

@@ -62,10 +62,11 @@ class Request:
     `own_only` is set for requests that another node sent on: only this node's workers may answer, so there is no
     second hop. `session` is what the caller calls the conversation that it belongs to. `passed` are the headers that travel
     with the request (trace context, nodes passed), lower-case names. `caller` tells whom it is for, so that all get their
-    turn, and `waits` says that it may queue: not when it has others to go to. `holds` says that it may wait for somebody to
-    be ready, and `continues` that another worker shall take up a text stream whose worker dies. `fallbacks` are the names to
-    be asked for in turn when nobody answers by the first; the body holds the first alone. `verbatim` is the same request in
-    its caller's own words, where those are not OpenAI's. `deaths` is how many workers have died of it.
+    turn, and `waits` says that it may queue: not when it has others to go to, unless a slot is to be expected within
+    `patience` seconds. `holds` says that it may wait for somebody to be ready, and `continues` that another worker shall take
+    up a text stream whose worker dies. `fallbacks` are the names to be asked for in turn when nobody answers by the first; the
+    body holds the first alone. `verbatim` is the same request in its caller's own words, where those are not OpenAI's. `deaths`
+    is how many workers have died of it.
     """
 
     id: str
@@ -79,6 +80,7 @@ class Request:
     session: str = ""
     caller: str = ""
     waits: bool = True
+    patience: float = 0.0
     holds: bool = True
     continues: bool = False
     fallbacks: tuple[str, ...] = ()

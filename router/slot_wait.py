@@ -93,7 +93,8 @@ class SlotWaits:
     async def turn(self, request: Request, full: Sequence[Candidate]) -> Service:
         """Wait until a slot of one of these workers is handed to this request, and return whose; raise `NoCapacity`."""
         slots = sum(c.worker.capacity for c in full if c.worker)
-        if not request.waits:
+        ahead = self._queues.expected_wait(request.model, slots=slots)
+        if not request.waits and ahead > request.patience:
             raise self._queues.refusal(request.model, slots=slots)
         accepts = frozenset(candidate.service for candidate in full)
         joined = self._queues.join(request.model, request.caller, accepts, slots=slots)

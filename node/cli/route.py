@@ -105,7 +105,7 @@ def _say(found: _Row, *, wide: bool) -> None:
     candidates = found["candidates"]
     ids = shown_ids((row["node"] for row in (*candidates, *found["excluded"])), wide=wide)
     say_table(
-        ("", "NODE", ID, "ROUTE", "MODEL", "CID", "HERE", "THERE", "LOAD", "CIRCUIT"),
+        ("", "NODE", ID, "ROUTE", "MODEL", "CID", "HERE", "THERE", "EXPECTED", "LOAD", "CIRCUIT"),
         (
             (
                 place,
@@ -115,6 +115,7 @@ def _say(found: _Row, *, wide: bool) -> None:
                 *_named(c),
                 c["in_flight"],
                 c["score"],
+                _expected(c.get("figures", {})),
                 load_of([c["load"]] if c["load"] else []),
                 _circuit(c["circuit"]),
             )
@@ -139,6 +140,12 @@ def _say(found: _Row, *, wide: bool) -> None:
 
 def _named(row: _Row) -> tuple[str, str]:
     return f"{row['project']}/{row['model']}", row["cid"] or "-"
+
+
+def _expected(figures: _Row) -> str:
+    if "expected_seconds" not in figures:
+        return "-"
+    return f"{figures['expected_seconds']:.2f} s ±{figures['error']:.0%}"
 
 
 def _circuit(circuit: _Row) -> str:

@@ -24,6 +24,7 @@ from router.peers.headers import (
     CONTINUE,
     HOP,
     NODE,
+    PATIENCE,
     PROJECT,
     READY,
     SESSION,
@@ -51,6 +52,7 @@ ENDPOINTS: Mapping[str, str] = {
 """What becomes of each endpoint of the interface standard for models."""
 
 _LONGEST_SESSION = 256
+_SECONDS = re.compile(r"\d{1,5}(?:\.\d{1,3})?", re.ASCII)
 _NODES_LISTED = 10
 _PEER_ID_CHARACTERS = 52
 _DONE = re.compile(rb"^data: ?\[DONE\]\r?\n\r?\n", re.MULTILINE)
@@ -163,6 +165,7 @@ def request_of(
         session=session_of(http, asked.fields),
         caller=_caller(http),
         waits=HOP not in http.headers or WAIT in http.headers,
+        patience=_seconds(http.headers.get(PATIENCE, "")) if HOP in http.headers else 0.0,
         holds=HOP not in http.headers or http.headers.get(WAIT) == READY,
         # Whoever the caller asked takes the stream up, so nobody else has to.
         continues=http.headers.get(CONTINUE) == "1" and HOP not in http.headers,
@@ -170,6 +173,10 @@ def request_of(
         verbatim=verbatim,
         passed=passed(http, context.peer),
     )
+
+
+def _seconds(text: str) -> float:
+    return float(text) if _SECONDS.fullmatch(text) else 0.0
 
 
 def _caller(http: web.HttpRequest) -> str:

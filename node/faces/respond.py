@@ -23,9 +23,20 @@ from router.dialects import Answer
 from router.errors import AnswerBroken, RouterError, WorkerFailed
 from router.failover_stream import Continued
 from router.openai.usage import TEXT
-from router.peers.headers import ATTEMPTS, DROPPED, HEARD, LOAD, NODE, READY, ROUTE, VERBATIM, WAIT
+from router.peers.headers import (
+    ATTEMPTS,
+    DROPPED,
+    HEARD,
+    LOAD,
+    NODE,
+    READY,
+    ROUTE,
+    SERVICE_TIME,
+    VERBATIM,
+    WAIT,
+)
 from router.requests import Kind, Request
-from router.state.remote_load import written
+from router.state import remote_load, service_time
 
 # An answer up to this size is sent in one piece, with its length.
 _WHOLE_BYTES = 1024 * 1024
@@ -263,7 +274,9 @@ def _headers(
     if lost:
         headers[DROPPED] = ", ".join(lost)
     if account.to_peer and worker:
-        headers[LOAD] = written(context.load_of(worker))
+        headers[LOAD] = remote_load.written(context.load_of(worker))
+        if learnt := context.router.service_time(worker, account.kind):
+            headers[SERVICE_TIME] = service_time.written(learnt)
     if account.to_peer and answer.verbatim:
         headers[VERBATIM] = answer.verbatim
     return headers

@@ -31,10 +31,11 @@ _REASON = re.compile(rb'"finish_reason" ?: ?"')
 class Passage:
     """One event stream on its way through. Whole events come out, without the usage that its caller did not ask for."""
 
-    __slots__ = ("_held", "_tally", "_tokens")
+    __slots__ = ("_answer", "_held", "_tally", "_tokens")
 
     def __init__(self, routed: Routed, account: Account) -> None:
         self._held = WholeEvents()
+        self._answer = routed.answer
         self._tally = routed.tally
         self._tokens = Tokens(hidden=routed.answer.hides_usage, tells=routed.answer.tells)
         if routed.tally and account.kind in TEXT:
@@ -53,8 +54,11 @@ class Passage:
         return ready
 
     def rest(self) -> bytes:
-        """Return what is left at the end: an event without its blank line, or nothing."""
-        return self._tokens.passing(self._held.rest)
+        """Return what is left at the end, an event without its blank line or nothing, and note what the answer took."""
+        left = self._tokens.passing(self._held.rest)
+        if self._tally:
+            self._answer.usage = self._tokens.usage()
+        return left
 
 
 class StreamEnd:

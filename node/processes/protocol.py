@@ -270,6 +270,7 @@ class Take:
     model: str = ""
     caller: str = ""
     waits: bool = True
+    patience: float = 0.0
     kind: Literal["take"] = "take"
 
 

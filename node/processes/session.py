@@ -110,6 +110,7 @@ class Loans:
             content_type="",
             caller=word.caller,
             waits=word.waits,
+            patience=word.patience,
         )
         try:
             service = await self._lending.turn(request, word.services)

@@ -107,6 +107,7 @@ class Borrowing:
             model=request.model,
             caller=request.caller,
             waits=request.waits,
+            patience=request.patience,
         )
         service = _service(await self._answer(asked))
         if service is None:

@@ -21,6 +21,7 @@ from router.errors import AnswerBroken, WorkerFailed
 from router.openai.usage import OPENAI, Tells, Usage
 from router.requests import Request
 from router.select.candidates import Candidate
+from router.state.service_time import ServiceTime
 from router.worker_description import Described
 from router.workers import Worker
 
@@ -42,10 +43,10 @@ class Answer:
 
     `length` is the total in bytes where it is known. `rest` raises `AnswerBroken` when the worker breaks off; once the
     answer has been left, `broken` holds that error too. `headers` are the worker's own that callers may see, lower-case
-    names. `load` is what another node said of the worker that answered. `usage` is what a whole answer tells of its
-    tokens; `hides_usage` says that we asked for those of a stream, so that the event which tells them is not for its caller.
-    `verbatim` names the protocol whose words it is in, those of the request's `verbatim`; none are OpenAI's. `tells` says where a
-    stream tells its tokens.
+    names. `load` and `service_time` are what another node said of the worker that answered. `usage` is what a whole answer tells
+    of its tokens, and a stream of this machine's worker once it has ended; `hides_usage` says that we asked for those of a
+    stream, so that the event which tells them is not for its caller. `verbatim` names the protocol whose words it is in, those
+    of the request's `verbatim`; none are OpenAI's. `tells` says where a stream tells its tokens.
     """
 
     status: int
@@ -57,6 +58,7 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
     broken: AnswerBroken | None = None
     load: Load | None = None
+    service_time: ServiceTime | None = None
     usage: Usage | None = None
     hides_usage: bool = False
     verbatim: str = ""

@@ -41,12 +41,22 @@ from router.http.pool import start_of
 from router.http.verbatim import headers_of as headers_in_words
 from router.openai.sse import SILENT_BYTES, Opening, Splitter
 from router.openai.usage import TEXT
-from router.peers.headers import CID, HOP, LOAD, PROJECT, READY, VERBATIM, WAIT
+from router.peers.headers import (
+    CID,
+    HOP,
+    LOAD,
+    PATIENCE,
+    PROJECT,
+    READY,
+    SERVICE_TIME,
+    VERBATIM,
+    WAIT,
+)
 from router.peers.links import Links
 from router.requests import Kind, Request
 from router.rpc.failures import cleaned
 from router.select.candidates import Candidate
-from router.state import readiness, remote_load
+from router.state import readiness, remote_load, service_time
 from router.translate import verbatim
 from router.translate.verbatim import Verbatim, takes
 from router.worker_description import Described
@@ -57,6 +67,8 @@ MAX_TOLD_BYTES = 4 * MAX_REFUSAL_BYTES
 
 _TOLD = REFUSALS | {429, 500, 502, 503, 504, LOOP_DETECTED}
 """Statuses with which a node tells how its workers failed; others are about the two nodes."""
+
+_NO_PATIENCE, _MOST_PATIENCE = 0.001, 3_600.0
 
 _CODES = frozenset({*range(1001, 1020), 5000})
 
@@ -76,6 +88,8 @@ class Peer:
         headers[CID] = candidate.service.cid
         if request.waits:
             headers[WAIT] = READY if request.holds else "1"
+        elif request.patience >= _NO_PATIENCE:
+            headers[PATIENCE] = f"{min(request.patience, _MOST_PATIENCE):.3f}"
         body, said = request.body, request.verbatim
         if said and takes(said, candidate.service):
             if len(body) + len(said.body) <= self._links.settings.max_body_bytes:
@@ -95,6 +109,7 @@ class Peer:
                 else:
                     answer = await read_plain(exchange, link.route)
                 answer.load = remote_load.read(exchange.header(LOAD))
+                answer.service_time = service_time.read(exchange.header(SERVICE_TIME))
                 if spoken := _words(exchange, said):
                     answer.verbatim = spoken
                     answer.headers = {**answer.headers, **headers_in_words(exchange)}

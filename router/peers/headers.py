@@ -100,9 +100,11 @@ DROPPED = "x-modelvine-dropped-params"
 HEARD = "x-modelvine-heard-params"
 HOP = "x-modelvine-hop"
 WAIT = "x-modelvine-wait"
+PATIENCE = "x-modelvine-patience"
 VIA = "x-modelvine-via"
 VERBATIM = "x-modelvine-verbatim"
 LOAD = "x-modelvine-load"
+SERVICE_TIME = "x-modelvine-service-time"
 CALLER = "x-modelvine-caller"
 
 READY = "ready"
@@ -137,6 +139,8 @@ SAID_BY_NODES: Mapping[str, str] = MappingProxyType(
         CID: "its replica; where that has several types, the kind of the request chooses",
         WAIT: "`1` when the asker knows nobody else to ask: the request may queue for a slot, and a worker that answers nothing "
         f"while it works is waited for. Without it a full node answers 429 at once. `{READY}`: it may wait for one to be ready",
+        PATIENCE: "seconds, where the asker knows others: the request may queue if a slot is to be expected within them, "
+        "because then it is done sooner than elsewhere. Decimal digits, with at most three after the point",
         VIA: "the ids of the nodes that the request has passed, in order, between commas, at most five. Whoever finds itself "
         "among them answers 508",
         VERBATIM: "the caller's own words follow OpenAI's body: `PROTOCOL CALL BYTES` and, after one more blank, the parameter "
@@ -150,6 +154,10 @@ SAID_BY_NODES: Mapping[str, str] = MappingProxyType(
 TOLD_TO_NODES: Mapping[str, str] = MappingProxyType(
     {
         LOAD: "how busy the worker is that answers",
+        SERVICE_TIME: "how long its answers to such requests take once they have a slot: `fixed` seconds, more for each "
+        "`kilobyte` of the request and each `token` of the answer, of which there are `tokens` on average, and "
+        "`concurrency ** sharing` times as long beside others. `error` is the mean of |ln(seconds ÷ expected)| of the last, "
+        "`answers` how many it was learnt from",
         VERBATIM: "the protocol in whose words the answer is",
         HEARD: "parameters that the worker heard, for which OpenAI's form has no word",
         WAIT: f"`{READY}`, beside a 503: whoever is not there may be back in a moment",

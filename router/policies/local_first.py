@@ -1,4 +1,4 @@
-"""This machine's own workers first, the less loaded before the more; others by power of two choices.
+"""This machine's own workers first, the less loaded before the more; others by power of few choices.
 
 For machines with a worker of their own that should serve their own callers: no hop, and nothing of the request leaves.
 """
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from registry.clock import Chance
 from router.policies import Policy
-from router.policies.p2c import TwoChoices, load_of
+from router.policies.p2c import FewChoices, load_of
 from router.requests import Request
 from router.select.candidates import Candidate
 
@@ -16,7 +16,7 @@ class LocalFirst(Policy):
     """Stays at home where it can."""
 
     def __init__(self) -> None:
-        self._elsewhere = TwoChoices()
+        self._elsewhere = FewChoices()
 
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: Chance

@@ -1,8 +1,9 @@
-"""Power of two choices: draw two at random, try the less loaded first.
+"""Power of few choices: draw three at random, each as often as it can bear requests, and try the one that is soonest done first.
 
-Less loaded is who is thought to have fewer requests now for each of its slots: ours in flight there, and those of others
-that its node reported, which count the less the older the report is. Where somebody's slots are not known, requests alone
-count. Everybody draws for themselves, so nobody herds to one best machine, and a stale report misleads only half the draws.
+How long a request takes is what the machine's node has learnt from answers (`x-modelvine-service-time`), with the wait for a
+slot: ours in flight there and those of others that its node reported, which count the less the older the report is. Where no
+service times are known, the less loaded is first. Everybody draws for themselves, so nobody herds to one best machine, and a
+stale report misleads only a part of the draws.
 """
 
 from collections.abc import Sequence
@@ -11,32 +12,35 @@ from registry.clock import Chance
 from router.policies import Policy
 from router.requests import Request
 from router.select.candidates import Candidate
-from router.select.weights import draw, weights
+from router.select.weights import draw, prospects
+
+_CHOICES = 3
+"""Two are enough for machines that are alike; among unlike ones a third finds a quick one more often."""
 
 _DRAWN = 10
 """Places that are drawn: no request is tried more often, and the others stay as they were found."""
 
 
-class TwoChoices(Policy):
-    """Draws two, again and again."""
+class FewChoices(Policy):
+    """Draws a few, again and again."""
 
     def order(
-        self,
-        request: Request,  # noqa: ARG002 (looks at load alone)
-        candidates: Sequence[Candidate],
-        random: Chance,
+        self, request: Request, candidates: Sequence[Candidate], random: Chance
     ) -> Sequence[Candidate]:
-        """Return the candidates in the order of repeated draws of two, each drawn as often as it has slots."""
-        left, parts = list(candidates), list(weights(candidates))
-        fullness = [(c.expected + 1) / part for c, part in zip(left, parts, strict=True)]
+        """Return the candidates in the order of repeated draws, each drawn as often as it can bear requests."""
+        left, expected = list(candidates), prospects(request, candidates)
+        parts, costs = [p.part for p in expected], [p.cost for p in expected]
         ordered: list[Candidate] = []
         while len(left) > 1 and len(ordered) < _DRAWN:
-            first = draw(parts, random)
-            # The second is another one: two draws of the same would be no choice.
-            second = draw([0 if i == first else part for i, part in enumerate(parts)], random)
-            better = first if fullness[first] <= fullness[second] else second
-            ordered.append(left.pop(better))
-            del parts[better], fullness[better]
+            chances, best = list(parts), -1
+            # Each is another one: two draws of the same would be no choice.
+            for _ in range(min(_CHOICES, len(left))):
+                drawn = draw(chances, random)
+                chances[drawn] = 0
+                if best < 0 or costs[drawn] < costs[best]:
+                    best = drawn
+            ordered.append(left.pop(best))
+            del parts[best], costs[best]
         return ordered + left
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:  # noqa: ARG002
@@ -52,6 +56,6 @@ def load_of(candidate: Candidate) -> str:
     return f"{here}, {others} of others {said.age:.1f} s ago"
 
 
-def create() -> TwoChoices:
+def create() -> FewChoices:
     """Make the policy."""
-    return TwoChoices()
+    return FewChoices()

@@ -21,7 +21,7 @@ import orjson
 from registry.clock import Chance
 from registry.records import PeerId, Service
 from router.policies import Policy
-from router.policies.p2c import TwoChoices, load_of
+from router.policies.p2c import FewChoices, load_of
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.weights import crowded, rendezvous, with_room_first
@@ -138,7 +138,7 @@ class Prefix(Policy):
         self._readers: dict[bytes, tuple[_Key, ...]] = {}
         self._undecided: dict[str, tuple[Beginning, ...]] = {}
         self._last: tuple[tuple[str, int], Prefixes] = (("", 0), NONE)
-        self._otherwise = TwoChoices()
+        self._otherwise = FewChoices()
 
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: Chance
@@ -149,7 +149,7 @@ class Prefix(Policy):
             return self._otherwise.order(request, candidates, random)
         # A name that the caller gave holds chats together that begin unlike.
         key = request.session.encode() or talk.key
-        return with_room_first(self._preferred(talk, key, candidates))
+        return with_room_first(request, self._preferred(talk, key, candidates))
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
         """Say how much of the conversation it has read, and whether it has room for it."""
@@ -163,7 +163,7 @@ class Prefix(Policy):
                 f"it has read {read.messages} of this conversation's {talk.messages} messages, "
                 f"{read.size:,} of {talk.size:,} bytes"
             )
-        if candidate.key in crowded(among):
+        if candidate.key in crowded(request, among):
             said += ", but it has more than its share"
         return f"{said}: {load_of(candidate)}"
 

@@ -1,7 +1,7 @@
 """A caller's session stays with one machine: requests with the same `x-modelvine-session` header, or `prompt_cache_key`.
 
 Rendezvous hashing by slots: every node comes to the same choice without a word between them, and when a machine comes or
-goes only its own sessions move. A machine with far more than its share is passed over. Without a session: power of two
+goes only its own sessions move. A machine with far more than its share is passed over. Without a session: power of few
 choices.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from registry.clock import Chance
 from router.policies import Policy
-from router.policies.p2c import TwoChoices, load_of
+from router.policies.p2c import FewChoices, load_of
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.weights import crowded, rendezvous, with_room_first
@@ -19,7 +19,7 @@ class Session(Policy):
     """Remembers nothing, and comes to the same choice each time."""
 
     def __init__(self) -> None:
-        self._without = TwoChoices()
+        self._without = FewChoices()
 
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: Chance
@@ -27,7 +27,7 @@ class Session(Policy):
         """Return the candidates by how high they score for this session."""
         if not request.session:
             return self._without.order(request, candidates, random)
-        return with_room_first(rendezvous(request.session.encode(), candidates))
+        return with_room_first(request, rendezvous(request.session.encode(), candidates))
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
         """Say whether the session lives there, and whether it may."""
@@ -36,7 +36,7 @@ class Session(Policy):
         home = rendezvous(request.session.encode(), among)[0]
         if candidate.key != home.key:
             return f"comes after the session's home: {load_of(candidate)}"
-        if home.key in crowded(among):
+        if home.key in crowded(request, among):
             return f"the session's home, but it has more than its share: {load_of(candidate)}"
         return f"the session's home: {load_of(candidate)}"
 

@@ -1,7 +1,6 @@
-"""By chance, each machine as often as it has slots, whatever its load: for requests that are alike.
+"""By chance, each machine as often as it can bear requests, whatever its load: for requests that are alike.
 
-Slots are what a worker was registered with (`capacity`) or what its node reported; where somebody's are not known, all
-count alike.
+What it can bear is its slots, registered (`capacity`) or reported by its node, by the time that an answer takes it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,20 +9,18 @@ from registry.clock import Chance
 from router.policies import Policy
 from router.requests import Request
 from router.select.candidates import Candidate
-from router.select.weights import draw, weights
+from router.select.weights import draw, prospects
 
 
 class Weighted(Policy):
-    """Draws by slots."""
+    """Draws by slots and speed."""
 
     def order(
-        self,
-        request: Request,  # noqa: ARG002 (looks at slots alone)
-        candidates: Sequence[Candidate],
-        random: Chance,
+        self, request: Request, candidates: Sequence[Candidate], random: Chance
     ) -> Sequence[Candidate]:
         """Return the candidates as they were drawn, none twice."""
-        left, parts, ordered = list(candidates), list(weights(candidates)), []
+        left, ordered = list(candidates), []
+        parts = [p.part for p in prospects(request, candidates)]
         while left:
             place = draw(parts, random)
             ordered.append(left.pop(place))
@@ -32,18 +29,17 @@ class Weighted(Policy):
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:  # noqa: ARG002
         """Name the slots."""
-        return f"drawn by its slots: {candidate.slots or 'not known'}"
+        return f"drawn by its slots and speed: {candidate.slots or 'not known'}"
 
     def figures(
         self,
-        request: Request,  # noqa: ARG002
+        request: Request,
         candidate: Candidate,
         among: Sequence[Candidate],
     ) -> Mapping[str, float]:
         """Return its share of all draws."""
-        parts = weights(among)
-        of_it = sum(part for c, part in zip(among, parts, strict=True) if c.key == candidate.key)
-        return {"share": of_it / sum(parts)}
+        parts = {c.key: p.part for c, p in zip(among, prospects(request, among), strict=True)}
+        return {"share": parts[candidate.key] / sum(parts.values())}
 
 
 def create() -> Weighted:

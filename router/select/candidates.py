@@ -26,6 +26,7 @@ from router.errors import (
 from router.requests import Request
 from router.select.fitness import Length, MediaNeeds, Types, kinds_of
 from router.state.remote_load import Reported
+from router.state.service_time import ServiceTime
 from router.translate.verbatim import takes
 from router.workers import Worker, Workers
 
@@ -38,7 +39,8 @@ class Candidate:
     `ejected` one failed lately, time and again: it is a last resort rather than nobody. One that is `held_back` is new here and
     has as many of our requests as it may have for now; for a `tight` one the request is probably too long.
     `report` is what its node said of it last, `None` when that is unknown; it is never set for this machine's own, whose
-    requests all pass here. It asked to be left alone for another `told` seconds.
+    requests all pass here. It asked to be left alone for another `told` seconds. `time` is how long its answers to such requests
+    take, `None` until its node has said so.
     """
 
     node: PeerId
@@ -52,6 +54,7 @@ class Candidate:
     tight: bool = False
     report: Reported | None = None
     told: float = 0.0
+    time: ServiceTime | None = None
     key: tuple[PeerId, Service] = field(init=False, repr=False, compare=False)
     """What in-flight counts and outcomes are kept by."""
     address: str = field(init=False, repr=False, compare=False)

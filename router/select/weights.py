@@ -1,15 +1,19 @@
-"""Weights of candidates: slots, fullness, and choices that stay where they are while load allows it.
+"""Weights of candidates: the seconds that a request would take there, and the part of all requests that each can bear.
 
-Slots are what a worker was registered with or what its node reported. Where not all candidates' slots are known, all
-count alike: a guess for one would be a preference for or against it.
+Slots are what a worker was registered with or what its node reported; service times are what its node learnt
+(`router.state.service_time`). A worker without known slots shares its processor among all that it has. Where nothing is known of
+one candidate it counts like the middle of the others: a guess would be a preference for or against it.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
+from statistics import median
 
 from registry.clock import Chance
 from registry.records import PeerId, Service
+from router.requests import Request
 from router.select.candidates import Candidate
 
 SLACK = 1.25
@@ -18,27 +22,102 @@ SLACK = 1.25
 GRACE = 2.0
 """Requests beyond that, so that among idle machines a single request moves nobody."""
 
+QUEUEING = 1.5
+"""How many times a second in a queue counts: it delays whoever comes later as well."""
+
+FILLING = 0.1
+"""By which part a full machine looks slower than an empty one, so that of machines alike the emptier is taken."""
+
+SHARED = 8
+"""Requests that a worker without known slots is thought to work on at one time, for what it can bear."""
+
 _UNIT = 2.0**-64
 
 
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What to expect of one candidate: `part` of all requests that it can bear, relative to the others'.
+
+    `service` is the seconds that an answer takes in its slot with as many beside it as there are now, and `seconds` that with the
+    wait for a slot. `cost` is what candidates are compared by.
+    """
+
+    part: float
+    service: float
+    seconds: float
+    cost: float
+
+
 def weights(candidates: Sequence[Candidate]) -> Sequence[int]:
-    """Return each candidate's part of the load: its slots, or 1 for all when somebody's are not known."""
+    """Return each candidate's slots, or 1 for all when somebody's are not known."""
     found = [candidate.slots for candidate in candidates]
     return found if all(found) else [1] * len(found)
 
 
-def draw(weights: Sequence[int], random: Chance) -> int:
-    """Draw a place, each as often as its weight says."""
-    at = random() * sum(weights)
-    for place, weight in enumerate(weights):
-        at -= weight
+def prospects(request: Request, candidates: Sequence[Candidate]) -> list[Prospect]:
+    """Return what to expect of each candidate. Where no service time is known, an answer counts as one second everywhere."""
+    answers = tokens = 0.0
+    for candidate in candidates:
+        if time := candidate.time:
+            answers += time.answers
+            tokens += time.answers * time.tokens
+    if not answers:
+        slots = weights(candidates)
+        return [_slotted(c.expected, n, 1.0, 1.0) for c, n in zip(candidates, slots, strict=True)]
+    usual, kilobytes = tokens / answers, len(request.body) / 1_000
+    alone = [c.time.alone(kilobytes=kilobytes, tokens=usual) if c.time else 0.0 for c in candidates]
+    middle = 0.0 if all(alone) else median(filter(None, alone))
+    return [_prospect(c, s or middle) for c, s in zip(candidates, alone, strict=True)]
+
+
+def expectations(
+    request: Request, candidate: Candidate, among: Sequence[Candidate]
+) -> Mapping[str, float]:
+    """Return by name what is expected of one of these candidates, for people; nothing where its service time is not known."""
+    if candidate.time is None:
+        return {}
+    its = prospects(request, among)[among.index(candidate)]
+    return {
+        "expected_seconds": its.seconds,
+        "service_seconds": its.service,
+        "error": candidate.time.error,
+    }
+
+
+def _prospect(candidate: Candidate, alone: float) -> Prospect:
+    slots, expected, time = candidate.slots, candidate.expected, candidate.time
+    if slots:
+        sharing = time.sharing if time else 0.0
+        at_work = min(expected + 1, slots)
+        return _slotted(expected, slots, alone * at_work**sharing, alone * slots**sharing)
+    sharing = time.sharing if time else 1.0
+    seconds = alone * (expected + 1) ** sharing
+    return Prospect(SHARED ** (1 - sharing) / alone, seconds, seconds, seconds)
+
+
+def _slotted(expected: float, slots: int, service: float, service_when_full: float) -> Prospect:
+    fullness = (expected + 1) / slots
+    waits = max(0.0, fullness - 1)
+    return Prospect(
+        part=slots / service_when_full,
+        service=service,
+        seconds=service * (1 + waits),
+        cost=service * (1 + FILLING * min(fullness, 1) + QUEUEING * waits),
+    )
+
+
+def draw(parts: Sequence[float], random: Chance) -> int:
+    """Draw a place, each as often as its part says."""
+    at = random() * sum(parts)
+    for place, part in enumerate(parts):
+        at -= part
         if at < 0:
             return place
-    return len(weights) - 1
+    return len(parts) - 1
 
 
 def rendezvous(key: bytes, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Order candidates by key: every node alike, each first as often as its weight says, and whoever goes moves its own only."""
+    """Order candidates by key: every node alike, each first as often as its slots say, and whoever goes moves its own only."""
     salt = blake2b(key, digest_size=32).digest()
 
     def rank(weighted: tuple[Candidate, int]) -> float:
@@ -52,20 +131,33 @@ def rendezvous(key: bytes, candidates: Sequence[Candidate]) -> list[Candidate]:
     return [candidate for candidate, _ in ranked]
 
 
-def with_room_first(preferred: Sequence[Candidate]) -> list[Candidate]:
+def with_room_first(request: Request, preferred: Sequence[Candidate]) -> list[Candidate]:
     """Move those that are crowded behind the others; else the order stays."""
-    full = crowded(preferred)
+    full = crowded(request, preferred)
     return sorted(preferred, key=lambda c: c.key in full) if full else list(preferred)
 
 
-def crowded(candidates: Sequence[Candidate]) -> set[tuple[PeerId, Service]]:
-    """Return who has far more than its share of all requests, or no free slot while somebody has one."""
-    parts = weights(candidates)
-    share = SLACK * sum(c.expected for c in candidates) / (sum(parts) or 1)
+def crowded(request: Request, candidates: Sequence[Candidate]) -> set[tuple[PeerId, Service]]:
+    """Return who has far more than its share of all requests, or no free slot while somebody with one would be sooner done."""
+    expected = prospects(request, candidates)
+    share = SLACK * sum(c.expected for c in candidates) / (sum(p.part for p in expected) or 1)
+    pairs = [*zip(candidates, expected, strict=True)]
     # Where slots are not known, only who has nothing to do is sure to have one.
-    free = any(c.expected < (c.slots or 1) for c in candidates)
+    free = min((p.seconds for c, p in pairs if c.expected < (c.slots or 1)), default=math.inf)
     return {
         c.key
-        for c, part in zip(candidates, parts, strict=True)
-        if c.expected >= share * part + GRACE or (free and 0 < c.slots <= c.expected)
+        for c, p in pairs
+        if c.expected >= share * p.part + GRACE or (0 < c.slots <= c.expected and p.seconds > free)
     }
+
+
+def patience(request: Request, candidate: Candidate, others: Sequence[Candidate]) -> float:
+    """Return for how many seconds a request may wait for a slot of a candidate and be done before it would be at any other.
+
+    0 where nothing is known of the candidate, or nobody else is trusted.
+    """
+    trusted = [other for other in others if not other.rank]
+    if candidate.time is None or not trusted:
+        return 0.0
+    its, *rest = prospects(request, [candidate, *trusted])
+    return max(0.0, min(other.seconds for other in rest) - its.service)

@@ -97,10 +97,15 @@ class Queues:
             del self._usual[next(iter(self._usual))]
         self._usual[model] = usual + _WEIGHT * (seconds - usual)
 
+    def expected_wait(self, model: str, *, slots: int) -> float:
+        """Return the seconds after which a place is to be expected for one more."""
+        ahead = len(self._waiting.get(model, ()))
+        return self._usual.get(model, 1.0) * (ahead + 1) / max(1, slots)
+
     def refusal(self, model: str, *, slots: int) -> NoCapacity:
         """Say that a model is full, and after how many seconds a place is to be expected."""
         ahead = len(self._waiting.get(model, ()))
-        expected = self._usual.get(model, 1.0) * (ahead + 1) / max(1, slots)
+        expected = self.expected_wait(model, slots=slots)
         return NoCapacity(
             f"everybody who serves {model!r} is full, and {ahead} wait already",
             retry_after=min(max(1.0, expected), LONGEST_RETRY),

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from registry.records import Load, PeerId, Service
 from registry.wire import MAX_COUNT, MAX_FIGURE
@@ -54,23 +55,27 @@ class Reported:
         return max(0, self.load.waiting - self.ours) * math.exp2(-self.age / HALF_LIFE)
 
 
-class Reports:
-    """The newest report of each replica of other nodes."""
+Key = TypeVar("Key")
+Told = TypeVar("Told")
+
+
+class Heard(Generic[Key, Told]):
+    """What nodes said of their replicas, the newest of each, by node and by what it is about."""
 
     def __init__(self) -> None:
-        self._held: dict[PeerId, dict[Service, Report]] = {}
+        self._held: dict[PeerId, dict[Key, Told]] = {}
 
-    def hear(self, node: PeerId, service: Service, report: Report) -> None:
-        """Take in a report."""
+    def hear(self, node: PeerId, key: Key, told: Told) -> None:
+        """Take in what a node says."""
         of_node = self._held.pop(node, None)
         if of_node is None:
             of_node = {}
             if len(self._held) >= MAX_NODES:
                 del self._held[next(iter(self._held))]
-        of_node.pop(service, None)
+        of_node.pop(key, None)
         if len(of_node) >= MAX_REPLICAS:
             del of_node[next(iter(of_node))]
-        of_node[service] = report
+        of_node[key] = told
         # The order of a dictionary is that of insertion, so here the order of hearing.
         self._held[node] = of_node
 
@@ -78,19 +83,33 @@ class Reports:
         """Forget what a node said: it is lost, or has left."""
         self._held.pop(node, None)
 
+    def of(self, node: PeerId, key: Key) -> Told | None:
+        """Return what a node said last, `None` where it said nothing."""
+        of_node = self._held.get(node)
+        return of_node.get(key) if of_node else None
+
+    def of_node(self, node: PeerId) -> Mapping[Key, Told]:
+        """Return all that a node said last."""
+        return self._held.get(node, {})
+
+
+class Reports:
+    """The newest report of each replica of other nodes."""
+
+    def __init__(self) -> None:
+        self._heard = Heard[Service, Report]()
+        self.hear = self._heard.hear
+        self.forget = self._heard.forget
+
     def of(self, node: PeerId, service: Service, now: float) -> Reported | None:
         """Return the newest report of a replica, `None` where there is none."""
-        of_node = self._held.get(node)
-        report = of_node.get(service) if of_node else None
+        report = self._heard.of(node, service)
         return None if report is None else Reported(report.load, report.ours, now - report.at)
 
     def of_node(self, node: PeerId, now: float) -> Iterator[tuple[Service, Reported]]:
         """Go through the newest reports of a node's replicas."""
-        for service, report in self._held.get(node, _NOTHING).items():
+        for service, report in self._heard.of_node(node).items():
             yield service, Reported(report.load, report.ours, now - report.at)
-
-
-_NOTHING: Mapping[Service, Report] = {}
 
 
 def written(load: Load) -> str:

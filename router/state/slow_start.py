@@ -1,6 +1,6 @@
 """Slow start of replicas that are new here, or just back. No I/O, time is an argument.
 
-To power of two choices an empty machine is the best of any two, so all nodes would flood it while its caches are cold and
+To power of few choices an empty machine is the best of any, so all nodes would flood it while its caches are cold and
 nobody knows how it answers. It begins as TCP does: one request at one time, and one more for each answer, so a quick one is
 warm after a few answers and a slow one has not got many. Each node decides for itself, from when it first asked the replica.
 """

@@ -31,7 +31,7 @@ from router.openai.body import read
 from router.peers.certificate import certificate_of, peer_of_certificate, server_context, trust
 from router.peers.links import Links, serve_pipe
 from router.peers.pipes import NoMesh
-from router.policies.p2c import TwoChoices
+from router.policies.p2c import FewChoices
 from router.requests import Kind, Pin, Request
 from router.select.candidates import Candidate
 from router.settings import RouterSettings
@@ -198,7 +198,7 @@ def router_of(links: Links, workers: Workers, identity: Identity) -> Router:
     return Router(
         LoneWorld(identity.peer, workers),
         {"openai_http": create(links)},
-        TwoChoices(),
+        FewChoices(),
         links.settings,
         lambda: 0.0,
         chance=lambda: 0.5,

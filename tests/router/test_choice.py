@@ -10,6 +10,7 @@ from router import policies
 from router.choice import Choosing
 from router.errors import NobodyServes, NoCapacity, UnknownModel, WorkerFailed
 from router.ledger import Ledger
+from router.requests import Kind
 from router.select.candidates import Candidate, Reason
 from router.state.circuit import TRIP
 from router.workers import Workers
@@ -78,8 +79,8 @@ async def test_a_slot_of_one_that_is_well_is_waited_for_rather_than_one_that_fai
 ) -> None:
     scene.serve(NARROW, OTHER)
     for _ in range(TRIP):
-        scene.ledger.began(OTHER, holds_slot=False)
-        scene.ledger.ended(chat(), OTHER, None, WorkerFailed("no"), 0.1)
+        crowd = scene.ledger.began(OTHER, holds_slot=False)
+        scene.ledger.ended(chat(), OTHER, None, WorkerFailed("no"), 0.1, crowd)
     scene.ledger.began(NARROW, holds_slot=False)
     with pytest.raises(NoCapacity):
         await scene.choosing.ordered(replace(chat(), waits=False))
@@ -89,3 +90,24 @@ async def test_a_slot_of_one_that_is_well_is_waited_for_rather_than_one_that_fai
 async def test_a_name_that_nobody_offers_is_unknown(scene: Scene) -> None:
     with pytest.raises(UnknownModel):
         await scene.choosing.ordered(chat("llamma"))
+
+
+async def test_a_slot_of_a_quick_worker_is_waited_for_rather_than_a_slow_one_is_asked(
+    scene: Scene,
+) -> None:
+    scene.serve(NARROW, OTHER)
+    for candidate, seconds in ((NARROW, 0.5), (OTHER, 8.0)):
+        times = scene.ledger.times.estimator(candidate.service, Kind.CHAT, shares=False)
+        times.take(seconds, kilobytes=0, tokens=0, concurrency=1)
+    scene.ledger.waiting.took(chat().model, 0.5)
+    scene.ledger.began(NARROW, holds_slot=False)
+    waiting = asyncio.ensure_future(scene.choosing.ordered(chat()))
+    await asyncio.sleep(0)
+    scene.ledger.release(NARROW.service)
+    [chosen], holds_slot = await waiting
+    assert (chosen.service, holds_slot) == (NARROW.service, True)
+    # With a long queue before it, the slow one would be sooner done.
+    scene.ledger.waiting.took(chat().model, 500.0)
+    [chosen], holds_slot = await scene.choosing.ordered(chat())
+    assert (chosen.service, holds_slot) == (OTHER.service, False)
+    scene.ledger.release(NARROW.service)

@@ -114,6 +114,20 @@ async def test_who_has_others_to_ask_does_not_wait(world: World, worker: OpenAIW
     await asyncio.wait(asking)
 
 
+async def test_who_has_others_to_ask_waits_where_that_is_sooner(
+    world: World, worker: OpenAIWorker
+) -> None:
+    worker.fail(delay_first=0.1)
+    # Nothing is known of the worker yet, so a second is expected.
+    patient, impatient = (replace(chat(), waits=False, patience=p) for p in (1.0, 0.2))
+    asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(SLOTS)]
+    await until(lambda: taken(world) == SLOTS)
+    with pytest.raises(NoCapacity):
+        await world.ask(impatient)
+    await world.ask(patient)
+    await asyncio.gather(*asking)
+
+
 async def test_a_wait_that_takes_too_long_ends(world: World, worker: OpenAIWorker) -> None:
     worker.fail(hang=True)
     asking = [asyncio.ensure_future(world.ask(chat())) for _ in range(SLOTS)]

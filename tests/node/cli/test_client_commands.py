@@ -376,7 +376,10 @@ def test_route_explains_who_would_answer_and_who_would_not(
         "model": "tiny",
         "policy": "p2c",
         "fallbacks": [],
-        "candidates": [a_candidate(name="gpu-7")],
+        "candidates": [
+            a_candidate(name="gpu-7"),
+            a_candidate(name="cpu-1") | {"figures": {"expected_seconds": 1.5, "error": 0.18}},
+        ],
         "excluded": [left_out],
     }
     server = node(**{ROUTE: Said(explained)})
@@ -392,9 +395,11 @@ def test_route_explains_who_would_answer_and_who_would_not(
         "1",
         "1",
         "-",
+        "-",
         "closed",
     ]
     assert shown[3] == "    drawn by p2c"
+    assert "1.50 s ±18%" in shown[4]
     assert shown[-1].split() == ["-", OTHER, "demo/tiny", "b", "it", "is", "draining"]
 
 

@@ -76,6 +76,41 @@ async def test_an_answer_of_a_peer_brings_its_load_along_and_the_caller_does_not
     assert said.load.first is not None
 
 
+async def test_how_long_answers_take_is_told_to_nodes_and_shown_to_people(mesh, worker):
+    worker.fail(delay_first=0.05)
+    await mesh.one.register(worker, capacity=4)
+    await mesh.knows(mesh.two, "tiny")
+    for node in (mesh.one, mesh.two):
+        assert (await candidate(node, mesh.one))["figures"] == {}
+    # The first answer is learnt from, the second tells it.
+    for _ in range(2):
+        async with mesh.two.http.post(PATH, json=CHAT) as response:
+            assert response.status == 200
+            assert "x-modelvine-service-time" not in response.headers
+            await response.read()
+    for node in (mesh.one, mesh.two):
+        figures = (await candidate(node, mesh.one))["figures"]
+        assert 0.03 < figures["service_seconds"] == figures["expected_seconds"] < 1
+        assert figures["error"] > 0
+
+
+async def test_only_a_node_may_say_how_patient_a_request_is(served, worker):
+    worker.fail(hang=True)
+    await served.register(worker, capacity=1)
+    patient = {"x-modelvine-patience": "0.001"}
+    async with asking(served):
+        waits = asyncio.ensure_future(served.http.post(PATH, json=CHAT, headers=patient))
+        done, _ = await asyncio.wait([waits], timeout=0.2)
+        assert not done
+        waits.cancel()
+        hop = patient | {"x-modelvine-hop": "x"}
+        async with served.http.post(PATH, json=CHAT, headers=hop) as response:
+            assert response.status == 429
+        hop["x-modelvine-patience"] = "nonsense"
+        async with served.http.post(PATH, json=CHAT, headers=hop) as response:
+            assert response.status == 429
+
+
 async def test_a_caller_who_calls_itself_a_node_is_told_nothing(served):
     async with served.http.post(PATH, json=CHAT, headers={"x-modelvine-hop": "x"}) as response:
         assert response.status == 200

@@ -14,8 +14,10 @@ from router.errors import (
     WorkerUnable,
     WorkerUnreachable,
 )
+from router.peers.headers import PATIENCE, SERVICE_TIME, WAIT
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
+from router.state.service_time import ServiceTime, written
 from router.translate.verbatim import LLAMA_STACK, TGI, Verbatim
 from tests.router.peer_node import at, peer_node, way_to
 from tests.router.world import MODEL, OWN, QUICK, chat, own, until, whole
@@ -66,6 +68,27 @@ async def test_an_answer_brings_along_how_busy_its_worker_is_and_nonsense_harms_
             assert answer.load == read
             assert b'"llama"' in await whole(answer)
             assert not answer.headers
+
+
+async def test_an_answer_brings_along_how_long_answers_take() -> None:
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
+        for time in (ServiceTime(0.25, answers=7), None):
+            node.says = {SERVICE_TIME: written(time) if time else "soon"}
+            async with create(links).answer(chat(), at(node)) as answer:
+                assert answer.service_time == time
+                assert not answer.headers
+
+
+async def test_who_has_others_to_ask_says_how_long_a_slot_is_worth_a_wait() -> None:
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
+        for patience in (0.25, 1e9, 0.0):
+            asked = replace(chat(), waits=False, patience=patience)
+            async with create(links).answer(asked, at(node)):
+                pass
+        async with create(links).answer(replace(chat(), patience=1.0), at(node)):
+            pass
+    said = [(headers.get(PATIENCE), WAIT in headers) for headers in node.received]
+    assert said == [("0.250", False), ("3600.000", False), (None, False), (None, True)]
 
 
 async def test_a_node_that_has_lost_the_model_says_that_we_are_behind() -> None:

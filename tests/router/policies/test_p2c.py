@@ -1,4 +1,4 @@
-"""Laws of drawing two."""
+"""Laws of drawing a few."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,21 +7,22 @@ from random import Random
 
 from registry.clock import Chance
 from registry.records import Load, PeerId, Service
-from router.policies.p2c import TwoChoices
+from router.policies.p2c import FewChoices
 from router.select.candidates import Candidate
 from router.state.remote_load import HALF_LIFE, Reported
+from router.state.service_time import ServiceTime
 from tests.router.world import chat
 
 
 def order(found: Sequence[Candidate], random: Chance) -> Sequence[Candidate]:
-    return TwoChoices().order(chat(), found, random)
+    return FewChoices().order(chat(), found, random)
 
 
 def at(node: str, in_flight: int = 0) -> Candidate:
     return Candidate(PeerId(node), Service("p", "m"), in_flight=in_flight)
 
 
-def test_of_two_the_less_loaded_is_first() -> None:
+def test_of_those_drawn_the_less_loaded_is_first() -> None:
     for seed in range(20):
         assert order([at("busy", 5), at("idle", 1)], Random(seed).random)[0] == at("idle", 1)
 
@@ -78,3 +79,20 @@ def test_of_hundreds_only_those_are_drawn_that_can_have_a_turn() -> None:
     found = [at(f"n{number}") for number in range(400)]
     ordered = order(found, Random(1).random)
     assert ordered[200:] == [c for c in found if c in ordered[200:]]
+
+
+def timed(node: str, seconds: float, *, slots: int = 4, in_flight: int = 0) -> Candidate:
+    report = Reported(Load(in_flight, slots=slots), ours=0, age=0.0)
+    return replace(at(node), report=report, time=ServiceTime(fixed=seconds))
+
+
+def test_who_is_soonest_done_is_first_and_a_slow_idle_machine_is_none() -> None:
+    assert first_of(timed("quick", 0.1, in_flight=5), timed("slow", 1.6)) == {"quick"}
+    assert first_of(timed("quick", 0.1, in_flight=200), timed("slow", 1.6)) == {"slow"}
+
+
+def test_machines_are_drawn_as_often_as_they_can_bear_requests() -> None:
+    found = [timed("quick", 0.1), *(timed(f"n{number}", 1.6) for number in range(8))]
+    draw = Random(1).random
+    firsts = Counter(order(found, draw)[0].node for _ in range(1_000))
+    assert firsts[PeerId("quick")] > 900

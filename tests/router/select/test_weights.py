@@ -1,4 +1,4 @@
-"""Laws of shares: by slots where they are known, the same on every node, and within bounds."""
+"""Laws of shares: by slots and speed where they are known, the same on every node, and within bounds."""
 
 from collections import Counter
 from dataclasses import replace
@@ -6,14 +6,28 @@ from random import Random
 
 from registry.records import Load, PeerId, Service
 from router.select.candidates import Candidate
-from router.select.weights import draw, rendezvous, weights, with_room_first
+from router.select.weights import (
+    draw,
+    expectations,
+    patience,
+    prospects,
+    rendezvous,
+    weights,
+    with_room_first,
+)
 from router.state.remote_load import Reported
-from tests.router.world import own
+from router.state.service_time import ServiceTime
+from tests.router.world import chat, own
 
 
-def at(node: str, *, slots: int = 0, in_flight: int = 0) -> Candidate:
+def at(
+    node: str, *, slots: int = 0, in_flight: int = 0, time: ServiceTime | None = None
+) -> Candidate:
     report = Reported(Load(in_flight, slots=slots), ours=in_flight, age=0.0)
-    return Candidate(PeerId(node), Service("p", "m"), in_flight=in_flight, report=report)
+    return Candidate(PeerId(node), Service("p", "m"), in_flight=in_flight, report=report, time=time)
+
+
+QUICK, SLOW = ServiceTime(fixed=0.5), ServiceTime(fixed=8.0)
 
 
 def test_slots_are_those_that_were_registered_or_reported_and_else_unknown() -> None:
@@ -46,15 +60,99 @@ def test_rendezvous_is_the_same_whoever_asks_and_follows_the_slots() -> None:
 
 def test_whoever_has_far_more_than_its_share_comes_last_and_the_rest_stays() -> None:
     found = [at("a", in_flight=1), at("b", in_flight=40), at("c"), at("d", in_flight=2)]
-    assert [c.node for c in with_room_first(found)] == ["a", "c", "d", "b"]
+    assert [c.node for c in with_room_first(chat(), found)] == ["a", "c", "d", "b"]
 
 
 def test_a_share_is_counted_by_slots() -> None:
     found = [at("big", slots=30, in_flight=30), at("small", slots=10, in_flight=10)]
-    assert with_room_first(found) == found
+    assert with_room_first(chat(), found) == found
 
 
 def test_nobody_has_room_then_the_order_stays() -> None:
     found = [at("a", in_flight=50)]
-    assert with_room_first(found) == found
-    assert with_room_first([]) == []
+    assert with_room_first(chat(), found) == found
+    assert with_room_first(chat(), []) == []
+
+
+def test_a_quick_machine_bears_more_and_is_sooner_done() -> None:
+    quick, slow = prospects(
+        chat(), [at("quick", slots=4, time=QUICK), at("slow", slots=4, time=SLOW)]
+    )
+    assert quick.part == 16 * slow.part
+    assert (quick.seconds, slow.seconds) == (0.5, 8.0)
+
+
+def test_who_finds_all_slots_taken_waits_for_one() -> None:
+    [room, full, queue] = prospects(
+        chat(), [at(str(n), slots=4, in_flight=n, time=QUICK) for n in (3, 4, 8)]
+    )
+    assert (room.seconds, full.seconds, queue.seconds) == (0.5, 0.625, 1.125)
+    assert room.cost < full.cost < queue.cost
+
+
+def test_a_machine_without_slots_does_all_at_one_time() -> None:
+    time = ServiceTime(fixed=0.5, sharing=1.0)
+    idle, busy = prospects(chat(), [at(str(n), in_flight=n, time=time) for n in (0, 3)])
+    assert (idle.seconds, busy.seconds) == (0.5, 2.0)
+    batches = replace(time, sharing=0.5)
+    [some] = prospects(chat(), [at("n", in_flight=3, time=batches)])
+    assert some.seconds == 1.0
+
+
+def test_long_requests_go_where_they_are_read_quickly() -> None:
+    reader = at("reader", slots=4, time=ServiceTime(fixed=1.0, kilobyte=0.01))
+    writer = at("writer", slots=4, time=ServiceTime(fixed=0.5, kilobyte=0.5))
+    short = chat()
+    long = replace(short, body=short.body.ljust(20_000))
+    assert prospects(short, [reader, writer])[1].cost < prospects(short, [reader, writer])[0].cost
+    assert prospects(long, [reader, writer])[0].cost < prospects(long, [reader, writer])[1].cost
+
+
+def test_answers_are_thought_to_be_as_long_everywhere() -> None:
+    brief = ServiceTime(fixed=0.0, token=0.1, tokens=10, answers=30)
+    wordy = ServiceTime(fixed=0.0, token=0.1, tokens=40, answers=10)
+    seconds = [p.seconds for p in prospects(chat(), [at("a", time=brief), at("b", time=wordy)])]
+    assert seconds[0] == seconds[1] == 1.75
+
+
+def test_of_whom_nothing_is_known_the_usual_is_expected() -> None:
+    found = [at("quick", slots=4, time=QUICK), at("slow", slots=4, time=SLOW), at("new", slots=4)]
+    usual = ServiceTime(fixed=2.0)
+    found.append(at("usual", slots=4, time=usual))
+    _, _, new, other = prospects(chat(), found)
+    assert new == other
+    assert expectations(chat(), found[2], found) == {}
+    assert expectations(chat(), found[1], found) == {
+        "expected_seconds": 8.0,
+        "service_seconds": 8.0,
+        "error": 1.0,
+    }
+
+
+def test_where_nothing_is_known_the_emptier_is_expected_to_be_sooner_done() -> None:
+    big, small = prospects(chat(), [at("b", slots=16, in_flight=8), at("s", slots=1, in_flight=1)])
+    assert big.cost < small.cost
+    assert big.part == 16 * small.part
+    one, other = prospects(chat(), [at("b", slots=16, in_flight=8), at("s", in_flight=1)])
+    assert one.cost > other.cost
+
+
+def test_a_full_quick_machine_is_worth_a_wait_and_a_full_slow_one_is_not() -> None:
+    quick, slow = (at(n, slots=4, in_flight=4, time=t) for n, t in (("q", QUICK), ("s", SLOW)))
+    idle = at("idle", slots=4, time=ServiceTime(fixed=2.0))
+    assert patience(chat(), quick, [idle]) == 1.5
+    assert patience(chat(), slow, [idle]) == 0
+    assert patience(chat(), quick, [replace(quick, node=PeerId("other"))]) == 0.125
+
+
+def test_nobody_waits_where_nothing_is_known_or_nobody_else_is_trusted() -> None:
+    full, other = at("a", slots=1, in_flight=1), at("b", time=SLOW)
+    assert patience(chat(), full, [other]) == 0
+    known = replace(full, time=QUICK)
+    assert patience(chat(), known, [replace(other, ejected=True)]) == 0
+    assert patience(chat(), known, []) == 0
+
+
+def test_a_slow_machine_is_crowded_before_a_quick_one() -> None:
+    quick, slow = (at(n, slots=8, in_flight=7, time=t) for n, t in (("q", QUICK), ("s", SLOW)))
+    assert with_room_first(chat(), [slow, quick]) == [quick, slow]

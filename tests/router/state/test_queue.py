@@ -118,3 +118,11 @@ def test_the_usual_times_of_models_that_come_and_go_are_bounded() -> None:
     for number in range(2 * MAX_MODELS):
         queue.took(str(number), 1.0)
     assert len(queue._usual) == MAX_MODELS
+
+
+def test_a_place_is_expected_after_those_ahead() -> None:
+    queue = queues()
+    assert queue.expected_wait("llama", slots=4) == 0.25
+    queue.took("llama", 6.0)
+    join(queue, "ann")
+    assert queue.expected_wait("llama", slots=4) == 3.0

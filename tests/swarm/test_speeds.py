@@ -1,0 +1,73 @@
+"""Do unlike machines get requests as they can bear them? Three real nodes, whose workers differ by 32 times."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from tests.swarm.client import Client
+from tests.swarm.load import Load
+from tests.swarm.nodes import Node
+from tests.swarm.waiting import percentile, show
+from tests.workers.openai_worker import OpenAIWorker, running
+
+pytestmark = pytest.mark.swarm
+
+MODEL = "unlike"
+SECONDS = (0.05, 0.2, 1.6)
+SLOTS = 4
+BUSY = 0.8
+LASTS = 20.0
+LEARNT = 5.0
+"""Seconds after which a node has asked everybody."""
+
+
+@pytest.fixture
+async def workers(three: list[Node], client: Client) -> AsyncIterator[list[OpenAIWorker]]:
+    """One worker for each of the three nodes, the quickest first."""
+    async with AsyncExitStack() as stack:
+        made = []
+        for node, seconds in zip(three, SECONDS, strict=True):
+            worker = await stack.enter_async_context(running())
+            worker.fail(delay_headers=seconds)
+            await client.register(node, f"of-{node.name}", [MODEL], worker.url, capacity=SLOTS)
+            made.append(worker)
+        await client.listed(three, MODEL)
+        await client.agreed(three)
+        yield made
+        for node in three:
+            await client.unregister(node, f"of-{node.name}")
+
+
+async def test_each_gets_what_it_can_bear_and_nobody_is_refused(
+    three: list[Node], client: Client, workers: list[OpenAIWorker]
+) -> None:
+    bears = sum(SLOTS / seconds for seconds in SECONDS)
+    loads = [Load(client, node, MODEL, rate=BUSY * bears / 3) for node in three]
+    async with asyncio.TaskGroup() as group:
+        for load in loads:
+            group.create_task(load.run())
+        await asyncio.sleep(LASTS)
+        for load in loads:
+            load.end()
+    shots = [shot for load in loads for shot in load.shots]
+    began = min(shot.at for shot in shots)
+    seen = [shot.seen for shot in shots if shot.seen and shot.at > began + LEARNT]
+    took = sorted(one.seconds for one in seen)
+    answered = Counter(one.node for one in seen)
+    show(
+        "unlike machines",
+        requests=str(len(shots)),
+        p50=percentile(took, 0.5),
+        p99=percentile(took, 0.99),
+        **{node.name: answered[node.peer] / len(seen) for node in three},
+    )
+    assert all(shot.good for shot in shots)
+    quick, middle, slow = (answered[node.peer] / len(seen) for node in three)
+    assert quick > 0.6
+    assert middle > 0.05
+    assert slow < 0.05
+    # Whoever asks, also at the slowest machine itself, is answered by a quick one.
+    assert max(worker.most for worker in workers) <= SLOTS
