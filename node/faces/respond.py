@@ -16,27 +16,22 @@ from node.faces import Serving
 from node.faces.access_log import Account, accounting
 from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Encoder, SpokenAnswer
 from node.faces.errors import KNOWN, Refusal, refusal
-from node.faces.response_writer import AT_ONCE_BYTES, KeepAlive, Outgoing, Passage, StreamEnd
+from node.faces.response_writer import (
+    AT_ONCE_BYTES,
+    KeepAlive,
+    Outgoing,
+    Passage,
+    StreamEnd,
+    headers_of,
+)
 from router import failover
 from router.attempt import Routed
 from router.dialects import Answer
 from router.errors import AnswerBroken, RouterError, WorkerFailed
 from router.failover_stream import Continued
 from router.openai.usage import TEXT
-from router.peers.headers import (
-    ATTEMPTS,
-    DROPPED,
-    HEARD,
-    LOAD,
-    NODE,
-    READY,
-    ROUTE,
-    SERVICE_TIME,
-    VERBATIM,
-    WAIT,
-)
+from router.peers.headers import ATTEMPTS, READY, WAIT
 from router.requests import Kind, Request
-from router.state import remote_load, service_time
 
 # An answer up to this size is sent in one piece, with its length.
 _WHOLE_BYTES = 1024 * 1024
@@ -83,7 +78,7 @@ async def _pass_on(
                 begin(context, routed, account)
                 if request.fallbacks:
                     account.model = routed.candidate.service.model
-                headers = _headers(context, routed, account, spoken)
+                headers = headers_of(context, routed, account, spoken)
                 whole = await _passed_on(routed, out, headers, account, spoken)
             if whole is not None:
                 return await _at_once(out, whole, headers, account)
@@ -252,40 +247,6 @@ async def read_whole(answer: Answer, at_most: int) -> bytes | None:
             answer.first = b"".join(pieces)
             return None
     return b"".join(pieces)
-
-
-def _headers(
-    context: Serving, routed: Routed, account: Account, spoken: SpokenAnswer
-) -> dict[str, str]:
-    answer, worker = routed.answer, routed.candidate.worker
-    headers = {
-        **answer.headers,
-        "content-type": answer.content_type,
-        "x-request-id": account.id,
-        NODE: account.node,
-        ROUTE: account.route,
-        ATTEMPTS: str(account.attempts),
-    }
-    heard = headers.get(HEARD, "") if account.to_peer else headers.pop(HEARD, "")
-    dropped = [name for name in spoken.dropped if name not in heard.split(", ")]
-    lost = [] if answer.verbatim else dropped
-    # What the worker has no word for comes after what the face has none for.
-    lost += _named(headers.pop(DROPPED, ""), spoken.names)
-    if lost:
-        headers[DROPPED] = ", ".join(lost)
-    if account.to_peer and worker:
-        headers[LOAD] = remote_load.written(context.load_of(worker))
-        if learnt := context.router.service_time(worker, account.kind):
-            headers[SERVICE_TIME] = service_time.written(learnt)
-    if account.to_peer and answer.verbatim:
-        headers[VERBATIM] = answer.verbatim
-    return headers
-
-
-def _named(said: str, names: Mapping[str, str] | None) -> list[str]:
-    """Return the parameters that a worker did not hear, as their caller calls them."""
-    lost = [name for name in said.split(", ") if name]
-    return lost if names is None else [names[name] for name in lost if name in names]
 
 
 def _refused(

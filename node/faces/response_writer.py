@@ -13,10 +13,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from node import web
+from node.faces import Serving
 from node.faces.access_log import Account
+from node.faces.encoder import SpokenAnswer
 from router.attempt import Routed
 from router.openai.text_writer import DONE
 from router.openai.usage import TEXT, Tokens
+from router.peers.headers import ATTEMPTS, DROPPED, HEARD, LOAD, NODE, ROUTE, SERVICE_TIME, VERBATIM
+from router.state import remote_load, service_time
 
 # An event up to this size is held until it is whole.
 _LONGEST_EVENT = 1024 * 1024
@@ -267,3 +271,38 @@ class KeepAlive:
             if not self._out.begun:
                 self._out.begin(200, {**self._headers, "content-type": "text/event-stream"})
             self._out.comment()
+
+
+def headers_of(
+    context: Serving, routed: Routed, account: Account, spoken: SpokenAnswer
+) -> dict[str, str]:
+    """Return the headers of an answer: the worker's that may be seen, and what the router did for it."""
+    answer, worker = routed.answer, routed.candidate.worker
+    headers = {
+        **answer.headers,
+        "content-type": answer.content_type,
+        "x-request-id": account.id,
+        NODE: account.node,
+        ROUTE: account.route,
+        ATTEMPTS: str(account.attempts),
+    }
+    heard = headers.get(HEARD, "") if account.to_peer else headers.pop(HEARD, "")
+    dropped = [name for name in spoken.dropped if name not in heard.split(", ")]
+    lost = [] if answer.verbatim else dropped
+    # What the worker has no word for comes after what the face has none for.
+    lost += _named(headers.pop(DROPPED, ""), spoken.names)
+    if lost:
+        headers[DROPPED] = ", ".join(lost)
+    if account.to_peer and worker:
+        headers[LOAD] = remote_load.written(context.load_of(worker))
+        if learnt := context.router.service_time(worker, account.kind):
+            headers[SERVICE_TIME] = service_time.written(learnt)
+    if account.to_peer and answer.verbatim:
+        headers[VERBATIM] = answer.verbatim
+    return headers
+
+
+def _named(said: str, names: Mapping[str, str] | None) -> list[str]:
+    """Return the parameters that a worker did not hear, as their caller calls them."""
+    lost = [name for name in said.split(", ") if name]
+    return lost if names is None else [names[name] for name in lost if name in names]

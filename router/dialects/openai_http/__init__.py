@@ -13,7 +13,7 @@ from yarl import URL
 
 from router.canonical.rerank import Rerank
 from router.dialects import Answer, Route
-from router.dialects.openai_http import answer_parser, model_list
+from router.dialects.openai_http import answer_parser, description_parser
 from router.dialects.openai_http.answer_parser import (
     TellingUsage,
     json_answer,
@@ -160,7 +160,7 @@ class OpenAIHttp:
         """Ask for llama.cpp's properties: it works at so many requests, and lets others wait without a word."""
         _, properties = beside(worker.api)
         found = await glance(self._places, worker, properties, at_most=MAX_PROPERTIES_BYTES)
-        return model_list.with_properties(Described(), _said_by(found)).slots
+        return description_parser.with_properties(Described(), _said_by(found)).slots
 
     async def describe(self, worker: Worker) -> Described | None:
         """Ask for the list of models, and for llama.cpp's properties."""
@@ -172,7 +172,9 @@ class OpenAIHttp:
         # 503: it is still loading its model, and says more once it has.
         if not listed.answered or listed.status == 503:
             return None
-        return model_list.with_properties(model_list.listed(_said_by(listed)), _said_by(more))
+        return description_parser.with_properties(
+            description_parser.listed(_said_by(listed)), _said_by(more)
+        )
 
     async def figures(self, worker: Worker) -> Told | None:
         """Read its metrics, where it has such as we know."""
@@ -186,7 +188,7 @@ class OpenAIHttp:
         """Know it by its list of models, or where that fails by its having chats."""
         models, _ = beside(worker.api)
         asked, heard = f"GET {models.path}", await glance(self._places, worker, models)
-        if heard.status != 200 or not model_list.is_list(parsed(heard.body)):
+        if heard.status != 200 or not description_parser.is_list(parsed(heard.body)):
             came = "200, but no list of models" if heard.status == 200 else heard.came
             if heard.answered and heard.status not in _SHUT and (why := await self._chats(worker)):
                 return Sighting(asked, f"{came}; {why}", Described())
@@ -201,7 +203,7 @@ class OpenAIHttp:
         chats = endpoint(worker.api, Kind.CHAT)
         described = chats.with_path("/openapi.json")
         found = await glance(self._places, worker, described)
-        if found.status == 200 and model_list.describes(found.json, chats.path):
+        if found.status == 200 and description_parser.describes(found.json, chats.path):
             return f"{described.path} has {chats.path}"
         found = await glance(self._places, worker, chats, method="POST", body=b"{}")
         if found.status in _LACKING and isinstance(found.json, dict):

@@ -1,4 +1,4 @@
-"""Parser of model lists. Each server adds words of its own to `/v1/models`; llama.cpp, `/props`."""
+"""Parser of what workers say of themselves. Each server adds words of its own to `/v1/models`; llama.cpp, `/props`."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from registry.records import Ability, ModelType
-from router.dialects.openai_http.model_list import is_list, listed, with_properties
+from router.dialects.openai_http.description_parser import is_list, listed, with_properties
 from router.worker_description import Described, Offered
 from tests.router.test_worker_description import JSON
 
