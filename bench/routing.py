@@ -37,7 +37,7 @@ from router.requests import Kind, Request
 from router.select.candidates import Candidate, begin_gently
 from router.select.weights import patience
 from router.state.remote_load import Report, Reports
-from router.state.service_time import Crowd, Estimator, ServiceTime
+from router.state.service_time import Estimator, Occupancy, ServiceTime
 from router.state.slow_start import Warming
 
 ENTRIES = 5
@@ -115,7 +115,7 @@ class Machine:
     waiting: deque["Job"] = field(default_factory=deque)
     reporter: Reporter = field(default_factory=Reporter)
     estimator: Estimator = field(init=False)
-    crowd: Crowd = field(default_factory=Crowd)
+    crowd: Occupancy = field(default_factory=Occupancy)
     looked: float = 0.0
     turn: int = 0
 

@@ -26,7 +26,7 @@ from router.state.concurrency import BoundedWorkers, Limits
 from router.state.local_load import Meter, Tally
 from router.state.readiness import Vitals
 from router.state.remote_load import Report, Reports
-from router.state.service_time import Crowd, ServiceTimes
+from router.state.service_time import Occupancy, ServiceTimes
 from router.state.slow_start import Warming
 from router.state.stuck import Silence
 from router.workers import Worker
@@ -70,7 +70,7 @@ class Ledger:
         self.workers = BoundedWorkers(world, self.limits)
         self._now = now
         self.in_flight: Counter[tuple[PeerId, Service]] = Counter()
-        self._crowds: dict[Service, Crowd] = {}
+        self._crowds: dict[Service, Occupancy] = {}
         self.reports = Reports()
         self.times = ServiceTimes()
         self.silence = Silence()
@@ -322,7 +322,7 @@ class Ledger:
             self.in_flight.pop(key, None)
         node, service = key
         if node == self._own and change:
-            crowd = self._crowds.get(service) or self._crowds.setdefault(service, Crowd())
+            crowd = self._crowds.get(service) or self._crowds.setdefault(service, Occupancy())
             crowd.change(change, self._now())
             if not left:
                 del self._crowds[service]

@@ -59,7 +59,7 @@ Key = TypeVar("Key")
 Told = TypeVar("Told")
 
 
-class Heard(Generic[Key, Told]):
+class NewestOfNodes(Generic[Key, Told]):
     """What nodes said of their replicas, the newest of each, by node and by what it is about."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Reports:
     """The newest report of each replica of other nodes."""
 
     def __init__(self) -> None:
-        self._heard = Heard[Service, Report]()
+        self._heard = NewestOfNodes[Service, Report]()
         self.hear = self._heard.hear
         self.forget = self._heard.forget
 

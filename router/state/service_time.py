@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from registry.records import Service
 from router.requests import Kind
-from router.state.remote_load import Heard
+from router.state.remote_load import NewestOfNodes
 
 MEMORY = 32
 """Answers after which an older one counts a third."""
@@ -218,7 +218,7 @@ class _Sharing:
         return math.exp(-change)
 
 
-class Crowd:
+class Occupancy:
     """How many requests a worker has had at one time: the sum of the seconds that all of them were there."""
 
     __slots__ = ("_count", "_seconds", "_since")
@@ -243,7 +243,7 @@ class ServiceTimes:
 
     def __init__(self) -> None:
         self._own: dict[tuple[Service, Kind], Estimator] = {}
-        self.told = Heard[tuple[Service, Kind], ServiceTime]()
+        self.told = NewestOfNodes[tuple[Service, Kind], ServiceTime]()
 
     def estimator(self, service: Service, kind: Kind, *, shares: bool) -> Estimator:
         """Return what learns the service time of a worker of this machine; `shares` says that its slots are not known."""

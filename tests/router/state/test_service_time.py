@@ -11,8 +11,8 @@ from registry.records import Service
 from router.requests import Kind
 from router.state.service_time import (
     MAX_OWN,
-    Crowd,
     Estimator,
+    Occupancy,
     ServiceTime,
     ServiceTimes,
     read,
@@ -128,7 +128,7 @@ def test_no_answers_lead_to_nonsense(
 
 
 def test_a_crowd_is_how_many_were_there_on_average() -> None:
-    crowd = Crowd()
+    crowd = Occupancy()
     crowd.change(1, 0.0)
     crowd.change(1, 2.0)
     crowd.change(-1, 3.0)
