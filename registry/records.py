@@ -107,6 +107,15 @@ class Service:
     context: int = 0
     abilities: int = 0
     created: int = field(default=0, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # A request looks a dozen things up by its replica.
+        told = self.project, self.model, self.cid, self.type, self.context, self.abilities
+        object.__setattr__(self, "_hash", hash(told))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @property
     def key(self) -> Key:

@@ -63,8 +63,8 @@ class Attempt:
     __slots__ = (
         "_answer",
         "_began",
-        "_crowd",
         "_desk",
+        "_occupancy",
         "_put",
         "candidate",
         "holds_slot",
@@ -85,7 +85,7 @@ class Attempt:
     ) -> None:
         self._desk = desk
         self._began = 0.0
-        self._crowd = 0.0
+        self._occupancy = 0.0
         self._put: AbstractAsyncContextManager[Answer] | None = None
         self._answer: Answer | None = None
         self.request = request
@@ -97,7 +97,7 @@ class Attempt:
     async def __aenter__(self) -> Routed:
         desk = self._desk
         self._began = desk.now()
-        self._crowd = desk.ledger.began(self.candidate, holds_slot=self.holds_slot)
+        self._occupancy = desk.ledger.began(self.candidate, holds_slot=self.holds_slot)
         try:
             self._put = desk.put(self)
             self._answer = answer = await self._put.__aenter__()
@@ -128,7 +128,7 @@ class Attempt:
         seconds = desk.now() - self._began
         if (failed := error if answer is None else answer.broken) is not None:
             self._log(failed)
-        desk.ledger.ended(self.request, self.candidate, answer, error, seconds, self._crowd)
+        desk.ledger.ended(self.request, self.candidate, answer, error, seconds, self._occupancy)
         # A caller who left before the first byte has shown nothing about the worker.
         if answer is not None or error is not None:
             broken = error if answer is None else answer.broken

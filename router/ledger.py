@@ -70,7 +70,7 @@ class Ledger:
         self.workers = BoundedWorkers(world, self.limits)
         self._now = now
         self.in_flight: Counter[tuple[PeerId, Service]] = Counter()
-        self._crowds: dict[Service, Occupancy] = {}
+        self._occupancies: dict[Service, Occupancy] = {}
         self.reports = Reports()
         self.times = ServiceTimes()
         self.silence = Silence()
@@ -192,7 +192,7 @@ class Ledger:
         return True
 
     def began(self, candidate: Candidate, *, holds_slot: bool) -> float:
-        """An attempt begins; whoever waited for a slot holds it already. Return what `ended` wants to know of the crowd there."""
+        """An attempt begins; whoever waited for a slot holds it already. Return what `ended` wants to know of the occupancy there."""
         now = self._now()
         self._count(candidate.key, 0 if holds_slot else 1)
         self.health.began(candidate.address, now)
@@ -200,7 +200,7 @@ class Ledger:
         if candidate.worker is None:
             return 0.0
         self.silence.began(candidate.worker.api, now)
-        return self._crowds[candidate.service].seconds(now)
+        return self._occupancies[candidate.service].seconds(now)
 
     def begun(
         self, kind: Kind, candidate: Candidate, answer: Answer, seconds: float
@@ -228,11 +228,11 @@ class Ledger:
         answer: Answer | None,
         error: WorkerError | None,
         seconds: float,
-        crowd: float,
+        occupancy: float,
     ) -> None:
         """An attempt is over, after so many seconds: with an answer that began, an error, or a caller who left.
 
-        `crowd` is what `began` returned.
+        `occupancy` is what `began` returned.
         """
         if candidate.worker is None:
             self._count(candidate.key, -1)
@@ -241,7 +241,7 @@ class Ledger:
                 self.silence.ended(candidate.worker.api, self._now(), first_byte=None)
             else:
                 self.waiting.took(request.model, seconds)
-                self._time(request, candidate.worker, answer, seconds, crowd)
+                self._time(request, candidate.worker, answer, seconds, occupancy)
             if answer is not None or error is not None:
                 self._learn(candidate.worker, error if answer is None else answer.broken)
             if self._lingering is None or not self._lingering.keeps(candidate.service, self):
@@ -251,22 +251,23 @@ class Ledger:
         self._judge(candidate, answer, error)
 
     def _time(
-        self, request: Request, worker: Worker, answer: Answer, seconds: float, crowd: float
+        self, request: Request, worker: Worker, answer: Answer, seconds: float, occupancy: float
     ) -> None:
         """Take in how long a worker of ours took for a whole answer."""
+        now, service = self._now(), worker.service
+        learnt = self.times.estimator(service, request.kind, shares=not worker.capacity)
+        if answer.broken or not 200 <= answer.status <= 299 or not learnt.is_due(now):
+            return
         tokens = 0.0
         if request.kind in TEXT:
             # Of a stream that was left half-way nobody knows.
             if answer.usage is None and (answer.streamed or answer.length is None):
                 return
             tokens = answer.usage.completion if answer.usage else (answer.length or 0) / USUAL_BYTES
-        if answer.broken is not None or not 200 <= answer.status <= 299:
-            return
-        of_it = self.times.estimator(worker.service, request.kind, shares=not worker.capacity)
-        there = self._crowds[worker.service].seconds(self._now()) - crowd
+        there = self._occupancies[service].seconds(now) - occupancy
         concurrency = max(1.0, there / seconds) if seconds > 0 else 1.0
         kilobytes = len(request.body) / 1_000
-        of_it.take(seconds, kilobytes=kilobytes, tokens=tokens, concurrency=concurrency)
+        learnt.take(seconds, kilobytes=kilobytes, tokens=tokens, concurrency=concurrency)
 
     def _under_way(self, candidate: Candidate) -> int:
         if candidate.worker is not None:
@@ -322,10 +323,12 @@ class Ledger:
             self.in_flight.pop(key, None)
         node, service = key
         if node == self._own and change:
-            crowd = self._crowds.get(service) or self._crowds.setdefault(service, Occupancy())
-            crowd.change(change, self._now())
+            occupancy = self._occupancies.get(service) or self._occupancies.setdefault(
+                service, Occupancy()
+            )
+            occupancy.change(change, self._now())
             if not left:
-                del self._crowds[service]
+                del self._occupancies[service]
 
 
 class _Moment:

@@ -20,6 +20,9 @@ MEMORY = 32
 JUDGED = 5
 """Answers whose median shows that a machine has become quicker or slower: three in a row are no accident."""
 
+PAUSE = 0.01
+"""Seconds between two answers of one worker that are looked at: who answers more often than that costs nothing more."""
+
 MAX_OWN = 4_096
 """Workers of this machine and kinds of request that are remembered; the one that was asked first makes room."""
 
@@ -69,7 +72,7 @@ class Estimator:
     proportion changes little. Where the median of the last few is off, all is scaled by it: the machine is another one now.
     """
 
-    __slots__ = ("_centre", "_fit", "_lately", "_sharing", "_tokens", "time")
+    __slots__ = ("_centre", "_fit", "_lately", "_looked", "_sharing", "_tokens", "time")
 
     def __init__(self, *, shares: bool) -> None:
         """`shares` says what to expect of several requests at one time until answers show it."""
@@ -79,6 +82,14 @@ class Estimator:
         self._tokens = 0.0
         self._lately: deque[float] = deque(maxlen=JUDGED)
         self._centre = 0.0
+        self._looked = -math.inf
+
+    def is_due(self, now: float) -> bool:
+        """Say whether one more answer is worth a look: those that come at the same moment tell the same."""
+        if now - self._looked < PAUSE:
+            return False
+        self._looked = now
+        return True
 
     def take(self, seconds: float, *, kilobytes: float, tokens: float, concurrency: float) -> None:
         """Take in an answer: how long it took in its slot, and how many requests were there on average, itself included."""

@@ -11,6 +11,7 @@ from registry.records import Service
 from router.requests import Kind
 from router.state.service_time import (
     MAX_OWN,
+    PAUSE,
     Estimator,
     Occupancy,
     ServiceTime,
@@ -191,3 +192,9 @@ def test_workers_that_come_and_go_are_not_remembered_without_end() -> None:
         one.take(1.0, kilobytes=1, tokens=1, concurrency=1)
     assert times.of_own(Service("p", "m0"), Kind.CHAT) is None
     assert times.of_own(Service("p", "m1"), Kind.CHAT) is not None
+
+
+def test_who_answers_all_the_time_is_looked_at_now_and_then() -> None:
+    estimator = Estimator(shares=False)
+    looks = [estimator.is_due(PAUSE * number / 10) for number in range(100)]
+    assert 9 <= sum(looks) <= 10
