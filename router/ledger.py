@@ -192,7 +192,7 @@ class Ledger:
         return True
 
     def began(self, candidate: Candidate, *, holds_slot: bool) -> float:
-        """An attempt begins; whoever waited for a slot holds it already. Return what `ended` wants to know of the occupancy there."""
+        """An attempt begins; whoever waited for a slot holds it already. Return the occupancy so far, for `ended`."""
         now = self._now()
         self._count(candidate.key, 0 if holds_slot else 1)
         self.health.began(candidate.address, now)
