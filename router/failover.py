@@ -1,10 +1,11 @@
 """Mid-stream failover: how a text stream goes on whose worker died. A state machine over its events, without I/O.
 
-Only where its caller asked for it: what was sent cannot be taken back, so another worker is asked with the text so far as the
-beginning of the answer, and goes on from there. A seam in the stream says so. What is more than one plain text (tool calls,
-several choices, forms that must be kept, thoughts) breaks off as ever.
+What was sent cannot be taken back, so another worker is asked with the text so far as the beginning of the answer, and goes on
+from there. A seam in the stream says so. What is more than one plain text (tool calls, several choices, forms that must be
+kept, thoughts) breaks off.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -30,6 +31,8 @@ _FORBIDDING = (
     "ebnf",
 )  # fmt: skip
 _LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
+_GOES_ON = re.compile(rb'"finish_reason"\s*:\s*null')
+_ENDS = re.compile(rb'"finish_reason"\s*:\s*"|^data: ?\[DONE\]', re.MULTILINE)
 _HEAD = ("id", "object", "created", "model")
 
 
@@ -88,10 +91,10 @@ class Continuing:
         if event.data == _DONE:
             self.state = State.CLOSED
             return event.raw
-        said = _object(event.data)
-        if "error" in said and "choices" not in said:
+        if gives_up(event):
             self.state = State.BROKEN
             return b""
+        said = _object(event.data)
         empty = self._learn(said.get("choices"))
         self._told = self._told or isinstance(said.get("usage"), dict)
         if self._first:
@@ -101,17 +104,21 @@ class Continuing:
 
     def broke(self, dead: PeerId) -> Resume | Finish | None:
         """Say how it goes on after the present part ended too soon; `None` when it does not."""
+        progress = self._written - self._lost
         self._dead, self._lost = dead, self._written
         left = self._left()
         if self.state is State.CLOSED:
             return Finish(b"")
         if self.state is State.COMPLETE or (left is not None and left < 1):
             return Finish(self._last_events())
-        if not self._plain or self.seams >= MOST_SEAMS:
+        # Of a request that kills whoever comes to this place, two are enough.
+        deadly = self.seams > 0 and not progress
+        if not self._plain or self.seams >= MOST_SEAMS or deadly:
             return None
         self.seams += 1
         self.state, self._first = State.OPEN, not self._head
-        return Resume(replace(self._request, body=orjson.dumps(self._asking(left))))
+        body, deaths = orjson.dumps(self._asking(left)), self._request.deaths + 1
+        return Resume(replace(self._request, body=body, deaths=deaths, holds=False, verbatim=None))
 
     def seam(self, node: PeerId) -> bytes:
         """Return the event that shows where one worker's text ends and that of another, at `node`, begins."""
@@ -212,12 +219,16 @@ class Continuing:
         return last + _END
 
 
-def of(request: Request) -> Continuing | None:
-    """Return the stream that a request will be answered with, if its caller wants it to be continued and it can be."""
+def is_wanted(request: Request) -> bool:
+    """Say whether the stream of text that a request asks for is to be continued; whether it can be, `of` says."""
+    text = request.stream and request.kind in (Kind.CHAT, Kind.COMPLETION)
     # With a list of models, another one could go on.
-    if request.fallbacks:
-        return None
-    if not (request.continues and request.stream and request.kind in (Kind.CHAT, Kind.COMPLETION)):
+    return request.continues and text and not request.fallbacks
+
+
+def of(request: Request) -> Continuing | None:
+    """Return the stream that a request is answered with, if another worker could go on with it."""
+    if request.verbatim is not None and request.verbatim.needs:
         return None
     fields = _object(request.body)
     plain = (
@@ -226,6 +237,17 @@ def of(request: Request) -> Continuing | None:
         and fields.get("response_format") in (None, {"type": "text"})
     )
     return Continuing(request, fields) if plain and _has_place(request.kind, fields) else None
+
+
+def gives_up(event: Event) -> bool:
+    """Say whether a worker says by an event that it fails."""
+    said = _object(event.data) if b'"error"' in event.data else {}
+    return "error" in said and "choices" not in said
+
+
+def ended_too_soon(last: bytes) -> bool:
+    """Say by the last events of a stream whether it ended in the middle: who says that it goes on also says why it ends."""
+    return bool(_GOES_ON.search(last)) and not _ENDS.search(last)
 
 
 def _has_place(kind: Kind, fields: Mapping[str, object]) -> bool:

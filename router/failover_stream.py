@@ -1,22 +1,68 @@
-"""Text stream that is read from several workers, of which each but the last died: performs what `router.failover` decides.
+"""Text stream that goes on where its worker dies, read from several workers in turn: performs what `router.failover` decides.
 
-Looks like one answer to whoever reads it, and is left like one: with it the present worker's request ends.
+Looks like one answer to whoever reads it, and is left like one: with it the present worker's request ends. Few workers die, so
+the first part passes as it is and is only remembered; its events are looked at once it has broken off.
 """
 
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import replace
 from types import TracebackType
 
+from router import failover
 from router.attempt import Routed
 from router.dialects import Answer
-from router.errors import AnswerBroken
+from router.errors import AnswerBroken, RouterError
 from router.failover import Continuing, Finish, State
-from router.openai.sse import Event, EventTooLarge, Splitter
+from router.openai.sse import Event, EventTooLarge, Splitter, WholeEvents
 from router.openai.usage import Tokens, Usage
 from router.requests import Request
 
 Ask = Callable[[Request], AbstractAsyncContextManager[Routed]]
+
+BLOCK = 16 * 1024
+"""Bytes of a stream that are compressed together."""
+
+MOST_KEPT = 128 * 1024
+"""Bytes that are kept of one stream, compressed: about 8,000 tokens, which have 2 MB of events. Longer ones are not continued."""
+
+_ERROR = b'"error"'
+
+
+class Recording:
+    """What a caller was sent of a stream: compressed, for events are alike, and forgotten where there is too much of it."""
+
+    __slots__ = ("_blocks", "_kept", "_last")
+
+    def __init__(self) -> None:
+        self._blocks: list[bytes] = []
+        self._last = bytearray()
+        self._kept = 0
+
+    def add(self, sent: bytes) -> None:
+        """Take in what was sent."""
+        if self._kept > MOST_KEPT:
+            return
+        self._last += sent
+        if len(self._last) >= BLOCK:
+            block = zlib.compress(self._last, 1)
+            self._kept += len(block)
+            self._blocks.append(block)
+            self._last = bytearray()
+            if self._kept > MOST_KEPT:
+                self._blocks.clear()
+
+    @property
+    def last(self) -> bytes:
+        """The end of it, up to one block."""
+        return bytes(self._last or (zlib.decompress(self._blocks[-1]) if self._blocks else b""))
+
+    def whole(self) -> bytes | None:
+        """Return all of it; `None` where it was too much."""
+        if self._kept > MOST_KEPT:
+            return None
+        return b"".join((*map(zlib.decompress, self._blocks), self._last))
 
 
 class Continued:
@@ -29,22 +75,22 @@ class Continued:
         self,
         ask: Ask,
         request: Request,
-        stream: Continuing,
         *,
         max_event_bytes: int,
         spent: Callable[[str, Usage], None],
     ) -> None:
         self._ask = ask
         self._request = request
-        self._stream = stream
         self._max_event_bytes = max_event_bytes
         self._spent = spent
+        self._sent = Recording()
         self._part = AsyncExitStack()
         self._rest: AsyncGenerator[bytes, None] | None = None
 
     async def __aenter__(self) -> Routed:
         routed = await self._enter(self._request)
-        if not routed.answer.streamed:
+        # What two workers wrote can be put together in OpenAI's words only.
+        if not routed.answer.streamed or routed.answer.verbatim:
             return routed
         self._rest = self._all(routed)
         answer = replace(routed.answer, first=b"", rest=self._rest, hides_usage=False)
@@ -64,42 +110,86 @@ class Continued:
         return await self._part.enter_async_context(self._ask(request))
 
     async def _all(self, routed: Routed) -> AsyncGenerator[bytes, None]:
+        stream: Continuing | None = None
         while True:
+            part = self._first(routed) if stream is None else self._later(routed, stream)
             try:
-                async with aclosing(self._read(routed)) as part:
+                async with aclosing(part):
                     async for ready in part:
                         yield ready
-            except AnswerBroken:
-                step = self._stream.broke(routed.candidate.node)
-                if step is None:
-                    raise
+            except AnswerBroken as error:
+                broken = error
             else:
                 return
+            stream = stream or self._replayed()
+            step = stream.broke(routed.candidate.node) if stream else None
+            if stream is None or step is None:
+                raise broken
             await self._part.aclose()
             if isinstance(step, Finish):
                 yield step.last
                 return
-            routed = await self._enter(step.request)
+            pin = replace(step.request.pin, but=routed.candidate.key)
+            try:
+                routed = await self._enter(replace(step.request, pin=pin))
+            except RouterError as error:
+                raise broken from error
             if not routed.answer.streamed:
                 raise AnswerBroken("the worker that was to go on does not stream")
-            yield self._stream.seam(routed.candidate.node)
+            yield stream.seam(routed.candidate.node)
 
-    async def _read(self, routed: Routed) -> AsyncGenerator[bytes, None]:
-        """Read one worker's part to its end; raise `AnswerBroken` where that is too soon."""
+    def _replayed(self) -> Continuing | None:
+        """Look at what was sent, and return the stream that goes on from there; `None` where it cannot be continued."""
+        sent = self._sent.whole()
+        stream = None if sent is None else failover.of(self._request)
+        if stream is not None and sent:
+            for event in Splitter(max_event_bytes=len(sent)).feed(sent):
+                stream.take(event)
+        return stream
+
+    async def _first(self, routed: Routed) -> AsyncGenerator[bytes, None]:
+        """Pass on the first part as it is; raise `AnswerBroken` where it ends too soon."""
+        answer, held = routed.answer, WholeEvents()
+        tokens = Tokens(hidden=answer.hides_usage)
+        try:
+            async for chunk in _chunks(answer):
+                if routed.tally and chunk is not answer.first:
+                    tokens.events += routed.tally.streamed(chunk)
+                whole, fails = held.take(chunk), False
+                if _ERROR in whole:
+                    whole, fails = _until_failure(whole)
+                if ready := tokens.passing(whole):
+                    self._sent.add(ready)
+                    yield ready
+                if fails:
+                    raise AnswerBroken("the worker gave up in the middle of its answer")
+            if ready := tokens.passing(held.rest):
+                self._sent.add(ready)
+                yield ready
+            if failover.ended_too_soon(self._sent.last):
+                raise AnswerBroken("the stream ended before its text did")
+            if routed.tally:
+                answer.usage = tokens.usage()
+        finally:
+            if routed.tally:
+                self._spent(routed.candidate.service.model, tokens.usage())
+
+    async def _later(self, routed: Routed, stream: Continuing) -> AsyncGenerator[bytes, None]:
+        """Read one more worker's part to its end; raise `AnswerBroken` where that is too soon."""
         tokens = Tokens(hidden=routed.answer.hides_usage)
         splitter = Splitter(max_event_bytes=self._max_event_bytes)
         try:
             async for chunk in _chunks(routed.answer):
                 if routed.tally and chunk is not routed.answer.first:
                     tokens.events += routed.tally.streamed(chunk)
-                if ready := self._taken(splitter.feed(chunk), tokens):
+                if ready := _taken(stream, splitter.feed(chunk), tokens):
                     yield ready
                 # What came with it, before it, has been said.
-                if self._stream.state is State.BROKEN:
+                if stream.state is State.BROKEN:
                     raise AnswerBroken("the worker gave up in the middle of its answer")
-            if ready := self._taken(splitter.finish(), tokens):
+            if ready := _taken(stream, splitter.finish(), tokens):
                 yield ready
-            if self._stream.state in (State.OPEN, State.BROKEN):
+            if stream.state in (State.OPEN, State.BROKEN):
                 raise AnswerBroken("the stream ended before its text did")
             if routed.tally:
                 routed.answer.usage = tokens.usage()
@@ -109,14 +199,25 @@ class Continued:
             if routed.tally:
                 self._spent(routed.candidate.service.model, tokens.usage())
 
-    def _taken(self, events: list[Event], tokens: Tokens) -> bytes:
-        ready: list[bytes] = []
-        for event in events:
-            if tokens.passing(event.raw):
-                ready.append(self._stream.take(event))
-            if self._stream.state is State.BROKEN:
-                break
-        return b"".join(ready)
+
+def _until_failure(events: bytes) -> tuple[bytes, bool]:
+    """Return what comes before the event by which a worker says that it fails, and whether there is one."""
+    before: list[bytes] = []
+    for event in Splitter(max_event_bytes=len(events)).feed(events):
+        if failover.gives_up(event):
+            return b"".join(before), True
+        before.append(event.raw)
+    return events, False
+
+
+def _taken(stream: Continuing, events: list[Event], tokens: Tokens) -> bytes:
+    ready: list[bytes] = []
+    for event in events:
+        if tokens.passing(event.raw):
+            ready.append(stream.take(event))
+        if stream.state is State.BROKEN:
+            break
+    return b"".join(ready)
 
 
 async def _chunks(answer: Answer) -> AsyncIterator[bytes]:

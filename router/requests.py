@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from registry.records import PeerId
+from registry.records import PeerId, Service
 from router.translate.verbatim import Verbatim
 
 
@@ -44,11 +44,12 @@ NAMED_BY: Mapping[Kind, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Restricts the choice of who may answer; an empty field restricts nothing."""
+    """Restricts the choice of who may answer; an empty field restricts nothing. `but` is who has failed this very request."""
 
     project: str = ""
     cid: str | None = None
     node: PeerId | None = None
+    but: tuple[PeerId, Service] | None = None
 
 
 ANYWHERE = Pin()

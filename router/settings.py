@@ -69,6 +69,11 @@ class RouterSettings(BaseModel):
         le=3600,
         description="Seconds that a caller may leave what was sent to it unread; then it is cut off and its worker free.",
     )
+    continue_streams: bool = Field(
+        default=True,
+        description="Whether another worker goes on with a stream of plain text whose worker died in the middle; a request's "
+        "header `x-modelvine-continue` (`0` or `1`) counts before it. Where a text must come from one worker, turn it off.",
+    )
     keep_alive: float = Field(
         20.0,
         ge=0,

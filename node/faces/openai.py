@@ -168,11 +168,16 @@ def request_of(
         patience=_seconds(http.headers.get(PATIENCE, "")) if HOP in http.headers else 0.0,
         holds=HOP not in http.headers or http.headers.get(WAIT) == READY,
         # Whoever the caller asked takes the stream up, so nobody else has to.
-        continues=http.headers.get(CONTINUE) == "1" and HOP not in http.headers,
+        continues=asked.stream and HOP not in http.headers and _continues(context, http.headers),
         fallbacks=asked.names[1:],
         verbatim=verbatim,
         passed=passed(http, context.peer),
     )
+
+
+def _continues(context: Serving, headers: Mapping[str, str]) -> bool:
+    said = headers.get(CONTINUE)
+    return context.settings.router.continue_streams if said not in ("0", "1") else said == "1"
 
 
 def _seconds(text: str) -> float:

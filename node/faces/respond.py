@@ -9,7 +9,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 
 from node import web
 from node.faces import Serving
@@ -109,15 +108,11 @@ def put(
     context: Serving, request: Request, account: Account
 ) -> AbstractAsyncContextManager[Routed]:
     """Put a request to the router; entering is the first byte of its answer."""
-    needed = request.verbatim is not None and request.verbatim.needs
-    stream = failover.of(request) if request.continues and not needed else None
-    if stream is None:
+    if not request.continues or not failover.is_wanted(request):
         return context.router.answer(request)
     return Continued(
         context.router.answer,
-        # What two workers wrote is put together in OpenAI's words.
-        replace(request, verbatim=None),
-        stream,
+        request,
         max_event_bytes=context.settings.router.max_event_bytes,
         spent=lambda model, usage: account.parts.append((model, usage)),
     )

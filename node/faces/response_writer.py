@@ -17,14 +17,12 @@ from node.faces import Serving
 from node.faces.access_log import Account
 from node.faces.encoder import SpokenAnswer
 from router.attempt import Routed
+from router.openai.sse import EVENT_ENDS, WholeEvents
 from router.openai.text_writer import DONE
 from router.openai.usage import TEXT, Tokens
 from router.peers.headers import ATTEMPTS, DROPPED, HEARD, LOAD, NODE, ROUTE, SERVICE_TIME, VERBATIM
 from router.state import remote_load, service_time
 
-# An event up to this size is held until it is whole.
-_LONGEST_EVENT = 1024 * 1024
-_LONGEST_TAIL = 4
 _LAST_BYTES = 16 * 1024
 _LAST_PIECES = 4
 _DONE = re.compile(rb"^data: ?\[DONE\]", re.MULTILINE)
@@ -87,41 +85,6 @@ class StreamEnd:
             return b""
         return DONE if last.endswith(EVENT_ENDS) else b"\n\n" + DONE
 
-
-class WholeEvents:
-    """Holds back the beginning of an event until it is whole: half of one could not be followed by our error event."""
-
-    __slots__ = ("_held",)
-
-    def __init__(self) -> None:
-        # It grows in place: joined anew for every chunk, an event of small chunks would be copied again and again.
-        self._held = bytearray()
-
-    @property
-    def rest(self) -> bytes:
-        """What is held back."""
-        return bytes(self._held)
-
-    def take(self, chunk: bytes) -> bytes:
-        """Take in the next bytes and return what is ready to be sent, nothing perhaps."""
-        if not self._held and chunk.endswith(EVENT_ENDS):
-            return chunk
-        # What is held has no end in it, but may have the beginning of one.
-        before = bytes(self._held[-_LONGEST_TAIL:])
-        looked = before + chunk
-        end = max(looked.rfind(mark) + len(mark) if mark in looked else 0 for mark in EVENT_ENDS)
-        if end == 0 and len(self._held) + len(chunk) < _LONGEST_EVENT:
-            self._held += chunk
-            return b""
-        cut = end - len(before) if end else len(chunk)
-        ready = b"".join((self._held, chunk[:cut]))
-        # A new one, for what was once long keeps its room.
-        self._held = bytearray(chunk[cut:])
-        return ready
-
-
-EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
-"""The ends of events; that of CRLF is covered by the second."""
 
 COMMENT = b": keep-alive\n\n"
 

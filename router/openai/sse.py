@@ -15,6 +15,9 @@ _MARK = b"\xef\xbb\xbf"
 _SAID = re.compile(rb"(?:\A|[\r\n])data: ?+([^\r\n]{8}|[^\r\n]+(?=[\r\n]))")
 _ENOUGH = 16  # bytes of a line that tell whether it is such a one
 
+_LONGEST_HELD = 1024 * 1024  # an event up to this size is held until it is whole
+_LONGEST_TAIL = 4
+
 SILENT_BYTES = 256 * 1024
 """How much of a stream may come before it says anything: comments, while a prompt is read."""
 
@@ -48,6 +51,42 @@ class Opening:
         begins = max(looked.rfind(b"\n"), looked.rfind(b"\r")) + 1
         self._line = looked[begins : begins + _ENOUGH]
         return b""
+
+
+EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
+"""The ends of events; that of CRLF is covered by the second."""
+
+
+class WholeEvents:
+    """Holds back the beginning of an event until it is whole: half of one could not be followed by our error event."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        # It grows in place: joined anew for every chunk, an event of small chunks would be copied again and again.
+        self._held = bytearray()
+
+    @property
+    def rest(self) -> bytes:
+        """What is held back."""
+        return bytes(self._held)
+
+    def take(self, chunk: bytes) -> bytes:
+        """Take in the next bytes and return what is ready to be sent, nothing perhaps."""
+        if not self._held and chunk.endswith(EVENT_ENDS):
+            return chunk
+        # What is held has no end in it, but may have the beginning of one.
+        before = bytes(self._held[-_LONGEST_TAIL:])
+        looked = before + chunk
+        end = max(looked.rfind(mark) + len(mark) if mark in looked else 0 for mark in EVENT_ENDS)
+        if end == 0 and len(self._held) + len(chunk) < _LONGEST_HELD:
+            self._held += chunk
+            return b""
+        cut = end - len(before) if end else len(chunk)
+        ready = b"".join((self._held, chunk[:cut]))
+        # A new one, for what was once long keeps its room.
+        self._held = bytearray(chunk[cut:])
+        return ready
 
 
 class Splitter:

@@ -116,7 +116,8 @@ SAID_BY_CALLERS: Mapping[str, str] = MappingProxyType(
         CID: "ask this replica only",
         NODE: "ask this node only: its id, the beginning of one, or its name",
         SESSION: "what the conversation is called, so that `router.policy` `session` sends it where it was before",
-        CONTINUE: "`1`: where a worker dies in the middle of a text stream, another goes on",
+        CONTINUE: "`0`: where a worker dies in the middle of a text stream, no other goes on; `1`: one does, whatever the node's "
+        "`router.continue_streams` says",
     }
 )
 """Of requests: what each asks for."""

@@ -149,7 +149,7 @@ class Prefix(Policy):
             return self._otherwise.order(request, candidates, random)
         # A name that the caller gave holds chats together that begin unlike.
         key = request.session.encode() or talk.key
-        return with_room_first(request, self._preferred(talk, key, candidates))
+        return with_room_first(request, self._preferred(request, talk, key, candidates))
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
         """Say how much of the conversation it has read, and whether it has room for it."""
@@ -206,7 +206,7 @@ class Prefix(Policy):
         return self._last[1]
 
     def _preferred(
-        self, talk: Prefixes, key: bytes, candidates: Sequence[Candidate]
+        self, request: Request, talk: Prefixes, key: bytes, candidates: Sequence[Candidate]
     ) -> list[Candidate]:
         read = self._read_by(talk)
 
@@ -215,7 +215,7 @@ class Prefix(Policy):
             found = read.get(candidate.key)
             return (-found.size, candidate.expected) if found else (0, 0.0)
 
-        return sorted(rendezvous(key, candidates), key=place)
+        return sorted(rendezvous(request, key, candidates), key=place)
 
     def _read_by(self, talk: Prefixes) -> Mapping[_Key, Beginning]:
         """Return the longest beginning that each machine has read, as far as it is worth going there for it."""

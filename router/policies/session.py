@@ -27,13 +27,13 @@ class Session(Policy):
         """Return the candidates by how high they score for this session."""
         if not request.session:
             return self._without.order(request, candidates, random)
-        return with_room_first(request, rendezvous(request.session.encode(), candidates))
+        return with_room_first(request, rendezvous(request, request.session.encode(), candidates))
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
         """Say whether the session lives there, and whether it may."""
         if not request.session:
             return self._without.why(request, candidate, among)
-        home = rendezvous(request.session.encode(), among)[0]
+        home = rendezvous(request, request.session.encode(), among)[0]
         if candidate.key != home.key:
             return f"comes after the session's home: {load_of(candidate)}"
         if home.key in crowded(request, among):
@@ -46,7 +46,7 @@ class Session(Policy):
         """Return its place in the order that the session gives, 0 for its home."""
         if not request.session:
             return {}
-        ring = [c.key for c in rendezvous(request.session.encode(), among)]
+        ring = [c.key for c in rendezvous(request, request.session.encode(), among)]
         return {"place": ring.index(candidate.key)}
 
 

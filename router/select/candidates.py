@@ -284,6 +284,7 @@ def _unwanted(request: Request, candidate: Candidate, types: Types) -> Reason | 
         pin.node in (None, candidate.node)
         and pin.project in ("", candidate.service.project)
         and (pin.cid in (None, candidate.service.cid) or _by_older(request, candidate.service))
+        and pin.but != candidate.key
     )
     if not wanted:
         return Reason.PINNED

@@ -116,18 +116,22 @@ def draw(parts: Sequence[float], random: Chance) -> int:
     return len(parts) - 1
 
 
-def rendezvous(key: bytes, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Order candidates by key: every node alike, each first as often as its slots say, and whoever goes moves its own only."""
+def rendezvous(request: Request, key: bytes, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Order candidates by key: every node alike, each first as often as it can bear, and whoever goes moves its own only.
+
+    What each can bear is taken to the next power of two, so that keys seldom move though nodes learn all the time.
+    """
     salt = blake2b(key, digest_size=32).digest()
 
-    def rank(weighted: tuple[Candidate, int]) -> float:
-        candidate, weight = weighted
+    def rank(weighted: tuple[Candidate, Prospect]) -> float:
+        candidate, prospect = weighted
         service = candidate.service
         place = f"{candidate.node}\0{service.project}\0{service.model}\0{service.cid}"
         drawn = int.from_bytes(blake2b(place.encode(), key=salt, digest_size=8).digest(), "big")
-        return math.log((drawn + 1) * _UNIT) / weight
+        return math.log((drawn + 1) * _UNIT) / 2.0 ** round(math.log2(prospect.part))
 
-    ranked = sorted(zip(candidates, weights(candidates), strict=True), key=rank, reverse=True)
+    expected = prospects(request, candidates)
+    ranked = sorted(zip(candidates, expected, strict=True), key=rank, reverse=True)
     return [candidate for candidate, _ in ranked]
 
 

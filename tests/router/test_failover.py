@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.records import PeerId
-from router.failover import MOST_SEAMS, MOST_TEXT_CHARACTERS, Continuing, Finish, Resume, of
+from router.failover import (
+    MOST_SEAMS,
+    MOST_TEXT_CHARACTERS,
+    Continuing,
+    Finish,
+    Resume,
+    ended_too_soon,
+    gives_up,
+    is_wanted,
+    of,
+)
 from router.openai.sse import Event, data_of
 from router.requests import Kind, Request
 from tests.router.world import chat
@@ -78,8 +88,10 @@ def test_wherever_workers_die_the_caller_reads_one_text_of_one_answer(
     going, sent, left = stream(request), b"", WORDS
     for number in range(MOST_SEAMS + 1):
         events = part(request, left, ident="abcd"[number], prompt=10 + len(WORDS) - len(left))
-        last = number == MOST_SEAMS
-        cut = len(events) if last else data.draw(st.integers(0, len(events)))
+        # A later part that brings no word is the end.
+        last = number == MOST_SEAMS or (number > 0 and not left)
+        least = 2 if number else 0
+        cut = len(events) if last else data.draw(st.integers(least, len(events)))
         before = going._written
         for each in events[:cut]:
             sent += going.take(each)
@@ -181,8 +193,38 @@ def test_an_error_event_of_the_worker_is_the_end_of_its_part_and_not_shown() -> 
 def test_seams_are_bounded() -> None:
     going = stream(asked())
     for _ in range(MOST_SEAMS):
+        for said in words(1):
+            going.take(said)
         assert isinstance(going.broke(ONE), Resume)
+    for said in words(1):
+        going.take(said)
     assert going.broke(ONE) is None
+
+
+def test_a_request_that_kills_its_workers_is_given_to_two() -> None:
+    going = stream(asked())
+    step = going.broke(ONE)
+    assert isinstance(step, Resume)
+    # Of its next worker it is known that one has died already; and nobody waits for one to come back.
+    assert (step.request.deaths, step.request.holds) == (1, False)
+    assert going.broke(ONE) is None
+
+
+def test_who_says_that_it_goes_on_has_to_say_why_it_ends() -> None:
+    goes_on = b'data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":null}]}\n\n'
+    ends = b'data: {"choices":[{"index":0,"delta":{},"finish_reason": "stop"}]}\n\n'
+    silent = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
+    assert ended_too_soon(goes_on)
+    assert not ended_too_soon(goes_on + ends)
+    assert not ended_too_soon(goes_on + b"data: [DONE]\n\n")
+    assert not ended_too_soon(silent)
+    assert not ended_too_soon(b"")
+
+
+def test_an_error_in_a_text_is_no_failure() -> None:
+    assert gives_up(event({"error": {"message": "engine is dead"}}))
+    assert not gives_up(event({"choices": [], "error": None}))
+    assert not gives_up(event({"choices": [{"delta": {"content": '{"error": 1}'}}]}))
 
 
 def test_the_text_that_is_remembered_is_bounded() -> None:
@@ -230,9 +272,11 @@ def test_what_cannot_be_continued_is_not(fields: dict[str, object]) -> None:
 
 
 def test_only_streams_of_text_whose_callers_want_it_are_continued() -> None:
-    assert of(replace(asked(), continues=False)) is None
-    assert of(replace(asked(), stream=False)) is None
-    assert of(replace(asked(), kind=Kind.SPEECH)) is None
+    assert is_wanted(asked())
+    assert not is_wanted(replace(asked(), continues=False))
+    assert not is_wanted(replace(asked(), stream=False))
+    assert not is_wanted(replace(asked(), kind=Kind.SPEECH))
+    assert not is_wanted(replace(asked(), fallbacks=("other",)))
     assert of(asked(Kind.COMPLETION, prompt=["a", "b"])) is None
     assert of(asked(Kind.COMPLETION, echo=True)) is None
     assert of(asked(n=1, response_format={"type": "text"}, tools=[])) is not None

@@ -1,4 +1,4 @@
-"""Laws of a stream that several workers write: it reads as one, at home and over a hop, and only who asked for it gets it."""
+"""Laws of a stream that several workers write: it reads as one, at home and over a hop, unless its caller wants it of one."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import pytest
 
 from registry.mesh.memory.network import MemoryNet
 from router.requests import Kind, Request
-from tests.node.faces.assembly import Running, World, node, until
+from tests.node.faces.assembly import Running, World, node, settings_of, until
 from tests.workers.openai_worker import WORDS, OpenAIWorker, running
 
 PATH = "/v1/chat/completions"
@@ -99,6 +99,24 @@ async def test_what_comes_together_with_the_news_of_its_workers_death_is_not_los
     assert scene.mortal.received
 
 
+async def test_nobody_has_to_ask_for_it(scene):
+    said, events = await read(scene, headers={})
+    assert text_of(events) == TEXT
+    assert said.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("header", [None, "1", "x"])
+async def test_where_a_node_does_not_continue_streams_its_callers_may_want_it(header):
+    settings = settings_of()
+    router = settings.router.model_copy(update={"continue_streams": False})
+    settings = settings.model_copy(update={"router": router})
+    headers = {} if header is None else {"x-modelvine-continue": header}
+    async with node(World(MemoryNet()), settings) as one, running() as mortal, running() as heir:
+        mortal.fail(die_after=4, delay_between=0.1)
+        _, events = await read(Scene(one, one, one, mortal, heir), headers=headers)
+    assert ("error" in events[-1]) is (header != "1")
+
+
 async def test_its_usage_is_the_sum_and_says_that_it_is_estimated(scene):
     _, events = await read(scene, ASKED | {"stream_options": {"include_usage": True}})
     [usage] = [event for event in events if "usage" in event]
@@ -119,11 +137,13 @@ async def test_each_node_counts_the_tokens_of_its_own_workers_parts(scene):
 
 @pytest.mark.parametrize(
     ("body", "headers"),
-    [(ASKED, {}), (ASKED | {"n": 2}, CONTINUE), (ASKED | {"tools": [{"x": 1}]}, CONTINUE)],
+    [
+        (ASKED, {"x-modelvine-continue": "0"}),
+        (ASKED | {"n": 2}, {}),
+        (ASKED | {"tools": [{"x": 1}]}, CONTINUE),
+    ],
 )
-async def test_without_the_header_or_where_it_cannot_be_nothing_is_asked_twice(
-    scene, body, headers
-):
+async def test_where_it_is_not_wanted_or_it_cannot_be_nothing_is_asked_twice(scene, body, headers):
     said, events = await read(scene, body, headers)
     assert events[-1]["error"]["code"] == "answer_broken"
     assert b"[DONE]" not in said

@@ -80,8 +80,7 @@ async def test_a_real_model_goes_on_where_another_was_killed(
     url = f"{three[2].http}/v1/chat/completions"
     words: list[str] = []
     killed = resumed = 0.0
-    asked = {"x-modelvine-continue": "1"}
-    async with client.session.post(url, json=body, headers=asked) as response:
+    async with client.session.post(url, json=body) as response:
         serving = [node.peer for node in three].index(response.headers["x-modelvine-node"])
         async for event in events_of(response):
             words.append(event)

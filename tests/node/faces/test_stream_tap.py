@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.faces.response_writer import EVENT_ENDS, StreamEnd, WholeEvents
+from node.faces.response_writer import StreamEnd
+from router.openai.sse import EVENT_ENDS, WholeEvents
 
 
 @given(st.lists(st.sampled_from([b"data: x", b"\n", b"\n\n", b"\r\n", b"\r", b": c", b"y"])))

@@ -370,3 +370,9 @@ def test_nobody_waits_for_a_full_worker_that_would_not_see() -> None:
     blind = Worker(READS, "http://w", capacity=1)
     found = find(own=(blind,), in_flight={(OWN, READS): 1}, body=LOOK)
     assert [e.reason for e in found.excluded] == [Reason.UNSEEING]
+
+
+def test_who_has_failed_this_very_request_is_not_asked_again() -> None:
+    found = find((FAR, SERVICE), (OTHER, SERVICE), pin=Pin(but=(FAR, SERVICE)))
+    assert [candidate.node for candidate in found.eligible] == [OTHER]
+    assert reasons(find((FAR, SERVICE), pin=Pin(but=(FAR, SERVICE)))) == [Reason.PINNED]

@@ -52,10 +52,22 @@ def test_rendezvous_is_the_same_whoever_asks_and_follows_the_slots() -> None:
     firsts: Counter[PeerId] = Counter()
     for number in range(1000):
         key = str(number).encode()
-        first = rendezvous(key, found)[0]
-        assert first == rendezvous(key, found[::-1])[0]
+        first = rendezvous(chat(), key, found)[0]
+        assert first == rendezvous(chat(), key, found[::-1])[0]
         firsts[first.node] += 1
     assert 730 < firsts[PeerId("b")] < 870
+
+
+def test_rendezvous_moves_few_keys_where_a_speed_is_learnt_anew() -> None:
+    times = [ServiceTime(fixed=seconds) for seconds in (0.5, 1.0, 4.0)]
+    found = [at(str(n), slots=4, time=time) for n, time in enumerate(times)]
+    later = [*found[:2], replace(found[2], time=ServiceTime(fixed=4.3))]
+    keys = [str(number).encode() for number in range(1000)]
+    firsts = Counter(rendezvous(chat(), key, found)[0].node for key in keys)
+    assert firsts[PeerId("0")] > 1.5 * firsts[PeerId("1")] > 4 * firsts[PeerId("2")]
+    for key in keys:
+        before, after = (rendezvous(chat(), key, ranked) for ranked in (found, later))
+        assert [c.node for c in before] == [c.node for c in after]
 
 
 def test_whoever_has_far_more_than_its_share_comes_last_and_the_rest_stays() -> None:

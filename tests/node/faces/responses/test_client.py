@@ -316,6 +316,7 @@ async def test_a_stream_that_ends_without_a_word_why_has_failed(ai, worker):
 async def test_a_stream_that_another_worker_takes_up_is_one_response(ai, mesh, worker):
     async with running() as heir:
         await mesh.one.register(heir, cid="heir")
+        await until(lambda: len(mesh.two.context.registry.catalog.offers["tiny"]) == 2)
         worker.fail(die_after=3)
         asking = ai.with_options(default_headers={"x-modelvine-continue": "1"})
         for _ in range(8):
