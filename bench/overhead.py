@@ -1,4 +1,4 @@
-"""CPU that the router itself costs a request, without a network: one worker of this machine that answers at once.
+"""CPU that the router itself costs a request, without a network: workers that answer at once, one or many of them.
 
     python -m bench.overhead
     python -m bench.overhead --profile
@@ -15,11 +15,13 @@ import random
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from types import TracebackType
 
 import orjson
 
-from registry.records import PeerId, Service
+from registry.catalog import Catalog, Signed
+from registry.records import PeerId, Record, Service, Version
 from registry.task_group import BackgroundTasks
 from router import policies
 from router.dialects import Answer, Route
@@ -28,6 +30,7 @@ from router.openai import body as bodies
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.settings import RouterSettings
+from router.state.service_time import ServiceTime
 from router.workers import Worker, Workers
 from router.world import LoneWorld
 
@@ -47,7 +50,9 @@ class _AtOnce:
         return self
 
     async def __aenter__(self) -> Answer:
-        return Answer(200, _JSON, b"{}", _nothing(), Route.LOCAL, length=2)
+        answer = Answer(200, _JSON, b"{}", _nothing(), Route.LOCAL, length=2)
+        answer.service_time = ServiceTime(0.5)
+        return answer
 
     async def __aexit__(
         self,
@@ -64,13 +69,17 @@ class _AtOnce:
         return 0
 
 
-def a_router() -> Router:
-    """Make a router with one worker, that knows nobody else."""
-    workers = Workers.of([Worker(Service("demo", "llama", "1"), "http://127.0.0.1:1", "at_once")])
+def a_router(others: int = 0) -> Router:
+    """Make a router with one worker, or with so many replicas of other nodes and none of its own."""
+    service = Service("demo", "llama", "1")
+    workers = Workers.of([Worker(service, "http://127.0.0.1:1", "at_once")])
+    nodes = [PeerId(f"n{number}") for number in range(others)]
+    records = {node: Record(node, Version(1, 0), services=(service,)) for node in nodes}
+    catalog = Catalog().merge(Signed(record, node.encode()) for node, record in records.items())
     settings = RouterSettings()
     return Router(
-        LoneWorld(PeerId("own"), workers),
-        {"at_once": _AtOnce()},
+        LoneWorld(PeerId("own"), Workers() if others else workers, catalog),
+        {"at_once": _AtOnce(), "peer": _AtOnce()},
         policies.load(settings.policy),
         settings,
         time.monotonic,
@@ -88,9 +97,9 @@ def a_body(size: int) -> bytes:
     return orjson.dumps({"model": "llama", "messages": messages, "stream": True, "max_tokens": 64})
 
 
-def answering(times: int) -> None:
-    """Have so many requests answered, one after another."""
-    router = a_router()
+def answering(times: int, others: int = 0) -> None:
+    """Have so many requests answered, one after another, by one worker or by so many replicas."""
+    router = a_router(others)
     body = a_body(2_000)
 
     async def ask() -> None:
@@ -108,7 +117,13 @@ def reading(times: int) -> None:
         bodies.read(body, _JSON)
 
 
-PARTS: dict[str, Callable[[int], None]] = {"answer": answering, "read": reading}
+PARTS: dict[str, Callable[[int], None]] = {
+    "answer": answering,
+    "answer, 4 replicas": partial(answering, others=4),
+    "answer, 100 replicas": partial(answering, others=100),
+    "answer, 1,000 replicas": partial(answering, others=1_000),
+    "read": reading,
+}
 
 
 def microseconds(part: Callable[[int], None], runs: int) -> float:

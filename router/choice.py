@@ -3,20 +3,51 @@
 Reads the ledger, and asks the policy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from registry.catalog import Offer
 from registry.clock import Chance
 from router.errors import NobodyServes, NoCapacity
 from router.ledger import Ledger
 from router.policies import Policy, in_order
-from router.requests import Request
+from router.requests import ANYWHERE, Request
 from router.select.candidates import Candidate, Excluded, Field, Reason, candidates, nobody
 from router.select.weights import patience
 from router.state.readiness import RESTART
 from router.world import World
+
+_NOBODY: frozenset[Offer] = frozenset()
+
+LOOKED_AT = 12
+"""Replicas that are looked at where there are many: three draws among as many are as good as among all."""
+
+ENOUGH = 3
+"""Those of them that have to be well; else all are looked at."""
+
+MAX_TABLES = 1_024
+"""Models whose replicas stand in a table; the one that was made first makes room."""
+
+
+class Tables:
+    """Replicas of other nodes by model, in tables to draw from. One is made anew where its model's replicas have changed."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, tuple[frozenset[Offer], tuple[Offer, ...]]] = {}
+
+    def draw(self, model: str, offers: frozenset[Offer], random: Chance) -> list[Offer]:
+        """Draw as many as are looked at, none twice, of at least twice as many."""
+        made, table = self._tables.get(model, (None, ()))
+        if made is not offers:
+            if len(self._tables) >= MAX_TABLES:
+                del self._tables[next(iter(self._tables))]
+            _, table = self._tables[model] = offers, tuple(offers)
+        drawn: set[int] = set()
+        while len(drawn) < LOOKED_AT:
+            drawn.add(int(random() * len(table)))
+        return [table[place] for place in drawn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +73,7 @@ class Choosing:
         self._world = world
         self._policy = policy
         self._random = random
+        self._tables = Tables()
 
     def explain(self, request: Request) -> Explained:
         """Say whom a request would be put to now, and why not to others; takes no slot."""
@@ -51,7 +83,7 @@ class Choosing:
 
     async def ordered(self, request: Request) -> tuple[list[Candidate], bool]:
         """Return whom to try, and whether a slot of the first is taken already: it had to be waited for."""
-        field = self.field(request)
+        field = self._field_of_some(request) or self.field(request)
         full = self.only_full(field) if field.excluded else []
         if not full and field.eligible and all(map(self._is_gone, field.eligible)):
             raise self._gone(request, field.eligible)
@@ -121,8 +153,17 @@ class Choosing:
             )
         return [Candidate(self._world.own, service, worker)], True
 
-    def field(self, request: Request) -> Field:
-        """Say who could answer a request, and who could not."""
+    def _field_of_some(self, request: Request) -> Field | None:
+        """Look at a few of many replicas; `None` where there are not many, all matter, or too few of those are well."""
+        offers = self._world.catalog.offers.get(request.model, _NOBODY)
+        many = len(offers) > 2 * LOOKED_AT and self._policy.samples
+        if not many or request.own_only or request.pin != ANYWHERE:
+            return None
+        field = self.field(request, self._tables.draw(request.model, offers, self._random))
+        return field if sum(not c.rank for c in field.eligible) >= ENOUGH else None
+
+    def field(self, request: Request, among: Iterable[Offer] | None = None) -> Field:
+        """Say who could answer a request, and who could not; of other nodes only `among`, where that is given."""
         world = self._world
         return candidates(
             request,
@@ -132,4 +173,5 @@ class Choosing:
             presence=world.presence_of,
             known=self._ledger.known(request.kind),
             draining=world.draining,
+            among=among,
         )

@@ -16,7 +16,12 @@ from router.select.candidates import Candidate
 
 
 class Policy(Protocol):
-    """One way to choose. A policy derives from this class, for what it has no view on."""
+    """One way to choose. A policy derives from this class, for what it has no view on.
+
+    One that `samples` looks at a few candidates that were drawn; the others want to know everybody.
+    """
+
+    samples: bool = False
 
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: Chance

@@ -15,6 +15,8 @@ from router.select.candidates import Candidate
 class LocalFirst(Policy):
     """Stays at home where it can."""
 
+    samples = True
+
     def __init__(self) -> None:
         self._elsewhere = FewChoices()
 

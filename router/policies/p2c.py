@@ -17,12 +17,14 @@ from router.select.weights import draw, prospects
 _CHOICES = 3
 """Two are enough for machines that are alike; among unlike ones a third finds a quick one more often."""
 
-_DRAWN = 10
-"""Places that are drawn: no request is tried more often, and the others stay as they were found."""
+_DRAWN = 5
+"""Places that are drawn: hardly a request is tried more often, and the others stay as they were found."""
 
 
 class FewChoices(Policy):
     """Draws a few, again and again."""
+
+    samples = True
 
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: Chance

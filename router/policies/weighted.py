@@ -15,6 +15,8 @@ from router.select.weights import draw, prospects
 class Weighted(Policy):
     """Draws by slots and speed."""
 
+    samples = True
+
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: Chance
     ) -> Sequence[Candidate]:

@@ -169,8 +169,9 @@ def candidates(
     presence: Callable[[PeerId], Presence],
     known: Known,
     draining: bool = False,
+    among: Iterable[Offer] | None = None,
 ) -> Field:
-    """Sort everybody who offers `request.model` into eligible and excluded."""
+    """Sort everybody who offers `request.model` into eligible and excluded; of other nodes only `among`, where that is given."""
     eligible: list[Candidate] = []
     excluded: list[Excluded] = []
     media = MediaNeeds(request)
@@ -195,7 +196,7 @@ def candidates(
         # A peer may still have us in its catalog while we drain; what it sends on is told to go elsewhere.
         reason = _unwanted(request, ours, types) or (Reason.DRAINING if draining else None)
         sort(ours, reason or (Reason.FULL if full else None))
-    for offer in offers:
+    for offer in offers if among is None else among:
         if offer.node == own:
             continue
         seen = presence(offer.node)

@@ -62,7 +62,8 @@ _AT_HOME: Mapping[Kind, ModelType] = {
 """The type that is meant by a kind of request, where one replica was registered with several."""
 
 
-_OWN_PATH = int(Ability.OWN_PATH)
+# Plain numbers: flags are slow to compare, and every candidate is.
+_OWN_PATH, _INPUTS = int(Ability.OWN_PATH), int(INPUTS)
 
 
 def type_for(kind: Kind) -> ModelType | None:
@@ -130,7 +131,7 @@ class MediaNeeds:
 
     def missing(self, service: Service) -> str:
         """Name what the request holds and the replica's model takes none of, as far as its worker said; nothing where it fits."""
-        if not service.abilities & INPUTS:
+        if not service.abilities & _INPUTS:
             return ""
         return " and ".join(taken(self._held & ~service.abilities))
 

@@ -158,10 +158,13 @@ def crowded(request: Request, candidates: Sequence[Candidate]) -> set[tuple[Peer
 def patience(request: Request, candidate: Candidate, others: Sequence[Candidate]) -> float:
     """Return for how many seconds a request may wait for a slot of a candidate and be done before it would be at any other.
 
-    0 where nothing is known of the candidate, or nobody else is trusted.
+    0 where nothing is known of the candidate, it has no slots, or nobody else is trusted.
     """
+    # Without slots all work at one time, so there is nothing to wait for.
+    if candidate.time is None or not candidate.slots:
+        return 0.0
     trusted = [other for other in others if not other.rank]
-    if candidate.time is None or not trusted:
+    if not trusted:
         return 0.0
     its, *rest = prospects(request, [candidate, *trusted])
     return max(0.0, min(other.seconds for other in rest) - its.service)

@@ -3,19 +3,23 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from random import Random
 
 import pytest
 
+from registry.catalog import Catalog, Signed
+from registry.members.liveness import Presence
+from registry.records import PeerId, Record, Service, Version
 from router import policies
-from router.choice import Choosing
+from router.choice import LOOKED_AT, MAX_TABLES, Choosing, Tables
 from router.errors import NobodyServes, NoCapacity, UnknownModel, WorkerFailed
 from router.ledger import Ledger
-from router.requests import Kind
+from router.requests import Kind, Pin
 from router.select.candidates import Candidate, Reason
 from router.state.circuit import TRIP
 from router.workers import Workers
 from router.world import LoneWorld
-from tests.router.world import OWN, QUICK, chat, own
+from tests.router.world import MODEL, OWN, QUICK, chat, own
 
 NARROW = own("http://127.0.0.1:1", cid="1", capacity=1)
 OTHER = own("http://127.0.0.1:2", cid="2")
@@ -111,3 +115,68 @@ async def test_a_slot_of_a_quick_worker_is_waited_for_rather_than_a_slow_one_is_
     [chosen], holds_slot = await scene.choosing.ordered(chat())
     assert (chosen.service, holds_slot) == (OTHER.service, False)
     scene.ledger.release(NARROW.service)
+
+
+class Counting(LoneWorld):
+    """A world that counts of how many nodes one wants to know whether they live."""
+
+    looked_at = 0
+    lost: frozenset[PeerId] = frozenset()
+
+    def presence_of(self, node: PeerId) -> Presence:
+        self.looked_at += 1
+        return Presence.LOST if node in self.lost else Presence.ALIVE
+
+
+def many(count: int = 200) -> Counting:
+    service = Service("p", MODEL)
+    nodes = [PeerId(f"n{number}") for number in range(count)]
+    records = [Record(node, Version(1, 0), services=(service,)) for node in nodes]
+    offered = Catalog().merge(Signed(record, record.node.encode()) for record in records)
+    return Counting(OWN.peer, Workers(), offered)
+
+
+def choosing(world: LoneWorld, policy: str = "p2c") -> Choosing:
+    ledger = Ledger(world, QUICK, now=lambda: 0.0, random=lambda: 0.5)
+    draw = Random(1).random
+    return Choosing(ledger, world=world, policy=policies.load(policy), random=draw)
+
+
+async def test_of_many_replicas_a_few_are_looked_at_and_all_have_their_turn() -> None:
+    world = many()
+    choice = choosing(world)
+    firsts = {(await choice.ordered(chat()))[0][0].node for _ in range(1_500)}
+    assert world.looked_at == 1_500 * LOOKED_AT
+    assert len(firsts) > 190
+
+
+@pytest.mark.parametrize("policy", ["prefix", "session", "round_robin"])
+async def test_a_policy_that_wants_to_know_everybody_does(policy: str) -> None:
+    world = many()
+    assert len((await choosing(world, policy).ordered(chat()))[0]) == 200
+
+
+async def test_where_few_of_those_drawn_are_well_all_are_looked_at() -> None:
+    world = many()
+    alive = PeerId("n7")
+    world.lost = frozenset(offer.node for offer in world.catalog.offers[MODEL]) - {alive}
+    [found], _ = await choosing(world).ordered(chat())
+    assert found.node == alive
+
+
+async def test_whoever_the_caller_means_is_found_among_many() -> None:
+    pinned = replace(chat(), pin=Pin(node=PeerId("n42")))
+    [found], _ = await choosing(many()).ordered(pinned)
+    assert found.node == PeerId("n42")
+    assert len(choosing(many()).explain(chat()).ordered) == 200
+
+
+def test_a_table_is_made_anew_where_its_replicas_have_changed() -> None:
+    tables, draw = Tables(), Random(1).random
+    before, after = (many(count).catalog.offers[MODEL] for count in (100, 30))
+    for _ in range(20):
+        assert len(set(tables.draw(MODEL, before, draw))) == LOOKED_AT
+    assert set(tables.draw(MODEL, after, draw)) <= after
+    for number in range(MAX_TABLES + 1):
+        tables.draw(f"m{number}", after, draw)
+    assert len(tables._tables) == MAX_TABLES
