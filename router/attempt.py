@@ -105,7 +105,7 @@ class Attempt:
             self._ended(error)
             raise
         seconds = desk.now() - self._began
-        tally = desk.ledger.begun(self.request.kind, self.candidate, answer, seconds)
+        tally = desk.ledger.begun(self.request, self.candidate, answer, seconds)
         return Routed(answer, self.candidate, self.number, tally)
 
     async def __aexit__(

@@ -207,7 +207,10 @@ class Router:
                 error.hopeful = self._holding.hopeful(request, error)
                 raise
             begun = await self._holding.until_ready(request, error, began, self._by_names)
-        self._holding.readiness.answered(begun[0].request.model, self._now())
+        now = self._now()
+        self._holding.readiness.answered(begun[0].request.model, now)
+        if request.aim:
+            self.events["aims_met" if now - began <= request.aim else "aims_missed"] += 1
         return begun
 
     def _by_names(self, request: Request) -> Coroutine[Any, Any, tuple[Attempt, Routed]]:

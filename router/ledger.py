@@ -39,6 +39,8 @@ EVENTS: Mapping[str, str] = {
     "held": "requests that waited for a worker to be ready",
     "held_in_vain": "those of them whose `router.ready_timeout` was over first",
     "holds_refused": "requests that did not wait for a worker to be ready, because too many did",
+    "aims_met": "answers whose first byte came within the time that their caller wanted (`x-modelvine-ttft-ms`)",
+    "aims_missed": "answers whose first byte came later than that",
 }
 """Every event with what it counts."""
 
@@ -203,7 +205,7 @@ class Ledger:
         return self._occupancies[candidate.service].seconds(now)
 
     def begun(
-        self, kind: Kind, candidate: Candidate, answer: Answer, seconds: float
+        self, request: Request, candidate: Candidate, answer: Answer, seconds: float
     ) -> Tally | None:
         """The first byte is there, after so many seconds; return what counts the events of a worker of ours."""
         now = self._now()
@@ -213,12 +215,14 @@ class Ledger:
             if answer.load is not None:
                 self.hear(candidate.node, {candidate.service: answer.load})
             if answer.service_time is not None:
-                told = (candidate.service, kind), answer.service_time
+                told = (candidate.service, request.kind), answer.service_time
                 self.times.told.hear(candidate.node, *told)
             return None
         self.silence.ended(candidate.worker.api, now, first_byte=seconds)
         tally = self._meter.of(candidate.service)
         tally.first = seconds
+        if answer.streamed:
+            self._time_first(request, candidate.worker, seconds)
         return tally
 
     def ended(
@@ -249,6 +253,13 @@ class Ledger:
         if answer is None and error is not None:
             self.vitals.take(candidate.address, error, self._now())
         self._judge(candidate, answer, error)
+
+    def _time_first(self, request: Request, worker: Worker, seconds: float) -> None:
+        """Take in how long a worker of ours took for the first byte of a stream."""
+        service, kind = worker.service, request.kind
+        learnt = self.times.estimator(service, kind, shares=not worker.capacity)
+        there = self.in_flight[self._own, service]
+        learnt.take_first(seconds, kilobytes=len(request.body) / 1_000, concurrency=there)
 
     def _time(
         self, request: Request, worker: Worker, answer: Answer, seconds: float, occupancy: float

@@ -67,7 +67,7 @@ class Request:
     `patience` seconds. `holds` says that it may wait for somebody to be ready, and `continues` that another worker shall take
     up a text stream whose worker dies. `fallbacks` are the names to be asked for in turn when nobody answers by the first; the
     body holds the first alone. `verbatim` is the same request in its caller's own words, where those are not OpenAI's. `deaths`
-    is how many workers have died of it.
+    is how many workers have died of it. `aim` are the seconds within which its first byte is wanted, if any.
     """
 
     id: str
@@ -82,6 +82,7 @@ class Request:
     caller: str = ""
     waits: bool = True
     patience: float = 0.0
+    aim: float = 0.0
     holds: bool = True
     continues: bool = False
     fallbacks: tuple[str, ...] = ()

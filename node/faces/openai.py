@@ -17,9 +17,10 @@ from registry.errors import InvalidSignature
 from registry.records import PeerId
 from registry.signing import ID_HEAD, public_of
 from registry.wire import is_name, is_node_name
-from router.errors import AnswerBroken
+from router.errors import AnswerBroken, BadRequest
 from router.openai import body as bodies
 from router.peers.headers import (
+    AIM,
     CID,
     CONTINUE,
     HOP,
@@ -52,6 +53,7 @@ ENDPOINTS: Mapping[str, str] = {
 """What becomes of each endpoint of the interface standard for models."""
 
 _LONGEST_SESSION = 256
+_MILLISECONDS = re.compile(r"\d{1,7}", re.ASCII)
 _SECONDS = re.compile(r"\d{1,5}(?:\.\d{1,3})?", re.ASCII)
 _NODES_LISTED = 10
 _PEER_ID_CHARACTERS = 52
@@ -165,6 +167,7 @@ def request_of(
         session=session_of(http, asked.fields),
         caller=_caller(http),
         waits=HOP not in http.headers or WAIT in http.headers,
+        aim=_aim(http.headers),
         patience=_seconds(http.headers.get(PATIENCE, "")) if HOP in http.headers else 0.0,
         holds=HOP not in http.headers or http.headers.get(WAIT) == READY,
         # Whoever the caller asked takes the stream up, so nobody else has to.
@@ -173,6 +176,15 @@ def request_of(
         verbatim=verbatim,
         passed=passed(http, context.peer),
     )
+
+
+def _aim(headers: Mapping[str, str]) -> float:
+    said = headers.get(AIM, "")
+    if not said:
+        return 0.0
+    if not _MILLISECONDS.fullmatch(said) or not int(said):
+        raise BadRequest(f"{AIM} is a number of milliseconds from 1 to 9999999", param=AIM)
+    return int(said) / 1_000
 
 
 def _continues(context: Serving, headers: Mapping[str, str]) -> bool:

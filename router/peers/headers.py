@@ -94,6 +94,7 @@ CID = "x-modelvine-cid"
 NODE = "x-modelvine-node"
 SESSION = "x-modelvine-session"
 CONTINUE = "x-modelvine-continue"
+AIM = "x-modelvine-ttft-ms"
 ROUTE = "x-modelvine-route"
 ATTEMPTS = "x-modelvine-attempts"
 DROPPED = "x-modelvine-dropped-params"
@@ -116,6 +117,7 @@ SAID_BY_CALLERS: Mapping[str, str] = MappingProxyType(
         CID: "ask this replica only",
         NODE: "ask this node only: its id, the beginning of one, or its name",
         SESSION: "what the conversation is called, so that `router.policy` `session` sends it where it was before",
+        AIM: "milliseconds within which the first byte is wanted: who will not make it is tried after who will",
         CONTINUE: "`0`: where a worker dies in the middle of a text stream, no other goes on; `1`: one does, whatever the node's "
         "`router.continue_streams` says",
     }
@@ -156,8 +158,9 @@ TOLD_TO_NODES: Mapping[str, str] = MappingProxyType(
     {
         LOAD: "how busy the worker is that answers",
         SERVICE_TIME: "how long its answers to such requests take once they have a slot: `fixed` seconds, more for each "
-        "`kilobyte` of the request and each `token` of the answer, of which there are `tokens` on average, and "
-        "`concurrency ** sharing` times as long beside others. `error` is the mean of |ln(seconds ÷ expected)| of the last, "
+        "`kilobyte` of the request and each `token` of the answer, of which there are `tokens` on average; the first byte of a "
+        "stream `first` and `first_kilobyte`; `concurrency ** sharing` times as long beside others. "
+        "`error` is the mean of |ln(seconds ÷ expected)| of the last, "
         "`answers` how many it was learnt from",
         VERBATIM: "the protocol in whose words the answer is",
         HEARD: "parameters that the worker heard, for which OpenAI's form has no word",

@@ -13,6 +13,7 @@ from typing import Protocol, cast
 from registry.clock import Chance
 from router.requests import Request
 from router.select.candidates import Candidate
+from router.select.weights import late
 
 
 class Policy(Protocol):
@@ -74,6 +75,17 @@ def in_order(
         return candidates
     ranks = sorted({candidate.rank for candidate in candidates})
     if len(ranks) == 1:
-        return policy.order(request, candidates, random)
+        return _ordered(policy, request, candidates, random)
     groups = ([c for c in candidates if c.rank == rank] for rank in ranks)
-    return [c for group in groups for c in policy.order(request, group, random)]
+    return [c for group in groups for c in _ordered(policy, request, group, random)]
+
+
+def _ordered(
+    policy: Policy, request: Request, candidates: Sequence[Candidate], random: Chance
+) -> Sequence[Candidate]:
+    """Order those who are trusted alike: who will miss the time that the caller wants comes after who will not."""
+    ordered = policy.order(request, candidates, random)
+    if not request.aim:
+        return ordered
+    too_late = late(request, candidates)
+    return sorted(ordered, key=lambda c: c.key in too_late)

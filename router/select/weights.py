@@ -70,6 +70,22 @@ def prospects(request: Request, candidates: Sequence[Candidate]) -> list[Prospec
     return [_prospect(c, s or middle) for c, s in zip(candidates, alone, strict=True)]
 
 
+def late(request: Request, candidates: Sequence[Candidate]) -> set[tuple[PeerId, Service]]:
+    """Return whose first byte is not to be expected within the time that the caller wants; of a whole answer, that is its end."""
+    kilobytes = len(request.body) / 1_000
+    found = set()
+    for candidate, its in zip(candidates, prospects(request, candidates), strict=True):
+        time, seconds = candidate.time, its.seconds
+        if time is None:
+            continue
+        if request.stream and (first := time.until_first(kilobytes=kilobytes)):
+            at_work = min(candidate.expected + 1, candidate.slots or math.inf)
+            seconds = its.seconds - its.service + first * at_work**time.sharing
+        if seconds > request.aim:
+            found.add(candidate.key)
+    return found
+
+
 def expectations(
     request: Request, candidate: Candidate, among: Sequence[Candidate]
 ) -> Mapping[str, float]:

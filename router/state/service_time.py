@@ -1,7 +1,8 @@
 """Service time of replicas: how long an answer takes once it has a slot, learnt from answers. No I/O, no clock.
 
-An answer takes some seconds whatever is asked, more for each kilobyte of the request and for each token of the answer, and
-longer beside others: by `concurrency ** sharing`, where 0 is a machine with slots of their own and 1 one that shares a processor.
+An answer takes some seconds whatever is asked, more for each kilobyte of the request and for each token of the answer; its first
+byte takes what is asked for alone. Beside others both take longer, by `concurrency ** sharing`, where 0 is a machine with slots
+of their own and 1 one that shares a processor.
 The node of a worker learns this from all requests that pass it, and says it in the head of each answer to another node.
 """
 
@@ -36,7 +37,7 @@ _SWEEPS = 3
 _LARGEST = 1e6
 _MOST_COUNTED = 1_000_000
 
-_FIGURES = ("fixed", "kilobyte", "token", "tokens", "sharing", "error")
+_FIGURES = ("fixed", "kilobyte", "token", "tokens", "first", "first_kilobyte", "sharing", "error")
 _NUMBER = r"(\d{1,7}(?:\.\d{1,6})?)"
 _WRITTEN = re.compile(
     ";".join(f"{name}={_NUMBER}" for name in _FIGURES) + r";answers=(?P<answers>\d{1,7})", re.ASCII
@@ -47,14 +48,17 @@ _WRITTEN = re.compile(
 class ServiceTime:
     """How long a replica takes for an answer, in seconds: `fixed`, for each `kilobyte` asked and for each `token` told.
 
-    It takes `concurrency ** sharing` times as long beside others. Its answers have `tokens` on average. `error` is by how much
-    the last expectations were wrong, as the mean of |ln(seconds ÷ expected)|; `answers` is how many it was learnt from.
+    The first byte of a stream takes it `first` and `first_kilobyte`, which are 0 until there was a stream. It takes
+    `concurrency ** sharing` times as long beside others. Its answers have `tokens` on average. `error` is by how much the last
+    expectations were wrong, as the mean of |ln(seconds ÷ expected)|; `answers` is how many it was learnt from.
     """
 
     fixed: float
     kilobyte: float = 0.0
     token: float = 0.0
     tokens: float = 0.0
+    first: float = 0.0
+    first_kilobyte: float = 0.0
     sharing: float = 0.0
     error: float = 1.0
     answers: int = 1
@@ -64,6 +68,10 @@ class ServiceTime:
         seconds = self.fixed + self.kilobyte * kilobytes + self.token * tokens
         return max(seconds, _SHORTEST)
 
+    def until_first(self, *, kilobytes: float) -> float | None:
+        """Return the seconds until the first byte with nobody beside it, `None` where it never streamed."""
+        return (self.first + self.first_kilobyte * kilobytes) or None
+
 
 class Estimator:
     """What one replica's answers to one kind of request have shown.
@@ -72,12 +80,13 @@ class Estimator:
     proportion changes little. Where the median of the last few is off, all is scaled by it: the machine is another one now.
     """
 
-    __slots__ = ("_centre", "_fit", "_lately", "_looked", "_sharing", "_tokens", "time")
+    __slots__ = ("_centre", "_first", "_fit", "_lately", "_looked", "_sharing", "_tokens", "time")
 
     def __init__(self, *, shares: bool) -> None:
         """`shares` says what to expect of several requests at one time until answers show it."""
         self.time: ServiceTime | None = None
         self._fit = _Fit()
+        self._first = _Fit()
         self._sharing = _Sharing(float(shares))
         self._tokens = 0.0
         self._lately: deque[float] = deque(maxlen=JUDGED)
@@ -111,15 +120,27 @@ class Estimator:
         longer = self._sharing.take(crowd, off + self._sharing.exponent * crowd)
         if longer != 1:
             fit.scale(longer)
+            self._first.scale(longer)
         self.time = ServiceTime(
             fit.fixed,
             fit.kilobyte,
             fit.token,
             tokens=self._tokens,
+            first=self._first.fixed,
+            first_kilobyte=self._first.kilobyte,
             sharing=self._sharing.exponent,
             error=error + (abs(off) - error) * max(1 / 16, 1 / answers) if answers else 1.0,
             answers=min(answers + 1, _MOST_COUNTED),
         )
+
+    def take_first(self, seconds: float, *, kilobytes: float, concurrency: float) -> None:
+        """Take in how long the first byte of a stream took; it is told with the next whole answer."""
+        alone = max(seconds, _SHORTEST) / concurrency**self._sharing.exponent
+        if not self._first.known:
+            self._first.begin(alone, 0.0)
+        expected = self._first.expected(kilobytes, 0.0)
+        alone = min(max(alone, expected / _OUTLIER), expected * _OUTLIER)
+        self._first.take(alone, kilobytes, 0.0, expected**-2)
 
     def _change(self, off: float, error: float) -> float:
         """Return by how much the machine has become slower: 1, until the median of its last answers shows another factor."""
@@ -131,6 +152,7 @@ class Estimator:
             return 1.0
         factor = math.exp(change)
         self._fit.scale(factor)
+        self._first.scale(factor)
         self._lately = deque([one - change for one in self._lately], maxlen=JUDGED)
         return factor
 
@@ -157,6 +179,11 @@ class _Fit:
         self.fixed = self.kilobyte = self.token = 0.0
         self._n = self._nk = self._nt = self._kk = self._kt = self._tt = 0.0
         self._ns = self._ks = self._ts = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether there was an answer."""
+        return self._n > 0
 
     def begin(self, seconds: float, tokens: float) -> None:
         """Take the first answer: until others tell better, it took long because it is long."""
@@ -273,7 +300,8 @@ class ServiceTimes:
 
 def written(time: ServiceTime) -> str:
     """Write a service time as the value of the header `SERVICE_TIME`."""
-    figures = time.fixed, time.kilobyte, time.token, time.tokens, time.sharing, time.error
+    answers = time.fixed, time.kilobyte, time.token, time.tokens
+    figures = *answers, time.first, time.first_kilobyte, time.sharing, time.error
     told = zip(_FIGURES, figures, strict=True)
     return "".join(f"{n}={min(f, _LARGEST):.6f};" for n, f in told) + f"answers={time.answers}"
 
@@ -283,6 +311,17 @@ def read(text: str) -> ServiceTime | None:
     found = _WRITTEN.fullmatch(text)
     if found is None:
         return None
-    fixed, kilobyte, token, tokens, sharing, error = map(float, found.groups()[:-1])
-    time = ServiceTime(fixed, kilobyte, token, tokens, sharing, error, int(found["answers"]))
+    fixed, kilobyte, token, tokens, *rest = map(float, found.groups()[:-1])
+    first, first_kilobyte, sharing, error = rest
+    time = ServiceTime(
+        fixed,
+        kilobyte,
+        token,
+        tokens,
+        first=first,
+        first_kilobyte=first_kilobyte,
+        sharing=sharing,
+        error=error,
+        answers=int(found["answers"]),
+    )
     return time if time.sharing <= 1 and time.answers else None

@@ -59,12 +59,12 @@ async def test_the_first_byte_of_our_own_is_measured_and_another_node_s_word_is_
     ledger: Ledger,
 ) -> None:
     crowd = ledger.began(OURS, holds_slot=False)
-    tally = ledger.begun(Kind.CHAT, OURS, begun(), 0.25)
+    tally = ledger.begun(chat(), OURS, begun(), 0.25)
     assert tally is not None
     assert ledger.busy() == {OURS.service: Load(1, slots=2, first=0.25)}
     ledger.ended(chat(), OURS, begun(), None, 0.5, crowd)
     ledger.began(THEIRS, holds_slot=False)
-    assert ledger.begun(Kind.CHAT, THEIRS, begun(load=Load(4)), 0.1) is None
+    assert ledger.begun(chat(), THEIRS, begun(load=Load(4)), 0.1) is None
     heard = ledger.reports.of(*THEIRS.key, now=10.0)
     assert heard is not None
     assert (heard.load, heard.ours) == (Load(4), 1)
@@ -130,9 +130,20 @@ async def test_what_a_node_says_of_its_worker_is_known_until_the_node_is_lost(
 ) -> None:
     time = ServiceTime(0.5)
     ledger.began(THEIRS, holds_slot=False)
-    ledger.begun(Kind.CHAT, THEIRS, replace(begun(), service_time=time), 0.1)
+    ledger.begun(chat(), THEIRS, replace(begun(), service_time=time), 0.1)
     ledger.ended(chat(), THEIRS, begun(), None, 0.2, 0.0)
     assert ledger.known(Kind.CHAT).row(*THEIRS.key).time == time
     assert ledger.known(Kind.EMBEDDING).row(*THEIRS.key).time is None
     ledger.forget(THEIRS.node)
     assert ledger.known(Kind.CHAT).row(*THEIRS.key).time is None
+
+
+async def test_the_first_bytes_of_streams_are_learnt(ledger: Ledger) -> None:
+    crowd = ledger.began(OURS, holds_slot=False)
+    stream = replace(begun(), content_type="text/event-stream")
+    ledger.begun(chat(), OURS, stream, 0.25)
+    ledger.ended(chat(), OURS, replace(stream, usage=Usage(7, 50)), None, 2.0, crowd)
+    time = ledger.times.of_own(OURS.service, Kind.CHAT)
+    assert time is not None
+    first = time.until_first(kilobytes=len(chat().body) / 1_000)
+    assert first == pytest.approx(0.25)

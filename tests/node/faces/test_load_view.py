@@ -94,6 +94,23 @@ async def test_how_long_answers_take_is_told_to_nodes_and_shown_to_people(mesh, 
         assert figures["error"] > 0
 
 
+async def test_how_soon_an_answer_is_wanted_is_counted(served, worker):
+    worker.fail(delay_first=0.05)
+    for milliseconds in ("9000", "1"):
+        headers = {"x-modelvine-ttft-ms": milliseconds}
+        body = CHAT | {"stream": True}
+        async with served.http.post(PATH, json=body, headers=headers) as response:
+            assert response.status == 200
+            await response.read()
+    events = served.context.router.events
+    assert (events["aims_met"], events["aims_missed"]) == (1, 1)
+    for nonsense in ("0", "soon", "-1", "1.5", "1" * 8):
+        headers = {"x-modelvine-ttft-ms": nonsense}
+        async with served.http.post(PATH, json=CHAT, headers=headers) as response:
+            assert response.status == 400
+            assert (await response.json())["error"]["param"] == "x-modelvine-ttft-ms"
+
+
 async def test_only_a_node_may_say_how_patient_a_request_is(served, worker):
     worker.fail(hang=True)
     await served.register(worker, capacity=1)

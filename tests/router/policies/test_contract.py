@@ -1,5 +1,6 @@
 """What every policy owes the router."""
 
+from dataclasses import replace
 from math import isfinite
 from random import Random
 
@@ -13,6 +14,7 @@ from router.policies import in_order
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.state.remote_load import Reported
+from router.state.service_time import ServiceTime
 from tests.router.world import chat
 
 loads = st.builds(Load, st.integers(0, 65_535), st.integers(0, 65_535))
@@ -112,3 +114,17 @@ def test_every_policy_says_in_a_sentence_what_it_does(name: str) -> None:
 def test_a_policy_that_does_not_exist_is_named_with_those_that_do() -> None:
     with pytest.raises(ValueError, match="p2c"):
         policies.load("astrology")
+
+
+@pytest.mark.parametrize("name", policies.NAMES)
+def test_who_misses_the_time_that_is_wanted_comes_after_who_makes_it(name: str) -> None:
+    def at(node: str, seconds: float) -> Candidate:
+        service = Service("p", "m")
+        return Candidate(PeerId(node), service, time=ServiceTime(fixed=seconds))
+
+    found = [at("slow", 9.0), at("quick", 0.1), at("slower", 12.0)]
+    asked = replace(chat(), aim=1.0)
+    for seed in range(20):
+        ordered = in_order(policies.load(name), asked, found, Random(seed).random)
+        assert ordered[0].node == "quick"
+        assert len(ordered) == 3

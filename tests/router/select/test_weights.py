@@ -9,6 +9,7 @@ from router.select.candidates import Candidate
 from router.select.weights import (
     draw,
     expectations,
+    late,
     patience,
     prospects,
     rendezvous,
@@ -168,3 +169,15 @@ def test_nobody_waits_where_nothing_is_known_or_nobody_else_is_trusted() -> None
 def test_a_slow_machine_is_crowded_before_a_quick_one() -> None:
     quick, slow = (at(n, slots=8, in_flight=7, time=t) for n, t in (("q", QUICK), ("s", SLOW)))
     assert with_room_first(chat(), [slow, quick]) == [quick, slow]
+
+
+def test_who_will_not_make_it_is_known_by_its_first_byte_and_its_queue() -> None:
+    time = ServiceTime(fixed=2.0, first=0.2, first_kilobyte=0.01)
+    found = [at(str(n), slots=4, in_flight=n, time=time) for n in (0, 5)]
+    found += [at("slow", slots=4, time=replace(time, first=2.0)), at("unknown", slots=4)]
+    asked = replace(chat(), aim=0.5, stream=True)
+    assert {node for node, _ in late(asked, found)} == {"5", "slow"}
+    # Of an answer in one piece the end counts.
+    assert {node for node, _ in late(replace(asked, stream=False), found)} == {"0", "5", "slow"}
+    shares = at("shares", in_flight=9, time=replace(time, sharing=1.0))
+    assert late(asked, [shares])

@@ -87,6 +87,23 @@ def test_a_machine_that_is_another_one_now_is_known_after_ten_answers(
     assert 0.6 < machine.off() < 1.7
 
 
+def test_first_bytes_are_learnt_apart_and_become_slower_with_the_rest() -> None:
+    machine = Machine(1)
+    machine.answer()
+    assert machine.time.until_first(kilobytes=10) is None
+    for kilobytes in (1, 20, 5, 40, 10, 2, 30):
+        machine.estimator.take_first(0.1 + 0.02 * kilobytes, kilobytes=kilobytes, concurrency=1)
+        machine.answer(10)
+    first = machine.time.until_first(kilobytes=10)
+    assert first is not None
+    assert 0.25 < first < 0.35
+    machine.slower = 8
+    machine.answer(10)
+    slower = machine.time.until_first(kilobytes=10)
+    assert slower is not None
+    assert slower > 4 * first
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_one_answer_out_of_all_proportion_changes_little(seed: int) -> None:
     machine = Machine(seed)
@@ -139,13 +156,14 @@ def test_a_crowd_is_how_many_were_there_on_average() -> None:
 
 
 def test_a_service_time_is_read_as_it_was_written() -> None:
-    time = ServiceTime(0.25, 0.001, 0.02, 120.5, 0.5, 0.125, 57)
-    text = "fixed=0.250000;kilobyte=0.001000;token=0.020000;tokens=120.500000;sharing=0.500000;"
-    assert written(time) == text + "error=0.125000;answers=57"
+    time = ServiceTime(0.25, 0.001, 0.02, 120.5, 0.125, 0.002, 0.5, 0.125, 57)
+    text = "fixed=0.250000;kilobyte=0.001000;token=0.020000;tokens=120.500000;first=0.125000;"
+    text += "first_kilobyte=0.002000;sharing=0.500000;error=0.125000;answers=57"
+    assert written(time) == text
     assert read(written(time)) == time
 
 
-GOOD = "fixed=1;kilobyte=0;token=0;tokens=0;sharing=0;error=0;answers=1"
+GOOD = "fixed=1;kilobyte=0;token=0;tokens=0;first=0;first_kilobyte=0;sharing=0;error=0;answers=1"
 
 
 @pytest.mark.parametrize(
