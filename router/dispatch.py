@@ -210,7 +210,8 @@ class Router:
         now = self._now()
         self._holding.readiness.answered(begun[0].request.model, now)
         if request.aim:
-            self.events["aims_met" if now - began <= request.aim else "aims_missed"] += 1
+            self.events["aims_met"] += now - began <= request.aim
+            self.events["aims_missed"] += now - began > request.aim
         return begun
 
     def _by_names(self, request: Request) -> Coroutine[Any, Any, tuple[Attempt, Routed]]:
@@ -264,6 +265,9 @@ class Router:
             try:
                 if self._ledger.lent and not holds_slot:
                     holds_slot = await self._ledger.lent.take(candidate)
+                elif tried > 1 and self._ledger.is_full(candidate):
+                    # It had room when it was chosen; whoever comes now waits in turn with the others.
+                    raise WorkerBusy("every slot of this worker is taken", retry_after=1.0)
                 attempt = Attempt(
                     self._desk,
                     request,

@@ -165,6 +165,11 @@ class Ledger:
         if not self.waiting.hand_over(service, beyond=beyond):
             self._count(key, -1)
 
+    def is_full(self, candidate: Candidate) -> bool:
+        """Say whether a candidate is a worker of this machine that has no slot free now."""
+        worker = candidate.worker
+        return worker is not None and 0 < worker.capacity <= self.in_flight.get(candidate.key, 0)
+
     def count(self, service: Service) -> None:
         """Note that a slot of our own is taken."""
         self._count((self._own, service), 1)

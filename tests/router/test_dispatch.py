@@ -589,3 +589,19 @@ async def test_a_worker_that_is_full_and_names_no_time_is_asked_again(world: Wor
             with pytest.raises(WorkerBusy):
                 await world.ask(chat())
         assert len(worker.received) == 2
+
+
+async def test_a_worker_whose_slot_was_taken_meanwhile_is_not_given_a_second_attempt(
+    world: World,
+) -> None:
+    async with several(2) as (bad, good):
+        bad.fail(delay_headers=0.05, status=500)
+        good.fail(delay_headers=0.1)
+        world.serve(own(bad.url, cid="1"), own(good.url, cid="2", capacity=1))
+        # Whoever goes to the bad one first finds the good one taken when it comes there, by who went there first.
+        for _ in range(10):
+            answers = await asyncio.gather(*(world.ask(chat()) for _ in range(4)))
+            assert all(b'"llama"' in body for body, _ in answers)
+            world.now += 100
+    assert good.most == 1
+    assert bad.received
