@@ -118,7 +118,9 @@ class Continuing:
         self.seams += 1
         self.state, self._first = State.OPEN, not self._head
         body, deaths = orjson.dumps(self._asking(left)), self._request.deaths + 1
-        return Resume(replace(self._request, body=body, deaths=deaths, holds=False, verbatim=None))
+        asked = replace(self._request, body=body, deaths=deaths, verbatim=None)
+        # Nobody waits for one to come back, and the first byte has come.
+        return Resume(replace(asked, holds=False, aim=0.0))
 
     def seam(self, node: PeerId) -> bytes:
         """Return the event that shows where one worker's text ends and that of another, at `node`, begins."""

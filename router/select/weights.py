@@ -15,6 +15,7 @@ from registry.clock import Chance
 from registry.records import PeerId, Service
 from router.requests import Request
 from router.select.candidates import Candidate
+from router.state.service_time import MEMORY
 
 SLACK = 1.25
 """How much more than its share of all requests a machine may have and still be preferred."""
@@ -59,8 +60,10 @@ def prospects(request: Request, candidates: Sequence[Candidate]) -> list[Prospec
     answers = tokens = 0.0
     for candidate in candidates:
         if time := candidate.time:
-            answers += time.answers
-            tokens += time.answers * time.tokens
+            # However many answers a node says that it has seen.
+            weight = min(time.answers, MEMORY)
+            answers += weight
+            tokens += weight * time.tokens
     if not answers:
         slots = weights(candidates)
         return [_slotted(c.expected, n, 1.0, 1.0) for c, n in zip(candidates, slots, strict=True)]

@@ -4,13 +4,15 @@ import os
 import re
 import signal
 import time
+from typing import Any
 
 import orjson
 import pytest
 
+from node.demo.play import Actor
 from tests.swarm.client import Client, events_of
 from tests.swarm.nodes import Node, Swarm
-from tests.swarm.waiting import show
+from tests.swarm.waiting import percentile, show
 
 pytestmark = pytest.mark.swarm
 
@@ -107,3 +109,58 @@ async def test_a_real_model_goes_on_where_another_was_killed(
     )
     for node in three[:2]:
         await client.unregister(node, "real")
+
+
+@pytest.mark.timeout(3_600)
+async def test_texts_are_whole_and_the_same_however_often_their_workers_are_killed(
+    three: list[Node], swarm: Swarm, client: Client
+) -> None:
+    """MODELVINE_KILLS=200 kills so many."""
+
+    def start(name: str) -> Actor:
+        arguments = ("--port", "0", "--threads", "1")
+        return swarm.start_worker(name, *arguments, module="node.demo.worker")
+
+    workers = [start("first"), start("second")]
+    model = workers[0].fields["model"]
+    for node, worker in zip(three, workers, strict=False):
+        await client.register(node, "killed", [model], worker.ready.split()[1])
+    await client.listed(three, model)
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": "user", "content": "List the numbers from one to twenty."}],
+        "stream": True,
+        "max_tokens": 80,
+        "temperature": 0,
+    }
+    whole = await client.post(three[0], "/v1/chat/completions", body | {"stream": False})
+    expected = orjson.loads(whole.body)["choices"][0]["message"]["content"]
+    pauses: list[float] = []
+    for number in range(int(os.environ.get("MODELVINE_KILLS", "5"))):
+        words: list[str] = []
+        killed = resumed = 0.0
+        url = f"{three[2].http}/v1/chat/completions"
+        async with client.session.post(url, json=body) as response:
+            at = [node.peer for node in three].index(response.headers["x-modelvine-node"])
+            async for event in events_of(response):
+                if killed and not resumed and "seam" in words[-1]:
+                    resumed = time.monotonic()
+                words.append(event)
+                if len(words) == 5 + number % 40:
+                    swarm.kill(workers[at])
+                    killed = time.monotonic()
+        assert words.pop() == "[DONE]"
+        chunks = [orjson.loads(word) for word in words]
+        deltas = [c["choices"][0]["delta"] for c in chunks if c["choices"]]
+        assert "".join(delta.get("content") or "" for delta in deltas) == expected
+        pauses.append(resumed - killed)
+        workers[at] = start(f"after {number + 1}")
+        await client.register(three[at], "killed", [model], workers[at].ready.split()[1])
+    show(
+        "workers killed in mid-stream, each text whole and the same",
+        kills=str(len(pauses)),
+        pause_p50=percentile(pauses, 0.5),
+        pause_p99=percentile(pauses, 0.99),
+    )
+    for node in three[:2]:
+        await client.unregister(node, "killed")

@@ -4,6 +4,8 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
+import pytest
+
 from registry.records import Load, PeerId, Service
 from router.select.candidates import Candidate
 from router.select.weights import (
@@ -126,6 +128,18 @@ def test_answers_are_thought_to_be_as_long_everywhere() -> None:
     wordy = ServiceTime(fixed=0.0, token=0.1, tokens=40, answers=10)
     seconds = [p.seconds for p in prospects(chat(), [at("a", time=brief), at("b", time=wordy)])]
     assert seconds[0] == seconds[1] == 1.75
+
+
+def test_no_node_alone_says_how_long_answers_are() -> None:
+    liar = ServiceTime(fixed=0.0, token=0.001, tokens=9e6, answers=9_000_000)
+    honest = ServiceTime(fixed=0.0, token=0.1, tokens=10, answers=30)
+    alone = [p.seconds for p in prospects(chat(), [at("honest", time=honest)])]
+    both = [
+        p.seconds for p in prospects(chat(), [at("honest", time=honest), at("liar", time=liar)])
+    ]
+    assert alone == [1.0]
+    # A mean over nodes, not over what they claim; how they compare does not hang on it.
+    assert both[0] / both[1] == pytest.approx(100)
 
 
 def test_of_whom_nothing_is_known_the_usual_is_expected() -> None:
