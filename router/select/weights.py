@@ -15,7 +15,7 @@ from registry.clock import Chance
 from registry.records import PeerId, Service
 from router.requests import Request
 from router.select.candidates import Candidate
-from router.state.service_time import MEMORY
+from router.state.service_time import MEMORY, UNKNOWN_SHARING
 
 SLACK = 1.25
 """How much more than its share of all requests a machine may have and still be preferred."""
@@ -109,9 +109,11 @@ def _prospect(candidate: Candidate, alone: float) -> Prospect:
         sharing = time.sharing if time else 0.0
         at_work = min(expected + 1, slots)
         return _slotted(expected, slots, alone * at_work**sharing, alone * slots**sharing)
-    sharing = time.sharing if time else 1.0
+    sharing = time.sharing if time else UNKNOWN_SHARING
     seconds = alone * (expected + 1) ** sharing
-    return Prospect(SHARED ** (1 - sharing) / alone, seconds, seconds, seconds)
+    # Even where more at one time cost nothing yet, the emptier machine is the better one.
+    cost = alone * (expected + 1) ** max(sharing, UNKNOWN_SHARING)
+    return Prospect(SHARED ** (1 - sharing) / alone, seconds, seconds, cost)
 
 
 def _slotted(expected: float, slots: int, service: float, service_when_full: float) -> Prospect:

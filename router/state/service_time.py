@@ -21,6 +21,9 @@ MEMORY = 32
 JUDGED = 5
 """Answers whose median shows that a machine has become quicker or slower: three in a row are no accident."""
 
+UNKNOWN_SHARING = 0.5
+"""What is thought of a machine without known slots until its answers show how it shares."""
+
 PAUSE = 0.01
 """Seconds between two answers of one worker that are looked at: who answers more often than that costs nothing more."""
 
@@ -87,7 +90,7 @@ class Estimator:
         self.time: ServiceTime | None = None
         self._fit = _Fit()
         self._first = _Fit()
-        self._sharing = _Sharing(float(shares))
+        self._sharing = _Sharing(UNKNOWN_SHARING if shares else 0.0)
         self._tokens = 0.0
         self._lately: deque[float] = deque(maxlen=JUDGED)
         self._centre = 0.0

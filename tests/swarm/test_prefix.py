@@ -57,7 +57,8 @@ async def entry(nodes: list[Node], client: Client) -> AsyncIterator[Node]:
     async with AsyncExitStack() as stack:
         for node in nodes:
             worker = await stack.enter_async_context(running())
-            worker.fail(delay_headers=0.02, delay_between=60)
+            # Long beside what a busy machine adds, so that the workers are alike to the nodes as well.
+            worker.fail(delay_headers=0.1, delay_between=60)
             await client.register(node, f"of-{node.name}", [MODEL], worker.url)
         await client.listed(nodes, MODEL)
         await client.agreed(nodes)
