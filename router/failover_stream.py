@@ -124,7 +124,8 @@ class Continued:
             stream = stream or self._replayed()
             step = stream.broke(routed.candidate.node) if stream else None
             if stream is None or step is None:
-                raise broken
+                yield _last_words(broken)
+                return
             await self._part.aclose()
             if isinstance(step, Finish):
                 yield step.last
@@ -132,8 +133,9 @@ class Continued:
             pin = replace(step.request.pin, but=routed.candidate.key)
             try:
                 routed = await self._enter(replace(step.request, pin=pin))
-            except RouterError as error:
-                raise broken from error
+            except RouterError:
+                yield _last_words(broken)
+                return
             if not routed.answer.streamed:
                 raise AnswerBroken("the worker that was to go on does not stream")
             yield stream.seam(routed.candidate.node)
@@ -155,14 +157,14 @@ class Continued:
             async for chunk in _chunks(answer):
                 if routed.tally and chunk is not answer.first:
                     tokens.events += routed.tally.streamed(chunk)
-                whole, fails = held.take(chunk), False
+                whole, failure = held.take(chunk), b""
                 if _ERROR in whole:
-                    whole, fails = _until_failure(whole)
+                    whole, failure = _until_failure(whole)
                 if ready := tokens.passing(whole):
                     self._sent.add(ready)
                     yield ready
-                if fails:
-                    raise AnswerBroken("the worker gave up in the middle of its answer")
+                if failure:
+                    raise _GaveUp(failure)
             if ready := tokens.passing(held.rest):
                 self._sent.add(ready)
                 yield ready
@@ -200,14 +202,29 @@ class Continued:
                 self._spent(routed.candidate.service.model, tokens.usage())
 
 
-def _until_failure(events: bytes) -> tuple[bytes, bool]:
-    """Return what comes before the event by which a worker says that it fails, and whether there is one."""
-    before: list[bytes] = []
+class _GaveUp(AnswerBroken):
+    """A worker said by an event that it fails; `events` is that one and what came with it."""
+
+    def __init__(self, events: bytes) -> None:
+        super().__init__("the worker gave up in the middle of its answer")
+        self.events = events
+
+
+def _last_words(broken: AnswerBroken) -> bytes:
+    """Return a worker's own words about its failure, for nobody goes on; raise the error where it said nothing."""
+    if isinstance(broken, _GaveUp):
+        return broken.events
+    raise broken
+
+
+def _until_failure(events: bytes) -> tuple[bytes, bytes]:
+    """Return what comes before the event by which a worker says that it fails, and the rest, nothing where none says so."""
+    before = 0
     for event in Splitter(max_event_bytes=len(events)).feed(events):
         if failover.gives_up(event):
-            return b"".join(before), True
-        before.append(event.raw)
-    return events, False
+            return events[:before], events[before:]
+        before += len(event.raw)
+    return events, b""
 
 
 def _taken(stream: Continuing, events: list[Event], tokens: Tokens) -> bytes:

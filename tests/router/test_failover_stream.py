@@ -8,7 +8,7 @@ import pytest
 from registry.mesh.memory.network import MemoryNet
 from router.requests import Kind, Request
 from tests.node.faces.assembly import Running, World, node, settings_of, until
-from tests.workers.openai_worker import WORDS, OpenAIWorker, running
+from tests.workers.openai_worker import FAILURE, WORDS, OpenAIWorker, running
 
 PATH = "/v1/chat/completions"
 ASKED = {"model": "tiny", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
@@ -179,3 +179,13 @@ async def test_a_stream_that_lives_is_the_workers_own_bytes(scene):
     await until(lambda: offered(scene.asked) == 1)
     async with scene.asked.http.post(PATH, json=ASKED, headers=CONTINUE) as response:
         assert await response.read() == b"".join(scene.mortal.events("tiny"))
+
+
+async def test_where_nobody_goes_on_a_workers_own_words_about_its_failure_are_passed_on(scene):
+    await scene.first.register(scene.mortal)
+    await until(lambda: offered(scene.asked) == 1)
+    scene.mortal.fail(fails_after=3)
+    async with scene.asked.http.post(PATH, json=ASKED) as response:
+        said = await response.read()
+    assert FAILURE in said
+    assert b"there" in said

@@ -13,6 +13,7 @@ import orjson
 from aiohttp import web
 from multidict import CIMultiDictProxy
 
+FAILURE = b'data: {"error":{"message":"out of memory","type":"x","code":500}}\n\n'
 WORDS = ("Hello", " there", ",", " how", " are", " you", "?")
 
 
@@ -29,6 +30,7 @@ class Faults:
     delay_between: float = 0.0
     die_after: int | None = None
     die_before_headers: bool = False
+    fails_after: int | None = None
     status: int = 200
     refusal: bytes = b'{"error":{"message":"no","type":"x","code":"x"}}'
     retry_after: str | None = None
@@ -201,6 +203,9 @@ class OpenAIWorker:
         for sent, event in enumerate(self.events(model, usage=usage, begun=_begun(fields))):
             if faults.die_after is not None and sent >= faults.die_after:
                 return self._die(request)
+            if sent == faults.fails_after:
+                await response.write(FAILURE)
+                break
             if sent == faults.stall_after:
                 await asyncio.Event().wait()
             if sent:
