@@ -5,11 +5,14 @@
     python -m bench.routing --entries 50
     python -m bench.routing --plot docs
     python -m bench.routing --fresh
+    python -m bench.routing --agents --load 0.85
 
 Some nodes take requests for one model that eight machines serve, and see them as nodes do: their own requests in flight, what
 other nodes say of themselves (`registry.members.load`), and the load and the service time in the head of each answer. Who has
 no slot free refuses what may go elsewhere, as nodes do. The oracle takes the machine that has an average request done soonest,
 knowing all queues and speeds at that instant. Times are virtual; the same arguments give the same table.
+
+With --agents conversations go on turn by turn, and the table shows how many turns find their machine's cache.
 
 With --fresh a ninth machine comes whose model has yet to be loaded, and the table shows what that costs those who ask just
 then, with and without a gentle beginning (`router.state.slow_start`).
@@ -19,29 +22,33 @@ import argparse
 import heapq
 import math
 import sys
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
 
-import orjson
-
 from bench import charts
+from bench.conversations import READING, SHARED_BYTES, Agents, Chats, Talk
 from registry.members.load import Reporter
 from registry.records import Load, PeerId, Service
 from router import policies
+from router.answer_times import Occupancy
 from router.policies import Policy, in_order
-from router.requests import Kind, Request
+from router.requests import Request
 from router.select.candidates import Candidate, begin_gently
-from router.select.weights import patience
+from router.select.weights import patience, worth_asking
+from router.state.estimator import Estimator
+from router.state.prefix_index import PrefixIndex
 from router.state.remote_load import Report, Reports
-from router.state.service_time import Estimator, Occupancy, ServiceTime
+from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
 from router.state.slow_start import Warming
 
 ENTRIES = 5
 ATTEMPTS = 3
+ORACLE = "oracle"
 TICK = 0.25
 """Seconds between two looks of a node at its own load, as `registry.service` takes them."""
 
@@ -55,11 +62,7 @@ _SIGMA = 1.0
 _LUCK = 0.3
 """How unlike two answers of one length are, log-normal: no machine takes the same time twice."""
 
-_TURNS = 6
 _TOKENS = 100
-_TURN_BYTES = 400
-_READING = 0.02
-"""Seconds for each kilobyte of a request, at speed 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ class Scene:
 
     In a burst, two seconds of eight, arrivals are `burst` times as frequent as on average. After half of all requests the
     first machine is `slows` times as slow. A share of conversations begin with a `document` of so many bytes; machines read
-    at `reading` times their speed.
+    at `reading` times their speed. Conversations are those of `agents`: turns follow each other's answers, and a machine's
+    cache holds `cache` bytes for each of its slots, what was used longest ago goes first. Else there are no caches.
     """
 
     slots: Sequence[int] = (8,) * 8
@@ -77,6 +81,12 @@ class Scene:
     slows: float = 1.0
     document: int = 0
     reading: Sequence[float] = (1.0,) * 8
+    cache: int = 0
+
+    @property
+    def agents(self) -> bool:
+        """Whether conversations are those of agents."""
+        return self.cache > 0
 
 
 _UNLIKE = (0.25, 0.37, 0.55, 0.82, 1.22, 1.81, 2.69, 4.0)
@@ -90,6 +100,8 @@ SCENES: Mapping[str, Scene] = {
     "one slows": Scene(slows=8.0),
     "half share": Scene(slots=(8, 0) * 4, speeds=(1.0, 8.0) * 4),
     "documents": Scene(document=40_000, reading=(0.25, 4.0) * 4),
+    "agents": Scene(slots=(4,) * 8, cache=800_000),
+    "agents, speeds": Scene(slots=(4,) * 8, speeds=_UNLIKE, cache=800_000),
 }
 """Slots alone and speeds alone, then together with what else is unlike."""
 
@@ -116,6 +128,9 @@ class Machine:
     reporter: Reporter = field(default_factory=Reporter)
     estimator: Estimator = field(init=False)
     crowd: Occupancy = field(default_factory=Occupancy)
+    index: PrefixIndex = field(default_factory=PrefixIndex)
+    room: int = 0
+    cache: OrderedDict[str, int] = field(default_factory=OrderedDict)
     looked: float = 0.0
     turn: int = 0
 
@@ -151,12 +166,31 @@ class Machine:
 
     def takes(self, job: "Job") -> float:
         """Return the seconds that a request takes alone."""
-        return job.luck * (job.work + job.reading / self.reading) / self.speed
+        return job.luck * self.work(job) / self.speed
 
-    def expected(self) -> tuple[float, float]:
-        """Return the seconds that an average request would take here now, and how full it is then."""
+    def work(self, job: "Job") -> float:
+        """Return the seconds that a request usually takes alone at speed 1."""
+        return job.work + READING * self.unread(job) / 1_000 / self.reading
+
+    def unread(self, job: "Job") -> int:
+        """Return how many bytes of a request are not in the cache."""
+        shared = SHARED_BYTES if self.cache else 0
+        return job.size - max(shared, self.cache.get(job.talk, 0))
+
+    def reads(self, job: "Job") -> None:
+        """Keep a conversation in the cache, as far as there is room."""
+        if self.room:
+            self.cache[job.talk] = job.size
+            self.cache.move_to_end(job.talk)
+            while sum(self.cache.values()) > self.room:
+                self.cache.popitem(last=False)
+
+    def expected(self, job: "Job") -> tuple[float, float]:
+        """Return the seconds that a request would take here now, and how full it is then."""
         fullness = (self.there + 1) / (self.slots or 1)
-        return WORK / self.speed * (max(1.0, fullness) if self.slots else fullness), fullness
+        waits = max(0.0, fullness - 1) if self.slots else fullness - 1
+        usual = self.work(job) if self.room else WORK
+        return (usual + WORK * waits) / self.speed, fullness
 
 
 @dataclass(slots=True)
@@ -167,19 +201,26 @@ class Entry:
     warming: Warming
     reports: Reports = field(default_factory=Reports)
     times: dict[PeerId, ServiceTime] = field(default_factory=dict)
+    index: PrefixIndex = field(default_factory=PrefixIndex)
     in_flight: Counter[PeerId] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
 class Job:
-    """One request on its way; `work` and `reading` are seconds at speed 1 that `luck` stretches, `left` what is left of them."""
+    """One request on its way, of so many bytes; `work` is seconds at speed 1 that `luck` stretches, `left` what is left of them.
+
+    `before` is what its machine's node thinks that was read of it.
+    """
 
     request: Request
     entry: Entry
     arrived: float
+    talk: str
+    size: int
     work: float
-    reading: float
     luck: float
+    agent: Talk | None = None
+    before: Before = NOTHING_BEFORE
     began: float = 0.0
     crowd: float = 0.0
     left: float = 0.0
@@ -211,19 +252,25 @@ class Cluster:
             Machine(PeerId(f"n{number}"), Service("p", "m"), *each)
             for number, each in enumerate(made_of)
         ]
+        for machine in self.machines:
+            machine.room = self._scene.cache * machine.slots
         bears = sum((m.slots or 1) * m.speed for m in self.machines)
         if fresh:
             late = Machine(PeerId("fresh"), Service("p", "m"), 8, 1.0, 1.0, joins=JOINS, ready=None)
             self.machines.append(late)
         self._by_node = {m.node: m for m in self.machines}
-        made = "p2c" if policy == "oracle" else policy
+        made = "p2c" if policy == ORACLE else policy
         self.entries = [Entry(policies.load(made), Warming()) for _ in range(entries)]
         self._rate = load * bears / WORK
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = count()
         self.seconds: list[float] = []
         self.when: list[float] = []
-        self._talks = _Conversations(self._random, self._scene.document)
+        self._talks = Chats(self._random, self._scene.document)
+        self._agents = Agents(self._random) if self._scene.agents else None
+        self.turns = self.found = self.asked = 0
+        if self._agents:
+            self._rate *= WORK / self._agents.seconds
 
     def run(self, requests: int) -> list[float]:
         """Let so many requests come, and return how long each took, the first tenth left out."""
@@ -242,20 +289,14 @@ class Cluster:
     def _arrive(self, now: float, left: int, half: int) -> None:
         if left == half:
             self.machines[0].speed /= self._scene.slows
-        entry = self.entries[int(self._random.random() * len(self.entries))]
-        request = next(self._talks)
-        reading = _READING * len(request.body) / 1_000
-        rest = WORK - _READING * self._talks.mean_bytes / 1_000
-        mean = math.log(rest) - _SIGMA**2 / 2
-        work = self._random.lognormvariate(mean, _SIGMA)
-        luck = self._random.lognormvariate(-(_LUCK**2) / 2, _LUCK)
-        job = Job(request, entry, now, work, reading, luck)
-        machine = self._choose(job, now)
-        entry.in_flight[machine.node] += 1
-        if machine.full:
-            machine.waiting.append(job)
+        if self._agents:
+            self._turn(now, self._agents.begin())
         else:
-            self._begin(now, machine, job)
+            entry, request = self._entry(), next(self._talks)
+            size = len(request.body)
+            rest = WORK - READING * self._talks.mean_bytes / 1_000
+            work = self._random.lognormvariate(math.log(rest) - _SIGMA**2 / 2, _SIGMA)
+            self._ask(now, entry, request, request.session, size, work)
         if left > 1:
             # Two seconds of eight are the burst; the other six have what is left of the mean.
             calm = (8 - 2 * self._scene.burst) / 6
@@ -263,23 +304,53 @@ class Cluster:
             then = now + self._random.expovariate(rate)
             self._at(then, lambda n: self._arrive(n, left - 1, half))
 
+    def _turn(self, now: float, talk: Talk) -> None:
+        entry, (request, work) = self._entry(), talk.turn()
+        self._ask(now, entry, request, talk.name, talk.size, work, talk)
+
+    def _entry(self) -> Entry:
+        return self.entries[int(self._random.random() * len(self.entries))]
+
+    def _ask(
+        self,
+        now: float,
+        entry: Entry,
+        request: Request,
+        name: str,
+        size: int,
+        work: float,
+        talk: Talk | None = None,
+    ) -> None:
+        luck = self._random.lognormvariate(-(_LUCK**2) / 2, _LUCK)
+        job = Job(request, entry, now, name, size, work, luck, agent=talk)
+        machine = self._choose(job, now)
+        entry.in_flight[machine.node] += 1
+        job.before = _before(machine.index, machine, request, now)
+        for index in (entry.index, machine.index):
+            index.take((machine.node, machine.service), request.prefixes, now)
+        if machine.full:
+            machine.waiting.append(job)
+        else:
+            self._begin(now, machine, job)
+
     def _choose(self, job: Job, now: float) -> Machine:
         there = [m for m in self.machines if m.joins <= now]
-        if self._policy == "oracle":
-            return min(there, key=Machine.expected)
+        if self._policy == ORACLE:
+            return min(there, key=partial(Machine.expected, job=job))
         entry = job.entry
-        found: Sequence[Candidate] = [
-            Candidate(
-                m.node,
-                m.service,
-                in_flight=entry.in_flight[m.node],
-                report=entry.reports.of(m.node, m.service, now),
-                time=entry.times.get(m.node),
-            )
-            for m in there
-        ]
-        if self._gentle:
-            found = begin_gently(found, lambda c: entry.warming.allowance(*c.key, now))
+        found = self._candidates(there, job, now)
+        asked = worth_asking(job.request, found)
+        # Questions and answers travel as load notes do.
+        job.arrived -= 2 * DELAY * bool(asked)
+        for candidate in asked:
+            machine, self.asked = self._by_node[candidate.node], self.asked + 1
+            read, _ = machine.index.read_by(job.request.prefixes, now)
+            self._hear(now, machine, entry, machine.load)
+            if machine.estimator.time:
+                entry.times[machine.node] = machine.estimator.time
+            if candidate.key in read:
+                entry.index.hear(candidate.key, job.request.prefixes, read[candidate.key], now)
+            found = self._candidates(there, job, now)
         ordered = in_order(entry.policy, job.request, found, self._drawn.random)
         entry.policy.begun(job.request)
         for place, chosen in enumerate(ordered[:ATTEMPTS]):
@@ -288,8 +359,24 @@ class Cluster:
             if last or not machine.full or machine.wait() <= patience(job.request, chosen, others):
                 break
         entry.warming.began(*chosen.key, now)
-        entry.policy.answered(job.request, chosen)
         return machine
+
+    def _candidates(self, there: Sequence[Machine], job: Job, now: float) -> Sequence[Candidate]:
+        entry = job.entry
+        found: Sequence[Candidate] = [
+            Candidate(
+                m.node,
+                m.service,
+                in_flight=entry.in_flight[m.node],
+                report=entry.reports.of(m.node, m.service, now),
+                time=entry.times.get(m.node),
+                before=_before(entry.index, m, job.request, now),
+            )
+            for m in there
+        ]
+        if self._gentle:
+            found = begin_gently(found, lambda c: entry.warming.allowance(*c.key, now))
+        return found
 
     def _begin(self, now: float, machine: Machine, job: Job) -> None:
         self._share(now, machine)
@@ -297,6 +384,10 @@ class Cluster:
         machine.crowd.change(1, now)
         job.began, job.crowd = now, machine.crowd.seconds(now)
         job.left = machine.takes(job)
+        if job.agent and job.agent.said > 1:
+            self.turns += 1
+            self.found += job.talk in machine.cache
+        machine.reads(job)
         self._hear(now, machine, job.entry, machine.load)
         if machine.estimator.time:
             job.entry.times[machine.node] = machine.estimator.time
@@ -338,7 +429,10 @@ class Cluster:
             kilobytes=len(job.request.body) / 1_000,
             tokens=_TOKENS * job.work / WORK,
             concurrency=(machine.crowd.seconds(now) - job.crowd) / (now - job.began),
+            before=job.before,
         )
+        if self._agents and job.agent and (gap := self._agents.gap(job.agent)):
+            self._at(now + gap, partial(self._turn, talk=job.agent))
         machine.crowd.change(-1, now)
         del machine.running[job.request.id]
         if machine.waiting:
@@ -360,34 +454,11 @@ class Cluster:
         entry.reports.hear(machine.node, machine.service, report)
 
 
-class _Conversations(Iterator[Request]):
-    """Chats of some turns each, many at one time, a fifth of them about a document, if any."""
-
-    _DOCUMENTS = 0.2
-
-    def __init__(self, random: Random, document: int) -> None:
-        self._random = random
-        self._document = document
-        self._talks: dict[int, list[dict[str, str]]] = {}
-        self._number = count()
-        turns = _TURN_BYTES * 2 * (_TURNS - 1) / 2
-        self.mean_bytes = turns + document * self._DOCUMENTS + 200
-
-    def __next__(self) -> Request:
-        if len(self._talks) < 200 or self._random.random() < 1 / _TURNS:
-            self._talks[next(self._number)] = [{"role": "system", "content": "be brief"}]
-        talk = self._random.choice(list(self._talks))
-        said = self._talks[talk]
-        words = f"{talk}:{len(said)} ".ljust(_TURN_BYTES, "x")
-        if len(said) == 1 and self._document and self._random.random() < self._DOCUMENTS:
-            words = words.ljust(self._document, "x")
-        said.append({"role": "user", "content": words})
-        body = orjson.dumps({"model": "m", "messages": said})
-        said.append({"role": "assistant", "content": words[:_TURN_BYTES]})
-        if len(said) > 2 * _TURNS:
-            del self._talks[talk]
-        name = f"r{next(self._number)}"
-        return Request(name, Kind.CHAT, "m", body, "application/json", session=str(talk))
+def _before(index: PrefixIndex, machine: Machine, request: Request, now: float) -> Before:
+    """Return what an index says that a machine has read of a request."""
+    read, shared = index.read_by(request.prefixes, now)
+    its = read.get((machine.node, machine.service))
+    return Before(its.size / 1_000 if its else 0.0, its.age if its else 0.0, shared / 1_000)
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -400,7 +471,7 @@ def compare(
 ) -> dict[str, list[float]]:
     """Run every policy and the oracle over the same arrivals."""
     found = {}
-    for policy in ("oracle", *policies.NAMES):
+    for policy in (ORACLE, *policies.NAMES):
         print(f"  {scene:14} {policy:12} at {load:.0%}", file=sys.stderr)
         cluster = Cluster(scene, policy=policy, load=load, seed=seed, entries=entries)
         found[policy] = cluster.run(requests)
@@ -412,13 +483,35 @@ def as_table(found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     rows = ["| | oracle: p50 / p99 s | " + " | ".join(policies.NAMES) + " |"]
     rows.append("|---|---|" + "---|" * len(policies.NAMES))
     for scene, seconds in found.items():
-        best = seconds["oracle"]
+        best = seconds[ORACLE]
         cells = [f"{percentile(best, 0.5):.2f} / {percentile(best, 0.99):.2f}"]
         for policy in policies.NAMES:
             longer = [sum(seconds[policy]) / sum(best)]
             longer.append(percentile(seconds[policy], 0.99) / percentile(best, 0.99))
             cells.append(" / ".join(f"{x:.2f}" if x < 10 else f"{x:.0f}" for x in longer))
         rows.append(f"| {scene} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def as_table_of_agents(*, load: float, requests: int, seed: int) -> str:
+    """Lay out how many turns find their cache where so many nodes take requests, and how long that takes beside the oracle."""
+    rows = [
+        "| | nodes that take requests | turns that find their cache | mean / p99, of the oracle's | questions a request |",
+        "|---|---|---|---|---|",
+    ]
+    for scene in (name for name, made in SCENES.items() if made.agents):
+        run = partial(Cluster, scene, load=load, seed=seed)
+        knowing = run(policy=ORACLE, entries=1)
+        best = knowing.run(requests)
+        rows.append(f"| {scene} | oracle | {knowing.found / knowing.turns:.2f} | | |")
+        for entries in (1, 8, 50):
+            cluster = run(policy="p2c", entries=entries)
+            took = cluster.run(requests)
+            longer = percentile(took, 0.99) / percentile(best, 0.99)
+            rows.append(
+                f"| {scene} | {entries} | {cluster.found / cluster.turns:.2f} | "
+                f"{sum(took) / sum(best):.2f} / {longer:.2f} | {cluster.asked / requests:.1f} |"
+            )
     return "\n".join(rows)
 
 
@@ -460,7 +553,7 @@ def plot(folder: Path, *, requests: int, seed: int) -> None:
     above: dict[str, list[float]] = {n: [] for n in policies.NAMES if n not in _NOT_DRAWN}
     for load in loads:
         found = compare("speeds", load=load, requests=requests, seed=seed)
-        best = percentile(found["oracle"], 0.99)
+        best = percentile(found[ORACLE], 0.99)
         for name, row in above.items():
             row.append(100 * (percentile(found[name], 0.99) / best - 1))
     title = "Slowest hundredth of answers, beside an oracle (machines of speeds 0.25 to 4)"
@@ -490,9 +583,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--plot", type=charts.folder, metavar="FOLDER", help="write routing.svg there"
     )
     parser.add_argument("--fresh", action="store_true", help="have a new machine come instead")
+    parser.add_argument("--agents", action="store_true", help="see who finds its cache instead")
     options = parser.parse_args(arguments)
     if options.fresh:
         print(as_table_of_the_fresh(load=options.load, seed=options.seed))
+        return 0
+    if options.agents:
+        print(as_table_of_agents(load=options.load, requests=options.requests, seed=options.seed))
         return 0
     if options.plot:
         plot(options.plot, requests=options.requests, seed=options.seed)

@@ -24,6 +24,7 @@ from registry.signing import Identity
 from registry.store import Store, open_store
 from router import dialects, policies
 from router.dispatch import Router
+from router.peers.cache_question import CacheQuestions
 from router.peers.links import Links
 from router.peers.pipes import MeshPeers
 from router.ssrf_guard import Premises, networks_of
@@ -131,6 +132,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         chance=random.random,
         crew=links.crew,
         lingering=links.lingering,
+        questions=CacheQuestions(links),
     )
     exchange_load(registry, router)
     bootstrap = Bootstrap(

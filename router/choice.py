@@ -3,10 +3,13 @@
 Reads the ledger, and asks the policy.
 """
 
+import asyncio
+from bisect import bisect
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, starmap
+from typing import Protocol
 
 from registry.catalog import Offer
 from registry.clock import Chance
@@ -15,7 +18,9 @@ from router.ledger import Ledger
 from router.policies import Policy, in_order
 from router.requests import ANYWHERE, Request
 from router.select.candidates import Candidate, Excluded, Field, Reason, candidates, nobody
-from router.select.weights import patience
+from router.select.rendezvous import key_of, mark, spread
+from router.select.weights import patience, worth_asking
+from router.state.prefix_index import Told
 from router.state.readiness import RESTART
 from router.world import World
 
@@ -31,20 +36,37 @@ MAX_TABLES = 1_024
 """Models whose replicas stand in a table; the one that was made first makes room."""
 
 
+class Questions(Protocol):
+    """Whoever asks other nodes what their caches hold."""
+
+    async def ask(self, request: Request, candidate: Candidate) -> Told | None:
+        """Return what a candidate's node says, `None` where it does not in time."""
+
+
 class Tables:
     """Replicas of other nodes by model, in tables to draw from. One is made anew where its model's replicas have changed."""
 
     def __init__(self) -> None:
-        self._tables: dict[str, tuple[frozenset[Offer], tuple[Offer, ...]]] = {}
+        self._tables: dict[str, tuple[frozenset[Offer], list[Offer], list[int]]] = {}
 
-    def draw(self, model: str, offers: frozenset[Offer], random: Chance) -> list[Offer]:
-        """Draw as many as are looked at, none twice, of at least twice as many."""
-        made, table = self._tables.get(model, (None, ()))
+    def draw(
+        self, model: str, offers: frozenset[Offer], random: Chance, key: bytes = b""
+    ) -> list[Offer]:
+        """Draw as many as are looked at, none twice, of at least twice as many.
+
+        With a key half of them are those that come after it on a ring, on every node alike.
+        """
+        made, table, marks = self._tables.get(model, (None, [], []))
         if made is not offers:
             if len(self._tables) >= MAX_TABLES:
                 del self._tables[next(iter(self._tables))]
-            _, table = self._tables[model] = offers, tuple(offers)
+            table = sorted(offers, key=lambda o: mark(o.node, o.service))
+            marks = [mark(offer.node, offer.service) for offer in table]
+            self._tables[model] = offers, table, marks
         drawn: set[int] = set()
+        if key:
+            first = bisect(marks, spread(key))
+            drawn.update((first + n) % len(table) for n in range(LOOKED_AT // 2))
         while len(drawn) < LOOKED_AT:
             drawn.add(int(random() * len(table)))
         return [table[place] for place in drawn]
@@ -68,8 +90,10 @@ class Choosing:
         world: World,
         policy: Policy,
         random: Chance,
+        questions: Questions | None = None,
     ) -> None:
         self._ledger = ledger
+        self._questions = questions
         self._world = world
         self._policy = policy
         self._random = random
@@ -84,6 +108,8 @@ class Choosing:
     async def ordered(self, request: Request) -> tuple[list[Candidate], bool]:
         """Return whom to try, and whether a slot of the first is taken already: it had to be waited for."""
         field = self._field_of_some(request) or self.field(request)
+        if request.prefixes.goes_on and await self._asked(request, field):
+            field = self._field_of_some(request) or self.field(request)
         full = self.only_full(field) if field.excluded else []
         if not full and field.eligible and all(map(self._is_gone, field.eligible)):
             raise self._gone(request, field.eligible)
@@ -106,6 +132,18 @@ class Choosing:
             names = chain(self._ledger.workers().by_name, self._world.catalog.offers)
             raise nobody(request, field.excluded, names)
         return await self.slot(request, full)
+
+    async def _asked(self, request: Request, field: Field) -> bool:
+        """Ask those who may hold much of a conversation how much; say whether anything was learnt."""
+        if self._questions is None or len(field.eligible) < 2:
+            return False
+        asked = [c for c in worth_asking(request, field.eligible) if c.worker is None]
+        self._ledger.events["cache_questions"] += len(asked)
+        answers = await asyncio.gather(*(self._questions.ask(request, c) for c in asked))
+        for candidate, told in zip(asked, answers, strict=True):
+            if told is not None:
+                self._ledger.learn_of(request, candidate, told)
+        return any(answers)
 
     def may_return(self, request: Request) -> bool:
         """Say whether anybody who is not there is worth waiting for, by any of the names that are asked for."""
@@ -151,7 +189,7 @@ class Choosing:
             raise NobodyServes(
                 f"{request.model!r} was unregistered while this request waited for it"
             )
-        return [Candidate(self._world.own, service, worker)], True
+        return [self._ledger.known(request).row(self._world.own, service, worker)], True
 
     def _field_of_some(self, request: Request) -> Field | None:
         """Look at a few of many replicas; `None` where there are not many, all matter, or too few of those are well."""
@@ -159,7 +197,11 @@ class Choosing:
         many = len(offers) > 2 * LOOKED_AT and self._policy.samples
         if not many or request.own_only or request.pin != ANYWHERE:
             return None
-        field = self.field(request, self._tables.draw(request.model, offers, self._random))
+        drawn = self._tables.draw(request.model, offers, self._random, key_of(request))
+        if request.prefixes.goes_on:
+            read = self._ledger.read_by(request)
+            drawn += [o for o in starmap(Offer, read) if o in offers and o not in drawn]
+        field = self.field(request, drawn)
         return field if sum(not c.rank for c in field.eligible) >= ENOUGH else None
 
     def field(self, request: Request, among: Iterable[Offer] | None = None) -> Field:
@@ -171,7 +213,7 @@ class Choosing:
             catalog=world.catalog,
             workers=self._ledger.workers(),
             presence=world.presence_of,
-            known=self._ledger.known(request.kind),
+            known=self._ledger.known(request),
             draining=world.draining,
             among=among,
         )

@@ -11,7 +11,7 @@ from registry.members.liveness import Presence
 from registry.records import Load, PeerId, Record, Service
 from registry.task_group import BackgroundTasks
 from router.attempt import Answering, Attempt, Routed
-from router.choice import Choosing, Explained
+from router.choice import Choosing, Explained, Questions
 from router.dialects import Answer, Dialect
 from router.errors import (
     NobodyServes,
@@ -26,15 +26,18 @@ from router.first_byte_timeout import Waits
 from router.hedge import Hedging
 from router.hold import Holding
 from router.ledger import Ledger
+from router.openai.prefixes import Prefixes
 from router.policies import Policy
 from router.requests import Kind, Request
 from router.select.attempts import Failure, Tries, attempts, in_turn
 from router.select.candidates import Candidate, Reason
+from router.select.fitness import serves
 from router.select.weights import expectations, patience
 from router.settings import RouterSettings
 from router.slot_lending import Lender, Lending
 from router.slot_wait import Lingering
 from router.state.circuit import Condition
+from router.state.prefix_index import Read
 from router.state.readiness import not_ready
 from router.state.service_time import ServiceTime
 from router.stuck_check import Inquiry, Vigil, WorldLookout
@@ -68,8 +71,12 @@ class Router:
         crew: BackgroundTasks,
         lender: Lender | None = None,
         lingering: Lingering | None = None,
+        questions: Questions | None = None,
     ) -> None:
-        """The crew runs what nobody waits for; `lender` gives out slots, where another process of this node has them."""
+        """The crew runs what nobody waits for; `lender` gives out slots, where another process of this node has them.
+
+        `questions` asks other nodes what their caches hold.
+        """
         self._world = world
         self.dialects = dialects
         self._policy = policy
@@ -80,7 +87,9 @@ class Router:
             world, settings, now=clock, random=chance, lender=lender, lingering=lingering
         )
         self.lending = Lending(self._ledger, own=world.own)
-        self._choosing = Choosing(self._ledger, world=world, policy=policy, random=chance)
+        self._choosing = Choosing(
+            self._ledger, world=world, policy=policy, random=chance, questions=questions
+        )
         self._vigil = Vigil(self._ledger.silence, dialects, clock, crew)
         self._desk = _Desk(
             world=world,
@@ -132,6 +141,17 @@ class Router:
     def service_time(self, worker: Worker, kind: Kind) -> ServiceTime | None:
         """Return how long answers of one worker of this machine take, `None` until it has answered such a request."""
         return self._ledger.times.of_own(worker.service, kind)
+
+    def worker_of(self, project: str, model: str, cid: str, kind: Kind) -> Worker | None:
+        """Return the worker of this machine that answers such requests of a replica, if any."""
+        named = self._ledger.workers().by_name.get(model, ())
+        home = (w for w in named if (w.service.project, w.service.cid) == (project, cid))
+        return next((w for w in home if serves(w.service, kind)), None)
+
+    def read_by(self, worker: Worker, said: Prefixes) -> Read | None:
+        """Return how much of a conversation a worker of this machine has read, `None` where that is nothing."""
+        read, _ = self._ledger.times.index.read_by(said, self._now())
+        return read.get((self._world.own, worker.service))
 
     def borrowed(self) -> Mapping[Service, int]:
         """Say how many slots of which worker this process has from another one of its node."""
@@ -286,7 +306,6 @@ class Router:
                 if isinstance(error, WorkerDied):
                     died.add(candidate.key)
             else:
-                self._policy.answered(request, attempt.candidate)
                 return attempt, routed
             # Most requests are answered at once, and need none of this.
             tries = tries or self._tries([candidate, *left])

@@ -6,27 +6,26 @@ Attempts write into it, the choice of whom to ask reads it. Slots of this machin
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from registry.clock import Chance, Clock
 from registry.records import Load, PeerId, Service
+from router.answer_times import AnswerTimes
 from router.dialects import Answer
 from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected, WorkerUnable
-from router.openai.usage import TEXT
-from router.requests import Kind, Request
+from router.requests import Request
 from router.select.attempts import Budget
 from router.select.candidates import Candidate, Known
-from router.select.fitness import USUAL_BYTES
 from router.settings import RouterSettings
 from router.slot_lending import Lender, Lent
 from router.slot_wait import Lingering, SlotWaits
 from router.state.circuit import TRIP, Condition, Health, RetryAfter, Sign
 from router.state.concurrency import BoundedWorkers, Limits
 from router.state.local_load import Meter, Tally
+from router.state.prefix_index import Told
 from router.state.readiness import Vitals
 from router.state.remote_load import Report, Reports
-from router.state.service_time import Occupancy, ServiceTimes
 from router.state.slow_start import Warming
 from router.state.stuck import Silence
 from router.workers import Worker
@@ -39,6 +38,8 @@ EVENTS: Mapping[str, str] = {
     "held": "requests that waited for a worker to be ready",
     "held_in_vain": "those of them whose `router.ready_timeout` was over first",
     "holds_refused": "requests that did not wait for a worker to be ready, because too many did",
+    "cache_questions": "questions to other nodes about how much of a conversation they have read",
+    "cache_found": "those of them whose answer was that they have read of it",
     "aims_met": "answers whose first byte came within the time that their caller wanted (`x-modelvine-ttft-ms`)",
     "aims_missed": "answers whose first byte came later than that",
 }
@@ -72,9 +73,8 @@ class Ledger:
         self.workers = BoundedWorkers(world, self.limits)
         self._now = now
         self.in_flight: Counter[tuple[PeerId, Service]] = Counter()
-        self._occupancies: dict[Service, Occupancy] = {}
         self.reports = Reports()
-        self.times = ServiceTimes()
+        self.times = AnswerTimes(world.own)
         self.silence = Silence()
         self.lent = None if lender is None else Lent(lender, self)
         self.waiting = self.lent or SlotWaits(settings, self)
@@ -86,9 +86,9 @@ class Ledger:
         self.warming = Warming()
         self.vitals = Vitals()
 
-    def known(self, kind: Kind) -> Known:
-        """Return what the choice of candidates for such requests needs to know."""
-        return _Moment(self, kind, self._now())
+    def known(self, request: Request) -> Known:
+        """Return what the choice of candidates for a request needs to know."""
+        return _Moment(self, request, self._now())
 
     def busy(self) -> dict[Service, Load]:
         """Say how busy the workers of this machine are that have requests, whoever sent them."""
@@ -110,6 +110,17 @@ class Ledger:
         for service, load in loads.items():
             ours = self.in_flight.get((node, service), 0)
             self.reports.hear(node, service, Report(load, ours, now))
+
+    def read_by(self, request: Request) -> Iterable[tuple[PeerId, Service]]:
+        """Return who is known to have read of a request's conversation."""
+        return self.times.read_by(request, self._now())
+
+    def learn_of(self, request: Request, candidate: Candidate, told: Told) -> None:
+        """Take in what the node of a candidate says of it, and of what it has read of a conversation."""
+        self.times.hear(request, candidate, told, self._now())
+        self.events["cache_found"] += told.read is not None
+        if told.load is not None:
+            self.hear(candidate.node, {candidate.service: told.load})
 
     def forget(self, node: PeerId) -> None:
         """Forget what a node said, and how far it was trusted with load: it is lost, or has left."""
@@ -207,13 +218,14 @@ class Ledger:
         if candidate.worker is None:
             return 0.0
         self.silence.began(candidate.worker.api, now)
-        return self._occupancies[candidate.service].seconds(now)
+        return self.times.occupancy(candidate.service, now)
 
     def begun(
         self, request: Request, candidate: Candidate, answer: Answer, seconds: float
     ) -> Tally | None:
         """The first byte is there, after so many seconds; return what counts the events of a worker of ours."""
         now = self._now()
+        self.times.read(request, candidate, now)
         self.health.show(candidate.address, Sign.BEGUN, now)
         self.vitals.answered(candidate.address, now)
         if candidate.worker is None:
@@ -227,7 +239,8 @@ class Ledger:
         tally = self._meter.of(candidate.service)
         tally.first = seconds
         if answer.streamed:
-            self._time_first(request, candidate.worker, seconds)
+            there = self.in_flight[candidate.key]
+            self.times.began(request, candidate, candidate.worker, seconds, there=there)
         return tally
 
     def ended(
@@ -250,7 +263,8 @@ class Ledger:
                 self.silence.ended(candidate.worker.api, self._now(), first_byte=None)
             else:
                 self.waiting.took(request.model, seconds)
-                self._time(request, candidate.worker, answer, seconds, occupancy)
+                ending = answer, seconds, occupancy, self._now()
+                self.times.ended(request, candidate, candidate.worker, *ending)
             if answer is not None or error is not None:
                 self._learn(candidate.worker, error if answer is None else answer.broken)
             if self._lingering is None or not self._lingering.keeps(candidate.service, self):
@@ -258,32 +272,6 @@ class Ledger:
         if answer is None and error is not None:
             self.vitals.take(candidate.address, error, self._now())
         self._judge(candidate, answer, error)
-
-    def _time_first(self, request: Request, worker: Worker, seconds: float) -> None:
-        """Take in how long a worker of ours took for the first byte of a stream."""
-        service, kind = worker.service, request.kind
-        learnt = self.times.estimator(service, kind, shares=not worker.capacity)
-        there = self.in_flight[self._own, service]
-        learnt.take_first(seconds, kilobytes=len(request.body) / 1_000, concurrency=there)
-
-    def _time(
-        self, request: Request, worker: Worker, answer: Answer, seconds: float, occupancy: float
-    ) -> None:
-        """Take in how long a worker of ours took for a whole answer."""
-        now, service = self._now(), worker.service
-        learnt = self.times.estimator(service, request.kind, shares=not worker.capacity)
-        if answer.broken or not 200 <= answer.status <= 299 or not learnt.is_due(now):
-            return
-        tokens = 0.0
-        if request.kind in TEXT:
-            # Of a stream that was left half-way nobody knows.
-            if answer.usage is None and (answer.streamed or answer.length is None):
-                return
-            tokens = answer.usage.completion if answer.usage else (answer.length or 0) / USUAL_BYTES
-        there = self._occupancies[service].seconds(now) - occupancy
-        concurrency = max(1.0, there / seconds) if seconds > 0 else 1.0
-        kilobytes = len(request.body) / 1_000
-        learnt.take(seconds, kilobytes=kilobytes, tokens=tokens, concurrency=concurrency)
 
     def _under_way(self, candidate: Candidate) -> int:
         if candidate.worker is not None:
@@ -339,22 +327,17 @@ class Ledger:
             self.in_flight.pop(key, None)
         node, service = key
         if node == self._own and change:
-            occupancy = self._occupancies.get(service) or self._occupancies.setdefault(
-                service, Occupancy()
-            )
-            occupancy.change(change, self._now())
-            if not left:
-                del self._occupancies[service]
+            self.times.count(service, change, left, self._now())
 
 
 class _Moment:
     """What the books say at one moment, to the choice of candidates."""
 
-    __slots__ = ("_kind", "_ledger", "_now")
+    __slots__ = ("_expected", "_ledger", "_now")
 
-    def __init__(self, ledger: Ledger, kind: Kind, now: float) -> None:
+    def __init__(self, ledger: Ledger, request: Request, now: float) -> None:
         self._ledger = ledger
-        self._kind = kind
+        self._expected = ledger.times.at_moment(request, now)
         self._now = now
 
     def row(
@@ -366,7 +349,7 @@ class _Moment:
         suspect: bool = False,
         unreachable: bool = False,
     ) -> Candidate:
-        ledger, now = self._ledger, self._now
+        ledger, expected, now = self._ledger, self._expected, self._now
         row = Candidate(
             node,
             service,
@@ -375,9 +358,8 @@ class _Moment:
             suspect,
             unreachable,
             report=None if worker else ledger.reports.of(node, service, now=now),
-            time=ledger.times.of_own(service, self._kind)
-            if worker
-            else ledger.times.told.of(node, (service, self._kind)),
+            time=expected.time(node, service, own=worker is not None),
+            before=expected.before(node, service),
         )
         # Nearly all are well and have said nothing, and then this is all.
         told = ledger.retry_after.left(row.address, now) if ledger.retry_after.told_by else 0.0

@@ -6,6 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from registry.records import PeerId, Service
+from router.openai.prefixes import NONE, Prefixes
 from router.translate.verbatim import Verbatim
 
 
@@ -67,7 +68,8 @@ class Request:
     `patience` seconds. `holds` says that it may wait for somebody to be ready, and `continues` that another worker shall take
     up a text stream whose worker dies. `fallbacks` are the names to be asked for in turn when nobody answers by the first; the
     body holds the first alone. `verbatim` is the same request in its caller's own words, where those are not OpenAI's. `deaths`
-    is how many workers have died of it. `aim` are the seconds within which its first byte is wanted, if any.
+    is how many workers have died of it. `prefixes` is how its conversation begins. `aim` are the seconds within which its first
+    byte is wanted, if any.
     """
 
     id: str
@@ -87,5 +89,6 @@ class Request:
     continues: bool = False
     fallbacks: tuple[str, ...] = ()
     verbatim: Verbatim | None = None
+    prefixes: Prefixes = NONE
     passed: Mapping[str, str] = field(default_factory=lambda: NOTHING_PASSED)
     deaths: int = 0

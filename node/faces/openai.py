@@ -19,6 +19,8 @@ from registry.signing import ID_HEAD, public_of
 from registry.wire import is_name, is_node_name
 from router.errors import AnswerBroken, BadRequest
 from router.openai import body as bodies
+from router.openai.prefixes import MIN_BYTES, NONE, prefixes_of
+from router.openai.usage import TEXT
 from router.peers.headers import (
     AIM,
     CID,
@@ -174,6 +176,9 @@ def request_of(
         continues=asked.stream and HOP not in http.headers and _continues(context, http.headers),
         fallbacks=asked.names[1:],
         verbatim=verbatim,
+        prefixes=prefixes_of(asked.fields, len(body))
+        if kind in TEXT and len(body) >= MIN_BYTES
+        else NONE,
         passed=passed(http, context.peer),
     )
 

@@ -41,11 +41,15 @@ _VALUE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens read and written. `estimated` says that nobody told: `completion` is then the events of the stream, `prompt` 0."""
+    """Tokens read and written. `estimated` says that nobody told: `completion` is then the events of the stream, `prompt` 0.
+
+    `cached` are those of the read ones that were in the worker's cache, `None` where it does not tell.
+    """
 
     prompt: int
     completion: int
     estimated: bool = False
+    cached: int | None = None
 
     def __add__(self, other: "Usage") -> "Usage":
         estimated = self.estimated or other.estimated
@@ -80,7 +84,15 @@ def told(said: object) -> Usage | None:
             if isinstance(completion, int) and all(
                 0 <= n <= _MOST_TOKENS for n in (prompt, completion)
             ):
-                return Usage(int(prompt), int(completion), rest.get("estimated") is True)
+                cached = _cached(rest.get("prompt_tokens_details"), int(prompt))
+                return Usage(int(prompt), int(completion), rest.get("estimated") is True, cached)
+    return None
+
+
+def _cached(details: object, prompt: int) -> int | None:
+    match details:
+        case {"cached_tokens": int(cached)} if 0 <= cached <= prompt:
+            return int(cached)
     return None
 
 

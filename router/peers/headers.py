@@ -116,7 +116,8 @@ SAID_BY_CALLERS: Mapping[str, str] = MappingProxyType(
         PROJECT: "ask this project only; it counts before the body's `project`",
         CID: "ask this replica only",
         NODE: "ask this node only: its id, the beginning of one, or its name",
-        SESSION: "what the conversation is called, so that `router.policy` `session` sends it where it was before",
+        SESSION: "what the conversation is called, where its first words do not tell; `router.policy` `session` keeps it at "
+        "one machine",
         AIM: "milliseconds within which the first byte is wanted: who will not make it is tried after who will",
         CONTINUE: "`0`: where a worker dies in the middle of a text stream, no other goes on; `1`: one does, whatever the node's "
         "`router.continue_streams` says",
@@ -160,6 +161,7 @@ TOLD_TO_NODES: Mapping[str, str] = MappingProxyType(
         SERVICE_TIME: "how long its answers to such requests take once they have a slot: `fixed` seconds, more for each "
         "`kilobyte` of the request and each `token` of the answer, of which there are `tokens` on average; the first byte of a "
         "stream `first` and `first_kilobyte`; `concurrency ** sharing` times as long beside others. "
+        "Half of what it has read is gone from its cache after `holds` seconds. "
         "`error` is the mean of |ln(seconds ÷ expected)| of the last, "
         "`answers` how many it was learnt from",
         VERBATIM: "the protocol in whose words the answer is",

@@ -32,19 +32,19 @@ class Link:
     route: Route
     deadlines: Deadlines
 
-    async def get(
-        self, path: str, headers: Mapping[str, str], *, at_most: int
+    async def ask(
+        self, path: str, headers: Mapping[str, str], body: bytes = b"", *, at_most: int
     ) -> tuple[int, bytes]:
-        """Fetch something short; return status and body, or raise `HttpError`."""
-        start = start_of(self.base.with_path(path), "GET")
-        reply = await self.place.ask(request_head(start, headers, 0), b"")
+        """Get something short, or post a body for it; return status and answer, or raise `HttpError`."""
+        start = start_of(self.base.with_path(path), "POST" if body else "GET")
+        reply = await self.place.ask(request_head(start, headers, len(body)), body)
         try:
-            body = b""
+            answer = b""
             while piece := await reply.some():
-                body += piece
-                if len(body) > at_most:
+                answer += piece
+                if len(answer) > at_most:
                     raise NotHttp("the answer is too long")
-            return reply.status, body
+            return reply.status, answer
         finally:
             reply.close()
 

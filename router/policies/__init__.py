@@ -2,7 +2,7 @@
 
 A policy module's docstring is what users read of it; it defines `create() -> Policy`. A policy knows nothing of dialling, and
 leaves to `in_order` what holds for all of them: the trusted come before those in doubt. To order is to say whom one would
-ask, and people ask that too: what a policy learns, it learns from `begun` and `answered`.
+ask, and people ask that too: what a policy learns, it learns from `begun`.
 """
 
 import pkgutil
@@ -43,10 +43,6 @@ class Policy(Protocol):
 
     def begun(self, request: Request) -> None:  # noqa: ARG002
         """Take in that the request is sent out in the order that was just returned; by default nothing is learnt from it."""
-        return
-
-    def answered(self, request: Request, candidate: Candidate) -> None:  # noqa: ARG002
-        """Take in that a candidate answers the request; by default nothing is learnt from it."""
         return
 
 

@@ -4,18 +4,25 @@ How long a request takes is what the machine's node has learnt from answers (`x-
 slot: ours in flight there and those of others that its node reported, which count the less the older the report is. Where no
 service times are known, the less loaded is first. Everybody draws for themselves, so nobody herds to one best machine, and a
 stale report misleads only a part of the draws.
+
+Of a conversation two of the three are drawn by its key, on every node alike, and whoever has read its beginning joins them:
+what is in a cache need not be read, and that saves seconds which are compared with those of waiting.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from registry.clock import Chance
 from router.policies import Policy
 from router.requests import Request
 from router.select.candidates import Candidate
-from router.select.weights import draw, prospects
+from router.select.rendezvous import by_key, key_of
+from router.select.weights import draw, prospects, worth_keeping
 
 _CHOICES = 3
 """Two are enough for machines that are alike; among unlike ones a third finds a quick one more often."""
+
+_BY_KEY = 2
+"""Of a conversation so many are drawn by its key. The third is drawn by chance: keys may be unlike in load."""
 
 _DRAWN = 5
 """Places that are drawn: hardly a request is tried more often, and the others stay as they were found."""
@@ -29,25 +36,54 @@ class FewChoices(Policy):
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: Chance
     ) -> Sequence[Candidate]:
-        """Return the candidates in the order of repeated draws, each drawn as often as it can bear requests."""
-        left, expected = list(candidates), prospects(request, candidates)
+        """Return the candidates in the order of repeated draws, each drawn as often as it can bear requests.
+
+        The first few of a conversation are ordered by what they cost: whoever is next may know it too.
+        """
+        expected = prospects(request, candidates)
         parts, costs = [p.part for p in expected], [p.cost for p in expected]
-        ordered: list[Candidate] = []
+        ordered: list[int] = []
+        if (key := key_of(request)) and worth_keeping(request, candidates):
+            drawn = [*by_key(key, candidates, parts)[:_BY_KEY], draw(parts, random)]
+            drawn += (place for place, c in enumerate(candidates) if c.before.kilobytes)
+            ordered = sorted(dict.fromkeys(drawn), key=costs.__getitem__)
+        left = [place for place in range(len(candidates)) if place not in ordered]
         while len(left) > 1 and len(ordered) < _DRAWN:
-            chances, best = list(parts), -1
+            chances, best = [parts[place] for place in left], -1
             # Each is another one: two draws of the same would be no choice.
             for _ in range(min(_CHOICES, len(left))):
-                drawn = draw(chances, random)
-                chances[drawn] = 0
-                if best < 0 or costs[drawn] < costs[best]:
-                    best = drawn
+                drawn_at = draw(chances, random)
+                chances[drawn_at] = 0
+                if best < 0 or costs[left[drawn_at]] < costs[left[best]]:
+                    best = drawn_at
             ordered.append(left.pop(best))
-            del parts[best], costs[best]
-        return ordered + left
+        return [candidates[place] for place in (*ordered, *left)]
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:  # noqa: ARG002
-        """Name the load."""
-        return f"drawn by p2c: {load_of(candidate)}"
+        """Name what its cache is thought to hold, and the load."""
+        held = ""
+        if candidate.before.kilobytes:
+            whole = request.prefixes.size / 1_000
+            held = (
+                f"it has read {candidate.before.kilobytes:.1f} of this conversation's {whole:.1f} KB "
+                f"{candidate.before.age:.0f} s ago, about {candidate.cached:.1f} are thought to be in its cache: "
+            )
+        return f"drawn by p2c: {held}{load_of(candidate)}"
+
+    def figures(
+        self,
+        request: Request,
+        candidate: Candidate,
+        among: Sequence[Candidate],  # noqa: ARG002
+    ) -> Mapping[str, float]:
+        """Return how much of the conversation it has read, and how much of that may be in its cache, in kilobytes."""
+        if not request.prefixes.chain:
+            return {}
+        return {
+            "kilobytes": request.prefixes.size / 1_000,
+            "read_kilobytes": candidate.before.kilobytes,
+            "cached_kilobytes": candidate.cached,
+        }
 
 
 def load_of(candidate: Candidate) -> str:

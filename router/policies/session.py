@@ -12,7 +12,8 @@ from router.policies import Policy
 from router.policies.p2c import FewChoices, load_of
 from router.requests import Request
 from router.select.candidates import Candidate
-from router.select.weights import crowded, rendezvous, with_room_first
+from router.select.rendezvous import by_key
+from router.select.weights import crowded, prospects, with_room_first
 
 
 class Session(Policy):
@@ -27,13 +28,13 @@ class Session(Policy):
         """Return the candidates by how high they score for this session."""
         if not request.session:
             return self._without.order(request, candidates, random)
-        return with_room_first(request, rendezvous(request, request.session.encode(), candidates))
+        return with_room_first(request, _ring(request, candidates))
 
     def why(self, request: Request, candidate: Candidate, among: Sequence[Candidate]) -> str:
         """Say whether the session lives there, and whether it may."""
         if not request.session:
             return self._without.why(request, candidate, among)
-        home = rendezvous(request, request.session.encode(), among)[0]
+        home = _ring(request, among)[0]
         if candidate.key != home.key:
             return f"comes after the session's home: {load_of(candidate)}"
         if home.key in crowded(request, among):
@@ -46,8 +47,13 @@ class Session(Policy):
         """Return its place in the order that the session gives, 0 for its home."""
         if not request.session:
             return {}
-        ring = [c.key for c in rendezvous(request, request.session.encode(), among)]
+        ring = [c.key for c in _ring(request, among)]
         return {"place": ring.index(candidate.key)}
+
+
+def _ring(request: Request, candidates: Sequence[Candidate]) -> list[Candidate]:
+    parts = [expected.part for expected in prospects(request, candidates)]
+    return [candidates[place] for place in by_key(request.session.encode(), candidates, parts)]
 
 
 def create() -> Session:

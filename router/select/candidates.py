@@ -26,7 +26,7 @@ from router.errors import (
 from router.requests import Request
 from router.select.fitness import Length, MediaNeeds, Types, kinds_of
 from router.state.remote_load import Reported
-from router.state.service_time import ServiceTime
+from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
 from router.translate.verbatim import takes
 from router.workers import Worker, Workers
 
@@ -40,7 +40,7 @@ class Candidate:
     has as many of our requests as it may have for now; for a `tight` one the request is probably too long.
     `report` is what its node said of it last, `None` when that is unknown; it is never set for this machine's own, whose
     requests all pass here. It asked to be left alone for another `told` seconds. `time` is how long its answers to such requests
-    take, `None` until its node has said so.
+    take, `None` until its node has said so. `before` is what it has read of this very conversation.
     """
 
     node: PeerId
@@ -55,6 +55,7 @@ class Candidate:
     report: Reported | None = None
     told: float = 0.0
     time: ServiceTime | None = None
+    before: Before = NOTHING_BEFORE
     key: tuple[PeerId, Service] = field(init=False, repr=False, compare=False)
     """What in-flight counts and outcomes are kept by."""
     address: str = field(init=False, repr=False, compare=False)
@@ -84,6 +85,11 @@ class Candidate:
         if self.worker is not None:
             return self.worker.capacity
         return self.report.load.slots if self.report else 0
+
+    @property
+    def cached(self) -> float:
+        """How many kilobytes of the request are thought to be in its cache, so that it need not read them."""
+        return self.before.held(self.time.holds) if self.time else 0.0
 
     @property
     def has_room(self) -> bool:

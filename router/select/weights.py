@@ -8,13 +8,13 @@ one candidate it counts like the middle of the others: a guess would be a prefer
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from statistics import median
 
 from registry.clock import Chance
 from registry.records import PeerId, Service
 from router.requests import Request
 from router.select.candidates import Candidate
+from router.select.rendezvous import by_key, key_of
 from router.state.service_time import MEMORY, UNKNOWN_SHARING
 
 SLACK = 1.25
@@ -32,7 +32,19 @@ FILLING = 0.1
 SHARED = 8
 """Requests that a worker without known slots is thought to work on at one time, for what it can bear."""
 
-_UNIT = 2.0**-64
+REREAD = 3.0
+"""How many times a second of reading again counts that somebody's cache would save: it takes a slot from others as well."""
+
+PAYS = 0.15
+"""The part of an answer's time that reading has to take for a conversation to be kept together."""
+
+ASKED = 6
+"""Candidates that are asked how much of a conversation they hold."""
+
+WORTH_ASKING = 0.1
+"""Seconds of reading that may be saved, for which candidates are asked."""
+
+_LEAST = 0.01  # the part of an answer's time that is left at least, whatever is in a cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +52,15 @@ class Prospect:
     """What to expect of one candidate: `part` of all requests that it can bear, relative to the others'.
 
     `service` is the seconds that an answer takes in its slot with as many beside it as there are now, and `seconds` that with the
-    wait for a slot. `cost` is what candidates are compared by.
+    wait for a slot. `reread` is the seconds in which it reads what another's cache holds, as often as they count. `cost` is what
+    candidates are compared by.
     """
 
     part: float
     service: float
     seconds: float
     cost: float
+    reread: float = 0.0
 
 
 def weights(candidates: Sequence[Candidate]) -> Sequence[int]:
@@ -66,11 +80,12 @@ def prospects(request: Request, candidates: Sequence[Candidate]) -> list[Prospec
             tokens += weight * time.tokens
     if not answers:
         slots = weights(candidates)
-        return [_slotted(c.expected, n, 1.0, 1.0) for c, n in zip(candidates, slots, strict=True)]
+        return [_in_slots(c.expected, n, 1.0, 1.0) for c, n in zip(candidates, slots, strict=True)]
     usual, kilobytes = tokens / answers, len(request.body) / 1_000
     alone = [c.time.alone(kilobytes=kilobytes, tokens=usual) if c.time else 0.0 for c in candidates]
     middle = 0.0 if all(alone) else median(filter(None, alone))
-    return [_prospect(c, s or middle) for c, s in zip(candidates, alone, strict=True)]
+    most = max(c.cached for c in candidates) if request.prefixes.chain else 0.0
+    return [_prospect(c, s or middle, most) for c, s in zip(candidates, alone, strict=True)]
 
 
 def late(request: Request, candidates: Sequence[Candidate]) -> set[tuple[PeerId, Service]]:
@@ -81,7 +96,8 @@ def late(request: Request, candidates: Sequence[Candidate]) -> set[tuple[PeerId,
         time, seconds = candidate.time, its.seconds
         if time is None:
             continue
-        if request.stream and (first := time.until_first(kilobytes=kilobytes)):
+        fresh = max(0.0, kilobytes - candidate.cached)
+        if request.stream and (first := time.until_first(kilobytes=fresh)):
             at_work = min(candidate.expected + 1, candidate.slots or math.inf)
             seconds = its.seconds - its.service + first * at_work**time.sharing
         if seconds > request.aim:
@@ -103,27 +119,37 @@ def expectations(
     }
 
 
-def _prospect(candidate: Candidate, alone: float) -> Prospect:
+def _prospect(candidate: Candidate, alone: float, most: float) -> Prospect:
+    """Return what to expect of one that takes so many seconds if it reads all; `most` kilobytes are in somebody's cache."""
     slots, expected, time = candidate.slots, candidate.expected, candidate.time
+    its, reread = alone, 0.0
+    if time and most:
+        cached = candidate.cached
+        its = max(_LEAST * alone, alone - time.kilobyte * cached)
+        reread = REREAD * time.kilobyte * (most - cached)
     if slots:
         sharing = time.sharing if time else 0.0
-        at_work = min(expected + 1, slots)
-        return _slotted(expected, slots, alone * at_work**sharing, alone * slots**sharing)
+        longer = min(expected + 1, slots) ** sharing
+        return _in_slots(expected, slots, its * longer, alone * slots**sharing, reread * longer)
     sharing = time.sharing if time else UNKNOWN_SHARING
-    seconds = alone * (expected + 1) ** sharing
+    seconds = its * (expected + 1) ** sharing
     # Even where more at one time cost nothing yet, the emptier machine is the better one.
-    cost = alone * (expected + 1) ** max(sharing, UNKNOWN_SHARING)
-    return Prospect(SHARED ** (1 - sharing) / alone, seconds, seconds, cost)
+    cost = (its + reread) * (expected + 1) ** max(sharing, UNKNOWN_SHARING)
+    return Prospect(SHARED ** (1 - sharing) / alone, seconds, seconds, cost, reread)
 
 
-def _slotted(expected: float, slots: int, service: float, service_when_full: float) -> Prospect:
+def _in_slots(
+    expected: float, slots: int, service: float, others: float, reread: float = 0.0
+) -> Prospect:
+    """Return what to expect of a machine with slots; `others`, who are there or come, have each theirs for so many seconds."""
     fullness = (expected + 1) / slots
     waits = max(0.0, fullness - 1)
     return Prospect(
-        part=slots / service_when_full,
+        part=slots / others,
         service=service,
-        seconds=service * (1 + waits),
-        cost=service * (1 + FILLING * min(fullness, 1) + QUEUEING * waits),
+        seconds=service + others * waits,
+        cost=service * (1 + FILLING * min(fullness, 1)) + reread + others * QUEUEING * waits,
+        reread=reread,
     )
 
 
@@ -137,23 +163,29 @@ def draw(parts: Sequence[float], random: Chance) -> int:
     return len(parts) - 1
 
 
-def rendezvous(request: Request, key: bytes, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Order candidates by key: every node alike, each first as often as it can bear, and whoever goes moves its own only.
+def worth_keeping(request: Request, candidates: Sequence[Candidate]) -> bool:
+    """Say whether reading a request takes long enough for its conversation to be kept together: on average over candidates."""
+    kilobytes = len(request.body) / 1_000
+    parts = [
+        c.time.kilobyte * kilobytes / c.time.alone(kilobytes=kilobytes, tokens=c.time.tokens)
+        for c in candidates
+        if c.time
+    ]
+    return bool(parts) and sum(parts) >= PAYS * len(parts)
 
-    What each can bear is taken to the next power of two, so that keys seldom move though nodes learn all the time.
-    """
-    salt = blake2b(key, digest_size=32).digest()
 
-    def rank(weighted: tuple[Candidate, Prospect]) -> float:
-        candidate, prospect = weighted
-        service = candidate.service
-        place = f"{candidate.node}\0{service.project}\0{service.model}\0{service.cid}"
-        drawn = int.from_bytes(blake2b(place.encode(), key=salt, digest_size=8).digest(), "big")
-        return math.log((drawn + 1) * _UNIT) / 2.0 ** round(math.log2(prospect.part))
-
-    expected = prospects(request, candidates)
-    ranked = sorted(zip(candidates, expected, strict=True), key=rank, reverse=True)
-    return [candidate for candidate, _ in ranked]
+def worth_asking(request: Request, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return who is to be asked how much of a conversation it holds: nobody where it is known, or would save too little."""
+    said = request.prefixes
+    if not said.goes_on:
+        return []
+    kilobytes = said.size / 1_000
+    known = max((c.before.kilobytes for c in candidates), default=0.0)
+    slowest = max((c.time.kilobyte for c in candidates if c.time), default=0.0)
+    if 2 * known > kilobytes or slowest * (kilobytes - known) < WORTH_ASKING:
+        return []
+    parts = [expected.part for expected in prospects(request, candidates)]
+    return [candidates[place] for place in by_key(key_of(request), candidates, parts)[:ASKED]]
 
 
 def with_room_first(request: Request, preferred: Sequence[Candidate]) -> list[Candidate]:
@@ -188,4 +220,4 @@ def patience(request: Request, candidate: Candidate, others: Sequence[Candidate]
     if not trusted:
         return 0.0
     its, *rest = prospects(request, [candidate, *trusted])
-    return max(0.0, min(other.seconds for other in rest) - its.service)
+    return max(0.0, min(o.seconds + o.reread for o in rest) - its.service - its.reread)

@@ -5,18 +5,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
+import orjson
 import pytest
 
 from registry.catalog import Catalog, Signed
 from registry.members.liveness import Presence
-from registry.records import PeerId, Record, Service, Version
+from registry.records import Load, PeerId, Record, Service, Version
 from router import policies
 from router.choice import LOOKED_AT, MAX_TABLES, Choosing, Tables
 from router.errors import NobodyServes, NoCapacity, UnknownModel, WorkerFailed
 from router.ledger import Ledger
-from router.requests import Kind, Pin
+from router.openai.prefixes import prefixes_of
+from router.requests import Kind, Pin, Request
 from router.select.candidates import Candidate, Reason
 from router.state.circuit import TRIP
+from router.state.prefix_index import Read, Told
+from router.state.service_time import ServiceTime
 from router.workers import Workers
 from router.world import LoneWorld
 from tests.router.world import MODEL, OWN, QUICK, chat, own
@@ -150,7 +154,7 @@ async def test_of_many_replicas_a_few_are_looked_at_and_all_have_their_turn() ->
     assert len(firsts) > 190
 
 
-@pytest.mark.parametrize("policy", ["prefix", "session", "round_robin"])
+@pytest.mark.parametrize("policy", ["session", "round_robin"])
 async def test_a_policy_that_wants_to_know_everybody_does(policy: str) -> None:
     world = many()
     assert len((await choosing(world, policy).ordered(chat()))[0]) == 200
@@ -180,3 +184,65 @@ def test_a_table_is_made_anew_where_its_replicas_have_changed() -> None:
     for number in range(MAX_TABLES + 1):
         tables.draw(f"m{number}", after, draw)
     assert len(tables._tables) == MAX_TABLES
+
+
+class Knowing:
+    """Nodes of which one has read all that it is asked about."""
+
+    def __init__(self, reader: PeerId) -> None:
+        self.reader = reader
+        self.asked: list[PeerId] = []
+
+    async def ask(self, request: Request, candidate: Candidate) -> Told | None:
+        self.asked.append(candidate.node)
+        if candidate.node != self.reader:
+            return None
+        return Told(Read(request.prefixes.size, 1.0), Load(1, slots=4), READER)
+
+
+READER = ServiceTime(fixed=0.5, kilobyte=0.1)
+
+
+def talk(*, goes_on: bool = True) -> Request:
+    said = [{"role": "assistant" if n % 2 else "user", "content": str(n) * 9_000} for n in range(3)]
+    fields = {"messages": said if goes_on else said[:1]}
+    body = orjson.dumps(fields)
+    return replace(chat(body=body), prefixes=prefixes_of(fields, len(body)))
+
+
+async def test_who_may_have_read_a_conversation_is_asked_once_and_who_has_is_chosen() -> None:
+    world = many(5)
+    choice = choosing(world)
+    nodes = [offer.node for offer in world.catalog.offers[MODEL]]
+    for node in nodes:
+        choice._ledger.times.told.hear(node, (Service("p", MODEL), Kind.CHAT), READER)
+    choice._questions = knowing = Knowing(nodes[3])
+    for _ in range(3):
+        ordered, _ = await choice.ordered(talk())
+        assert ordered[0].node == nodes[3]
+        assert ordered[0].report is not None
+    assert sorted(knowing.asked) == sorted(nodes)
+    await choice.ordered(talk(goes_on=False))
+    await choice.ordered(chat())
+    events = choice._ledger.events
+    assert (events["cache_questions"], events["cache_found"]) == (len(nodes), 1)
+
+
+async def test_where_nobody_answers_a_question_a_request_goes_its_way() -> None:
+    world = many(5)
+    choice = choosing(world)
+    for offer in world.catalog.offers[MODEL]:
+        choice._ledger.times.told.hear(offer.node, (offer.service, Kind.CHAT), READER)
+    choice._questions = Knowing(OWN.peer)
+    assert len((await choice.ordered(talk()))[0]) == 5
+
+
+async def test_a_conversation_is_looked_for_at_the_same_few_of_many_and_where_it_was_read() -> None:
+    world = many()
+    looked_at = [{c.node for c in (await choosing(world).ordered(talk()))[0]} for _ in range(2)]
+    assert len(looked_at[0] & looked_at[1]) >= LOOKED_AT // 2
+    choice = choosing(world)
+    reader = PeerId("n77")
+    choice._ledger.times.index.take((reader, Service("p", MODEL)), talk().prefixes, 0.0)
+    for _ in range(20):
+        assert reader in {c.node for c in (await choice.ordered(talk()))[0]}

@@ -84,7 +84,7 @@ async def test_failures_in_a_row_open_a_circuit_and_a_full_worker_does_not(ledge
         attempt(WorkerFailed("no"), None)
     attempt(AnswerBroken("broke off"), broken)
     assert ledger.condition(THEIRS).circuit is Circuit.OPEN
-    assert ledger.known(Kind.CHAT).row(*THEIRS.key).ejected
+    assert ledger.known(chat()).row(*THEIRS.key).ejected
 
 
 def answer(
@@ -106,8 +106,8 @@ async def test_what_answers_of_our_own_worker_take_is_learnt(ledger: Ledger) -> 
     time = answer(ledger, Usage(7, 50))
     assert time is not None
     assert (time.alone(kilobytes=0, tokens=50), time.tokens) == (2.0, 50)
-    assert ledger.known(Kind.CHAT).row(*OURS.key, OURS.worker).time == time
-    assert ledger.known(Kind.EMBEDDING).row(*OURS.key, OURS.worker).time is None
+    assert ledger.known(chat()).row(*OURS.key, OURS.worker).time == time
+    assert ledger.known(chat(kind=Kind.EMBEDDING)).row(*OURS.key, OURS.worker).time is None
 
 
 async def test_an_answer_that_tells_no_tokens_has_as_many_as_its_bytes_say(ledger: Ledger) -> None:
@@ -132,10 +132,10 @@ async def test_what_a_node_says_of_its_worker_is_known_until_the_node_is_lost(
     ledger.began(THEIRS, holds_slot=False)
     ledger.begun(chat(), THEIRS, replace(begun(), service_time=time), 0.1)
     ledger.ended(chat(), THEIRS, begun(), None, 0.2, 0.0)
-    assert ledger.known(Kind.CHAT).row(*THEIRS.key).time == time
-    assert ledger.known(Kind.EMBEDDING).row(*THEIRS.key).time is None
+    assert ledger.known(chat()).row(*THEIRS.key).time == time
+    assert ledger.known(chat(kind=Kind.EMBEDDING)).row(*THEIRS.key).time is None
     ledger.forget(THEIRS.node)
-    assert ledger.known(Kind.CHAT).row(*THEIRS.key).time is None
+    assert ledger.known(chat()).row(*THEIRS.key).time is None
 
 
 async def test_the_first_bytes_of_streams_are_learnt(ledger: Ledger) -> None:

@@ -24,6 +24,8 @@ from node.faces.model_call import ModelAnswer
 from router.canonical import MAX_STOP_CHARACTERS, MAX_STOPS
 from router.errors import BadRequest, WorkerUnable
 from router.openai import body as bodies
+from router.openai.prefixes import MIN_BYTES, NONE, prefixes_of
+from router.openai.usage import TEXT
 from router.peers import headers
 from router.peers.headers import DROPPED, HEARD, VIA
 from router.requests import Kind, Request
@@ -148,5 +150,8 @@ def request_of(
         content_type="application/json",
         stream=asked.stream,
         verbatim=verbatim,
+        prefixes=prefixes_of(asked.fields, len(body))
+        if kind in TEXT and len(body) >= MIN_BYTES
+        else NONE,
         passed=passed,
     )

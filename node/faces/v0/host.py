@@ -55,7 +55,7 @@ async def _of_other(context: Context, node: PeerId, request_id: str) -> dict[str
             asyncio.timeout(seconds),
             context.links.to(node) as link,
         ):
-            status, said = await link.get(PATH, headers, at_most=MAX_ANSWER_BYTES)
+            status, said = await link.ask(PATH, headers, at_most=MAX_ANSWER_BYTES)
     except (OSError, WorkerError) as error:
         raise PeerUnreachable(f"{node} did not answer within {seconds:g} s") from error
     return _checked(node, status, said)

@@ -409,7 +409,7 @@ def test_route_weighs_a_message_or_a_request_of_a_session(
     circuit = {"state": "open", "failures": 3, "retry_in": 1.25}
     explained = {
         "model": "tiny",
-        "policy": "prefix",
+        "policy": "session",
         "fallbacks": ["small", "smaller"],
         "candidates": [a_candidate(circuit=circuit)],
         "excluded": [],

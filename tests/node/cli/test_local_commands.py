@@ -29,13 +29,13 @@ def test_config_show_lists_every_setting_with_its_origin(
 def test_config_policies_lists_what_each_does_and_marks_the_one_that_holds(
     modelvine: Modelvine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MODELVINE_ROUTER_POLICY", "prefix")
+    monkeypatch.setenv("MODELVINE_ROUTER_POLICY", "session")
     lines = modelvine("config", "policies").out.splitlines()
     assert [line.split()[0] for line in lines if line.startswith("*")] == ["*"]
-    assert any(line.startswith("*  prefix") for line in lines)
+    assert any(line.startswith("*  session") for line in lines)
     assert len(lines) == len(policies.NAMES) + 1
     found = json.loads(modelvine("config", "policies", "--json").out)
-    assert found["policy"] == "prefix"
+    assert found["policy"] == "session"
     assert found["policies"] == {name: policies.summary(name) for name in policies.NAMES}
 
 

@@ -74,6 +74,15 @@ def test_every_other_byte_stays_as_it_came_and_what_is_not_understood_is_left_al
     [
         ({"usage": {"prompt_tokens": 5, "completion_tokens": 6}}, Usage(5, 6)),
         ({"usage": {"prompt_tokens": 5}}, Usage(5, 0)),
+        (
+            {"usage": {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 4}}},
+            Usage(5, 0, cached=4),
+        ),
+        (
+            {"usage": {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 6}}},
+            Usage(5, 0),
+        ),
+        ({"usage": {"prompt_tokens": 5, "prompt_tokens_details": None}}, Usage(5, 0)),
         ({"usage": {"prompt_tokens": -5}}, None),
         ({"usage": {"prompt_tokens": 5, "completion_tokens": "6"}}, None),
         ({"usage": {"prompt_tokens": 2**60}}, None),

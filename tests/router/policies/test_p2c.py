@@ -5,12 +5,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
+import orjson
+
 from registry.clock import Chance
 from registry.records import Load, PeerId, Service
+from router.openai.prefixes import prefixes_of
 from router.policies.p2c import FewChoices
+from router.requests import Request
 from router.select.candidates import Candidate
 from router.state.remote_load import HALF_LIFE, Reported
-from router.state.service_time import ServiceTime
+from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
 from tests.router.world import chat
 
 
@@ -96,3 +100,48 @@ def test_machines_are_drawn_as_often_as_they_can_bear_requests() -> None:
     draw = Random(1).random
     firsts = Counter(order(found, draw)[0].node for _ in range(1_000))
     assert firsts[PeerId("quick")] > 900
+
+
+def talk(number: int, *, turns: int = 1) -> Request:
+    said = [
+        {"role": "assistant" if n % 2 else "user", "content": f"{number} {n}".ljust(10_000)}
+        for n in range(2 * turns - 1)
+    ]
+    body = orjson.dumps({"messages": said})
+    return replace(chat(body=body), prefixes=prefixes_of({"messages": said}, len(body)))
+
+
+READER = ServiceTime(fixed=0.5, kilobyte=0.1)
+
+
+def reader(number: int, *, in_flight: int = 0, before: Before = NOTHING_BEFORE) -> Candidate:
+    return replace(timed(f"n{number}", 0.0, in_flight=in_flight), time=READER, before=before)
+
+
+def test_a_conversation_begins_where_its_key_says_and_all_of_them_are_spread() -> None:
+    found, draw, policy = [reader(n) for n in range(8)], Random(1).random, FewChoices()
+    firsts: Counter[PeerId] = Counter()
+    for number in range(100):
+        asked = talk(number)
+        chosen = Counter(policy.order(asked, found, draw)[0].node for _ in range(10))
+        assert len(chosen) == 1
+        firsts += chosen
+    assert len(firsts) == 8
+
+
+def test_a_conversation_goes_on_where_it_was_read_unless_that_takes_longer() -> None:
+    warm = reader(0, before=Before(20.0, 1.0))
+    found, policy = [warm, *(reader(n) for n in range(1, 8))], FewChoices()
+    asked = talk(1, turns=2)
+    assert {policy.order(asked, found, Random(seed).random)[0] for seed in range(20)} == {warm}
+    assert "20.0 of this conversation's 30.1 KB 1 s ago" in policy.why(asked, warm, found)
+    assert policy.figures(asked, warm, found)["read_kilobytes"] == 20.0
+    crowded = [reader(0, in_flight=40, before=Before(20.0, 1.0)), *found[1:]]
+    assert policy.order(asked, crowded, Random(1).random)[0] != crowded[0]
+
+
+def test_where_reading_takes_no_time_a_conversation_is_like_any_request() -> None:
+    found = [timed(f"n{number}", 0.5) for number in range(8)]
+    draw, policy = Random(1).random, FewChoices()
+    assert len({policy.order(talk(1), found, draw)[0].node for _ in range(200)}) == 8
+    assert policy.figures(chat(), found[0], found) == {}

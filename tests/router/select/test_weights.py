@@ -4,22 +4,27 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
+import orjson
 import pytest
 
 from registry.records import Load, PeerId, Service
+from router.openai.prefixes import MIN_BYTES, prefixes_of
+from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.weights import (
+    ASKED,
     draw,
     expectations,
     late,
     patience,
     prospects,
-    rendezvous,
     weights,
     with_room_first,
+    worth_asking,
+    worth_keeping,
 )
 from router.state.remote_load import Reported
-from router.state.service_time import ServiceTime
+from router.state.service_time import Before, ServiceTime
 from tests.router.world import chat, own
 
 
@@ -28,6 +33,13 @@ def at(
 ) -> Candidate:
     report = Reported(Load(in_flight, slots=slots), ours=in_flight, age=0.0)
     return Candidate(PeerId(node), Service("p", "m"), in_flight=in_flight, report=report, time=time)
+
+
+def talk(*, goes_on: bool = True, size: int = 20_000) -> Request:
+    said = [{"role": "user", "content": "x" * size}, {"role": "assistant", "content": "y"}]
+    fields = {"messages": [*said, {"role": "user", "content": "?"}] if goes_on else said[:1]}
+    body = orjson.dumps(fields)
+    return replace(chat(body=body), prefixes=prefixes_of(fields, max(len(body), MIN_BYTES)))
 
 
 QUICK, SLOW = ServiceTime(fixed=0.5), ServiceTime(fixed=8.0)
@@ -48,29 +60,6 @@ def test_drawing_follows_the_weights_and_leaves_out_nothing_but_zero() -> None:
     drawn = Counter(draw([1, 0, 3], Random(seed).random) for seed in range(2000))
     assert drawn[1] == 0
     assert 2.4 < drawn[2] / drawn[0] < 3.8
-
-
-def test_rendezvous_is_the_same_whoever_asks_and_follows_the_slots() -> None:
-    found = [at("a", slots=2), at("b", slots=8)]
-    firsts: Counter[PeerId] = Counter()
-    for number in range(1000):
-        key = str(number).encode()
-        first = rendezvous(chat(), key, found)[0]
-        assert first == rendezvous(chat(), key, found[::-1])[0]
-        firsts[first.node] += 1
-    assert 730 < firsts[PeerId("b")] < 870
-
-
-def test_rendezvous_moves_few_keys_where_a_speed_is_learnt_anew() -> None:
-    times = [ServiceTime(fixed=seconds) for seconds in (0.5, 1.0, 4.0)]
-    found = [at(str(n), slots=4, time=time) for n, time in enumerate(times)]
-    later = [*found[:2], replace(found[2], time=ServiceTime(fixed=4.3))]
-    keys = [str(number).encode() for number in range(1000)]
-    firsts = Counter(rendezvous(chat(), key, found)[0].node for key in keys)
-    assert firsts[PeerId("0")] > 1.5 * firsts[PeerId("1")] > 4 * firsts[PeerId("2")]
-    for key in keys:
-        before, after = (rendezvous(chat(), key, ranked) for ranked in (found, later))
-        assert [c.node for c in before] == [c.node for c in after]
 
 
 def test_whoever_has_far_more_than_its_share_comes_last_and_the_rest_stays() -> None:
@@ -195,3 +184,43 @@ def test_who_will_not_make_it_is_known_by_its_first_byte_and_its_queue() -> None
     assert {node for node, _ in late(replace(asked, stream=False), found)} == {"0", "5", "slow"}
     shares = at("shares", in_flight=9, time=replace(time, sharing=1.0))
     assert late(asked, [shares])
+
+
+READER = ServiceTime(fixed=0.5, kilobyte=0.1, holds=60.0)
+
+
+def test_what_is_in_a_cache_need_not_be_read() -> None:
+    warm = replace(at("warm", slots=4, time=READER), before=Before(20.0, 0.0))
+    half = replace(warm, node=PeerId("half"), before=Before(20.0, 60.0))
+    cold = replace(warm, node=PeerId("cold"), before=Before())
+    found = prospects(talk(), [warm, half, cold])
+    assert [p.seconds for p in found] == pytest.approx([0.5, 1.5, 2.5], abs=0.05)
+    # What is read twice takes a slot from others as well.
+    assert found[2].cost - found[2].reread > found[2].seconds
+    assert (found[0].reread, found[2].reread) == pytest.approx((0.0, 6.0))
+    assert len({p.part for p in found}) == 1
+
+
+def test_a_warm_machine_is_waited_for_as_long_as_reading_again_would_take() -> None:
+    warm = replace(at("warm", slots=4, in_flight=4, time=READER), before=Before(20.0, 0.0))
+    cold = at("cold", slots=4, time=READER)
+    assert patience(talk(), warm, [cold]) == pytest.approx(8.0, abs=0.05)
+    assert patience(talk(), replace(warm, before=Before()), [cold]) == 0
+
+
+def test_conversations_are_kept_together_where_reading_takes_long() -> None:
+    brief, long = talk(size=10), talk()
+    assert worth_keeping(long, [at("a", time=READER)])
+    assert not worth_keeping(brief, [at("a", time=READER)])
+    assert not worth_keeping(long, [at("a", time=QUICK)])
+    assert not worth_keeping(long, [at("a")])
+
+
+def test_who_may_hold_a_conversation_is_asked_where_nobody_is_known_to() -> None:
+    found = [at(str(n), time=READER) for n in range(20)]
+    asked = worth_asking(talk(), found)
+    assert len(asked) == ASKED
+    assert asked == worth_asking(talk(), found[::-1])
+    assert worth_asking(talk(goes_on=False), found) == []
+    assert worth_asking(talk(), [replace(found[0], before=Before(15.0, 1.0)), *found[1:]]) == []
+    assert worth_asking(talk(), [at("a", time=QUICK), at("b")]) == []

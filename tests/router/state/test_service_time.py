@@ -1,169 +1,21 @@
-"""How long answers take: learnt from any of them, soon seen to have changed, and read from hostile text."""
-
-import math
-from random import Random
+"""Laws of a service time: read as it was written, and what a cache holds after a while."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.records import Service
-from router.requests import Kind
-from router.state.service_time import (
-    MAX_OWN,
-    PAUSE,
-    Estimator,
-    Occupancy,
-    ServiceTime,
-    ServiceTimes,
-    read,
-    written,
-)
-
-LLAMA = Service("p", "llama")
-
-
-class Machine:
-    """Takes half a second for anything, 0.1 for each kilobyte, 0.02 for each token, a third more or less by luck."""
-
-    def __init__(self, seed: int, *, sharing: float = 0.0, shares: bool = False) -> None:
-        self.random = Random(seed)
-        self.sharing = sharing
-        self.slower = 1.0
-        self.estimator = Estimator(shares=shares)
-
-    def answer(self, times: int = 1, *, luck: float = 1.0) -> None:
-        for _ in range(times):
-            draw = self.random
-            kilobytes, tokens = draw.lognormvariate(0, 1), draw.lognormvariate(4, 1)
-            concurrency = draw.uniform(1, 8)
-            seconds = (0.5 + 0.1 * kilobytes + 0.02 * tokens) * concurrency**self.sharing
-            seconds *= self.slower * luck * draw.lognormvariate(-0.03, 0.25)
-            self.estimator.take(
-                seconds, kilobytes=kilobytes, tokens=tokens, concurrency=concurrency
-            )
-
-    @property
-    def time(self) -> ServiceTime:
-        assert self.estimator.time is not None
-        return self.estimator.time
-
-    def off(self, *, kilobytes: float = 2, tokens: float = 80, concurrency: float = 4) -> float:
-        """Say how many times too long such an answer is expected to take."""
-        expected = self.time.alone(kilobytes=kilobytes, tokens=tokens)
-        true = (0.5 + 0.1 * kilobytes + 0.02 * tokens) * concurrency**self.sharing * self.slower
-        return expected * concurrency**self.time.sharing / true
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("sharing", [0.0, 0.4, 1.0])
-@pytest.mark.parametrize("shares", [False, True])
-def test_length_and_crowd_are_told_apart(seed: int, *, sharing: float, shares: bool) -> None:
-    machine = Machine(seed, sharing=sharing, shares=shares)
-    machine.answer(200)
-    assert 0.75 < machine.off() < 1.35
-    assert 0.65 < machine.off(tokens=400) < 1.5
-    assert abs(machine.time.sharing - sharing) < 0.25
-    assert 0.1 < machine.time.error < 0.4
-
-
-def test_the_first_answer_tells_something_and_little_is_made_of_it() -> None:
-    machine = Machine(1)
-    assert machine.estimator.time is None
-    machine.answer()
-    assert 0.3 < machine.off() < 3
-    assert (machine.time.answers, machine.time.error) == (1, 1.0)
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("slower", [8.0, 1 / 8])
-def test_a_machine_that_is_another_one_now_is_known_after_ten_answers(
-    seed: int, slower: float
-) -> None:
-    machine = Machine(seed)
-    machine.answer(100)
-    machine.slower = slower
-    machine.answer(10)
-    assert 0.6 < machine.off() < 1.7
-
-
-def test_first_bytes_are_learnt_apart_and_become_slower_with_the_rest() -> None:
-    machine = Machine(1)
-    machine.answer()
-    assert machine.time.until_first(kilobytes=10) is None
-    for kilobytes in (1, 20, 5, 40, 10, 2, 30):
-        machine.estimator.take_first(0.1 + 0.02 * kilobytes, kilobytes=kilobytes, concurrency=1)
-        machine.answer(10)
-    first = machine.time.until_first(kilobytes=10)
-    assert first is not None
-    assert 0.25 < first < 0.35
-    machine.slower = 8
-    machine.answer(10)
-    slower = machine.time.until_first(kilobytes=10)
-    assert slower is not None
-    assert slower > 4 * first
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_one_answer_out_of_all_proportion_changes_little(seed: int) -> None:
-    machine = Machine(seed)
-    machine.answer(100)
-    before = machine.off()
-    machine.answer(luck=1_000.0)
-    assert 0.8 < machine.off() / before < 1.3
-
-
-def test_what_has_no_tokens_is_learnt_by_its_length_alone() -> None:
-    estimator, draw = Estimator(shares=False), Random(1)
-    for _ in range(100):
-        kilobytes = draw.uniform(1, 50)
-        estimator.take(0.2 + 0.03 * kilobytes, kilobytes=kilobytes, tokens=0, concurrency=1)
-    assert estimator.time is not None
-    assert math.isclose(estimator.time.alone(kilobytes=10, tokens=0), 0.5, rel_tol=0.02)
-    assert estimator.time.token == 0
-
-
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 1e6), st.floats(0, 1e5), st.floats(0, 1e6), st.floats(1, 1e4)),
-        min_size=1,
-        max_size=40,
-    )
-)
-def test_no_answers_lead_to_nonsense(
-    answers: list[tuple[float, float, float, float]],
-) -> None:
-    estimator = Estimator(shares=True)
-    for seconds, kilobytes, tokens, concurrency in answers:
-        estimator.take(seconds, kilobytes=kilobytes, tokens=tokens, concurrency=concurrency)
-    time = estimator.time
-    assert time is not None
-    assert 0 <= time.sharing <= 1
-    assert 0 < time.alone(kilobytes=1, tokens=1) < math.inf
-    assert min(time.fixed, time.kilobyte, time.token, time.tokens, time.error) >= 0
-    assert time.answers == len(answers)
-    assert read(written(time)) is not None
-
-
-def test_a_crowd_is_how_many_were_there_on_average() -> None:
-    crowd = Occupancy()
-    crowd.change(1, 0.0)
-    crowd.change(1, 2.0)
-    crowd.change(-1, 3.0)
-    assert crowd.seconds(4.0) / 4.0 == 5 / 4
-    crowd.change(-1, 4.0)
-    assert crowd.seconds(9.0) == crowd.seconds(4.0)
+from router.state.service_time import Before, ServiceTime, read, written
 
 
 def test_a_service_time_is_read_as_it_was_written() -> None:
-    time = ServiceTime(0.25, 0.001, 0.02, 120.5, 0.125, 0.002, 0.5, 0.125, 57)
+    time = ServiceTime(0.25, 0.001, 0.02, 120.5, 0.125, 0.002, 0.5, 60.0, 0.125, 57)
     text = "fixed=0.250000;kilobyte=0.001000;token=0.020000;tokens=120.500000;first=0.125000;"
-    text += "first_kilobyte=0.002000;sharing=0.500000;error=0.125000;answers=57"
+    text += "first_kilobyte=0.002000;sharing=0.500000;holds=60.000000;error=0.125000;answers=57"
     assert written(time) == text
     assert read(written(time)) == time
 
 
-GOOD = "fixed=1;kilobyte=0;token=0;tokens=0;first=0;first_kilobyte=0;sharing=0;error=0;answers=1"
+GOOD = "fixed=1;kilobyte=0;token=0;tokens=0;first=0;first_kilobyte=0;sharing=0;holds=9;error=0;answers=1"
 
 
 @pytest.mark.parametrize(
@@ -178,6 +30,7 @@ GOOD = "fixed=1;kilobyte=0;token=0;tokens=0;first=0;first_kilobyte=0;sharing=0;e
         GOOD.replace("fixed=1", "fixed=\u0661"),
         GOOD.replace("sharing=0", "sharing=1.1"),
         GOOD.replace("answers=1", "answers=0"),
+        GOOD.replace("holds=9", "holds=0"),
         GOOD + ";more=1",
         GOOD * 1_000,
     ],
@@ -193,26 +46,8 @@ def test_any_text_is_a_service_time_or_none(text: str) -> None:
     assert found is None or 0 <= found.sharing <= 1
 
 
-def test_each_kind_of_request_has_its_own() -> None:
-    times = ServiceTimes()
-    assert times.of_own(LLAMA, Kind.CHAT) is None
-    chats = times.estimator(LLAMA, Kind.CHAT, shares=False)
-    chats.take(2.0, kilobytes=1, tokens=100, concurrency=1)
-    assert times.estimator(LLAMA, Kind.CHAT, shares=True) is chats
-    assert times.of_own(LLAMA, Kind.CHAT) is chats.time
-    assert times.of_own(LLAMA, Kind.EMBEDDING) is None
-
-
-def test_workers_that_come_and_go_are_not_remembered_without_end() -> None:
-    times = ServiceTimes()
-    for number in range(MAX_OWN + 1):
-        one = times.estimator(Service("p", f"m{number}"), Kind.CHAT, shares=False)
-        one.take(1.0, kilobytes=1, tokens=1, concurrency=1)
-    assert times.of_own(Service("p", "m0"), Kind.CHAT) is None
-    assert times.of_own(Service("p", "m1"), Kind.CHAT) is not None
-
-
-def test_who_answers_all_the_time_is_looked_at_now_and_then() -> None:
-    estimator = Estimator(shares=False)
-    looks = [estimator.is_due(PAUSE * number / 10) for number in range(100)]
-    assert 9 <= sum(looks) <= 10
+def test_what_everybody_says_is_held_and_of_the_rest_half_after_its_time() -> None:
+    before = Before(20.0, age=60.0, shared=8.0)
+    assert before.held(60.0) == 10.0
+    assert before.held(10.0) == 8.0
+    assert Before(shared=8.0).held(60.0) == 8.0

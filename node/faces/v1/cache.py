@@ -1,0 +1,25 @@
+"""`/api/v1/cache` of the link listener: how much of a conversation a replica here has read, and how busy it is."""
+
+from node import web
+from node.faces import Serving
+from node.faces.request_reader import json_answer, read_object
+from router.errors import UnknownModel
+from router.peers.cache_question import PATH, answer_of, question
+from router.state.prefix_index import Told
+
+
+def link_routes(context: Serving) -> list[web.RouteDef]:
+    """Return what other nodes may ask."""
+    router, idle = context.router, context.settings.router.idle_timeout
+
+    async def cache(http: web.HttpRequest) -> web.Response:
+        asked = question(await read_object(http, idle=idle))
+        worker = router.worker_of(asked.project, asked.model, asked.cid, asked.kind)
+        if worker is None:
+            raise UnknownModel(asked.model)
+        time = router.service_time(worker, asked.kind)
+        return json_answer(
+            answer_of(Told(router.read_by(worker, asked.said), context.load_of(worker), time))
+        )
+
+    return [web.post(PATH, cache)]

@@ -1,0 +1,165 @@
+"""Answer times of replicas, learnt here of this machine's and told by their nodes of others', and what they have read."""
+
+from collections.abc import Iterable
+
+from registry.records import PeerId, Service
+from router.dialects import Answer
+from router.openai.prefixes import NONE
+from router.openai.usage import TEXT
+from router.requests import Kind, Request
+from router.select.candidates import Candidate
+from router.select.fitness import USUAL_BYTES
+from router.state.estimator import Estimator
+from router.state.prefix_index import NOBODY_READ, PrefixIndex, Told
+from router.state.remote_load import NewestOfNodes
+from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
+from router.workers import Worker
+
+MAX_OWN = 4_096
+"""Workers of this machine and kinds of request that are remembered; the one that was asked first makes room."""
+
+
+class Occupancy:
+    """How many requests a worker has had at one time: the sum of the seconds that all of them were there."""
+
+    __slots__ = ("_count", "_seconds", "_since")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._seconds = self._since = 0.0
+
+    def change(self, by: int, now: float) -> None:
+        """So many more are there from now on."""
+        self._seconds += self._count * (now - self._since)
+        self._since = now
+        self._count += by
+
+    def seconds(self, now: float) -> float:
+        """Return the sum until now; its growth over some time, divided by that, is how many were there on average."""
+        return self._seconds + self._count * (now - self._since)
+
+
+class AnswerTimes:
+    """What answers have shown. Moments are arguments."""
+
+    def __init__(self, own: PeerId) -> None:
+        self._node = own
+        self._own: dict[tuple[Service, Kind], Estimator] = {}
+        self._occupancies: dict[Service, Occupancy] = {}
+        self.told = NewestOfNodes[tuple[Service, Kind], ServiceTime]()
+        self.index = PrefixIndex()
+
+    def estimator(self, service: Service, kind: Kind, *, shares: bool) -> Estimator:
+        """Return what learns the service time of a worker of this machine; `shares` says that its slots are not known."""
+        found = self._own.get((service, kind))
+        if found is None:
+            if len(self._own) >= MAX_OWN:
+                del self._own[next(iter(self._own))]
+            found = self._own[service, kind] = Estimator(shares=shares)
+        return found
+
+    def of_own(self, service: Service, kind: Kind) -> ServiceTime | None:
+        """Return the service time of a worker of this machine, `None` until it has answered."""
+        found = self._own.get((service, kind))
+        return found.time if found else None
+
+    def at_moment(self, request: Request, now: float) -> "Expected":
+        """Return what is known of replicas for a request."""
+        return Expected(self, request, now)
+
+    def count(self, service: Service, change: int, left: int, now: float) -> None:
+        """So many more requests are at a worker of this machine, which are `left` then."""
+        occupancy = self._occupancies.get(service) or self._occupancies.setdefault(
+            service, Occupancy()
+        )
+        occupancy.change(change, now)
+        if not left:
+            del self._occupancies[service]
+
+    def occupancy(self, service: Service, now: float) -> float:
+        """Return the seconds that requests have been at a worker of this machine, all of them together."""
+        return self._occupancies[service].seconds(now)
+
+    def read(self, request: Request, candidate: Candidate, now: float) -> None:
+        """A candidate reads a request."""
+        if request.prefixes is not NONE:
+            self.index.take(candidate.key, request.prefixes, now)
+
+    def read_by(self, request: Request, now: float) -> Iterable[tuple[PeerId, Service]]:
+        """Return who is known to have read of a request's conversation."""
+        return self.index.read_by(request.prefixes, now)[0]
+
+    def began(
+        self, request: Request, candidate: Candidate, worker: Worker, seconds: float, *, there: int
+    ) -> None:
+        """Take in how long a worker of ours took for the first byte of a stream, with so many requests there."""
+        learnt = self.estimator(worker.service, request.kind, shares=not worker.capacity)
+        kilobytes = len(request.body) / 1_000
+        learnt.take_first(seconds, kilobytes=kilobytes, concurrency=there, before=candidate.before)
+
+    def ended(
+        self,
+        request: Request,
+        candidate: Candidate,
+        worker: Worker,
+        answer: Answer,
+        seconds: float,
+        occupancy: float,
+        now: float,
+    ) -> None:
+        """Take in how long a worker of ours took for a whole answer; `occupancy` was that of its beginning."""
+        service, usage = worker.service, answer.usage
+        learnt = self.estimator(service, request.kind, shares=not worker.capacity)
+        if answer.broken or not 200 <= answer.status <= 299 or not learnt.is_due(now):
+            return
+        tokens = 0.0
+        if request.kind in TEXT:
+            # Of a stream that was left half-way nobody knows.
+            if usage is None and (answer.streamed or answer.length is None):
+                return
+            tokens = usage.completion if usage else (answer.length or 0) / USUAL_BYTES
+        there = self.occupancy(service, now) - occupancy
+        kilobytes, cached = len(request.body) / 1_000, None
+        if usage and usage.prompt and usage.cached is not None:
+            cached = kilobytes * usage.cached / usage.prompt
+        learnt.take(
+            seconds,
+            kilobytes=kilobytes,
+            tokens=tokens,
+            concurrency=max(1.0, there / seconds) if seconds > 0 else 1.0,
+            before=candidate.before,
+            cached=cached,
+        )
+
+    def hear(self, request: Request, candidate: Candidate, told: Told, now: float) -> None:
+        """Take in what the node of a candidate says of it, and of what it has read of a conversation."""
+        if told.read is not None:
+            self.index.hear(candidate.key, request.prefixes, told.read, now)
+        if told.time is not None:
+            self.told.hear(candidate.node, (candidate.service, request.kind), told.time)
+
+
+class Expected:
+    """What is known of replicas for one request, at one moment."""
+
+    __slots__ = ("_kind", "_read", "_shared", "_times")
+
+    def __init__(self, times: AnswerTimes, request: Request, now: float) -> None:
+        self._times = times
+        self._kind = request.kind
+        self._read, self._shared = NOBODY_READ
+        if request.prefixes is not NONE:
+            self._read, self._shared = times.index.read_by(request.prefixes, now)
+
+    def time(self, node: PeerId, service: Service, *, own: bool) -> ServiceTime | None:
+        """Return how long a replica takes for such requests."""
+        if own:
+            return self._times.of_own(service, self._kind)
+        return self._times.told.of(node, (service, self._kind))
+
+    def before(self, node: PeerId, service: Service) -> Before:
+        """Return what a replica has read of the request before."""
+        if not (self._shared or self._read):
+            return NOTHING_BEFORE
+        its, shared = self._read.get((node, service)), self._shared / 1_000
+        return Before(its.size / 1_000, its.age, shared) if its else Before(shared=shared)

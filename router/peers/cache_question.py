@@ -1,0 +1,134 @@
+"""Question to another node: how much of a conversation its replica has read, and how busy that is.
+
+Asked of a few, before a long conversation is sent to one of them. What is sent are hashes; whoever was not told the words learns
+none. The answer is hostile until it is read.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from router.errors import BadRequest, WorkerError
+from router.http.connection import HttpError
+from router.openai.prefixes import MAX_LINKS, Prefix, Prefixes
+from router.peers.headers import HOP
+from router.peers.links import Links
+from router.requests import Kind, Request
+from router.select.candidates import Candidate
+from router.state import remote_load, service_time
+from router.state.prefix_index import Read, Told
+
+PATH = "/api/v1/cache"
+
+WITHIN = 0.25
+"""Seconds for which an answer is waited for: what a cache saves is soon lost."""
+
+MAX_ANSWER_BYTES = 2_048
+
+_DIGEST_BYTES = 16
+_OLDEST = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked: which replica, about which kind of request, and the hashes of the conversation's beginnings in order."""
+
+    kind: Kind
+    project: str
+    model: str
+    cid: str
+    said: Prefixes
+
+
+def question(said: Mapping[str, object]) -> Question:
+    """Read a question; raise `BadRequest` for what is none. The sizes in it are places: the answerer needs no other."""
+    match said:
+        case {
+            "kind": str(kind),
+            "project": str(project),
+            "model": str(model),
+            "cid": str(cid),
+            "prefixes": list(digests),
+        } if kind in {*Kind} and len(digests) <= MAX_LINKS:
+            chain = tuple(Prefix(_digest(d), place) for place, d in enumerate(digests, 1))
+            return Question(Kind(kind), project, model, cid, Prefixes(chain))
+    raise BadRequest("a question names kind, project, model and cid, and at most 256 prefixes")
+
+
+def _digest(said: object) -> bytes:
+    try:
+        digest = bytes.fromhex(said) if isinstance(said, str) else b""
+    except ValueError:
+        digest = b""
+    if len(digest) != _DIGEST_BYTES:
+        raise BadRequest("a prefix is a hash of 16 bytes, in hexadecimal digits")
+    return digest
+
+
+def answer_of(told: Told) -> dict[str, object]:
+    """Return an answer as it is sent: how many of the prefixes were read, and how many seconds ago."""
+    said: dict[str, object] = {"prefixes": told.read.size if told.read else 0}
+    if told.read:
+        said["age"] = round(told.read.age, 3)
+    if told.load:
+        said["load"] = remote_load.written(told.load)
+    if told.time:
+        said["service_time"] = service_time.written(told.time)
+    return said
+
+
+def told_of(body: bytes, said: Prefixes) -> Told | None:
+    """Read an answer about a conversation; `None` for what is none."""
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(answer, dict):
+        return None
+    read: Read | None = None
+    match answer:
+        case {"prefixes": int(count), "age": int() | float() as age} if _is_read(count, age, said):
+            read = Read(said.chain[count - 1].size, float(age))
+    load, time = answer.get("load"), answer.get("service_time")
+    return Told(
+        read,
+        remote_load.read(load) if isinstance(load, str) else None,
+        service_time.read(time) if isinstance(time, str) else None,
+    )
+
+
+def _is_read(count: int, age: float, said: Prefixes) -> bool:
+    return 0 < count <= len(said.chain) and math.isfinite(age) and 0 <= age <= _OLDEST
+
+
+class CacheQuestions:
+    """Asks other nodes."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+
+    async def ask(self, request: Request, candidate: Candidate) -> Told | None:
+        """Return what a candidate's node says; `None` where it does not in time."""
+        service = candidate.service
+        asked = {
+            "kind": request.kind,
+            "project": service.project,
+            "model": service.model,
+            "cid": service.cid,
+            "prefixes": [prefix.digest.hex() for prefix in request.prefixes.chain],
+        }
+        headers = {
+            HOP: self._links.identity.peer,
+            "x-request-id": request.id,
+            "content-type": "application/json",
+        }
+        try:
+            async with asyncio.timeout(WITHIN), self._links.to(candidate.node) as link:
+                body = orjson.dumps(asked)
+                status, answer = await link.ask(PATH, headers, body, at_most=MAX_ANSWER_BYTES)
+        except (OSError, WorkerError, HttpError):
+            return None
+        return told_of(answer, request.prefixes) if status == 200 else None

@@ -1,0 +1,51 @@
+"""Rendezvous hashing: an order of candidates by a key, on every node alike, in which whoever goes moves its own keys only."""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
+
+from registry.records import PeerId, Service
+from router.requests import Request
+from router.select.candidates import Candidate
+
+_STEP = 4
+_MASK = 2**64 - 1
+_UNIT = 2.0**-64
+
+
+def key_of(request: Request) -> bytes:
+    """Return what a request's conversation is told apart by: what its caller calls it, else its first words; empty for none."""
+    return request.session.encode() or request.prefixes.key
+
+
+def by_key(key: bytes, candidates: Sequence[Candidate], parts: Sequence[float]) -> list[int]:
+    """Return the places of candidates in a key's order; each is first as often as it can bear these parts of all requests.
+
+    What each can bear is taken to the next power of four, so that keys seldom move though nodes learn all the time.
+    """
+    salt = spread(key)
+    scores = [
+        math.log((_mixed(salt ^ mark(c.node, c.service)) + 1) * _UNIT)
+        / float(_STEP) ** round(math.log(part, _STEP))
+        for c, part in zip(candidates, parts, strict=True)
+    ]
+    return sorted(range(len(candidates)), key=scores.__getitem__, reverse=True)
+
+
+def spread(key: bytes) -> int:
+    """Return 64 bits that every node makes of a key."""
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
+
+
+@lru_cache(maxsize=4_096)
+def mark(node: PeerId, service: Service) -> int:
+    """Return 64 bits that every node makes of a replica."""
+    return spread(f"{node}\0{service.project}\0{service.model}\0{service.cid}".encode())
+
+
+def _mixed(bits: int) -> int:
+    """Spread 64 bits, as the last steps of SplitMix64 do: nobody gains by a collision."""
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB & _MASK
+    return bits ^ (bits >> 31)

@@ -1,0 +1,51 @@
+"""What a node tells others of its caches: to known nodes only, and nothing of what was said."""
+
+from dataclasses import replace
+
+import orjson
+
+from registry.records import Service
+from router.openai.prefixes import Prefixes, prefixes_of
+from router.peers.cache_question import PATH, CacheQuestions
+from router.requests import Kind, Request
+from router.select.candidates import Candidate
+from tests.node.faces.assembly import told
+
+SAID = [{"role": "user", "content": "word " * 2_000}]
+LATER = [*SAID, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "and?"}]
+
+
+def asked(messages: list[dict[str, str]]) -> Request:
+    fields = {"model": "tiny", "messages": messages}
+    body = orjson.dumps(fields)
+    prefixes = prefixes_of(fields, len(body))
+    return Request("r", Kind.CHAT, "tiny", body, "application/json", prefixes=prefixes)
+
+
+async def test_a_node_says_how_much_its_worker_has_read_and_how_busy_it_is(mesh, worker):
+    await mesh.one.register(worker, capacity=4)
+    questions = CacheQuestions(mesh.two.context.links)
+    there = Candidate(mesh.one.context.peer, Service("p", "tiny"))
+    before = await questions.ask(asked(LATER), there)
+    assert (before.read, before.load.slots) == (None, 4)
+    body = {"model": "tiny", "messages": SAID}
+    async with mesh.one.http.post("/v1/chat/completions", json=body) as response:
+        assert response.status == 200
+    after = await questions.ask(asked(LATER), there)
+    assert after.read.size == asked(SAID).prefixes.size
+    assert after.time.answers == 1
+
+
+async def test_of_what_it_does_not_serve_it_says_nothing(mesh, worker):
+    await mesh.one.register(worker)
+    questions = CacheQuestions(mesh.two.context.links)
+    for service in (Service("p", "other"), Service("q", "tiny"), Service("p", "tiny", "cid")):
+        there = Candidate(mesh.one.context.peer, service)
+        assert await questions.ask(asked(LATER), there) is None
+    nothing = replace(asked(LATER), prefixes=Prefixes(()))
+    there = Candidate(mesh.one.context.peer, Service("p", "tiny"))
+    assert (await questions.ask(nothing, there)).read is None
+
+
+async def test_callers_cannot_ask(mesh):
+    assert (await told(mesh.one.http.post(PATH, json={})))[0] == 404

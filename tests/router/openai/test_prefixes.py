@@ -1,0 +1,116 @@
+"""Laws of a conversation's beginnings."""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.openai.prefixes import (
+    BLOCK,
+    MAX_BYTES,
+    MAX_LINKS,
+    MIN_BYTES,
+    NONE,
+    Prefixes,
+    prefixes_of,
+)
+
+messages = st.lists(
+    st.dictionaries(st.sampled_from(["role", "content"]), st.text(max_size=5)), max_size=8
+)
+LONG = "word " * BLOCK
+
+
+def talk(said: object, **more: object) -> Prefixes:
+    return read({"messages": said, **more})
+
+
+def read(fields: dict[str, object]) -> Prefixes:
+    return prefixes_of(fields, max(len(orjson.dumps(fields)), MIN_BYTES))
+
+
+def user(words: str) -> dict[str, str]:
+    return {"role": "user", "content": words}
+
+
+def system(words: str) -> dict[str, str]:
+    return {"role": "system", "content": words}
+
+
+def digests(said: Prefixes) -> list[bytes]:
+    return [prefix.digest for prefix in said.chain]
+
+
+@given(messages, messages, messages)
+def test_two_chains_are_equal_exactly_as_far_as_their_conversations(
+    common: list[object], one: list[object], other: list[object]
+) -> None:
+    first, second = [*common, *one], [*common, *other]
+    same = 0
+    while same < min(len(first), len(second)) and first[same] == second[same]:
+        same += 1
+    a, b = digests(talk(first)), digests(talk(second))
+    assert a[:same] == b[:same]
+    assert not set(a[same:]) & set(b[same:])
+
+
+def test_the_same_words_with_other_tools_are_another_conversation() -> None:
+    said = [user("hi")]
+    assert not set(digests(talk(said))) & set(digests(talk(said, tools=[{"type": "function"}])))
+
+
+def test_what_the_system_says_is_shared_and_counts_in_the_size() -> None:
+    short, long = (talk([system(s), user("hi")]) for s in ("be brief", LONG))
+    assert len(short.chain) - short.shared == len(long.chain) - long.shared == 1
+    assert long.size > len(LONG) > short.size
+    several = talk([system("a"), {"role": "developer", "content": "b"}, user("hi")])
+    assert (several.shared, len(several.chain)) == (2, 3)
+
+
+def test_the_opening_ends_with_the_first_words_of_a_user() -> None:
+    said = [system(LONG), user(LONG), user("so?")]
+    assert talk(said).key == talk(said[:2]).key
+    assert talk(said).key != talk([said[0], said[2]]).key
+
+
+def test_where_only_the_system_speaks_its_last_words_are_the_opening() -> None:
+    assert talk([system("a")]).key != talk([system("b")]).key
+
+
+def test_a_conversation_goes_on_once_somebody_has_answered() -> None:
+    said = [user("hi"), {"role": "assistant", "content": "hello"}, user("and?")]
+    assert talk(said).goes_on
+    assert not talk(said[:1]).goes_on
+
+
+def test_long_messages_are_equal_block_by_block() -> None:
+    one, other = (digests(talk([user(LONG + question)])) for question in ("why?", "what for?"))
+    blocks = len(LONG) // BLOCK
+    assert one[:blocks] == other[:blocks]
+    assert one[-1] != other[-1]
+    assert blocks + 1 <= len(one) <= blocks + 2
+
+
+@pytest.mark.parametrize("fields", [{}, {"messages": {}}, {"messages": []}, {"prompt": [1]}])
+def test_what_is_no_conversation_has_no_prefixes(fields: dict[str, object]) -> None:
+    assert read(fields) == NONE
+    assert read(fields).key == b""
+
+
+@pytest.mark.parametrize("depth", [300, 1_000])
+@pytest.mark.parametrize(
+    "body", [b'{"messages":[{"content":%b}]}', b'{"messages":["hi"],"tools":%b}']
+)
+def test_what_is_nested_too_deep_is_no_conversation(body: bytes, depth: int) -> None:
+    deep = body % (b"[" * depth + b"]" * depth)
+    assert prefixes_of(orjson.loads(deep), max(len(deep), MIN_BYTES)) == NONE
+
+
+def test_a_prompt_is_a_conversation_of_one_message() -> None:
+    assert len(read({"prompt": "once upon a time"}).chain) == 1
+
+
+def test_what_is_looked_at_is_bounded() -> None:
+    assert len(talk(["x"] * 10_000).chain) == MAX_LINKS
+    assert talk(["x" * MAX_BYTES]) == NONE
+    assert prefixes_of({"messages": ["hi"]}, MIN_BYTES - 1) == NONE

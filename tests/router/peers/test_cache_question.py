@@ -1,0 +1,77 @@
+"""Questions to other nodes about their caches: read as they were written, and bounded whatever comes."""
+
+from collections.abc import Mapping
+
+import orjson
+import pytest
+
+from registry.records import Load
+from router.errors import BadRequest
+from router.openai.prefixes import MAX_LINKS, Prefix, Prefixes
+from router.peers.cache_question import answer_of, question, told_of
+from router.requests import Kind
+from router.state.prefix_index import Read, Told
+from router.state.service_time import ServiceTime
+
+SAID = Prefixes(tuple(Prefix(bytes([n]) * 16, 10 * n) for n in (1, 2, 3)))
+ASKED: Mapping[str, object] = {
+    "kind": "chat/completions",
+    "project": "p",
+    "model": "m",
+    "cid": "",
+    "prefixes": [prefix.digest.hex() for prefix in SAID.chain],
+}
+
+
+def test_a_question_is_read_and_its_sizes_are_places() -> None:
+    asked = question(ASKED)
+    assert (asked.kind, asked.project, asked.model, asked.cid) == (Kind.CHAT, "p", "m", "")
+    assert [(p.digest, p.size) for p in asked.said.chain] == [
+        (prefix.digest, place) for place, prefix in enumerate(SAID.chain, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "prophecies"},
+        {"model": 1},
+        {"prefixes": "00"},
+        {"prefixes": ["zz"]},
+        {"prefixes": ["00"]},
+        {"prefixes": [7]},
+        {"prefixes": ["00" * 16] * (MAX_LINKS + 1)},
+    ],
+)
+def test_what_is_no_question_is_refused(wrong: Mapping[str, object]) -> None:
+    with pytest.raises(BadRequest):
+        question({**ASKED, **wrong})
+
+
+def test_an_answer_is_read_as_it_was_written() -> None:
+    time = ServiceTime(fixed=1.5, kilobyte=0.25, holds=60.0, error=0.5, answers=9)
+    told = Told(Read(2, 1.25), Load(3, slots=4), time)
+    body = orjson.dumps(answer_of(told))
+    assert told_of(body, SAID) == Told(Read(20, 1.25), Load(3, slots=4), time)
+    assert told_of(orjson.dumps(answer_of(Told())), SAID) == Told()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"prefixes": 4, "age": 1},
+        {"prefixes": -1, "age": 1},
+        {"prefixes": 1},
+        {"prefixes": 1, "age": -1},
+        {"prefixes": 1, "age": 1e9},
+        {"prefixes": True, "age": "1"},
+        {"prefixes": 0, "load": 7, "service_time": "fixed=1"},
+    ],
+)
+def test_of_a_lie_nothing_is_learnt(answer: Mapping[str, object]) -> None:
+    assert told_of(orjson.dumps(answer), SAID) == Told()
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"1", b'{"prefixes":1,"age":NaN}'])
+def test_what_is_no_answer_is_none(body: bytes) -> None:
+    assert told_of(body, SAID) is None

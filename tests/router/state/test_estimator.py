@@ -1,0 +1,181 @@
+"""Laws of an estimator: what it learns from answers, however unlike, and how soon."""
+
+import math
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.state.estimator import PAUSE, Estimator
+from router.state.service_time import Before, ServiceTime, read, written
+
+
+class Machine:
+    """Takes half a second for anything, 0.1 for each kilobyte, 0.02 for each token, a third more or less by luck."""
+
+    def __init__(self, seed: int, *, sharing: float = 0.0, shares: bool = False) -> None:
+        self.random = Random(seed)
+        self.sharing = sharing
+        self.slower = 1.0
+        self.estimator = Estimator(shares=shares)
+
+    def answer(self, times: int = 1, *, luck: float = 1.0) -> None:
+        for _ in range(times):
+            draw = self.random
+            kilobytes, tokens = draw.lognormvariate(0, 1), draw.lognormvariate(4, 1)
+            concurrency = draw.uniform(1, 8)
+            seconds = (0.5 + 0.1 * kilobytes + 0.02 * tokens) * concurrency**self.sharing
+            seconds *= self.slower * luck * draw.lognormvariate(-0.03, 0.25)
+            self.estimator.take(
+                seconds, kilobytes=kilobytes, tokens=tokens, concurrency=concurrency
+            )
+
+    @property
+    def time(self) -> ServiceTime:
+        assert self.estimator.time is not None
+        return self.estimator.time
+
+    def off(self, *, kilobytes: float = 2, tokens: float = 80, concurrency: float = 4) -> float:
+        """Say how many times too long such an answer is expected to take."""
+        expected = self.time.alone(kilobytes=kilobytes, tokens=tokens)
+        true = (0.5 + 0.1 * kilobytes + 0.02 * tokens) * concurrency**self.sharing * self.slower
+        return expected * concurrency**self.time.sharing / true
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("sharing", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("shares", [False, True])
+def test_length_and_crowd_are_told_apart(seed: int, *, sharing: float, shares: bool) -> None:
+    machine = Machine(seed, sharing=sharing, shares=shares)
+    machine.answer(200)
+    assert 0.75 < machine.off() < 1.35
+    assert 0.65 < machine.off(tokens=400) < 1.5
+    assert abs(machine.time.sharing - sharing) < 0.25
+    assert 0.1 < machine.time.error < 0.4
+
+
+def test_the_first_answer_tells_something_and_little_is_made_of_it() -> None:
+    machine = Machine(1)
+    assert machine.estimator.time is None
+    machine.answer()
+    assert 0.3 < machine.off() < 3
+    assert (machine.time.answers, machine.time.error) == (1, 1.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("slower", [8.0, 1 / 8])
+def test_a_machine_that_is_another_one_now_is_known_after_ten_answers(
+    seed: int, slower: float
+) -> None:
+    machine = Machine(seed)
+    machine.answer(100)
+    machine.slower = slower
+    machine.answer(10)
+    assert 0.6 < machine.off() < 1.7
+
+
+def test_first_bytes_are_learnt_apart_and_become_slower_with_the_rest() -> None:
+    machine = Machine(1)
+    machine.answer()
+    assert machine.time.until_first(kilobytes=10) is None
+    for kilobytes in (1, 20, 5, 40, 10, 2, 30):
+        machine.estimator.take_first(0.1 + 0.02 * kilobytes, kilobytes=kilobytes, concurrency=1)
+        machine.answer(10)
+    first = machine.time.until_first(kilobytes=10)
+    assert first is not None
+    assert 0.25 < first < 0.35
+    machine.slower = 8
+    machine.answer(10)
+    slower = machine.time.until_first(kilobytes=10)
+    assert slower is not None
+    assert slower > 4 * first
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_answer_out_of_all_proportion_changes_little(seed: int) -> None:
+    machine = Machine(seed)
+    machine.answer(100)
+    before = machine.off()
+    machine.answer(luck=1_000.0)
+    assert 0.8 < machine.off() / before < 1.3
+
+
+def test_what_has_no_tokens_is_learnt_by_its_length_alone() -> None:
+    estimator, draw = Estimator(shares=False), Random(1)
+    for _ in range(100):
+        kilobytes = draw.uniform(1, 50)
+        estimator.take(0.2 + 0.03 * kilobytes, kilobytes=kilobytes, tokens=0, concurrency=1)
+    assert estimator.time is not None
+    assert math.isclose(estimator.time.alone(kilobytes=10, tokens=0), 0.5, rel_tol=0.02)
+    assert estimator.time.token == 0
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1e6), st.floats(0, 1e5), st.floats(0, 1e6), st.floats(1, 1e4)),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_no_answers_lead_to_nonsense(
+    answers: list[tuple[float, float, float, float]],
+) -> None:
+    estimator = Estimator(shares=True)
+    for seconds, kilobytes, tokens, concurrency in answers:
+        estimator.take(seconds, kilobytes=kilobytes, tokens=tokens, concurrency=concurrency)
+    time = estimator.time
+    assert time is not None
+    assert 0 <= time.sharing <= 1
+    assert 0 < time.alone(kilobytes=1, tokens=1) < math.inf
+    assert min(time.fixed, time.kilobyte, time.token, time.tokens, time.error) >= 0
+    assert time.answers == len(answers)
+    assert read(written(time)) is not None
+
+
+class Cached:
+    """Reads a tenth of a second for each kilobyte that its cache does not hold, which forgets all after a while."""
+
+    def __init__(self, forgets: float, *, tells: bool) -> None:
+        self.random = Random(1)
+        self.forgets = forgets
+        self.tells = tells
+        self.estimator = Estimator(shares=False)
+
+    def answer(self, times: int) -> ServiceTime:
+        for _ in range(times):
+            draw = self.random
+            kilobytes, age = draw.uniform(2, 20), draw.lognormvariate(2, 1.5)
+            before = Before(0.9 * kilobytes, age) if draw.random() < 0.8 else Before()
+            held = before.kilobytes if age < self.forgets else 0.0
+            seconds = (0.2 + 0.1 * (kilobytes - held)) * draw.lognormvariate(-0.03, 0.25)
+            self.estimator.take(
+                seconds,
+                kilobytes=kilobytes,
+                tokens=0.0,
+                concurrency=1.0,
+                before=before,
+                cached=held if self.tells else None,
+            )
+        assert self.estimator.time is not None
+        return self.estimator.time
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_for_how_long_a_cache_holds_is_learnt_from_gaps_between_turns(*, tells: bool) -> None:
+    brief = Cached(3.0, tells=tells).answer(400)
+    long = Cached(300.0, tells=tells).answer(400)
+    assert 1 < brief.holds < 12
+    assert long.holds > 60
+    # What was in the cache was not read, so it does not make reading look quick.
+    assert all(0.07 < time.kilobyte < 0.13 for time in (brief, long))
+
+
+def test_a_machine_without_a_cache_is_known_for_it() -> None:
+    assert Cached(0.0, tells=True).answer(100).holds < 2
+
+
+def test_who_answers_all_the_time_is_looked_at_now_and_then() -> None:
+    estimator = Estimator(shares=False)
+    looks = [estimator.is_due(PAUSE * number / 10) for number in range(100)]
+    assert 9 <= sum(looks) <= 10

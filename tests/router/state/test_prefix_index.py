@@ -1,0 +1,52 @@
+"""Laws of the prefix index: who has read how much of a conversation, and when."""
+
+from registry.records import PeerId, Service
+from router.openai.prefixes import Prefix, Prefixes
+from router.state.prefix_index import MAX_PREFIXES, MAX_READERS, PrefixIndex, Read
+
+
+def key(name: str) -> tuple[PeerId, Service]:
+    return PeerId(name), Service("p", "m")
+
+
+def talk(*said: str, shared: int = 0) -> Prefixes:
+    chain, whole = [], ""
+    for words in said:
+        whole += words
+        chain.append(Prefix(whole.encode(), 10 * (len(chain) + 1)))
+    return Prefixes(tuple(chain), shared, shared)
+
+
+def test_the_longest_common_beginning_counts_and_how_long_ago_it_was_read() -> None:
+    index = PrefixIndex()
+    index.take(key("a"), talk("hi"), 1.0)
+    index.take(key("b"), talk("hi", "hello", "how?"), 3.0)
+    read, shared = index.read_by(talk("hi", "hello", "how?", "so", "and?"), 4.0)
+    assert read == {key("a"): Read(10, 3.0), key("b"): Read(30, 1.0)}
+    assert shared == 0
+    assert index.read_by(talk("ho", "hello"), 4.0) == ({}, 0)
+
+
+def test_what_a_service_says_to_all_its_chats_all_have_read() -> None:
+    index = PrefixIndex()
+    index.take(key("a"), talk("be brief", "hi", shared=1), 1.0)
+    assert index.read_by(talk("be brief", "ho", shared=1), 2.0) == ({}, 10)
+    read, shared = index.read_by(talk("be brief", "hi", shared=1), 2.0)
+    assert (read, shared) == ({key("a"): Read(20, 1.0)}, 10)
+
+
+def test_what_a_node_says_of_itself_is_known_as_if_it_had_been_seen() -> None:
+    index, said = PrefixIndex(), talk("hi", "hello", "how?")
+    index.hear(key("a"), said, Read(20, 5.0), now=7.0)
+    assert index.read_by(said, 8.0) == ({key("a"): Read(20, 6.0)}, 0)
+
+
+def test_memory_is_bounded() -> None:
+    index = PrefixIndex()
+    for number in range(MAX_READERS + 2):
+        index.take(key(str(number)), talk("hi"), number)
+    assert len(index.read_by(talk("hi"), 9.0)[0]) == MAX_READERS
+    for number in range(MAX_PREFIXES + 10):
+        index.take(key("a"), talk(str(number)), 0.0)
+    assert len(index._readers) == MAX_PREFIXES
+    assert index.read_by(talk("hi"), 9.0) == ({}, 0)

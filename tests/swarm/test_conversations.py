@@ -1,0 +1,108 @@
+"""Do conversations find the cache of the machine that read them? Real nodes, three llama.cpp, and what these say of it."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+
+import orjson
+import pytest
+
+from tests.swarm.client import Client
+from tests.swarm.nodes import Node, Swarm
+from tests.swarm.waiting import show
+
+pytestmark = [pytest.mark.swarm, pytest.mark.timeout(600)]
+
+CHATS = 6
+SLOTS = 8
+"""Each slot of llama.cpp keeps one conversation, so that none loses its cache where many come to one machine."""
+
+TURNS = 4
+AT_ONE_TIME = 3
+SYSTEM = {"role": "system", "content": "Answer in a few words."}
+
+
+@dataclass
+class Chat:
+    """One conversation, about something of its own."""
+
+    name: str
+    said: list[dict[str, str]] = field(default_factory=list)
+    nodes: list[str] = field(default_factory=list)
+    found: list[bool] = field(default_factory=list)
+
+    async def turn(self, client: Client, entry: Node, model: str) -> None:
+        words = f"And what else, {self.name}?"
+        if not self.said:
+            words = f"This is a letter of {self.name} about the sea. " * 30 + "What is it about?"
+        self.said.append({"role": "user", "content": words})
+        body = {"model": model, "messages": [SYSTEM, *self.said], "max_tokens": 12}
+        seen = await client.post(entry, "/v1/chat/completions", body)
+        assert seen.status == 200, seen.body
+        answer = orjson.loads(seen.body)
+        usage = answer["usage"]
+        if self.nodes:
+            cached = usage["prompt_tokens_details"]["cached_tokens"]
+            self.found.append(2 * cached >= usage["prompt_tokens"])
+        self.nodes.append(seen.node)
+        told = answer["choices"][0]["message"]["content"] or "-"
+        self.said.append({"role": "assistant", "content": told})
+
+
+@pytest.fixture
+async def model(three: list[Node], swarm: Swarm, client: Client) -> AsyncIterator[str]:
+    """The name of a model that all three nodes serve, each with a worker that all of them have asked before."""
+    workers = [
+        swarm.start_worker(name, "--threads", "1", "--slots", str(SLOTS), module="node.demo.worker")
+        for name in ("first", "second", "third")
+    ]
+    name = workers[0].fields["model"]
+    for node, worker in zip(three, workers, strict=True):
+        await client.register(node, "read", [name], worker.ready.split()[1], capacity=SLOTS)
+    await client.listed(three, name)
+    for entry in three:
+        for node in three:
+            # What an answer shows, the next one tells.
+            for words in ("Hello", "word " * 200, "Hello again"):
+                body = {"model": name, "messages": [{"role": "user", "content": words}]}
+                pinned = {"x-modelvine-node": node.peer}
+                seen = await client.post(
+                    entry, "/v1/chat/completions", body | {"max_tokens": 4}, headers=pinned
+                )
+                assert seen.status == 200
+    yield name
+    for node in three:
+        await client.unregister(node, "read")
+
+
+async def found(client: Client, entries: Sequence[Node], model: str, names: str) -> float:
+    """Return which part of all turns found its cache, where turns come to these nodes one after the other."""
+    chats = [Chat(f"{names} {number}") for number in range(CHATS)]
+    places = asyncio.Semaphore(AT_ONE_TIME)
+
+    async def go_on(chat: Chat, number: int) -> None:
+        turns = cycle([*entries[number % len(entries) :], *entries[: number % len(entries)]])
+        for _ in range(TURNS):
+            async with places:
+                await chat.turn(client, next(turns), model)
+
+    await asyncio.gather(*(go_on(chat, number) for number, chat in enumerate(chats)))
+    hits = [hit for chat in chats for hit in chat.found]
+    load = Counter(node for chat in chats for node in chat.nodes)
+    show(
+        f"conversations by {len(entries)} nodes",
+        found=sum(hits) / len(hits),
+        machines=str(sorted(load.values())),
+    )
+    return sum(hits) / len(hits)
+
+
+async def test_turns_find_their_cache_whichever_node_they_come_to(
+    three: list[Node], client: Client, model: str
+) -> None:
+    one = await found(client, three[:1], model, "Anna")
+    all_three = await found(client, three, model, "Berta")
+    assert one >= 0.7
+    assert all_three >= 0.7 * one
