@@ -339,7 +339,7 @@ class Cluster:
             return min(there, key=partial(Machine.expected, job=job))
         entry = job.entry
         found = self._candidates(there, job, now)
-        asked = worth_asking(job.request, found)
+        asked = worth_asking(job.request, found) if entry.policy.compares else []
         # Questions and answers travel as load notes do.
         job.arrived -= 2 * DELAY * bool(asked)
         for candidate in asked:

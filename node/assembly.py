@@ -24,9 +24,9 @@ from registry.signing import Identity
 from registry.store import Store, open_store
 from router import dialects, policies
 from router.dispatch import Router
-from router.peers.cache_question import CacheQuestions
 from router.peers.links import Links
 from router.peers.pipes import MeshPeers
+from router.peers.replica_question import ReplicaQuestions
 from router.ssrf_guard import Premises, networks_of
 from router.workers import Workers
 from router.world import Outcome
@@ -132,7 +132,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         chance=random.random,
         crew=links.crew,
         lingering=links.lingering,
-        questions=CacheQuestions(links),
+        questions=ReplicaQuestions(links, time.monotonic),
     )
     exchange_load(registry, router)
     bootstrap = Bootstrap(

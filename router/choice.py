@@ -37,7 +37,7 @@ MAX_TABLES = 1_024
 
 
 class Questions(Protocol):
-    """Whoever asks other nodes what their caches hold."""
+    """Whoever asks other nodes about their replicas."""
 
     async def ask(self, request: Request, candidate: Candidate) -> Told | None:
         """Return what a candidate's node says, `None` where it does not in time."""
@@ -108,7 +108,7 @@ class Choosing:
     async def ordered(self, request: Request) -> tuple[list[Candidate], bool]:
         """Return whom to try, and whether a slot of the first is taken already: it had to be waited for."""
         field = self._field_of_some(request) or self.field(request)
-        if request.prefixes.goes_on and await self._asked(request, field):
+        if self._questions and len(field.eligible) > 1 and await self._asked(request, field):
             field = self._field_of_some(request) or self.field(request)
         full = self.only_full(field) if field.excluded else []
         if not full and field.eligible and all(map(self._is_gone, field.eligible)):
@@ -134,11 +134,14 @@ class Choosing:
         return await self.slot(request, full)
 
     async def _asked(self, request: Request, field: Field) -> bool:
-        """Ask those who may hold much of a conversation how much; say whether anything was learnt."""
-        if self._questions is None or len(field.eligible) < 2:
+        """Ask a few nodes about their replicas, where that is worth its time; say whether anything was learnt."""
+        if self._questions is None or not self._policy.compares:
             return False
-        asked = [c for c in worth_asking(request, field.eligible) if c.worker is None]
-        self._ledger.events["cache_questions"] += len(asked)
+        likely = worth_asking(request, field.eligible)
+        asked = [c for c in likely if c.worker is None and not c.rank]
+        if not asked:
+            return False
+        self._ledger.events["replica_questions"] += len(asked)
         answers = await asyncio.gather(*(self._questions.ask(request, c) for c in asked))
         for candidate, told in zip(asked, answers, strict=True):
             if told is not None:

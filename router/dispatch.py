@@ -75,7 +75,7 @@ class Router:
     ) -> None:
         """The crew runs what nobody waits for; `lender` gives out slots, where another process of this node has them.
 
-        `questions` asks other nodes what their caches hold.
+        `questions` asks other nodes about their replicas.
         """
         self._world = world
         self.dialects = dialects

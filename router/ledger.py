@@ -38,8 +38,8 @@ EVENTS: Mapping[str, str] = {
     "held": "requests that waited for a worker to be ready",
     "held_in_vain": "those of them whose `router.ready_timeout` was over first",
     "holds_refused": "requests that did not wait for a worker to be ready, because too many did",
-    "cache_questions": "questions to other nodes about how much of a conversation they have read",
-    "cache_found": "those of them whose answer was that they have read of it",
+    "replica_questions": "questions to other nodes about how busy a replica is, and how much of a conversation it has read",
+    "cache_found": "those of them whose answer was that it has read of it",
     "aims_met": "answers whose first byte came within the time that their caller wanted (`x-modelvine-ttft-ms`)",
     "aims_missed": "answers whose first byte came later than that",
 }

@@ -23,8 +23,8 @@ from registry.records import Load, PeerId, Reach, Service
 from registry.signing import Identity
 from router import dialects, policies
 from router.dispatch import Router
-from router.peers.cache_question import CacheQuestions
 from router.peers.links import Links
+from router.peers.replica_question import ReplicaQuestions
 from router.ssrf_guard import Premises, networks_of
 from router.workers import Worker, Workers
 from router.world import Outcome
@@ -178,7 +178,7 @@ def assemble(
         chance=random.random,
         crew=links.crew,
         lingering=links.lingering,
-        questions=CacheQuestions(links),
+        questions=ReplicaQuestions(links, time.monotonic),
         lender=borrowing,
     )
     listeners: list[Changed] = [

@@ -19,10 +19,12 @@ from router.select.weights import late
 class Policy(Protocol):
     """One way to choose. A policy derives from this class, for what it has no view on.
 
-    One that `samples` looks at a few candidates that were drawn; the others want to know everybody.
+    One that `samples` looks at a few candidates that were drawn; the others want to know everybody. For one that `compares`
+    what candidates cost, nodes are asked how busy they are before a long request.
     """
 
     samples: bool = False
+    compares: bool = False
 
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: Chance

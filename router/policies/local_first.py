@@ -16,6 +16,7 @@ class LocalFirst(Policy):
     """Stays at home where it can."""
 
     samples = True
+    compares = True
 
     def __init__(self) -> None:
         self._elsewhere = FewChoices()

@@ -32,6 +32,7 @@ class FewChoices(Policy):
     """Draws a few, again and again."""
 
     samples = True
+    compares = True
 
     def order(
         self, request: Request, candidates: Sequence[Candidate], random: Chance

@@ -39,10 +39,16 @@ PAYS = 0.15
 """The part of an answer's time that reading has to take for a conversation to be kept together."""
 
 ASKED = 6
-"""Candidates that are asked how much of a conversation they hold."""
+"""Candidates whose nodes are asked how busy they are, and how much of a conversation they have read."""
 
 WORTH_ASKING = 0.1
-"""Seconds of reading that may be saved, for which candidates are asked."""
+"""Seconds of reading that may be saved, for which nodes are asked."""
+
+LONG = 0.3
+"""Seconds of an answer from which on nodes are asked where the best candidate may be busier than is known."""
+
+FRESH = 1.0
+"""Seconds for which a report of load is good enough for a long answer."""
 
 _LEAST = 0.01  # the part of an answer's time that is left at least, whatever is in a cache
 
@@ -144,6 +150,8 @@ def _in_slots(
     """Return what to expect of a machine with slots; `others`, who are there or come, have each theirs for so many seconds."""
     fullness = (expected + 1) / slots
     waits = max(0.0, fullness - 1)
+    # It delays all who wait there.
+    reread *= 1 + waits
     return Prospect(
         part=slots / others,
         service=service,
@@ -175,17 +183,36 @@ def worth_keeping(request: Request, candidates: Sequence[Candidate]) -> bool:
 
 
 def worth_asking(request: Request, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return who is to be asked how much of a conversation it holds: nobody where it is known, or would save too little."""
+    """Return whose nodes are to be asked how busy they are and how much of a conversation they have read; mostly nobody's."""
+    kilobytes = len(request.body) / 1_000
+    times = [c.time for c in candidates if c.time]
+    longest = 0.0
+    for time in times:
+        longest = max(longest, time.alone(kilobytes=kilobytes, tokens=time.tokens))
+    if longest < LONG:
+        return []
+    expected = prospects(request, candidates)
     said = request.prefixes
-    if not said.goes_on:
+    slowest = max(time.kilobyte for time in times)
+    if said.goes_on and slowest * said.size / 1_000 >= WORTH_ASKING:
+        most = max(candidates, key=lambda c: c.before.kilobytes)
+        if 2_000 * most.before.kilobytes > said.size and not _may_be_full(most):
+            return []
+        by_its_key = by_key(key_of(request), candidates, [p.part for p in expected])
+        asked = [candidates[place] for place in by_its_key[:ASKED]]
+        return asked if not most.before.kilobytes or most in asked else [most, *asked]
+    cheapest = sorted(range(len(candidates)), key=lambda place: expected[place].cost)
+    best = candidates[cheapest[0]]
+    if expected[cheapest[0]].service < LONG or not best.report:
         return []
-    kilobytes = said.size / 1_000
-    known = max((c.before.kilobytes for c in candidates), default=0.0)
-    slowest = max((c.time.kilobyte for c in candidates if c.time), default=0.0)
-    if 2 * known > kilobytes or slowest * (kilobytes - known) < WORTH_ASKING:
+    if best.report.age <= FRESH and not _may_be_full(best):
         return []
-    parts = [expected.part for expected in prospects(request, candidates)]
-    return [candidates[place] for place in by_key(key_of(request), candidates, parts)[:ASKED]]
+    return [candidates[place] for place in cheapest[:ASKED]]
+
+
+def _may_be_full(candidate: Candidate) -> bool:
+    """Say whether a candidate is full by what its node said, and not by our own requests alone, which are known."""
+    return not candidate.has_room and candidate.in_flight < candidate.slots
 
 
 def with_room_first(request: Request, preferred: Sequence[Candidate]) -> list[Candidate]:

@@ -66,4 +66,4 @@ def test_all_are_compared() -> None:
 
 def test_who_asks_while_a_machine_is_new_waits_less_when_it_begins_gently() -> None:
     gentle, at_once = (percentile(s, 0.99) for s in fresh("p2c", load=0.8, seeds=[1, 2]))
-    assert gentle < 0.8 * at_once
+    assert gentle < 0.9 * at_once

@@ -225,7 +225,7 @@ async def test_who_may_have_read_a_conversation_is_asked_once_and_who_has_is_cho
     await choice.ordered(talk(goes_on=False))
     await choice.ordered(chat())
     events = choice._ledger.events
-    assert (events["cache_questions"], events["cache_found"]) == (len(nodes), 1)
+    assert (events["replica_questions"], events["cache_found"]) == (len(nodes), 1)
 
 
 async def test_where_nobody_answers_a_question_a_request_goes_its_way() -> None:

@@ -2,7 +2,7 @@
 
 from node import web
 from node.faces import Context, Serving
-from node.faces.v1 import cache, network, recognise, route
+from node.faces.v1 import network, recognise, replica, route
 
 
 def routes(context: Context) -> list[web.RouteDef]:
@@ -12,4 +12,4 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 def link_routes(context: Serving) -> list[web.RouteDef]:
     """Return what other nodes may ask."""
-    return cache.link_routes(context)
+    return replica.link_routes(context)

@@ -37,10 +37,10 @@ from registry.signing import Identity
 from registry.store.memory import MemoryStore
 from router import dialects, policies
 from router.dispatch import Router
-from router.peers.cache_question import CacheQuestions
 from router.peers.certificate import certificate_of, server_context, trust
 from router.peers.links import Links, serve_pipe
 from router.peers.pipes import MeshPeers
+from router.peers.replica_question import ReplicaQuestions
 from router.settings import RouterSettings
 from router.ssrf_guard import Premises
 
@@ -160,7 +160,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         chance=random.random,
         crew=links.crew,
         lingering=links.lingering,
-        questions=CacheQuestions(links),
+        questions=ReplicaQuestions(links, time.monotonic),
     )
     exchange_load(registry, router)
     lateness = Lateness()

@@ -13,6 +13,8 @@ from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.weights import (
     ASKED,
+    FRESH,
+    LONG,
     draw,
     expectations,
     late,
@@ -221,6 +223,29 @@ def test_who_may_hold_a_conversation_is_asked_where_nobody_is_known_to() -> None
     asked = worth_asking(talk(), found)
     assert len(asked) == ASKED
     assert asked == worth_asking(talk(), found[::-1])
-    assert worth_asking(talk(goes_on=False), found) == []
     assert worth_asking(talk(), [replace(found[0], before=Before(15.0, 1.0)), *found[1:]]) == []
-    assert worth_asking(talk(), [at("a", time=QUICK), at("b")]) == []
+    assert worth_asking(talk(), [at("a", time=ServiceTime(0.0, kilobyte=0.01)), at("b")]) == []
+
+
+def test_a_holder_that_may_be_full_is_asked_as_well() -> None:
+    report = Reported(Load(5, slots=4), ours=0, age=0.1)
+    before = Before(15.0, 1.0)
+    full = replace(at("full", time=READER), report=report, before=before)
+    others = [at(str(n), slots=4, time=READER) for n in range(20)]
+    assert full in worth_asking(talk(), [full, *others])
+    # What is there is ours alone, and known.
+    ours = replace(full, report=replace(report, ours=5), in_flight=5)
+    assert worth_asking(talk(), [ours, *others]) == []
+
+
+def test_before_a_long_answer_those_are_asked_who_may_be_busier_than_is_known() -> None:
+    def found(*, age: float, in_flight: int = 0, seconds: float = 1.0) -> list[Candidate]:
+        report = Reported(Load(in_flight, slots=4), ours=0, age=age)
+        time = ServiceTime(fixed=seconds)
+        return [replace(at(str(n), time=time), report=report) for n in range(20)]
+
+    assert len(worth_asking(chat(), found(age=2 * FRESH))) == ASKED
+    assert worth_asking(chat(), found(age=0.5 * FRESH)) == []
+    assert len(worth_asking(chat(), found(age=0.0, in_flight=4))) == ASKED
+    assert worth_asking(chat(), found(age=2 * FRESH, seconds=0.5 * LONG)) == []
+    assert worth_asking(chat(), [at("a"), at("b")]) == []

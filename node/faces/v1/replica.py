@@ -1,10 +1,10 @@
-"""`/api/v1/cache` of the link listener: how much of a conversation a replica here has read, and how busy it is."""
+"""`/api/v1/replica` of the link listener: how busy a replica here is, and how much of a conversation it has read."""
 
 from node import web
 from node.faces import Serving
 from node.faces.request_reader import json_answer, read_object
 from router.errors import UnknownModel
-from router.peers.cache_question import PATH, answer_of, question
+from router.peers.replica_question import PATH, answer_of, question
 from router.state.prefix_index import Told
 
 
@@ -12,7 +12,7 @@ def link_routes(context: Serving) -> list[web.RouteDef]:
     """Return what other nodes may ask."""
     router, idle = context.router, context.settings.router.idle_timeout
 
-    async def cache(http: web.HttpRequest) -> web.Response:
+    async def replica(http: web.HttpRequest) -> web.Response:
         asked = question(await read_object(http, idle=idle))
         worker = router.worker_of(asked.project, asked.model, asked.cid, asked.kind)
         if worker is None:
@@ -22,4 +22,4 @@ def link_routes(context: Serving) -> list[web.RouteDef]:
             answer_of(Told(router.read_by(worker, asked.said), context.load_of(worker), time))
         )
 
-    return [web.post(PATH, cache)]
+    return [web.post(PATH, replica)]

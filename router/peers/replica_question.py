@@ -1,7 +1,7 @@
-"""Question to another node: how much of a conversation its replica has read, and how busy that is.
+"""Question to another node: how busy its replica is, and how much of a conversation it has read.
 
-Asked of a few, before a long conversation is sent to one of them. What is sent are hashes; whoever was not told the words learns
-none. The answer is hostile until it is read.
+Asked of a few, before a long request is sent to one of them. Of a conversation hashes are sent; whoever was not told the words
+learns none. The answer is hostile until it is read.
 """
 
 import asyncio
@@ -11,20 +11,25 @@ from dataclasses import dataclass
 
 import orjson
 
+from registry.clock import Clock
+from registry.records import PeerId, Service
 from router.errors import BadRequest, WorkerError
 from router.http.connection import HttpError
 from router.openai.prefixes import MAX_LINKS, Prefix, Prefixes
 from router.peers.headers import HOP
-from router.peers.links import Links
+from router.peers.links import MAX_PEERS, Links
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.state import remote_load, service_time
 from router.state.prefix_index import Read, Told
 
-PATH = "/api/v1/cache"
+PATH = "/api/v1/replica"
 
 WITHIN = 0.25
-"""Seconds for which an answer is waited for: what a cache saves is soon lost."""
+"""Seconds for which an answer is waited for: what it can save is soon lost."""
+
+PAUSE = 30.0
+"""Seconds for which a node that did not answer in time is not asked again: every request would wait for it."""
 
 MAX_ANSWER_BYTES = 2_048
 
@@ -104,15 +109,28 @@ def _is_read(count: int, age: float, said: Prefixes) -> bool:
     return 0 < count <= len(said.chain) and math.isfinite(age) and 0 <= age <= _OLDEST
 
 
-class CacheQuestions:
+class ReplicaQuestions:
     """Asks other nodes."""
 
-    def __init__(self, links: Links) -> None:
+    def __init__(self, links: Links, clock: Clock) -> None:
         self._links = links
+        self._now = clock
+        self._silent: dict[PeerId, float] = {}
 
     async def ask(self, request: Request, candidate: Candidate) -> Told | None:
         """Return what a candidate's node says; `None` where it does not in time."""
-        service = candidate.service
+        node, service = candidate.key
+        if self._silent.get(node, 0.0) > self._now():
+            return None
+        told = await self._ask(request, node, service)
+        self._silent.pop(node, None)
+        if told is None:
+            if len(self._silent) >= MAX_PEERS:
+                del self._silent[next(iter(self._silent))]
+            self._silent[node] = self._now() + PAUSE
+        return told
+
+    async def _ask(self, request: Request, node: PeerId, service: Service) -> Told | None:
         asked = {
             "kind": request.kind,
             "project": service.project,
@@ -126,7 +144,7 @@ class CacheQuestions:
             "content-type": "application/json",
         }
         try:
-            async with asyncio.timeout(WITHIN), self._links.to(candidate.node) as link:
+            async with asyncio.timeout(WITHIN), self._links.to(node) as link:
                 body = orjson.dumps(asked)
                 status, answer = await link.ask(PATH, headers, body, at_most=MAX_ANSWER_BYTES)
         except (OSError, WorkerError, HttpError):

@@ -1,12 +1,13 @@
-"""What a node tells others of its caches: to known nodes only, and nothing of what was said."""
+"""What a node tells others of its replicas: to known nodes only, and nothing of what was said."""
 
+import time
 from dataclasses import replace
 
 import orjson
 
 from registry.records import Service
 from router.openai.prefixes import Prefixes, prefixes_of
-from router.peers.cache_question import PATH, CacheQuestions
+from router.peers.replica_question import PATH, PAUSE, ReplicaQuestions
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from tests.node.faces.assembly import told
@@ -24,7 +25,7 @@ def asked(messages: list[dict[str, str]]) -> Request:
 
 async def test_a_node_says_how_much_its_worker_has_read_and_how_busy_it_is(mesh, worker):
     await mesh.one.register(worker, capacity=4)
-    questions = CacheQuestions(mesh.two.context.links)
+    questions = ReplicaQuestions(mesh.two.context.links, time.monotonic)
     there = Candidate(mesh.one.context.peer, Service("p", "tiny"))
     before = await questions.ask(asked(LATER), there)
     assert (before.read, before.load.slots) == (None, 4)
@@ -36,14 +37,16 @@ async def test_a_node_says_how_much_its_worker_has_read_and_how_busy_it_is(mesh,
     assert after.time.answers == 1
 
 
-async def test_of_what_it_does_not_serve_it_says_nothing(mesh, worker):
+async def test_who_says_nothing_is_left_alone_for_a_while(mesh, worker):
     await mesh.one.register(worker)
-    questions = CacheQuestions(mesh.two.context.links)
-    for service in (Service("p", "other"), Service("q", "tiny"), Service("p", "tiny", "cid")):
-        there = Candidate(mesh.one.context.peer, service)
-        assert await questions.ask(asked(LATER), there) is None
-    nothing = replace(asked(LATER), prefixes=Prefixes(()))
+    now = 0.0
+    questions = ReplicaQuestions(mesh.two.context.links, lambda: now)
     there = Candidate(mesh.one.context.peer, Service("p", "tiny"))
+    for service in (Service("p", "other"), Service("q", "tiny"), Service("p", "tiny", "cid")):
+        assert await questions.ask(asked(LATER), replace(there, service=service)) is None
+    assert await questions.ask(asked(LATER), there) is None
+    now += PAUSE
+    nothing = replace(asked(LATER), prefixes=Prefixes(()))
     assert (await questions.ask(nothing, there)).read is None
 
 

@@ -8,7 +8,7 @@ import pytest
 from registry.records import Load
 from router.errors import BadRequest
 from router.openai.prefixes import MAX_LINKS, Prefix, Prefixes
-from router.peers.cache_question import answer_of, question, told_of
+from router.peers.replica_question import answer_of, question, told_of
 from router.requests import Kind
 from router.state.prefix_index import Read, Told
 from router.state.service_time import ServiceTime
