@@ -29,12 +29,16 @@ class PersistentMap(Mapping[Key, Value], Generic[Key, Value, Part]):
     __slots__ = ("_make", "_place", "_size", "parts")
 
     def __init__(
-        self, parts: tuple[Part, ...], place: Callable[[Key], int], make: Callable[[Part], Part]
+        self,
+        parts: tuple[Part, ...],
+        place: Callable[[Key], int],
+        make: Callable[[Part], Part],
+        size: int | None = None,
     ) -> None:
         self.parts = parts
         self._place = place
         self._make = make
-        self._size = sum(map(len, parts))
+        self._size = sum(map(len, parts)) if size is None else size
 
     def __getitem__(self, key: Key) -> Value:
         value: Value = self.parts[self._place(key)][key]
@@ -60,19 +64,22 @@ class PersistentMap(Mapping[Key, Value], Generic[Key, Value, Part]):
         self, put: Mapping[Key, Value], drop: Iterable[Key] = ()
     ) -> "PersistentMap[Key, Value, Part]":
         """Return a map with these entries put in, and those left out that are there."""
+        place, make, parts, size = self._place, self._make, list(self.parts), self._size
         fresh: dict[int, Part] = {}
         for key in drop:
-            self._open(fresh, key).pop(key, None)
+            number = place(key)
+            if (part := fresh.get(number)) is None:
+                part = fresh[number] = make(parts[number])
+            part.pop(key, None)
         for key, value in put.items():
-            self._open(fresh, key)[key] = value
-        parts = tuple(fresh.get(number, part) for number, part in enumerate(self.parts))
-        return PersistentMap(parts, self._place, self._make)
-
-    def _open(self, fresh: dict[int, Part], key: Key) -> Part:
-        number = self._place(key)
-        if number not in fresh:
-            fresh[number] = self._make(self.parts[number])
-        return fresh[number]
+            number = place(key)
+            if (part := fresh.get(number)) is None:
+                part = fresh[number] = make(parts[number])
+            part[key] = value
+        for number, part in fresh.items():
+            size += len(part) - len(parts[number])
+            parts[number] = part
+        return PersistentMap(tuple(parts), place, make, size)
 
 
 _DIGEST_MODULUS = 1 << 256
@@ -129,8 +136,10 @@ class Bucket(dict[PeerId, Signed]):
         return hashlib.sha256(b"".join(prints)).digest()[:8]
 
 
+_NAME_PARTS = 16_384
+
 _Held = PersistentMap[PeerId, Signed, Bucket]
-_Offers = PersistentMap[str, frozenset[Offer], dict[str, frozenset[Offer]]]
+_Offers = PersistentMap[str, tuple[Offer, ...], dict[str, tuple[Offer, ...]]]
 
 
 def _nothing_held() -> _Held:
@@ -138,7 +147,8 @@ def _nothing_held() -> _Held:
 
 
 def _nothing_offered() -> _Offers:
-    return PersistentMap(tuple({} for _ in range(BUCKETS)), lambda name: hash(name) % BUCKETS, dict)
+    # A record may change thousands of names: where parts are few, all of them would be copied.
+    return PersistentMap(({},) * _NAME_PARTS, lambda name: hash(name) % _NAME_PARTS, dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +156,8 @@ class Catalog:
     """An immutable snapshot; readers never see it half-changed. A change costs as much as the buckets that it touches."""
 
     held: _Held = field(default_factory=_nothing_held)
-    offers: _Offers = field(default_factory=_nothing_offered)
+    # It follows from what is held, but for the order of who offers a name.
+    offers: _Offers = field(default_factory=_nothing_offered, compare=False)
     total: int = 0
 
     @property
@@ -182,7 +193,7 @@ class Catalog:
                 news[node] = signed
         if not news:
             return self
-        total, offers = self.total, dict[str, frozenset[Offer]]()
+        total, offers = self.total, dict[str, tuple[Offer, ...]]()
         for node, signed in news.items():
             before = self.held.get(node)
             total += _weight(signed) - (_weight(before) if before else 0)
@@ -199,7 +210,7 @@ class Catalog:
         gone = self.held.get(node)
         if gone is None:
             return self
-        offers: dict[str, frozenset[Offer]] = {}
+        offers: dict[str, tuple[Offer, ...]] = {}
         self._reindex(offers, node, _offered(gone), frozenset())
         return replace(
             self,
@@ -210,23 +221,26 @@ class Catalog:
 
     def _reindex(
         self,
-        offers: dict[str, frozenset[Offer]],
+        offers: dict[str, tuple[Offer, ...]],
         node: PeerId,
         before: frozenset[Service],
         after: frozenset[Service],
     ) -> None:
         """Note in `offers`, the names that change, who offers them when a node's services do."""
         for service in before - after:
+            gone = Offer(node, service)
             for name in names_of(service):
-                offers[name] = self._offering(name, offers) - {Offer(node, service)}
+                known = offers.get(name)
+                known = self.offers.get(name, ()) if known is None else known
+                offers[name] = tuple(offer for offer in known if offer != gone)
         for service in after - before:
+            new = Offer(node, service)
             for name in names_of(service):
-                offers[name] = self._offering(name, offers) | {Offer(node, service)}
+                known = offers.get(name)
+                known = self.offers.get(name, ()) if known is None else known
+                offers[name] = (*known, new)
 
-    def _offering(self, name: str, offers: Mapping[str, frozenset[Offer]]) -> frozenset[Offer]:
-        return offers[name] if name in offers else self.offers.get(name, frozenset())
-
-    def _with(self, offers: Mapping[str, frozenset[Offer]]) -> _Offers:
+    def _with(self, offers: Mapping[str, tuple[Offer, ...]]) -> _Offers:
         some = {name: found for name, found in offers.items() if found}
         return self.offers.changed(some, drop=offers.keys() - some.keys())
 

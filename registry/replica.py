@@ -22,10 +22,10 @@ from registry.effects import (
     Publish,
     Remember,
 )
-from registry.errors import InvalidFrame, LimitReached
+from registry.errors import InvalidFrame
 from registry.intake.access_list import guests
-from registry.intake.newcomers import Newcomers
-from registry.intake.rate import RateLimit
+from registry.intake.newcomers import Newcomers, weight_of
+from registry.intake.rate import FRAME_COST, AuthorRate, RateLimit
 from registry.members.liveness import Evidence, Presence, Pulse, Status, presence
 from registry.members.load import loads_in
 from registry.members.membership import Membership
@@ -63,6 +63,9 @@ __all__ = [
 _LOADS_PER_SECOND = 2.0
 _LOADS_AT_ONCE = 5.0
 
+# Of a frame that costs its author as much as a note which has us fetch a newer word of it.
+_FETCH_BYTES = 20 * FRAME_COST
+
 # A peer that restarted too may know no more than we do, so a few are asked whom they have heard.
 _HEARSAYS = 8
 
@@ -95,8 +98,7 @@ class Replica:
             places=settings.max_nodes, per_second=settings.strangers_per_second
         )
         self._hearsays = _HEARSAYS
-        rate = settings.frames_per_second
-        self._authors = RateLimit(rate=rate, burst=max(rate * 10, 1.0))
+        self._authors = AuthorRate(rate=settings.frames_per_second)
         self._reporters = RateLimit(rate=_LOADS_PER_SECOND, burst=_LOADS_AT_ONCE)
 
     # What we say.
@@ -128,10 +130,10 @@ class Replica:
                 bad += 1
             elif word.record.node == self.peer:
                 self._voice.step_past(word.record.version)
-            elif self._takes_back(word.record.node):
+            elif self._takes_back(word):
                 node = word.record.node
                 self.catalog = self.catalog.merge([word])
-                self._newcomers.held(node)
+                self._newcomers.held(node, weight=weight_of(word))
                 self.members.restore(node, now, beat=beats.get(node))
         return bad
 
@@ -197,8 +199,10 @@ class Replica:
 
     def receive(self, frame: bytes, now: float, *, via: PeerId | None = None) -> list[Effect]:
         """Take in a frame of anyone's, which `via` handed over; raise `InvalidFrame` or `LimitReached`."""
-        # Before the signature is checked: whoever is kept out shall not cost us that.
-        self._guests.require(wire.author_of(frame))
+        # Before the signature is checked: whoever is kept out, or said too much, shall not cost us that.
+        author = wire.author_of(frame)
+        self._guests.require(author)
+        self._authors.require(author, frame, now)
         word = wire.decode(frame)
         if isinstance(word, Doubt):
             return self._hear_doubt(word, now)
@@ -208,7 +212,7 @@ class Replica:
             return self._hear_beat(word, now)
         # What is no news costs its author nothing: else whoever repeats old frames of another silences it.
         if self._is_news(word):
-            self._spend(word.record.node, now)
+            self._authors.spend(author, now, frame_bytes=len(frame))
         return self.learn(word, heard=now, now=now, via=via)
 
     def learn(
@@ -216,24 +220,18 @@ class Replica:
     ) -> list[Effect]:
         """Take in a word that was last confirmed at `heard`; raise `LimitReached` when there is no room.
 
-        `via` is the neighbour that handed it over; nobody when it is our own store.
+        `via` is the neighbour that handed it over; nobody when it is trusted, and then it weighs nothing.
         """
         node = word.record.node
         if node == self.peer:
             return self._refute(word, now)
         self._guests.require(node)
-        effects: list[Effect] = []
-        if node not in self.catalog.held:
-            fresh = heard + self.members.lease > now
-            self._newcomers.admit(node, via, now)
-            gone = self._newcomers.place(
-                node, held=len(self.catalog.held), fresh=fresh, lost=self.members.lost
-            )
-            effects = [] if gone is None else self._forget(gone)
-        merged = self.catalog.merge([word])
-        if merged is self.catalog:
-            return effects
-        self.catalog = merged
+        if not self._is_news(word):
+            return []
+        fresh, held, lost = heard + self.members.lease > now, self.catalog.held, self.members.lost
+        places = self._newcomers.places_for(word, via, now, held=held, fresh=fresh, lost=lost)
+        effects = [effect for gone in places for effect in self._forget(gone)]
+        self.catalog = self.catalog.merge([word])
         before = self.members.pulses.get(node)
         left = word.record.standing is Standing.LEFT
         self.members.follow(node, heard=heard, now=now, left=left)
@@ -281,6 +279,10 @@ class Replica:
         free = max(self._settings.max_nodes - len(self.catalog.held), 0) + len(self.members.lost())
         return free if via is None else min(free, self._newcomers.allowance(via, now))
 
+    def refuses(self, node: PeerId, now: float) -> bool:
+        """Say whether a node's word was too heavy a moment ago."""
+        return self._newcomers.refuses(node, now)
+
     def heard(self, node: PeerId, now: float) -> float:
         """Return when a node last gave a sign of life; `now` for ourselves."""
         pulse = self.members.pulses.get(node)
@@ -312,10 +314,11 @@ class Replica:
 
     # How.
 
-    def _takes_back(self, node: PeerId) -> bool:
-        held = self.catalog.held
+    def _takes_back(self, word: Signed) -> bool:
+        node, held = word.record.node, self.catalog.held
         room = node in held or self._newcomers.has_room(node, len(held))
-        return room and self._guests.admits(node)
+        heavy = self._newcomers.too_heavy(node, weight_of(word))
+        return room and not heavy and self._guests.admits(node)
 
     def _greet(self, node: PeerId, before: Pulse | None, now: float) -> None:
         # Whom we lost and hear again has lost us as well, and so have all on its side of a cut that has healed.
@@ -351,10 +354,11 @@ class Replica:
             return self._outbid(note.version, now) if ahead else []
         known = self.catalog.held.get(node)
         if known is None or note.version > known.record.version:
+            self._authors.spend(node, now, frame_bytes=_FETCH_BYTES)
             return [Fetch(node)]
         if note.version < known.record.version or not self._is_newer_beat(note):
             return []
-        self._spend(node, now)
+        self._authors.spend(node, now, frame_bytes=0)
         self.members.beat(node, note.version, note.beat)
         remember = Remember(node, note.version, note.beat)
         return [remember, *self.observe(node, Evidence.WORD, now)]
@@ -385,10 +389,6 @@ class Replica:
     def _is_news(self, word: Signed) -> bool:
         known = self.catalog.held.get(word.record.node)
         return known is None or newer(known, word).frame != known.frame
-
-    def _spend(self, author: PeerId, now: float) -> None:
-        if not self._authors.allows(author, now):
-            raise LimitReached(f"{author} speaks too often")
 
     def _forget(self, node: PeerId) -> list[Effect]:
         self.catalog = self.catalog.without(node)

@@ -97,18 +97,20 @@ def compare(replica: Replica, clock: Clock, peer: PeerId | None = None) -> Excha
     ours = _held(replica.catalog, unlike)
     wanted = sorted(node for node in theirs if _is_ahead(theirs, ours, node))
     owed = sorted(node for node in ours if _is_ahead(ours, theirs, node))
-    chosen = _with_room(replica, wanted, replica.room(peer, clock()))
+    chosen = _with_room(replica, wanted, replica.room(peer, clock()), clock())
     effects = yield from _pull(replica, chosen, clock, peer)
     effects = yield from _push(replica, owed, clock, effects)
     return (yield from _ask_whom_it_heard(replica, clock, effects))
 
 
-def _with_room(replica: Replica, wanted: Iterable[PeerId], room: int) -> list[PeerId]:
+def _with_room(replica: Replica, wanted: Iterable[PeerId], room: int, now: float) -> list[PeerId]:
     # Else the same strangers would be sent at every comparison, only to be refused.
     held = replica.catalog.held
     strangers = 0
     chosen: list[PeerId] = []
     for node in wanted:
+        if replica.refuses(node, now):
+            continue
         strangers += node not in held
         if node in held or strangers <= room:
             chosen.append(node)

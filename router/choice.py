@@ -24,8 +24,6 @@ from router.state.prefix_index import Told
 from router.state.readiness import RESTART
 from router.world import World
 
-_NOBODY: frozenset[Offer] = frozenset()
-
 LOOKED_AT = 12
 """Replicas that are looked at where there are many: three draws among as many are as good as among all."""
 
@@ -47,10 +45,10 @@ class Tables:
     """Replicas of other nodes by model, in tables to draw from. One is made anew where its model's replicas have changed."""
 
     def __init__(self) -> None:
-        self._tables: dict[str, tuple[frozenset[Offer], list[Offer], list[int]]] = {}
+        self._tables: dict[str, tuple[Sequence[Offer], list[Offer], list[int]]] = {}
 
     def draw(
-        self, model: str, offers: frozenset[Offer], random: Chance, key: bytes = b""
+        self, model: str, offers: Sequence[Offer], random: Chance, key: bytes = b""
     ) -> list[Offer]:
         """Draw as many as are looked at, none twice, of at least twice as many.
 
@@ -196,7 +194,7 @@ class Choosing:
 
     def _field_of_some(self, request: Request) -> Field | None:
         """Look at a few of many replicas; `None` where there are not many, all matter, or too few of those are well."""
-        offers = self._world.catalog.offers.get(request.model, _NOBODY)
+        offers = self._world.catalog.offers.get(request.model, ())
         many = len(offers) > 2 * LOOKED_AT and self._policy.samples
         if not many or request.own_only or request.pin != ANYWHERE:
             return None

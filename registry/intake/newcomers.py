@@ -4,10 +4,14 @@ A node is *met* once an authenticated connection to it stood; everybody else is 
 told. Identities cost nothing, connections do. So a neighbour may bring in only so many strangers in a time, strangers never
 fill the last quarter of the registry, and no stranger takes the place of a living node, while a node that is connected does
 take a stranger's.
+
+Strangers are weighed, too: what one serves beyond a few replicas counts against whoever brings it, and all of them together
+have a bound, whatever their number.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
+from registry.catalog import Signed
 from registry.errors import LimitReached
 from registry.intake.rate import RateLimit
 from registry.records import PeerId
@@ -18,8 +22,31 @@ AT_ONCE = 100
 CHOSEN_AT_ONCE = 2_000
 """The same of a neighbour that we dialled: whoever joins learns the mesh from the first nodes that it chose."""
 
+LIGHT, LIGHT_BYTES = 16, 4_096
+"""Replicas that a stranger may have and weigh nothing, and bytes of its record."""
+
+REPLICA_BYTES = 64
+"""Bytes beyond those that count as one replica: names may be long."""
+
+HEAVIEST = 16_000
+"""What all strangers may weigh: replicas beyond `LIGHT` each, about a kilobyte of memory for each."""
+
+REFUSED_SECONDS = 300.0
+"""How long a node is not fetched again whose word was too heavy."""
+
+MAX_REFUSED = 1_024
+
+WEIGHT_OF_ONE = 100
+"""What a stranger has to weigh to count as one more for the neighbour that brings it in."""
+
 KEPT_FOR_MET = 4
 """One in so many places is kept for nodes that we met."""
+
+
+def weight_of(word: Signed) -> int:
+    """Return what a record weighs: replicas beyond a few, or as many as would have its bytes."""
+    by_bytes = (len(word.frame) - LIGHT_BYTES) // REPLICA_BYTES
+    return max(0, len(word.record.services) - LIGHT, by_bytes)
 
 
 class Newcomers:
@@ -28,7 +55,9 @@ class Newcomers:
     def __init__(self, *, places: int, per_second: float) -> None:
         self._places = places
         self._met: set[PeerId] = set()
-        self._strangers: dict[PeerId, None] = {}
+        self._strangers: dict[PeerId, int] = {}
+        self._weight = 0
+        self._refused: dict[PeerId, float] = {}
         self._chosen: set[PeerId] = set()
         self._from_others = RateLimit(rate=per_second, burst=AT_ONCE)
         self._from_chosen = RateLimit(rate=per_second, burst=CHOSEN_AT_ONCE)
@@ -36,7 +65,7 @@ class Newcomers:
     def meet(self, peer: PeerId, *, chosen: bool) -> None:
         """Take in that a connection to a peer stands, and whether we dialled it."""
         self._met.add(peer)
-        self._strangers.pop(peer, None)
+        self._weight -= self._strangers.pop(peer, 0)
         (self._chosen.add if chosen else self._chosen.discard)(peer)
 
     def part(self, peer: PeerId, *, held: bool) -> None:
@@ -53,12 +82,36 @@ class Newcomers:
         """Return how many strangers a neighbour may bring in now."""
         return self._pace(via).left(via, now)
 
-    def admit(self, node: PeerId, via: PeerId | None, now: float) -> None:
+    def places_for(
+        self,
+        word: Signed,
+        via: PeerId | None,
+        now: float,
+        *,
+        held: Collection[PeerId],
+        fresh: bool,
+        lost: Callable[[], list[PeerId]],
+    ) -> Iterator[PeerId]:
+        """Give a word a place and room for its weight; yield who has to be forgotten for it. Raise `LimitReached`."""
+        node, weight, places = word.record.node, weight_of(word) if via else 0, len(held)
+        newcomer = node not in held
+        if newcomer:
+            self.admit(node, via, now, weight=weight)
+        for heavy in self.lighten(node, weight, lost, now):
+            places -= 1
+            yield heavy
+        if newcomer:
+            gone = self.place(node, held=places, fresh=fresh, lost=lost)
+            if gone is not None:
+                yield gone
+        self.held(node, weight=weight)
+
+    def admit(self, node: PeerId, via: PeerId | None, now: float, *, weight: int = 0) -> None:
         """Count a newcomer against the neighbour that brings it; raise `LimitReached` when that brought enough."""
         # Our own store brings in whom it likes, and whoever is connected introduces itself.
         if via is None or self.has_met(node):
             return
-        if not self._pace(via).allows(via, now):
+        if not self._pace(via).allows(via, now, cost=1 + weight / WEIGHT_OF_ONE):
             raise LimitReached(f"{via} brings more strangers than one neighbour may")
 
     def has_room(self, node: PeerId, held: int) -> bool:
@@ -75,7 +128,6 @@ class Newcomers:
             if not fresh:
                 raise LimitReached(f"no room for {node}, which has been silent")
             gone = self.make_room(node, lost())
-        self.held(node)
         return gone
 
     def make_room(self, node: PeerId, lost: Sequence[PeerId]) -> PeerId:
@@ -89,14 +141,41 @@ class Newcomers:
             raise LimitReached(f"the registry holds {self._places:,} nodes already")
         return gone
 
-    def held(self, node: PeerId) -> None:
-        """Take in that the registry holds a node from now on."""
+    def too_heavy(self, node: PeerId, weight: int) -> bool:
+        """Say whether strangers would weigh too much with this of a node."""
+        if not weight or node in self._met:
+            return False
+        return self._weight - self._strangers.get(node, 0) + weight > HEAVIEST
+
+    def refuses(self, node: PeerId, now: float) -> bool:
+        """Say whether a node's word was too heavy a moment ago, so that it is not worth fetching."""
+        return self._refused.get(node, now) > now
+
+    def lighten(
+        self, node: PeerId, weight: int, lost: Callable[[], Sequence[PeerId]], now: float
+    ) -> Iterator[PeerId]:
+        """Yield whose places are given up, of the `lost`, until there is room for so heavy a word; raise `LimitReached`."""
+        if self.too_heavy(node, weight):
+            for heavy in lost():
+                if heavy != node and self._strangers.get(heavy):
+                    yield heavy
+                if not self.too_heavy(node, weight):
+                    return
+            self._refused.pop(node, None)
+            if len(self._refused) >= MAX_REFUSED:
+                del self._refused[next(iter(self._refused))]
+            self._refused[node] = now + REFUSED_SECONDS
+            raise LimitReached(f"unmet nodes serve so much already that {node} is too heavy")
+
+    def held(self, node: PeerId, *, weight: int = 0) -> None:
+        """Take in that the registry holds a node's word from now on, which weighs so much."""
         if node not in self._met:
-            self._strangers[node] = None
+            self._weight += weight - self._strangers.get(node, 0)
+            self._strangers[node] = weight
 
     def forget(self, node: PeerId) -> None:
         """Take in that a node lost its place."""
-        self._strangers.pop(node, None)
+        self._weight -= self._strangers.pop(node, 0)
         self._met.discard(node)
 
     def _strangers_are_full(self) -> bool:

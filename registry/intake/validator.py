@@ -13,7 +13,7 @@ from registry.clock import Clock
 from registry.errors import InvalidFrame, UnknownKind
 from registry.intake.access_list import AccessList
 from registry.intake.newcomers import AT_ONCE
-from registry.intake.rate import RateLimit
+from registry.intake.rate import FRAME_COST, RateLimit
 from registry.mesh import Verdict
 from registry.records import PeerId
 from registry.settings import RegistrySettings
@@ -22,8 +22,6 @@ FORWARDED_PER_SECOND = 500.0
 """Frames of up to `FRAME_COST` bytes that one neighbour may hand over; what many authors say comes by it."""
 
 FORWARDED_AT_ONCE = 2_000.0
-FRAME_COST = 4096
-"""Bytes that count as one frame: gossip keeps what it passed on for some seconds."""
 
 
 class Validator:

@@ -534,6 +534,30 @@ def test_beats_count_against_their_authors_pace_too() -> None:
         one.receive(beat(B, 200), 0.0)
 
 
+def test_an_author_of_large_records_is_charged_by_their_length() -> None:
+    one, refused = serving(A), 0
+    for sequence in range(1, 40):
+        services = [Service("p", f"{sequence}-{n}" * 5) for n in range(2_000)]
+        try:
+            one.receive(word(B, *services, at=(1, sequence)), 0.0)
+        except LimitReached:
+            refused += 1
+    assert 30 <= refused <= 37
+    assert one.receive(word(C, LLAMA), 0.0) != []
+
+
+def test_who_names_newer_words_pays_for_their_being_fetched() -> None:
+    one = serving(A)
+    one.receive(word(B), 0.0)
+    fetched = 0
+    for number in range(1, 100):
+        try:
+            fetched += one.receive(beat(B, number, at=(1, number + 1)), 0.0) == [Fetch(B.peer)]
+        except LimitReached:
+            continue
+    assert 5 <= fetched <= 10
+
+
 def test_repeating_another_nodes_old_frames_does_not_silence_it() -> None:
     one = serving(A)
     old, new = word(B, LLAMA, at=(1, 1)), word(B, QWEN, at=(1, 2))

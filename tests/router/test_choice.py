@@ -180,7 +180,7 @@ def test_a_table_is_made_anew_where_its_replicas_have_changed() -> None:
     before, after = (many(count).catalog.offers[MODEL] for count in (100, 30))
     for _ in range(20):
         assert len(set(tables.draw(MODEL, before, draw))) == LOOKED_AT
-    assert set(tables.draw(MODEL, after, draw)) <= after
+    assert {*tables.draw(MODEL, after, draw)} <= {*after}
     for number in range(MAX_TABLES + 1):
         tables.draw(f"m{number}", after, draw)
     assert len(tables._tables) == MAX_TABLES

@@ -3,9 +3,18 @@
 import pytest
 
 from registry import sync, wire
+from registry.catalog import Signed
 from registry.effects import WordsRefused
 from registry.errors import LimitReached
-from registry.intake.newcomers import AT_ONCE, CHOSEN_AT_ONCE, Newcomers
+from registry.intake.newcomers import (
+    AT_ONCE,
+    CHOSEN_AT_ONCE,
+    HEAVIEST,
+    LIGHT,
+    REFUSED_SECONDS,
+    Newcomers,
+    weight_of,
+)
 from registry.messages import FRAME_HEAD
 from registry.records import PeerId, Record, Service, Version
 from registry.replica import Replica
@@ -134,3 +143,86 @@ def test_who_is_connected_and_never_said_a_word_is_forgotten() -> None:
     newcomers.meet(JOINER.peer, chosen=True)
     newcomers.part(JOINER.peer, held=False)
     assert not newcomers.has_met(JOINER.peer)
+
+
+def heavy(owner: Identity, replicas: int = 2_000, *, sequence: int = 1) -> bytes:
+    services = tuple(Service("p", f"{owner.peer[-8:]}-{n}-{sequence}") for n in range(replicas))
+    return wire.encode_record(
+        Record(owner.peer, Version(1, sequence), services=services), owner
+    ).frame
+
+
+def held(one: Replica) -> int:
+    """How many replicas of others are held."""
+    return sum(len(signed.record.services) for signed in one.catalog.held.values())
+
+
+def test_strangers_are_weighed_for_the_neighbour_that_brings_them_and_all_together() -> None:
+    one = replica()
+    for number, friend in enumerate((ATTACKER, FRIEND, JOINER)):
+        taken = 0
+        for owner in MADE_UP[number * 20 : number * 20 + 20]:
+            try:
+                one.receive(heavy(owner), 0.0, via=friend.peer)
+            except LimitReached:
+                continue
+            taken += 1
+        assert taken <= 4
+    assert held(one) <= HEAVIEST + LIGHT * len(one.catalog.held)
+    # A light one has its place all the same, and whoever is connected.
+    assert bring_in(one, MADE_UP[100:101], ATTACKER, now=60.0) == 1
+    one.meet(MADE_UP[102].peer, 60.0, chosen=False)
+    one.receive(heavy(MADE_UP[102]), 60.0, via=MADE_UP[102].peer)
+    assert MADE_UP[102].peer in one.catalog.held
+
+
+def test_a_stranger_that_grows_too_heavy_keeps_its_older_word_and_is_not_fetched_for_a_while() -> (
+    None
+):
+    one, via = replica(), FRIEND.peer
+    one.meet(via, 0.0, chosen=True)
+    for owner in MADE_UP[:8]:
+        one.receive(heavy(owner), 0.0, via=via)
+    grower = MADE_UP[9]
+    one.receive(heavy(grower, 1), 0.0, via=via)
+    with pytest.raises(LimitReached, match="too heavy"):
+        one.receive(heavy(grower, sequence=2), 1.0, via=via)
+    assert len(one.catalog.held[grower.peer].record.services) == 1
+    assert one.refuses(grower.peer, 2.0)
+    assert not one.refuses(grower.peer, 2.0 + REFUSED_SECONDS)
+    # Once it is met it weighs nothing.
+    one.meet(grower.peer, 3.0, chosen=False)
+    one.receive(heavy(grower, sequence=2), 3.0, via=grower.peer)
+    assert len(one.catalog.held[grower.peer].record.services) == 2_000
+
+
+def test_the_lost_make_room_for_a_heavy_stranger() -> None:
+    one, via = replica(), FRIEND.peer
+    one.meet(via, 0.0, chosen=True)
+    for owner in MADE_UP[:8]:
+        one.receive(heavy(owner), 0.0, via=via)
+    later = 3 * RegistrySettings().lease
+    one.tick(later)
+    one.receive(heavy(MADE_UP[8]), later, via=via)
+    assert MADE_UP[8].peer in one.catalog.held
+    assert len(one.catalog.held) == 9
+
+
+def test_what_was_too_heavy_is_not_restored_either() -> None:
+    one = replica()
+    one.restore([heavy(owner) for owner in MADE_UP[:12]], 0.0)
+    assert held(one) <= HEAVIEST + LIGHT * 12
+    assert len(one.catalog.held) == 9
+
+
+def test_what_a_record_weighs() -> None:
+    light = wire.decode(heavy(A, LIGHT))
+    many = wire.decode(heavy(A, LIGHT + 5))
+    name = "x" * 250
+    long = Record(
+        A.peer, Version(1, 1), services=tuple(Service(name, f"{n}{name}") for n in range(15))
+    )
+    assert isinstance(light, Signed)
+    assert isinstance(many, Signed)
+    assert (weight_of(light), weight_of(many)) == (0, 5)
+    assert weight_of(wire.encode_record(long, A)) > 50
