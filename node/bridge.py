@@ -171,7 +171,9 @@ class Bridge:
 
     def _listed(self) -> list[web.RouteDef]:
         offers = {w.service.model: (Offer(self._peer, w.service),) for w in self._world.workers}
-        return listing_routes(lambda: offers, lambda name: offers.get(name, ()))
+        return listing_routes(
+            lambda: (o for some in offers.values() for o in some), lambda name: offers.get(name, ())
+        )
 
     async def _found(self) -> list[Worker]:
         """Return a worker for each model of the upstream; raise `OSError` when there is none."""

@@ -6,15 +6,22 @@ entry's `project` and `owned_by` name the one with the most replicas, and `proje
 a worker's address is never shown.
 
 Model list for clients of Anthropic's API: the common one, with what they need besides.
+
+A long list is sent as it is made, slice by slice, so that other requests wait for none of it.
 """
 
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
+from heapq import merge
+from itertools import islice
 from operator import or_
-from typing import Any
+from typing import Any, TypeVar
+
+import orjson
 
 from node import web
 from node.faces import Context
@@ -47,11 +54,10 @@ def model(entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def models(listing: Mapping[str, Any]) -> dict[str, Any]:
-    """Show all models, on one page."""
-    data = [model(entry) for entry in listing["data"]]
-    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
-    return {**listing, "data": data, "has_more": False, "first_id": first, "last_id": last}
+SLICE = 1_000
+"""Models and replicas that are looked at in one go; a list of more models is sent in pieces."""
+
+Item = TypeVar("Item")
 
 
 LIVE = frozenset({Presence.ALIVE, Presence.UNREACHABLE, Presence.SUSPECT})
@@ -67,16 +73,23 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 
 def listing_routes(
-    everybody: Callable[[], Mapping[str, Sequence[Offer]]],
+    everybody: Callable[[], Iterable[Offer]],
     offers: Callable[[str], Iterable[Offer]],
 ) -> list[web.RouteDef]:
     """Return the routes that show models: all that are served, by name alone, and one by a name as callers write it."""
     # Records of older nodes do not say when a model was registered.
     since = int(time.time())
 
-    async def listing(request: web.HttpRequest) -> web.Response:
-        found = _listing(everybody(), _base(request), since)
-        return json_answer(models(found) if wanted(request) else found)
+    async def listing(request: web.HttpRequest) -> web.Answer:
+        found: dict[str, list[Offer]] = {}
+        async for some in _slices(iter(everybody())):
+            for offer in some:
+                found.setdefault(offer.service.model, []).append(offer)
+        entries = _entries(found, _base(request), since, as_anthropic=wanted(request))
+        if len(found) <= SLICE:
+            data = [entry async for some in entries for entry in some]
+            return json_answer({"data": data, **_around(found, as_anthropic=wanted(request))})
+        return await _send(request, entries, _around(found, as_anthropic=wanted(request)))
 
     async def one(request: web.HttpRequest) -> web.Response:
         name = request.tail
@@ -98,14 +111,63 @@ def listing_routes(
     ]
 
 
-def live_offers(context: Context) -> dict[str, list[Offer]]:
-    """Return who serves what now, by model name alone."""
-    found: dict[str, list[Offer]] = {}
+def live_offers(context: Context) -> Iterator[Offer]:
+    """Go through who serves what now."""
     for node, signed in context.registry.catalog.held.items():
         if context.registry.presence(node) in LIVE:
             for service in signed.record.services:
-                found.setdefault(service.model, []).append(Offer(node, service))
-    return found
+                yield Offer(node, service)
+
+
+async def _slices(items: Iterator[Item]) -> AsyncIterator[list[Item]]:
+    """Yield items some at a time, and let others have their turn in between."""
+    while some := [*islice(items, SLICE)]:
+        yield some
+        await asyncio.sleep(0)
+
+
+async def _entries(
+    found: Mapping[str, Sequence[Offer]], base: str, since: int, *, as_anthropic: bool
+) -> AsyncIterator[list[dict[str, Any]]]:
+    """Yield what is shown of models, by name, some at a time."""
+    # Sorted by parts: all at once would take as long as a hundred requests.
+    parts = [sorted(some) async for some in _slices(iter(found))]
+    async for names in _slices(merge(*parts)):
+        some = [_entry(name, found[name], base, since) for name in names]
+        yield [model(entry) for entry in some] if as_anthropic else some
+
+
+def _around(found: Mapping[str, Sequence[Offer]], *, as_anthropic: bool) -> dict[str, Any]:
+    """Return what a list says besides its models."""
+    projects = {offer.service.project for offers in found.values() for offer in offers}
+    around: dict[str, Any] = {
+        "object": "list",
+        "code": 0,
+        "message": "success",
+        # Seed 002 names one project above the list; where there are several, each entry names its own.
+        "project": next(iter(projects)) if len(projects) == 1 else "",
+    }
+    if as_anthropic:
+        first, last = min(found, default=None), max(found, default=None)
+        around |= {"has_more": False, "first_id": first, "last_id": last}
+    return around
+
+
+async def _send(
+    request: web.HttpRequest, entries: AsyncIterator[list[dict[str, Any]]], around: dict[str, Any]
+) -> web.StreamResponse:
+    """Send a list in pieces, as fast as its reader takes them."""
+    headers = {"content-type": "application/json", "x-request-id": request.id}
+    response = web.StreamResponse(headers=headers)
+    response.prepare(request)
+    before = b'{"data":['
+    async for some in entries:
+        response.write(before + orjson.dumps(some)[1:-1])
+        await response.drain()
+        before = b","
+    response.write(b"]," + orjson.dumps(around)[1:])
+    response.end()
+    return response
 
 
 def _live(context: Context, offers: Iterable[Offer]) -> Iterable[Offer]:
@@ -116,19 +178,6 @@ def _base(request: web.HttpRequest) -> str:
     """Return where the caller asks this node, in its own words; a proxy before it may say that it asked over TLS."""
     scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else "http"
     return f"{scheme}://{request.headers.get('host', 'localhost')}"
-
-
-def _listing(everybody: Mapping[str, Sequence[Offer]], base: str, since: int) -> dict[str, Any]:
-    entries = [_entry(name, offers, base, since) for name, offers in sorted(everybody.items())]
-    projects = {project for entry in entries for project in entry["projects"]}
-    return {
-        "object": "list",
-        "code": 0,
-        "message": "success",
-        # Seed 002 names one project above the list; where there are several, each entry names its own.
-        "project": next(iter(projects)) if len(projects) == 1 else "",
-        "data": entries,
-    }
 
 
 def _entry(name: str, offers: Sequence[Offer], base: str, since: int) -> dict[str, Any]:

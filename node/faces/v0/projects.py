@@ -1,7 +1,6 @@
 """`/api/v0/ai`: how model projects register their models, and ask who serves what."""
 
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from node import web
@@ -85,12 +84,12 @@ def _asking(context: Context) -> list[web.RouteDef]:
 
     async def projects(request: web.HttpRequest) -> web.Response:
         number = count_in_query(request, default=100)
-        return done(data=sorted({o.service.project for o in _offers(context)})[:number])
+        return done(data=sorted({o.service.project for o in live_offers(context)})[:number])
 
     async def models(request: web.HttpRequest) -> web.Response:
         number = count_in_query(request, default=100)
         project = _asked(request, "project")
-        found = {o.service.model for o in _offers(context) if o.service.project == project}
+        found = {o.service.model for o in live_offers(context) if o.service.project == project}
         return done(data=sorted(found)[:number])
 
     async def peers(request: web.HttpRequest) -> web.Response:
@@ -98,7 +97,7 @@ def _asking(context: Context) -> list[web.RouteDef]:
         project, model = _asked(request, "project"), _asked(request, "model")
         found = (
             _peer(context, offer)
-            for offer in sorted(_offers(context), key=lambda o: (o.node, o.service))
+            for offer in sorted(live_offers(context), key=lambda o: (o.node, o.service))
             if (offer.service.project, offer.service.model) == (project, model)
         )
         return done(data=[entry for _, entry in zip(range(number), found, strict=False)])
@@ -116,10 +115,6 @@ def _asked(request: web.HttpRequest, name: str) -> str:
     if not value:
         raise WrongParameter(f"{name} can not be empty", param=name)
     return value
-
-
-def _offers(context: Context) -> Iterable[Offer]:
-    return (offer for offers in live_offers(context).values() for offer in offers)
 
 
 def _projects_of(context: Context, node: PeerId, *, local: bool) -> dict[str, list[dict[str, Any]]]:

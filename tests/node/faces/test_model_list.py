@@ -5,7 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from registry.records import Standing
+from node.faces.model_list import SLICE
+from registry import wire
+from registry.records import Record, Service, Standing, Version
+from registry.signing import Identity
 from router.workers import Workers
 from tests.node.faces.assembly import until
 
@@ -165,3 +168,24 @@ async def test_what_some_replica_takes_is_shown_where_a_worker_said_so(mesh, wor
         rows = [row for node in (await response.json())["nodes"] for row in node["services"]]
     assert sorted(row["context"] for row in rows) == [64, 512]
     assert all(row["input_modalities"] == ["text", "image"] for row in rows)
+
+
+@pytest.mark.parametrize("headers", [{}, {"anthropic-version": "2023-06-01"}])
+async def test_a_long_list_comes_in_pieces_and_is_the_same_list(alone, headers):
+    replica = alone.context.registry._replica
+    for number in (1, 2):
+        owner = Identity(bytes([number]) * 32)
+        services = [Service("p", f"m{n:04}-{number}") for n in range(SLICE)]
+        record = Record(owner.peer, Version(1, 1), services=tuple(services))
+        now = time.monotonic()
+        replica.learn(wire.encode_record(record, owner), heard=now, now=now)
+    async with alone.http.get("/v1/models", headers=headers) as response:
+        assert response.headers["transfer-encoding"] == "chunked"
+        told = await response.json()
+    ids = [entry["id"] for entry in told["data"]]
+    assert ids == sorted(ids)
+    assert len(ids) == 2 * SLICE
+    assert (told["object"], told["project"]) == ("list", "p")
+    assert ("first_id" in told) == bool(headers)
+    async with alone.http.get(f"/v1/models/{ids[7]}", headers=headers) as response:
+        assert (await response.json()).items() >= told["data"][7].items()

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from node.faces.model_list import model, models
+from node.faces.model_list import model
 from tests.node.faces.assembly import told
 
 VERSION = {"anthropic-version": "2023-06-01"}
@@ -45,4 +45,8 @@ async def test_others_see_no_difference(served, path):
 
 def test_what_is_known_of_a_context_is_shown():
     assert model({"id": "a", "created": 1, "context_length": 5})["max_input_tokens"] == 5
-    assert models({"data": []})["last_id"] is None
+
+
+async def test_a_list_without_models_has_no_ends(alone):
+    _, said = await told(alone.http.get("/v1/models", headers=VERSION))
+    assert (said["data"], said["first_id"], said["last_id"]) == ([], None, None)
