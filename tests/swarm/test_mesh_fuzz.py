@@ -24,7 +24,7 @@ from tests.swarm.waiting import percentile, show, until
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(120)]
 
 SEED = "1"
-MAX_GROWTH = {"malformed": 16.0, "floods": 16.0}
+MAX_GROWTH = {"malformed": 16.0, "floods": 48.0}
 """MiB that the victim may grow by, under each part."""
 
 JUDGED = {"200 forgeries": FORGERIES, "2,000 bad signatures": BAD_SIGNATURES}

@@ -1,15 +1,19 @@
-"""Many identities: each signs its own record, all are told by one peer."""
+"""Too much of what may be believed: many identities, heavy ones, and a member that will not be quiet."""
 
 import struct
 from collections.abc import Mapping
 
 import trio
 
+from registry import wire
+from registry.records import Heartbeat, Version
 from tests.swarm.attacks.streams import batch, record
 from tests.swarm.attacks.target import MESHSUB, Attack, Target, message
 
 IDENTITIES = 10_000
 _PUSHED = 1_000
+_HEAVY, _IN_ONE, _MODELS = 102, 3, 2_000
+_LOUD_SECONDS, _A_SECOND, _BEATS = 10, 17, 290
 
 
 async def pushed(target: Target) -> None:
@@ -31,7 +35,47 @@ async def gossiped(target: Target) -> None:
             await peer.publish(*said, stream=stream)
 
 
+async def heavy(target: Target) -> None:
+    """Push the records of 102 identities that serve as much as one may, a few at once."""
+    async with target.peer() as peer:
+        for _ in range(_HEAVY // _IN_ONE):
+            frames = [record(target.identity(), models=_MODELS) for _ in range(_IN_ONE)]
+            with trio.move_on_after(5):
+                await peer.ask(b"P" + batch(frames), wait=5)
+
+
+async def loud(target: Target) -> None:
+    """Gossip a record of 2,000 other names 17 times a second, as a member that the victim is connected to."""
+    async with target.peer() as peer:
+        stream = await peer.host.new_stream(peer.victim, [MESHSUB])
+        for number in range(_LOUD_SECONDS * _A_SECOND):
+            said = record(peer.identity, ahead=number, models=_MODELS)
+            await peer.publish(
+                message(said, peer.identity, struct.pack("!Q", number)), stream=stream
+            )
+            await trio.sleep(1 / _A_SECOND)
+
+
+async def newer_words(target: Target) -> None:
+    """Gossip heartbeats of versions that nobody has, 290 a second."""
+    async with target.peer() as peer:
+        stream = await peer.host.new_stream(peer.victim, [MESHSUB])
+        author = peer.identity
+        said = [message(record(author), author, struct.pack("!Q", 0))]
+        for number in range(1, _LOUD_SECONDS * _BEATS):
+            beat = Heartbeat(author.peer, Version(1_800_000_000 + number, 1), number)
+            frame = wire.encode_heartbeat(beat, author)
+            said.append(message(frame, author, struct.pack("!Q", number)))
+            if len(said) >= _BEATS // 10:
+                await peer.publish(*said, stream=stream)
+                said = []
+                await trio.sleep(0.1)
+
+
 KINDS: Mapping[str, Attack] = {
     "10,000 identities pushed": pushed,
     "10,000 identities gossiped": gossiped,
+    "102 heavy identities pushed": heavy,
+    "a loud member": loud,
+    "heartbeats of newer words": newer_words,
 }

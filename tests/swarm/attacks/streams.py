@@ -40,9 +40,10 @@ def _asking(*questions: bytes, wait: float = 0.3) -> Attack:
     return attack
 
 
-def record(identity: Identity, *, ahead: int = 0) -> bytes:
-    """Sign a record of one made-up model."""
-    services = (Service("spam", f"spam-{identity.peer[-12:]}"),)
+def record(identity: Identity, *, ahead: int = 0, models: int = 1) -> bytes:
+    """Sign a record of made-up models, of other names in each."""
+    names = (f"spam-{identity.peer[-12:]}-{ahead}-{number}" for number in range(models))
+    services = tuple(Service("spam", name) for name in names)
     made = Record(identity.peer, Version(1_700_000_000 + ahead, 1), services=services)
     return wire.encode_record(made, identity).frame
 
