@@ -123,6 +123,9 @@ def _pull(replica: Replica, wanted: list[PeerId], clock: Clock, peer: PeerId | N
         if not wanted:
             break
         batch = yield Step(_PULL + messages.write_wanted(wanted), effects)
+        # It listed them a moment ago: whoever lists what is not there has us work for nothing.
+        if {wire.author_of(frame) for _, frame in messages.unpack(batch)}.isdisjoint(wanted):
+            raise InvalidFrame("what was listed cannot be had")
         came, effects = _take(replica, batch, clock(), via=peer)
         if came.isdisjoint(wanted):
             break

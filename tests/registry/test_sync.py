@@ -327,11 +327,11 @@ def test_of_a_pulled_batch_with_one_bad_frame_nothing_is_learned(lie: bytes) -> 
     assert not one.catalog.held
 
 
-def test_a_peer_that_lists_what_it_never_sends_ends_the_exchange() -> None:
+def test_to_list_what_is_never_sent_is_an_offence() -> None:
     listing = {f"nobody-{n}": [1, 1, "ab" * 8] for n in range(1_000)}
     lies = lying(replica(B, say(C)), b"l", orjson.dumps({"held": listing}))
-    questions, effects = exchange(replica(A), lies)
-    assert (len(questions), effects) == (3, [])
+    with pytest.raises(InvalidFrame, match="cannot be had"):
+        exchange(replica(A), lies)
 
 
 def test_a_peer_that_says_equal_when_it_is_not_gains_nothing() -> None:
