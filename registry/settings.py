@@ -76,8 +76,8 @@ class RegistrySettings(BaseModel):
     frames_per_second: float = Field(
         20.0,
         gt=0,
-        description="Frames of 4 KiB per author and second that are read; more are dropped and counted. Bursts of ten times as many "
-        "pass.",
+        description="Frames of 4 KiB per author and second that are read; more are dropped and counted. Bursts of ten times "
+        "as many pass.",
     )
     strangers_per_second: float = Field(
         2.0,
