@@ -11,7 +11,8 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import trio
 from libp2p.abc import IHost
@@ -27,11 +28,20 @@ from registry.mesh.libp2p.guards import unreachable
 from registry.mesh.libp2p.watch import Watch
 from registry.records import PeerId
 
+Value = TypeVar("Value")
+
 RAREST = 300.0
 """Seconds between dials of a missed peer in the end, for a node that has enough others."""
 
 GIVEN_UP = 12
 """Failed dials in a row after which a lost peer is missed no more; a bootstrap peer always is."""
+
+
+HOST_PAUSE = 1.0
+"""Seconds between two dials to a host at which nobody was met: anybody may sign records that name somebody else's."""
+
+MAX_HOSTS = 4_096
+"""Hosts that are remembered, those with somebody and those without; the one that was noted first makes room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,8 @@ class Dialer:
     rng: random.Random = field(default_factory=random.Random)
     _targets: dict[PeerId, DialTarget] = field(default_factory=dict)
     _pauses: dict[PeerId, _Pause] = field(default_factory=dict)
+    _met: dict[str, None] = field(default_factory=dict)
+    _tried: dict[str, float] = field(default_factory=dict)
 
     def aim(self, bootstrap: Collection[str], kept: Collection[str]) -> None:
         """Replace the candidates; addresses that name no peer, or ourselves, are left out."""
@@ -94,7 +106,8 @@ class Dialer:
         ]
         # A random choice: if all took the first, the first would carry the whole mesh.
         self.rng.shuffle(ready)
-        return sorted(ready, key=lambda target: not target.bootstrap)[:missing]
+        ready.sort(key=lambda target: not target.bootstrap)
+        return [*islice((t for t in ready if t.bootstrap or self._may_try(t, now)), missing)]
 
     def missed(self, connected: Collection[PeerId]) -> list[DialTarget]:
         """List whom we would dial sooner or later, although we have enough peers."""
@@ -116,6 +129,9 @@ class Dialer:
 
     def succeeded(self, peer: PeerId) -> None:
         """Note that a peer is connected; if it was missed, the others may be there again as well."""
+        if peer in self._targets:
+            for address in self._targets[peer].addresses:
+                _remember(self._met, host_of(address), None)
         pause = self._pauses.pop(peer, None)
         if pause and pause.had and pause.failures:
             for other in self._pauses.values():
@@ -124,6 +140,16 @@ class Dialer:
     def _is_ready(self, target: DialTarget, longest: float, now: float) -> bool:
         pause = self._pauses.get(target.peer)
         return pause is None or pause.ends(self.redial, longest) <= now
+
+    def _may_try(self, target: DialTarget, now: float) -> bool:
+        """Say whether a target's host may be dialled, and take it as done."""
+        host = host_of(target.addresses[0])
+        if host in self._met:
+            return True
+        if now - self._tried.get(host, float("-inf")) < HOST_PAUSE:
+            return False
+        _remember(self._tried, host, now)
+        return True
 
     def _is_missed(self, target: DialTarget) -> bool:
         pause = self._pauses.get(target.peer)
@@ -135,6 +161,18 @@ class Dialer:
     def _stretch(self) -> float:
         # Two nodes that dial each other, or many that lost one, must not stay in step.
         return self.rng.uniform(0.75, 1.25)
+
+
+def _remember(hosts: dict[str, Value], host: str, value: Value) -> None:
+    hosts.pop(host, None)
+    if len(hosts) >= MAX_HOSTS:
+        del hosts[next(iter(hosts))]
+    hosts[host] = value
+
+
+def host_of(address: str) -> str:
+    """Return the name or IP address that a multiaddr begins with."""
+    return address.split("/", 3)[2] if address.startswith("/") and address.count("/") > 1 else ""
 
 
 def peer_in(address: str) -> PeerId:

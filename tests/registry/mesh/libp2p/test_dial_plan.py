@@ -3,7 +3,7 @@
 import random
 from itertools import pairwise
 
-from registry.mesh.libp2p.dial import GIVEN_UP, RAREST, Dialer, DialTarget
+from registry.mesh.libp2p.dial import GIVEN_UP, MAX_HOSTS, RAREST, Dialer, DialTarget
 from registry.records import PeerId
 
 OWN = PeerId("own")
@@ -98,7 +98,8 @@ def test_whoever_lacks_peers_tries_those_that_failed_sooner() -> None:
 
 
 def test_others_are_dialled_up_to_the_degree() -> None:
-    made = dialer(kept=("a", "b", "c", "d"), degree=3)
+    made = dialer(degree=3)
+    made.aim((), [f"/dns4/host-{name}/tcp/1/p2p/{name}" for name in "abcd"])
     assert len(made.due((), 0.0)) == 3
     assert len(made.due((PeerId("x"), PeerId("y")), 0.0)) == 1
     assert made.due((PeerId("x"), PeerId("y"), PeerId("z")), 0.0) == []
@@ -143,3 +144,31 @@ def test_a_lost_peer_is_dialled_again_after_the_pause_however_often_it_failed_be
     made.lost(PeerId("a"), 100.0)
     assert made.due((), 100.5) == []
     assert peers(made.due((), 101.3)) == {"a"}
+
+
+def test_a_host_at_which_nobody_was_met_is_dialled_once_a_second_whoever_is_said_to_be_there() -> (
+    None
+):
+    made = Dialer(OWN, degree=50, redial=1.0, rng=random.Random(1))
+    made.aim((), [f"/ip4/192.0.2.7/tcp/{port}/p2p/made-up-{port}" for port in range(1, 200)])
+    dials = 0
+    for tenth in range(400):
+        for target in made.due((), tenth / 10):
+            made.failed(target.peer, tenth / 10)
+            dials += 1
+    assert dials == 40
+
+
+def test_at_a_host_where_somebody_was_met_all_may_be_dialled() -> None:
+    made = dialer(kept=tuple("abcdef"), degree=4)
+    (first,) = made.due((), 0.0)
+    made.succeeded(first.peer)
+    assert len(made.due((first.peer,), 0.1)) == 3
+
+
+def test_hosts_are_remembered_within_a_bound() -> None:
+    made = Dialer(OWN, degree=2 * MAX_HOSTS, redial=1.0, rng=random.Random(1))
+    made.aim((), [f"/dns4/host-{number}/tcp/1/p2p/p-{number}" for number in range(MAX_HOSTS + 9)])
+    for target in made.due((), 0.0):
+        made.succeeded(target.peer)
+    assert (len(made._tried), len(made._met)) == (MAX_HOSTS, MAX_HOSTS)
