@@ -105,9 +105,9 @@ class Choosing:
 
     async def ordered(self, request: Request) -> tuple[list[Candidate], bool]:
         """Return whom to try, and whether a slot of the first is taken already: it had to be waited for."""
-        field = self._field_of_some(request) or self.field(request)
+        field, among = self._look(request)
         if self._questions and len(field.eligible) > 1 and await self._asked(request, field):
-            field = self._field_of_some(request) or self.field(request)
+            field = self.field(request, among)
         full = self.only_full(field) if field.excluded else []
         if not full and field.eligible and all(map(self._is_gone, field.eligible)):
             raise self._gone(request, field.eligible)
@@ -192,18 +192,20 @@ class Choosing:
             )
         return [self._ledger.known(request).row(self._world.own, service, worker)], True
 
-    def _field_of_some(self, request: Request) -> Field | None:
-        """Look at a few of many replicas; `None` where there are not many, all matter, or too few of those are well."""
+    def _look(self, request: Request) -> tuple[Field, Sequence[Offer] | None]:
+        """Look at a few of many replicas, and return which; at all where there are not many, all matter, or few are well."""
         offers = self._world.catalog.offers.get(request.model, ())
         many = len(offers) > 2 * LOOKED_AT and self._policy.samples
         if not many or request.own_only or request.pin != ANYWHERE:
-            return None
+            return self.field(request), None
         drawn = self._tables.draw(request.model, offers, self._random, key_of(request))
         if request.prefixes.goes_on:
             read = self._ledger.read_by(request)
             drawn += [o for o in starmap(Offer, read) if o in offers and o not in drawn]
         field = self.field(request, drawn)
-        return field if sum(not c.rank for c in field.eligible) >= ENOUGH else None
+        if sum(not c.rank for c in field.eligible) < ENOUGH:
+            return self.field(request), None
+        return field, drawn
 
     def field(self, request: Request, among: Iterable[Offer] | None = None) -> Field:
         """Say who could answer a request, and who could not; of other nodes only `among`, where that is given."""

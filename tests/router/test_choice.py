@@ -20,6 +20,7 @@ from router.requests import Kind, Pin, Request
 from router.select.candidates import Candidate, Reason
 from router.state.circuit import TRIP
 from router.state.prefix_index import Read, Told
+from router.state.remote_load import Report
 from router.state.service_time import ServiceTime
 from router.workers import Workers
 from router.world import LoneWorld
@@ -246,3 +247,16 @@ async def test_a_conversation_is_looked_for_at_the_same_few_of_many_and_where_it
     choice._ledger.times.index.take((reader, Service("p", MODEL)), talk().prefixes, 0.0)
     for _ in range(20):
         assert reader in {c.node for c in (await choice.ordered(talk()))[0]}
+
+
+async def test_of_many_those_who_were_asked_are_chosen_among() -> None:
+    world = many()
+    choice = choosing(world)
+    stale, service = Report(Load(0, slots=4), ours=0, at=-60.0), Service("p", MODEL)
+    for offer in world.catalog.offers[MODEL]:
+        choice._ledger.times.told.hear(offer.node, (service, Kind.CHAT), ServiceTime(fixed=5.0))
+        choice._ledger.reports.hear(offer.node, service, stale)
+    choice._questions = knowing = Knowing(OWN.peer)
+    ordered, _ = await choice.ordered(chat())
+    assert knowing.asked
+    assert {*knowing.asked} <= {candidate.node for candidate in ordered}
