@@ -10,7 +10,7 @@ from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.select.fitness import USUAL_BYTES
 from router.state.estimator import Estimator
-from router.state.prefix_index import NOBODY_READ, PrefixIndex, Told
+from router.state.prefix_index import NOBODY_READ, PrefixIndex, ReplicaAnswer
 from router.state.remote_load import NewestOfNodes
 from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
 from router.workers import Worker
@@ -131,7 +131,7 @@ class AnswerTimes:
             cached=cached,
         )
 
-    def hear(self, request: Request, candidate: Candidate, told: Told, now: float) -> None:
+    def hear(self, request: Request, candidate: Candidate, told: ReplicaAnswer, now: float) -> None:
         """Take in what the node of a candidate says of it, and of what it has read of a conversation."""
         if told.read is not None:
             self.index.hear(candidate.key, request.prefixes, told.read, now)

@@ -20,7 +20,7 @@ from router.requests import ANYWHERE, Request
 from router.select.candidates import Candidate, Excluded, Field, Reason, candidates, nobody
 from router.select.rendezvous import key_of, mark, spread
 from router.select.weights import patience, worth_asking
-from router.state.prefix_index import Told
+from router.state.prefix_index import ReplicaAnswer
 from router.state.readiness import RESTART
 from router.world import World
 
@@ -34,10 +34,10 @@ MAX_TABLES = 1_024
 """Models whose replicas stand in a table; the one that was made first makes room."""
 
 
-class Questions(Protocol):
+class ReplicaAsker(Protocol):
     """Whoever asks other nodes about their replicas."""
 
-    async def ask(self, request: Request, candidate: Candidate) -> Told | None:
+    async def ask(self, request: Request, candidate: Candidate) -> ReplicaAnswer | None:
         """Return what a candidate's node says, `None` where it does not in time."""
 
 
@@ -88,7 +88,7 @@ class Choosing:
         world: World,
         policy: Policy,
         random: Chance,
-        questions: Questions | None = None,
+        questions: ReplicaAsker | None = None,
     ) -> None:
         self._ledger = ledger
         self._questions = questions

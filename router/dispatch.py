@@ -11,7 +11,7 @@ from registry.members.liveness import Presence
 from registry.records import Load, PeerId, Record, Service
 from registry.task_group import BackgroundTasks
 from router.attempt import Answering, Attempt, Routed
-from router.choice import Choosing, Explained, Questions
+from router.choice import Choosing, Explained, ReplicaAsker
 from router.dialects import Answer, Dialect
 from router.errors import (
     NobodyServes,
@@ -71,7 +71,7 @@ class Router:
         crew: BackgroundTasks,
         lender: Lender | None = None,
         lingering: Lingering | None = None,
-        questions: Questions | None = None,
+        questions: ReplicaAsker | None = None,
     ) -> None:
         """The crew runs what nobody waits for; `lender` gives out slots, where another process of this node has them.
 

@@ -23,7 +23,7 @@ from router.slot_wait import Lingering, SlotWaits
 from router.state.circuit import TRIP, Condition, Health, RetryAfter, Sign
 from router.state.concurrency import BoundedWorkers, Limits
 from router.state.local_load import Meter, Tally
-from router.state.prefix_index import Told
+from router.state.prefix_index import ReplicaAnswer
 from router.state.readiness import Vitals
 from router.state.remote_load import Report, Reports
 from router.state.slow_start import Warming
@@ -115,7 +115,7 @@ class Ledger:
         """Return who is known to have read of a request's conversation."""
         return self.times.read_by(request, self._now())
 
-    def learn_of(self, request: Request, candidate: Candidate, told: Told) -> None:
+    def learn_of(self, request: Request, candidate: Candidate, told: ReplicaAnswer) -> None:
         """Take in what the node of a candidate says of it, and of what it has read of a conversation."""
         self.times.hear(request, candidate, told, self._now())
         self.events["cache_found"] += told.read is not None

@@ -21,7 +21,7 @@ from router.peers.links import MAX_PEERS, Links
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.state import remote_load, service_time
-from router.state.prefix_index import Read, Told
+from router.state.prefix_index import Read, ReplicaAnswer
 
 PATH = "/api/v1/replica"
 
@@ -73,7 +73,7 @@ def _digest(said: object) -> bytes:
     return digest
 
 
-def answer_of(told: Told) -> dict[str, object]:
+def answer_of(told: ReplicaAnswer) -> dict[str, object]:
     """Return an answer as it is sent: how many of the prefixes were read, and how many seconds ago."""
     said: dict[str, object] = {"prefixes": told.read.size if told.read else 0}
     if told.read:
@@ -85,7 +85,7 @@ def answer_of(told: Told) -> dict[str, object]:
     return said
 
 
-def told_of(body: bytes, said: Prefixes) -> Told | None:
+def told_of(body: bytes, said: Prefixes) -> ReplicaAnswer | None:
     """Read an answer about a conversation; `None` for what is none."""
     try:
         answer = orjson.loads(body)
@@ -98,7 +98,7 @@ def told_of(body: bytes, said: Prefixes) -> Told | None:
         case {"prefixes": int(count), "age": int() | float() as age} if _is_read(count, age, said):
             read = Read(said.chain[count - 1].size, float(age))
     load, time = answer.get("load"), answer.get("service_time")
-    return Told(
+    return ReplicaAnswer(
         read,
         remote_load.read(load) if isinstance(load, str) else None,
         service_time.read(time) if isinstance(time, str) else None,
@@ -117,7 +117,7 @@ class ReplicaQuestions:
         self._now = clock
         self._silent: dict[PeerId, float] = {}
 
-    async def ask(self, request: Request, candidate: Candidate) -> Told | None:
+    async def ask(self, request: Request, candidate: Candidate) -> ReplicaAnswer | None:
         """Return what a candidate's node says; `None` where it does not in time."""
         node, service = candidate.key
         if self._silent.get(node, 0.0) > self._now():
@@ -130,7 +130,7 @@ class ReplicaQuestions:
             self._silent[node] = self._now() + PAUSE
         return told
 
-    async def _ask(self, request: Request, node: PeerId, service: Service) -> Told | None:
+    async def _ask(self, request: Request, node: PeerId, service: Service) -> ReplicaAnswer | None:
         asked = {
             "kind": request.kind,
             "project": service.project,

@@ -28,7 +28,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReplicaAnswer:
     """What a node answers; `read` is `None` where its replica has read nothing of the conversation."""
 
     read: Read | None = None

@@ -19,7 +19,7 @@ from router.openai.prefixes import prefixes_of
 from router.requests import Kind, Pin, Request
 from router.select.candidates import Candidate, Reason
 from router.state.circuit import TRIP
-from router.state.prefix_index import Read, Told
+from router.state.prefix_index import Read, ReplicaAnswer
 from router.state.remote_load import Report
 from router.state.service_time import ServiceTime
 from router.workers import Workers
@@ -194,11 +194,11 @@ class Knowing:
         self.reader = reader
         self.asked: list[PeerId] = []
 
-    async def ask(self, request: Request, candidate: Candidate) -> Told | None:
+    async def ask(self, request: Request, candidate: Candidate) -> ReplicaAnswer | None:
         self.asked.append(candidate.node)
         if candidate.node != self.reader:
             return None
-        return Told(Read(request.prefixes.size, 1.0), Load(1, slots=4), READER)
+        return ReplicaAnswer(Read(request.prefixes.size, 1.0), Load(1, slots=4), READER)
 
 
 READER = ServiceTime(fixed=0.5, kilobyte=0.1)

@@ -5,7 +5,7 @@ from node.faces import Serving
 from node.faces.request_reader import json_answer, read_object
 from router.errors import UnknownModel
 from router.peers.replica_question import PATH, answer_of, question
-from router.state.prefix_index import Told
+from router.state.prefix_index import ReplicaAnswer
 
 
 def link_routes(context: Serving) -> list[web.RouteDef]:
@@ -19,7 +19,9 @@ def link_routes(context: Serving) -> list[web.RouteDef]:
             raise UnknownModel(asked.model)
         time = router.service_time(worker, asked.kind)
         return json_answer(
-            answer_of(Told(router.read_by(worker, asked.said), context.load_of(worker), time))
+            answer_of(
+                ReplicaAnswer(router.read_by(worker, asked.said), context.load_of(worker), time)
+            )
         )
 
     return [web.post(PATH, replica)]

@@ -10,7 +10,7 @@ from router.errors import BadRequest
 from router.openai.prefixes import MAX_LINKS, Prefix, Prefixes
 from router.peers.replica_question import answer_of, question, told_of
 from router.requests import Kind
-from router.state.prefix_index import Read, Told
+from router.state.prefix_index import Read, ReplicaAnswer
 from router.state.service_time import ServiceTime
 
 SAID = Prefixes(tuple(Prefix(bytes([n]) * 16, 10 * n) for n in (1, 2, 3)))
@@ -50,10 +50,10 @@ def test_what_is_no_question_is_refused(wrong: Mapping[str, object]) -> None:
 
 def test_an_answer_is_read_as_it_was_written() -> None:
     time = ServiceTime(fixed=1.5, kilobyte=0.25, holds=60.0, error=0.5, answers=9)
-    told = Told(Read(2, 1.25), Load(3, slots=4), time)
+    told = ReplicaAnswer(Read(2, 1.25), Load(3, slots=4), time)
     body = orjson.dumps(answer_of(told))
-    assert told_of(body, SAID) == Told(Read(20, 1.25), Load(3, slots=4), time)
-    assert told_of(orjson.dumps(answer_of(Told())), SAID) == Told()
+    assert told_of(body, SAID) == ReplicaAnswer(Read(20, 1.25), Load(3, slots=4), time)
+    assert told_of(orjson.dumps(answer_of(ReplicaAnswer())), SAID) == ReplicaAnswer()
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_an_answer_is_read_as_it_was_written() -> None:
     ],
 )
 def test_of_a_lie_nothing_is_learnt(answer: Mapping[str, object]) -> None:
-    assert told_of(orjson.dumps(answer), SAID) == Told()
+    assert told_of(orjson.dumps(answer), SAID) == ReplicaAnswer()
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"1", b'{"prefixes":1,"age":NaN}'])
