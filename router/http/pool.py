@@ -29,8 +29,11 @@ from router.http.connection import (
 from router.settings import RouterSettings
 from router.ssrf_guard import Premises
 
-WORKERS_IDLE_SECONDS = 4.0
-"""Less than the five after which most servers of models hang up: what is written just then is lost, and not written again."""
+WORKERS_IDLE_SECONDS = 2.0
+"""Less than the five after which most servers of models hang up, by more than a busy machine is late to see an answer's end.
+
+What is written just then is lost, and not written again.
+"""
 
 _IDLE_SECONDS = 15.0
 _PLACES = 4096
