@@ -95,7 +95,9 @@ class Replica:
         self._jitter = jitter
         self._guests = guests(identity.peer, allow=settings.allow, deny=settings.deny)
         self._newcomers = Newcomers(
-            places=settings.max_nodes, per_second=settings.strangers_per_second
+            places=settings.max_nodes,
+            per_second=settings.strangers_per_second,
+            heaviest=settings.stranger_services,
         )
         self._hearsays = _HEARSAYS
         self._authors = AuthorRate(rate=settings.frames_per_second)

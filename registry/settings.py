@@ -85,6 +85,12 @@ class RegistrySettings(BaseModel):
         description="Nodes per second that a neighbour may bring in besides itself, 100 at once, 2,000 when we dialled it; "
         "more are refused. Higher lets a large mesh grow faster, and a hostile neighbour too.",
     )
+    stranger_services: int = Field(
+        16_000,
+        ge=0,
+        description="Models beyond 16 each that all nodes may serve which this one was never connected to, about a kilobyte "
+        "of memory for each; what goes beyond is refused. Raise it for a large mesh whose nodes serve many.",
+    )
     allow: tuple[str, ...] = Field(
         (),
         description="Peer ids that are let in; none means everybody who is not in `deny`.",

@@ -42,8 +42,7 @@ class Occupancy:
 class AnswerTimes:
     """What answers have shown. Moments are arguments."""
 
-    def __init__(self, own: PeerId) -> None:
-        self._node = own
+    def __init__(self) -> None:
         self._own: dict[tuple[Service, Kind], Estimator] = {}
         self._occupancies: dict[Service, Occupancy] = {}
         self.told = NewestOfNodes[tuple[Service, Kind], ServiceTime]()

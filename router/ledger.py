@@ -74,7 +74,7 @@ class Ledger:
         self._now = now
         self.in_flight: Counter[tuple[PeerId, Service]] = Counter()
         self.reports = Reports()
-        self.times = AnswerTimes(world.own)
+        self.times = AnswerTimes()
         self.silence = Silence()
         self.lent = None if lender is None else Lent(lender, self)
         self.waiting = self.lent or SlotWaits(settings, self)

@@ -9,7 +9,7 @@ Strangers are weighed, too: what one serves beyond a few replicas counts against
 have a bound, whatever their number.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from registry.catalog import Signed
 from registry.errors import LimitReached
@@ -27,9 +27,6 @@ LIGHT, LIGHT_BYTES = 16, 4_096
 
 REPLICA_BYTES = 64
 """Bytes beyond those that count as one replica: names may be long."""
-
-HEAVIEST = 16_000
-"""What all strangers may weigh: replicas beyond `LIGHT` each, about a kilobyte of memory for each."""
 
 REFUSED_SECONDS = 300.0
 """How long a node is not fetched again whose word was too heavy."""
@@ -52,8 +49,10 @@ def weight_of(word: Signed) -> int:
 class Newcomers:
     """Who was met, who is a stranger, and what each neighbour may still bring in."""
 
-    def __init__(self, *, places: int, per_second: float) -> None:
+    def __init__(self, *, places: int, per_second: float, heaviest: int = 16_000) -> None:
+        """`heaviest` is what all strangers may weigh together."""
         self._places = places
+        self._heaviest = heaviest
         self._met: set[PeerId] = set()
         self._strangers: dict[PeerId, int] = {}
         self._weight = 0
@@ -91,20 +90,19 @@ class Newcomers:
         held: Collection[PeerId],
         fresh: bool,
         lost: Callable[[], list[PeerId]],
-    ) -> Iterator[PeerId]:
-        """Give a word a place and room for its weight; yield who has to be forgotten for it. Raise `LimitReached`."""
-        node, weight, places = word.record.node, weight_of(word) if via else 0, len(held)
+    ) -> list[PeerId]:
+        """Give a word a place and room for its weight; return who has to be forgotten for it. Raise `LimitReached`."""
+        node, weight = word.record.node, weight_of(word) if via else 0
         newcomer = node not in held
         if newcomer:
             self.admit(node, via, now, weight=weight)
-        for heavy in self.lighten(node, weight, lost, now):
-            places -= 1
-            yield heavy
-        if newcomer:
-            gone = self.place(node, held=places, fresh=fresh, lost=lost)
-            if gone is not None:
-                yield gone
+        # The dead make room for the living only; else two full registries swap their dead for ever.
+        gone = self.lighten(node, weight, lost() if fresh else (), now)
+        if newcomer and not gone:
+            place = self.place(node, held=len(held), fresh=fresh, lost=lost)
+            gone = [] if place is None else [place]
         self.held(node, weight=weight)
+        return gone
 
     def admit(self, node: PeerId, via: PeerId | None, now: float, *, weight: int = 0) -> None:
         """Count a newcomer against the neighbour that brings it; raise `LimitReached` when that brought enough."""
@@ -145,27 +143,32 @@ class Newcomers:
         """Say whether strangers would weigh too much with this of a node."""
         if not weight or node in self._met:
             return False
-        return self._weight - self._strangers.get(node, 0) + weight > HEAVIEST
+        return self._weight - self._strangers.get(node, 0) + weight > self._heaviest
 
     def refuses(self, node: PeerId, now: float) -> bool:
         """Say whether a node's word was too heavy a moment ago, so that it is not worth fetching."""
         return self._refused.get(node, now) > now
 
     def lighten(
-        self, node: PeerId, weight: int, lost: Callable[[], Sequence[PeerId]], now: float
-    ) -> Iterator[PeerId]:
-        """Yield whose places are given up, of the `lost`, until there is room for so heavy a word; raise `LimitReached`."""
-        if self.too_heavy(node, weight):
-            for heavy in lost():
-                if heavy != node and self._strangers.get(heavy):
-                    yield heavy
-                if not self.too_heavy(node, weight):
-                    return
-            self._refused.pop(node, None)
-            if len(self._refused) >= MAX_REFUSED:
-                del self._refused[next(iter(self._refused))]
-            self._refused[node] = now + REFUSED_SECONDS
-            raise LimitReached(f"unmet nodes serve so much already that {node} is too heavy")
+        self, node: PeerId, weight: int, lost: Sequence[PeerId], now: float
+    ) -> list[PeerId]:
+        """Choose whose places are given up, of the `lost`, for room for so heavy a word; raise `LimitReached`."""
+        gone: list[PeerId] = []
+        if not self.too_heavy(node, weight):
+            return gone
+        over = self._weight - self._strangers.get(node, 0) + weight - self._heaviest
+        for heavy in lost:
+            if heavy != node and (its := self._strangers.get(heavy)):
+                gone.append(heavy)
+                over -= its
+                if over <= 0:
+                    return gone
+        self._refused.pop(node, None)
+        if len(self._refused) >= MAX_REFUSED:
+            del self._refused[next(iter(self._refused))]
+        self._refused[node] = now + REFUSED_SECONDS
+        words = f"unmet nodes serve as much as they may already, so {node} is too heavy"
+        raise LimitReached(f"{words} (registry.stranger_services)")
 
     def held(self, node: PeerId, *, weight: int = 0) -> None:
         """Take in that the registry holds a node's word from now on, which weighs so much."""

@@ -1,6 +1,6 @@
 """Laws of answer times: by worker and kind, bounded, and how many requests were there."""
 
-from registry.records import PeerId, Service
+from registry.records import Service
 from router.answer_times import MAX_OWN, AnswerTimes, Occupancy
 from router.requests import Kind
 
@@ -18,7 +18,7 @@ def test_a_crowd_is_how_many_were_there_on_average() -> None:
 
 
 def test_each_kind_of_request_has_its_own() -> None:
-    times = AnswerTimes(PeerId("n"))
+    times = AnswerTimes()
     assert times.of_own(LLAMA, Kind.CHAT) is None
     chats = times.estimator(LLAMA, Kind.CHAT, shares=False)
     chats.take(2.0, kilobytes=1, tokens=100, concurrency=1)
@@ -28,7 +28,7 @@ def test_each_kind_of_request_has_its_own() -> None:
 
 
 def test_workers_that_come_and_go_are_not_remembered_without_end() -> None:
-    times = AnswerTimes(PeerId("n"))
+    times = AnswerTimes()
     for number in range(MAX_OWN + 1):
         one = times.estimator(Service("p", f"m{number}"), Kind.CHAT, shares=False)
         one.take(1.0, kilobytes=1, tokens=1, concurrency=1)

@@ -9,7 +9,6 @@ from registry.errors import LimitReached
 from registry.intake.newcomers import (
     AT_ONCE,
     CHOSEN_AT_ONCE,
-    HEAVIEST,
     LIGHT,
     REFUSED_SECONDS,
     Newcomers,
@@ -145,6 +144,9 @@ def test_who_is_connected_and_never_said_a_word_is_forgotten() -> None:
     assert not newcomers.has_met(JOINER.peer)
 
 
+HEAVIEST = RegistrySettings().stranger_services
+
+
 def heavy(owner: Identity, replicas: int = 2_000, *, sequence: int = 1) -> bytes:
     services = tuple(Service("p", f"{owner.peer[-8:]}-{n}-{sequence}") for n in range(replicas))
     return wire.encode_record(
@@ -226,3 +228,39 @@ def test_what_a_record_weighs() -> None:
     assert isinstance(many, Signed)
     assert (weight_of(light), weight_of(many)) == (0, 5)
     assert weight_of(wire.encode_record(long, A)) > 50
+
+
+def test_who_is_refused_displaces_nobody() -> None:
+    one, via = replica(), FRIEND.peer
+    one.meet(via, 0.0, chosen=True)
+    for owner in MADE_UP[:4]:
+        one.receive(heavy(owner), 0.0, via=via)
+    later = 3 * RegistrySettings().lease
+    one.tick(later)
+    for owner in MADE_UP[4:8]:
+        one.receive(heavy(owner), later, via=via)
+    before = one.catalog
+    assert len(before.held) == 9
+    # Of those that are lost there is too little: it would have to be five of them.
+    with pytest.raises(LimitReached, match="too heavy"):
+        replica_of_less(one).receive(heavy(MADE_UP[9]), later, via=via)
+    assert one.catalog is before
+
+
+def replica_of_less(one: Replica) -> Replica:
+    """Give strangers so little that all of the lost would not make room."""
+    one._newcomers._heaviest = 8_000
+    return one
+
+
+def test_the_long_dead_displace_nobody() -> None:
+    one, via = replica(), FRIEND.peer
+    one.meet(via, 0.0, chosen=True)
+    for owner in MADE_UP[:8]:
+        one.receive(heavy(owner), 0.0, via=via)
+    later = 3 * RegistrySettings().lease
+    one.tick(later)
+    word = wire.decode(heavy(MADE_UP[8]))
+    assert isinstance(word, Signed)
+    with pytest.raises(LimitReached):
+        one.learn(word, heard=float("-inf"), now=later, via=via)
