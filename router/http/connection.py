@@ -185,6 +185,8 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, home: "Home") -> None:
         self.loop = asyncio.get_running_loop()
         """Asked for once: each answer of `get_running_loop` costs a system call before Python 3.12."""
+        self.streamed = False
+        """Whether its last answer came in chunks, of a length that nobody knew before."""
         self._home = home
         self._transport: asyncio.Transport | None = None
         self._parser = HttpResponseParser(self)
@@ -333,9 +335,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         length = headers.get("content-length")
         reply.headers = headers
+        self.streamed = "transfer-encoding" in headers
         reply.length = int(length) if length is not None and length.isdecimal() else None
         self._until_close = (
-            reply.length is None and "transfer-encoding" not in headers and status not in _NO_BODY
+            reply.length is None and not self.streamed and status not in _NO_BODY
         )
         reply.status = status
         reply.wake()

@@ -1,9 +1,10 @@
 """Pool of HTTP connections to workers and peers.
 
-A connection that was closed while it lay in the pool is passed over before anything is written to it. What was written is never
-written again, since whoever read it may have died of it, but for what merely asks (RFC 9110 9.2.2). A request that is given up
-cuts its connection at once, so that whoever works on it notices. Each address is looked at when it is connected to, whatever its
-name led to before; no redirect is followed.
+A connection that was closed while it lay in the pool is passed over before anything is written to it. Servers built on cpp-httplib
+(llama.cpp) close one after each stream, unannounced: it rests until that would have been seen. What was written is never written
+again, since whoever read it may have died of it, but for what merely asks (RFC 9110 9.2.2). A request that is given up cuts its
+connection at once, so that whoever works on it notices. Each address is looked at when it is connected to, whatever its name led
+to before; no redirect is followed.
 """
 
 import asyncio
@@ -35,6 +36,9 @@ WORKERS_IDLE_SECONDS = 2.0
 What is written just then is lost, and not written again.
 """
 
+WORKERS_REST_SECONDS = 0.5
+"""How long a connection is left alone after a stream, while its worker is not known to keep it open."""
+
 _IDLE_SECONDS = 15.0
 _PLACES = 4096
 _REPEATABLE = b"GET "
@@ -51,11 +55,18 @@ class PooledPlace:
     """The connections to one place: kept while they are used, at most `connections_per_worker` of them."""
 
     def __init__(
-        self, dial: Dial, settings: RouterSettings, *, idle: float = _IDLE_SECONDS
+        self,
+        dial: Dial,
+        settings: RouterSettings,
+        *,
+        idle: float = _IDLE_SECONDS,
+        rest: float = 0.0,
     ) -> None:
-        """Connections are kept for so many `idle` seconds."""
+        """Connections are kept for `idle` seconds; after a stream they rest for `rest`, until one was seen to outlast that."""
         self._dial = dial
         self._keep = idle
+        self._rest = rest
+        self._kept_open = rest == 0
         self._limit = settings.connections_per_worker
         self._connect_timeout = settings.connect_timeout
         self._known: set[Connection] = set()
@@ -123,15 +134,25 @@ class PooledPlace:
     def lost(self, connection: Connection) -> None:
         """Forget a connection that is closed."""
         self._known.discard(connection)
+        lying = [entry for entry in self._idle if entry[0] is not connection]
+        if connection.streamed and len(lying) < len(self._idle):
+            self._kept_open = self._rest == 0
+        self._idle = lying
         self._next()
 
     # How.
 
     def _idle_one(self) -> Connection | None:
-        while self._idle:
-            # The one that was used last has the best chance to stand still.
-            connection, since = self._idle.pop()
-            if connection.quiet and monotonic() - since < self._keep:
+        now = monotonic()
+        # The one that was used last has the best chance to stand still.
+        for at in reversed(range(len(self._idle))):
+            connection, since = self._idle[at]
+            rests = connection.streamed and not self._kept_open
+            if rests and now - since < self._rest:
+                continue
+            del self._idle[at]
+            if connection.quiet and now - since < self._keep:
+                self._kept_open = self._kept_open or rests
                 return connection
             connection.abort()
         return None
@@ -143,6 +164,9 @@ class PooledPlace:
                 return connection
             if self.closed or len(self._known) + self._dialling < self._limit:
                 return None
+            if self._idle:
+                # All that lie here rest: one of them makes room.
+                self._idle.pop(0)[0].abort()
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
             try:
@@ -214,7 +238,9 @@ class Places:
                 self._places = {o: p for o, p in self._places.items() if not p.unused}
             context = public_context() if origin[0] == "https" else None
             dial = tcp(origin[1], origin[2], context, objection=self._premises.objection)
-            place = PooledPlace(dial, self._settings, idle=WORKERS_IDLE_SECONDS)
+            place = PooledPlace(
+                dial, self._settings, idle=WORKERS_IDLE_SECONDS, rest=WORKERS_REST_SECONDS
+            )
             self._places[origin] = place
         return place
 

@@ -171,6 +171,15 @@ async def test_a_face_reaches_a_real_model_through_a_dialect(
     assert text.strip()
 
 
+async def test_streams_follow_upon_each_other_though_llama_cpp_hangs_up_after_each(
+    world: World,
+) -> None:
+    body = {"model": "via-openai", "messages": MESSAGES, "max_tokens": 1, "stream": True}
+    for _ in range(50):
+        *_, done = await world.events("/v1/chat/completions", body)
+        assert done == b"[DONE]"
+
+
 @pytest.mark.parametrize("dialect", ["openai", "tgi"])
 async def test_a_client_of_tgi_sees_the_tokens_of_llama_cpp(world: World, dialect: str) -> None:
     place = f"/tgi/pairs/via-{dialect}"

@@ -47,7 +47,6 @@ async def ask(dialect: Dialect, request: Request, candidate: Candidate) -> tuple
 async def test_a_connection_is_used_again(worker: OpenAIWorker, dialect: Dialect) -> None:
     for _ in range(5):
         await ask(dialect, chat(), own(worker.url))
-        await ask(dialect, chat(stream=True), own(worker.url))
     assert len(worker.connections) == 1
 
 
@@ -61,6 +60,65 @@ async def test_a_connection_that_was_closed_before_a_request_is_written_is_not_u
             # No turn of the event loop passes between its end and the next request.
             assert closed.wait(5)
             closed.clear()
+
+
+STREAM = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+)
+
+
+async def test_no_request_meets_a_worker_that_hangs_up_after_a_stream_unannounced(
+    dialect: Dialect,
+) -> None:
+    """Do as cpp-httplib does, a little later than the next request comes."""
+    opened: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        opened.append(1)
+        await take(reader)
+        writer.write(STREAM)
+        await writer.drain()
+        await asyncio.sleep(0.05)
+
+    async with raw(serve) as url:
+        for _ in range(3):
+            await ask(dialect, chat(stream=True), own(url))
+    assert len(opened) == 3
+
+
+@pytest.mark.parametrize(("rest", "streamed"), [(60.0, 2), (0.0, 1)])
+async def test_a_connection_rests_after_a_stream_alone(
+    worker: OpenAIWorker, rest: float, streamed: int
+) -> None:
+    url = URL(worker.url) / "chat/completions"
+    place = PooledPlace(tcp("127.0.0.1", url.port or 0), QUICK, rest=rest)
+
+    async def ask(body: bytes) -> None:
+        reply = await place.ask(request_head(start_of(url), {}, len(body)), body)
+        await reply.at_most(1_000_000)
+
+    whole, stream = b'{"model":"llama"}', b'{"model":"llama","stream":true}'
+    for body in (whole, whole, stream):
+        await ask(body)
+    assert len(worker.connections) == 1
+    await ask(whole)
+    assert len(worker.connections) == streamed
+    place.close()
+
+
+async def test_a_resting_connection_makes_room_where_no_other_may_be_opened(
+    worker: OpenAIWorker,
+) -> None:
+    url = URL(worker.url) / "chat/completions"
+    alone = QUICK.model_copy(update={"connections_per_worker": 1})
+    place = PooledPlace(tcp("127.0.0.1", url.port or 0), alone, rest=60)
+    body = b'{"model":"llama","stream":true}'
+    for _ in range(3):
+        reply = await place.ask(request_head(start_of(url), {}, len(body)), body)
+        await reply.at_most(1_000_000)
+    assert len(worker.connections) == 3
+    place.close()
 
 
 @contextmanager
