@@ -337,9 +337,7 @@ class Connection(asyncio.BufferedProtocol):
         reply.headers = headers
         self.streamed = "transfer-encoding" in headers
         reply.length = int(length) if length is not None and length.isdecimal() else None
-        self._until_close = (
-            reply.length is None and not self.streamed and status not in _NO_BODY
-        )
+        self._until_close = reply.length is None and not self.streamed and status not in _NO_BODY
         reply.status = status
         reply.wake()
 

@@ -1,10 +1,10 @@
 """Pool of HTTP connections to workers and peers.
 
-A connection that was closed while it lay in the pool is passed over before anything is written to it. Servers built on cpp-httplib
-(llama.cpp) close one after each stream, unannounced: it rests until that would have been seen. What was written is never written
-again, since whoever read it may have died of it, but for what merely asks (RFC 9110 9.2.2). A request that is given up cuts its
-connection at once, so that whoever works on it notices. Each address is looked at when it is connected to, whatever its name led
-to before; no redirect is followed.
+A connection that was closed while it lay in the pool is passed over before anything is written to it. llama.cpp closes one after
+each stream, unannounced: it rests until that would have been seen. What was written is never written again, since whoever read it
+may have died of it, but for what merely asks (RFC 9110 9.2.2). A request that is given up cuts its connection at once, so that
+whoever works on it notices. Each address is looked at when it is connected to, whatever its name led to before; no redirect is
+followed.
 """
 
 import asyncio

@@ -164,9 +164,9 @@ class Client:
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[Client]:
+async def connected(*, patience: float = 30) -> AsyncIterator[Client]:
     """Open a client; every wait of it is bounded."""
-    timeout = aiohttp.ClientTimeout(total=30, sock_connect=5)
+    timeout = aiohttp.ClientTimeout(total=patience, sock_connect=5)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
         yield Client(session)
