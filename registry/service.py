@@ -247,7 +247,7 @@ class Registry:
             if self._admission.admits(pipe.peer):
                 await serve_pipe(pipe)
 
-        await self.mesh.start(self._answer, serve, self._gate.judge)
+        await self.mesh.start(self._answer, serve, self._gate.judge, self._gate.knows)
 
     async def run(self) -> None:
         """Keep the registry true until cancelled."""

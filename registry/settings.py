@@ -149,12 +149,14 @@ class MeshSettings(BaseModel):
         description="Connections that a node tries to hold. More survive more failures and cost memory.",
     )
     max_connections: int = Field(
-        256, ge=2, description="Connections held at most; more are refused."
+        256,
+        ge=2,
+        description="Connections held at most. Beyond it callers without a record give way, then the network with most callers.",
     )
     max_connections_per_address: int = Field(
         64,
         ge=1,
-        description="Connections from one IP address, handshakes included; more are refused. A site behind NAT shares one.",
+        description="Connections from one IP address; beyond it callers without a record give way. A site behind NAT shares one.",
     )
     dial_timeout: float = Field(
         5.0, gt=0, le=60, description="Seconds for a dial with its handshake."
@@ -187,7 +189,7 @@ class MeshSettings(BaseModel):
     relay_reservations: int = Field(
         64,
         ge=1,
-        description="Nodes that may be reached through this relay; more are refused, and look elsewhere.",
+        description="Nodes reached through this relay. Beyond it an unused place gives way, or whoever asks looks elsewhere.",
     )
     relay_circuits: int = Field(
         128,

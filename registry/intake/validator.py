@@ -38,7 +38,7 @@ class Validator:
         """`knows` says whether the registry holds a node; like `now` it is called from another thread than ours."""
         self.counters: Counter[str] = Counter()
         self._guests = guests
-        self._knows = knows
+        self.knows = knows
         self._now = now
         self._neighbours = RateLimit(rate=FORWARDED_PER_SECOND, burst=FORWARDED_AT_ONCE)
         self._strangers = RateLimit(rate=settings.strangers_per_second, burst=AT_ONCE)
@@ -66,6 +66,6 @@ class Validator:
         now = self._now()
         if not self._neighbours.allows(via, now, cost=1 + len(frame) / FRAME_COST):
             return "frames_dropped"
-        if not self._knows(author) and not self._strangers.allows(via, now):
+        if not self.knows(author) and not self._strangers.allows(via, now):
             return "strangers_refused"
         return None

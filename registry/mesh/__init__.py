@@ -142,6 +142,15 @@ def trust(via: PeerId, author: PeerId, frame: bytes) -> Verdict:  # noqa: ARG001
     return Verdict.TAKE
 
 
+Knows = Callable[[PeerId], bool]
+"""Says whether the registry holds a peer's record. Called in the mesh's own thread."""
+
+
+def nobody(peer: PeerId) -> bool:  # noqa: ARG001 (its signature)
+    """Know nobody: for meshes without a registry."""
+    return False
+
+
 class Mesh(Protocol):
     """One node's place in the mesh. Methods may be called once `start` has returned."""
 
@@ -149,7 +158,13 @@ class Mesh(Protocol):
     def peer(self) -> PeerId:
         """Our own id."""
 
-    async def start(self, answer: Answerer, serve_pipe: PipeHandler, judge: Judge = trust) -> None:
+    async def start(
+        self,
+        answer: Answerer,
+        serve_pipe: PipeHandler,
+        judge: Judge = trust,
+        knows: Knows = nobody,
+    ) -> None:
         """Listen, dial the bootstrap peers in the background, and keep both up until `stop`."""
 
     async def stop(self) -> None:

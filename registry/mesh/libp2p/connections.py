@@ -3,13 +3,14 @@
 Check that strangers speak our topic: those that do stay; the others are let go, and left alone if it was us who dialled.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import trio
 
-from registry.mesh import Origin
+from registry.mesh import Knows, Origin
 from registry.mesh.discovered import Strangers
 from registry.mesh.libp2p.dial import Dialer, DialTarget, NobodyAnswered, peer_in
+from registry.mesh.libp2p.eviction import Caller, excess
 from registry.mesh.libp2p.watch import Watch
 from registry.records import PeerId
 from registry.settings import MeshSettings
@@ -35,14 +36,13 @@ class Introductions:
         strangers: Strangers,
         *,
         speaks: Callable[[PeerId], bool],
-        callers: Callable[[], set[PeerId]],
+        callers: Callable[[], Sequence[Caller]],
         disconnect: Callable[[PeerId], Awaitable[None]],
         changed: Callable[[], None],
     ) -> None:
         self._strangers = strangers
         self._speaks = speaks
         self._callers = callers
-        self._came: dict[PeerId, float] = {}
         self._disconnect = disconnect
         self._changed = changed
 
@@ -85,12 +85,62 @@ class Introductions:
     async def _part_with_callers(self) -> None:
         """Close connections that others opened and that never spoke our topic: held, they would count as company."""
         now = trio.current_time()
-        self._came = {
-            peer: self._came.get(peer, now) for peer in self._callers() if not self._speaks(peer)
-        }
-        for peer, came in self._came.items():
-            if now - came >= CALLER_SECONDS:
+        for caller in self._callers():
+            if now - caller.came >= CALLER_SECONDS and not self._speaks(caller.peer):
+                await self._disconnect(caller.peer)
+
+
+PART_SECONDS = 3.0
+"""Seconds that the polite end of a connection may take whose place somebody else has."""
+
+
+class Crowd:
+    """Callers beyond what the settings allow; in the trio thread. `refused` is called for each that has to go."""
+
+    def __init__(
+        self,
+        settings: MeshSettings,
+        *,
+        watch: Watch,
+        knows: Knows,
+        disconnect: Callable[[PeerId], Awaitable[None]],
+        refused: Callable[[], object],
+    ) -> None:
+        self._settings = settings
+        self._watch = watch
+        self._knows = knows
+        self._disconnect = disconnect
+        self._refused = refused
+        self._leaving: set[PeerId] = set()
+
+    async def thin_forever(self) -> None:
+        """Send away whoever is in excess, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                for peer in self._in_excess():
+                    self._leaving.add(peer)
+                    nursery.start_soon(self._part, peer)
+                await self._watch.changed.wait()
+
+    def _in_excess(self) -> list[PeerId]:
+        callers = self._watch.callers()
+        chosen = len(self._watch.peers()) - len(callers)
+        found = excess(
+            [caller for caller in callers if caller.peer not in self._leaving],
+            trio.current_time(),
+            places=max(self._settings.max_connections - chosen, 0),
+            per_address=self._settings.max_connections_per_address,
+            knows=self._knows,
+        )
+        return list(found)
+
+    async def _part(self, peer: PeerId) -> None:
+        self._refused()
+        try:
+            with trio.move_on_after(PART_SECONDS):
                 await self._disconnect(peer)
+        finally:
+            self._leaving.discard(peer)
 
 
 DIAL_TICK = 0.25

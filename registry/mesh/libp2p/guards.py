@@ -42,6 +42,9 @@ from libp2p.stream_muxer.yamux.yamux import (
 from registry.errors import MeshError, PeerUnreachable
 from registry.intake.rate import RateLimit
 
+SPARE, SPARE_OF_ONE = 32, 8
+"""Connections beyond the bounds, of all and of one address, that may stand until it is chosen who gives way."""
+
 RENEWED = 60.0
 """Seconds in which an address may begin anew as many connections as it may hold."""
 

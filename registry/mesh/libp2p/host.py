@@ -35,6 +35,7 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.score import ScoreParams
 from libp2p.pubsub.utils import maybe_consume_signed_record
 from libp2p.rcmgr import ResourceManager
+from libp2p.rcmgr.connection_limits import ConnectionLimits
 from libp2p.rcmgr.manager import ResourceLimits
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as NoiseTransport
@@ -44,7 +45,7 @@ from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from registry.errors import InvalidFrame
 from registry.mesh import MAX_FRAME_BYTES, Judge, Verdict
-from registry.mesh.libp2p.guards import Callers, HardGossipSub, guard, harden
+from registry.mesh.libp2p.guards import SPARE, SPARE_OF_ONE, Callers, HardGossipSub, guard, harden
 from registry.records import PeerId
 from registry.settings import MeshSettings
 from registry.signing import KEY_BYTES, Identity, peer_of
@@ -251,7 +252,8 @@ def make_host(
         psk=swarm_key,
         disable_identify_address_discovery=True,
     )
-    most, per_address = settings.max_connections, settings.max_connections_per_address
+    most = settings.max_connections + SPARE
+    per_address = settings.max_connections_per_address + SPARE_OF_ONE
     guard(host, Callers(most=most, per_address=per_address), refused)
     # Each retry costs the redial loop time that it spends better itself.
     network: Any = host.get_network()
@@ -300,11 +302,11 @@ def _gossip() -> HardGossipSub:
 
 def _connections(settings: MeshSettings) -> ConnectionConfig:
     return ConnectionConfig(
-        max_connections=settings.max_connections,
+        max_connections=settings.max_connections + SPARE,
         max_connections_per_peer=3,  # two that dial each other at once, and one that is on its way out
         min_connections=0,
         low_watermark=0,
-        high_watermark=settings.max_connections,
+        high_watermark=settings.max_connections + SPARE,
         dial_timeout=settings.dial_timeout,
         inbound_upgrade_timeout=settings.dial_timeout,
         outbound_upgrade_timeout=settings.dial_timeout,
@@ -317,6 +319,8 @@ def _resources(settings: MeshSettings) -> ResourceManager:
     # Limits only: what reacts to memory or to failures would close a busy node's connections.
     return ResourceManager(
         limits=ResourceLimits(max_connections=2 * settings.max_connections, max_streams=STREAMS),
+        # Its own would be 256 connections each way, whatever `max_connections` says.
+        connection_limits=ConnectionLimits(max_pending_inbound=64, max_pending_outbound=64),
         enable_metrics=False,
         enable_memory_limits=False,
         enable_circuit_breaker=False,

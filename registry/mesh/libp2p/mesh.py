@@ -16,6 +16,7 @@ from registry.mesh import (
     Arrived,
     Joined,
     Judge,
+    Knows,
     MeshEvent,
     Offended,
     Origin,
@@ -24,6 +25,7 @@ from registry.mesh import (
     Pipe,
     PipeHandler,
     Restarted,
+    nobody,
     trust,
 )
 from registry.mesh.discovered import claim_in, only_loopback
@@ -87,9 +89,15 @@ class LibP2PMesh:
         """Our own id."""
         return self._plan.identity.peer
 
-    async def start(self, answer: Answerer, serve_pipe: PipeHandler, judge: Judge = trust) -> None:
+    async def start(
+        self,
+        answer: Answerer,
+        serve_pipe: PipeHandler,
+        judge: Judge = trust,
+        knows: Knows = nobody,
+    ) -> None:
         """Listen and begin to dial; raise `MeshDown` when an address cannot be listened on."""
-        self._judge = judge
+        self._judge, self._knows = judge, knows
         self._answer = answer
         self._serve_pipe = serve_pipe
         await self._thread.start(timeout=START_SECONDS)
@@ -203,6 +211,7 @@ class LibP2PMesh:
         doors = WayBack(
             tell=thread.tell,
             judge=self._judge,
+            knows=self._knows,
             arrived=self._arrived,
             offended=self._arrived,
             refused=self._turn_away,

@@ -22,6 +22,7 @@ from multiaddr import Multiaddr
 from registry.errors import PeerUnreachable
 from registry.intake import dialable
 from registry.intake.rate import RateLimit
+from registry.mesh import Knows
 from registry.mesh.libp2p.circuit import Circuits
 from registry.mesh.libp2p.guards import indifferent, unreachable
 from registry.mesh.libp2p.relay import HOP, STOP, Relay, RelayBook, RelayLimits
@@ -159,7 +160,6 @@ class Nat:
     def __init__(
         self,
         host: IHost,
-        own: PeerId,
         settings: MeshSettings,
         swarm_key: str | None,
         watch: Watch,
@@ -167,6 +167,7 @@ class Nat:
         listening: Callable[[], Sequence[str]],
         busy: Callable[[], set[int]],
         changed: Callable[[], object],
+        knows: Knows,
     ) -> None:
         self._host = host
         self._settings = settings
@@ -176,7 +177,7 @@ class Nat:
         self._changed = changed
         self._dialback = Dialback(host, swarm_key)
         self._reachability = Reachability()
-        self._reservations = Reservations(own)
+        self._reservations = Reservations(PeerId(str(host.get_id())))
         self.counted = dict.fromkeys(RELAY_COUNTS, 0)
         self._book = RelayBook(
             RelayLimits(
@@ -186,7 +187,8 @@ class Nat:
                 size=settings.relay_bytes,
                 seconds=settings.relay_seconds,
                 lease=settings.relay_lease,
-            )
+            ),
+            knows,
         )
         self._relay = Relay(host, self._book, listening, self.counted)
         self.circuits = Circuits(host, swarm_key)

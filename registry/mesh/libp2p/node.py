@@ -19,10 +19,10 @@ from libp2p.utils.address_validation import expand_wildcard_address
 from multiaddr import Multiaddr
 
 from registry.errors import LimitReached, PeerUnreachable, cannot_listen
-from registry.mesh import MAX_FRAME_BYTES, Arrived, Judge, Offended, Origin, PeerConnection
+from registry.mesh import MAX_FRAME_BYTES, Arrived, Judge, Knows, Offended, Origin, PeerConnection
 from registry.mesh.discovered import Strangers, only_loopback
 from registry.mesh.libp2p.ask import ASK, Questions, QuestionStreams
-from registry.mesh.libp2p.connections import Company, Origins
+from registry.mesh.libp2p.connections import Company, Crowd, Origins
 from registry.mesh.libp2p.dial import Dials, peer_in
 from registry.mesh.libp2p.guards import indifferent, unreachable
 from registry.mesh.libp2p.host import make_host
@@ -60,6 +60,7 @@ class WayBack:
 
     tell: Callable[..., object]
     judge: Judge
+    knows: Knows
     arrived: Callable[[Arrived], None]
     offended: Callable[[Offended], None]
     refused: Callable[[str], None]
@@ -127,13 +128,13 @@ class MeshNode:
         )
         self._nat = Nat(
             self._host,
-            plan.identity.peer,
             plan.settings,
             plan.swarm_key,
             self._watch,
             listening=self._own_addresses,
             busy=lambda: {id(end.wire) for end in self._pipes if not end.over.is_set()},
             changed=self._tell_addresses,
+            knows=doors.knows,
         )
         self._told: tuple[str, ...] = ()
         private = plan.swarm_key is not None
@@ -151,6 +152,13 @@ class MeshNode:
             dial=lambda addresses: self._dials.first_of(addresses, plan.settings.dial_timeout),
             unanswered=partial(self._doors.tell, self._doors.unanswered),
             disconnect=self.disconnect,
+        )
+        self._crowd = Crowd(
+            plan.settings,
+            watch=self._watch,
+            knows=doors.knows,
+            disconnect=self.disconnect,
+            refused=partial(doors.refused, CONNECTIONS_REFUSED),
         )
         self.company.pin(plan.bootstrap)
         self.company.keep(plan.kept)
@@ -180,6 +188,7 @@ class MeshNode:
             self._nursery.start_soon(self._watch.ping_forever)
             self._nursery.start_soon(self._asking.tidy_forever)
             self._nursery.start_soon(self.company.run)
+            self._nursery.start_soon(self._crowd.thin_forever)
             self._nursery.start_soon(self._visitor().visit_forever)
             self._nursery.start_soon(self._nat.run)
             ready(self)

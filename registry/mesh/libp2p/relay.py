@@ -5,7 +5,8 @@ circuits of a peer with the first one, writes statuses into what it relays, and 
 
 Book of a relay: who is reached through it, and by how many. A book of reservations and circuits, each bounded.
 
-Full means refuse: nobody who is served already is put out for a newcomer.
+Full means refuse, with two exceptions: a reservation without a use gives way where nobody knows its holder, or where its
+holder's address has more than the newcomer's.
 """
 
 import time
@@ -31,6 +32,8 @@ from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_ms
 from multiaddr import Multiaddr
 
 from registry.errors import PeerUnreachable
+from registry.mesh import Knows, nobody
+from registry.mesh.libp2p.eviction import NEW_SECONDS
 from registry.mesh.libp2p.guards import indifferent, unreachable
 from registry.mesh.libp2p.watch import is_relayed
 from registry.records import PeerId
@@ -60,7 +63,11 @@ class RelayBook:
     """What a relay has promised. Times are seconds on any one clock that the caller keeps to."""
 
     limits: RelayLimits
+    knows: Knows = nobody
     _expiry: dict[PeerId, float] = field(default_factory=dict)
+    _since: dict[PeerId, tuple[str, float]] = field(default_factory=dict)
+    """From which address each was asked for, and since when."""
+    _used: set[PeerId] = field(default_factory=set)
     _circuits: Counter[PeerId] = field(default_factory=Counter)
 
     @property
@@ -72,17 +79,24 @@ class RelayBook:
         """How many peers may be reached through us."""
         return sum(expiry > now for expiry in self._expiry.values())
 
-    def reserve(self, peer: PeerId, now: float) -> RelayRefusal | None:
-        """Let a peer be reached through us for a lease from now on, unless too many are."""
-        if peer not in self._expiry and self.reservations(now) >= self.limits.reservations:
-            return RelayRefusal.TOO_MANY
-        self._expiry = {p: expiry for p, expiry in self._expiry.items() if expiry > now}
+    def reserve(self, peer: PeerId, address: str, now: float) -> RelayRefusal | PeerId | None:
+        """Let a peer at an IP address be reached through us for a lease from now on; return who gives way for it, if any."""
+        self.stay([p for p, expiry in self._expiry.items() if expiry > now])
+        gone = None
+        if peer not in self._expiry and len(self._expiry) >= self.limits.reservations:
+            gone = self._gives_way(address, now)
+            if gone is None:
+                return RelayRefusal.TOO_MANY
+            self.stay(self._expiry.keys() - {gone})
         self._expiry[peer] = now + self.limits.lease
-        return None
+        self._since.setdefault(peer, (address, now))
+        return gone
 
     def stay(self, connected: Collection[PeerId]) -> None:
         """Forget the reservations of peers that are not connected any more."""
         self._expiry = {p: expiry for p, expiry in self._expiry.items() if p in connected}
+        self._since = {p: since for p, since in self._since.items() if p in self._expiry}
+        self._used &= self._expiry.keys()
 
     def open(self, asker: PeerId, target: PeerId, now: float) -> RelayRefusal | None:
         """Count a circuit, unless the target may not be reached or one of the two has too many."""
@@ -92,7 +106,17 @@ class RelayBook:
         if self.circuits >= self.limits.circuits or fullest >= self.limits.circuits_per_peer:
             return RelayRefusal.TOO_MANY
         self._circuits.update((asker, target))
+        self._used.add(target)
         return None
+
+    def _gives_way(self, address: str, now: float) -> PeerId | None:
+        unused = [p for p in self._expiry if p not in self._used]
+        held = Counter(its for its, _ in self._since.values())
+        of = {p: held[self._since[p][0]] for p in unused}
+        idle = [p for p in unused if now - self._since[p][1] >= NEW_SECONDS and not self.knows(p)]
+        # One that has a single place more would come back for it.
+        crowded = [p for p in unused if of[p] > held[address] + 1]
+        return max(idle or crowded, key=of.__getitem__, default=None)
 
     def close(self, asker: PeerId, target: PeerId) -> None:
         """Count a circuit no longer."""
@@ -171,7 +195,10 @@ class Relay:
     async def _reserve(self, stream: INetStream) -> None:
         # Whoever asks, asks for itself: what it says of its id in the message does not count.
         peer = _peer_of(stream)
-        if self._book.reserve(peer, trio.current_time()) is not None:
+        wire: Any = stream.muxed_conn
+        address, *_ = wire.get_remote_address() or ("",)
+        answer = self._book.reserve(peer, str(address), trio.current_time())
+        if isinstance(answer, RelayRefusal):
             await self._refuse(stream, Status.RESERVATION_REFUSED)
             return
         self._counted["reserved"] += 1
@@ -186,6 +213,10 @@ class Relay:
         )
         await write_delimited_msg(stream, reply)
         await stream.close()
+        if answer is not None:
+            # It looks for a place elsewhere once it is told that this one is gone.
+            with indifferent():
+                await self._host.disconnect(ID.from_string(answer))
 
     async def _relay(self, stream: INetStream, target: PeerId) -> None:
         asker = _peer_of(stream)

@@ -13,6 +13,7 @@ from libp2p.rcmgr.metrics import Direction as Opened
 from multiaddr import Multiaddr
 
 from registry.mesh import Direction, Origin, PeerConnection
+from registry.mesh.libp2p.eviction import Caller
 from registry.mesh.libp2p.guards import indifferent, ping
 from registry.records import PeerId
 from registry.settings import MeshSettings
@@ -23,6 +24,11 @@ _FIRST_PINGS = (0.5, 5.0)
 def is_relayed(wire: Any) -> bool:
     """Whether a muxed connection runs through a relay: then it has no remote address of its own."""
     return wire.get_remote_address() is None
+
+
+def _ip_of(conn: Any) -> str:
+    address, *_ = conn.muxed_conn.get_remote_address() or ("",)
+    return str(address)
 
 
 Report = Callable[[tuple[PeerConnection, ...]], object]
@@ -45,8 +51,8 @@ class Watch(INotifee):
         self._report = report
         self._origins = origins
         self._moved = moved
-        # Each with what happens when it ends.
-        self._standing: dict[Any, trio.Event] = {}
+        # Each with what happens when it ends, and when it came.
+        self._standing: dict[Any, tuple[trio.Event, float]] = {}
         self._arrived, self._arrivals = trio.open_memory_channel[tuple[INetConn, trio.Event]](
             math.inf
         )
@@ -70,17 +76,17 @@ class Watch(INotifee):
             if is_relayed(conn.muxed_conn)
         ]
 
-    def callers(self) -> set[PeerId]:
+    def callers(self) -> list[Caller]:
         """Return the peers whose every connection was opened by them, without a relay."""
-        return {
-            PeerId(str(peer))
+        return [
+            Caller(PeerId(str(peer)), _ip_of(conns[0]), min(map(self._came, conns)))
             for peer, conns in self._live().items()
             if all(
                 conn.direction is Opened.INBOUND
                 and conn.get_connection_type() != ConnectionType.RELAYED
                 for conn in conns
             )
-        }
+        ]
 
     async def ping_forever(self) -> None:
         """Ping each connection soon, and every `ping` seconds from then on; close those that do not answer."""
@@ -106,7 +112,8 @@ class Watch(INotifee):
 
     async def connected(self, network: INetwork, conn: INetConn) -> None:  # noqa: ARG002 (the library's signature)
         """Take the library's word that a connection stands."""
-        self._standing[conn] = ended = trio.Event()
+        ended = trio.Event()
+        self._standing[conn] = ended, trio.current_time()
         self._arrived.send_nowait((conn, ended))
 
         # The library forgets on the way up what kind a connection is, and goes by it when it chooses one for a stream.
@@ -117,8 +124,8 @@ class Watch(INotifee):
 
     async def disconnected(self, network: INetwork, conn: INetConn) -> None:  # noqa: ARG002 (the library's signature)
         """Take the library's word that a connection is gone."""
-        if (ended := self._standing.pop(conn, None)) is not None:
-            ended.set()
+        if (standing := self._standing.pop(conn, None)) is not None:
+            standing[0].set()
         if conn.muxed_conn.peer_id in self._live():
             self._moved(conn.muxed_conn.peer_id)
         self.tell()
@@ -134,6 +141,10 @@ class Watch(INotifee):
 
     async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
         """Ignore our own listeners."""
+
+    def _came(self, conn: Any) -> float:
+        standing = self._standing.get(conn)
+        return trio.current_time() if standing is None else standing[1]
 
     def _live(self) -> dict[ID, list[Any]]:
         found = {}

@@ -14,12 +14,14 @@ from registry.mesh import (
     Answerer,
     Direction,
     Judge,
+    Knows,
     MeshEvent,
     Origin,
     PeerConnection,
     Pipe,
     PipeHandler,
     Restarted,
+    nobody,
     trust,
 )
 from registry.mesh.memory.network import (
@@ -67,6 +69,7 @@ class MemoryMesh:
         answer: Answerer,
         serve_pipe: PipeHandler,
         judge: Judge = trust,  # noqa: ARG002 (nobody passes on what it heard, so nobody is to blame for it)
+        knows: Knows = nobody,  # noqa: ARG002 (there is room for everybody)
     ) -> None:
         """Take a place on the switchboard; peers that wait for this node are connected at once."""
         self._answer = answer

@@ -1,5 +1,7 @@
 """Who else may connect: bounds on all, on each address, and on how often an address comes again."""
 
+import asyncio
+
 from registry.errors import PeerUnreachable
 from registry.mesh.libp2p.guards import RENEWED, Callers
 from tests.registry.mesh.libp2p.test_faults import world
@@ -65,3 +67,16 @@ async def test_a_node_holds_no_more_connections_than_it_is_told_to(
         await try_to_connect(guest, host)
     await until(lambda: host.mesh.refused()["connections_refused"] >= 2)
     assert len(host.peers()) == 3
+
+
+async def test_the_idle_make_room_for_a_newcomer(world: LibP2PWorld) -> None:
+    host = await world.seat("host", max_connections=2)
+    guests = [await world.seat(f"guest {n}") for n in range(3)]
+    first, second, late = guests
+    assert await try_to_connect(first, host)
+    assert await try_to_connect(second, host)
+    # Nobody's record is known here: whoever came first gives way, once it had its time.
+    while late.mesh.peer not in host.peers() or len(host.peers()) > 2:
+        await try_to_connect(late, host)
+        await asyncio.sleep(0.3)
+    assert first.mesh.peer not in host.peers()

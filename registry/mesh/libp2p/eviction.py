@@ -1,0 +1,76 @@
+"""Law of who gives way when more callers are connected than may be. No I/O.
+
+Whoever came and showed no record goes first: of the fullest network the one that came first. Where all have shown one, a network
+gives way to one that holds less, and else the newcomer does.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_network
+
+from registry.records import PeerId
+
+NEW_SECONDS = 3.0
+"""How long a caller has for its record to arrive before it may be sent away for a newcomer."""
+
+_NETWORK_BITS = {4: 24, 6: 48}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A peer that connected to us, by the IP address that it came from and when, in seconds on the caller's clock."""
+
+    peer: PeerId
+    address: str
+    came: float
+
+    @property
+    def network(self) -> str:
+        """The /24 of an IPv4 address, the /48 of one of IPv6."""
+        return network_of(self.address)
+
+
+def network_of(address: str) -> str:
+    """Return the network that counts as one: a /24, of IPv6 a /48; what is no IP address is one by itself."""
+    try:
+        bits = _NETWORK_BITS[ip_address(address).version]
+    except ValueError:
+        return address
+    return str(ip_network(f"{address}/{bits}", strict=False))
+
+
+def excess(
+    callers: Sequence[Caller],
+    now: float,
+    *,
+    places: int,
+    per_address: int,
+    knows: Callable[[PeerId], bool],
+) -> Iterator[PeerId]:
+    """Yield who has to go, one after the other, until no more than `places` stay, nor than `per_address` of each address."""
+    staying = sorted(callers, key=lambda caller: caller.came)
+    while True:
+        held = Counter(caller.address for caller in staying)
+        crowd = (
+            staying
+            if len(staying) > places
+            else [caller for caller in staying if held[caller.address] > per_address]
+        )
+        if not crowd:
+            return
+        gone = _gives_way(crowd, now, held, knows)
+        staying.remove(gone)
+        yield gone.peer
+
+
+def _gives_way(
+    crowd: Sequence[Caller], now: float, held: Counter[str], knows: Callable[[PeerId], bool]
+) -> Caller:
+    networks = Counter(caller.network for caller in crowd)
+    idle = [c for c in crowd if now - c.came >= NEW_SECONDS and not knows(c.peer)]
+    if idle:
+        return max(idle, key=lambda c: (networks[c.network], held[c.address], -c.came))
+    newest = crowd[-1]
+    fullest = max(crowd, key=lambda c: (networks[c.network], c.came))
+    return fullest if networks[fullest.network] > networks[newest.network] else newest
