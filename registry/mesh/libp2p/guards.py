@@ -247,6 +247,15 @@ def unreachable(what: str) -> Iterator[None]:
 
 
 @contextmanager
+def malformed(what: str) -> Iterator[None]:
+    """Turn whatever libp2p raises while it reads a stranger's bytes into `ValueError`."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"{what}: {type(error).__name__}") from error
+
+
+@contextmanager
 def indifferent() -> Iterator[None]:
     """Ignore what libp2p raises while something is closed that may be closed already."""
     with suppress(Exception):

@@ -1,6 +1,6 @@
 """Rendezvous of strangers by libp2p's rendezvous protocol: nodes register at a point and ask it for others.
 
-Both sides are ours and speak the library's messages, because its own service keeps no bound on what callers have it remember.
+Both sides are ours, because the library's own service keeps no bound on what callers have it remember.
 
 Rules of rendezvous: who is told of whom at a point, and when a node asks there. Decided here with values; nothing is sent.
 
@@ -11,13 +11,11 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from hashlib import sha256
 
 import trio
 from libp2p.abc import IHost, INetStream
 from libp2p.custom_types import TProtocol
-from libp2p.discovery.rendezvous.pb.rendezvous_pb2 import Message
 from libp2p.io.exceptions import IncompleteReadError
 from libp2p.network.stream.exceptions import StreamEOF
 from libp2p.peer.id import ID
@@ -27,6 +25,24 @@ from multiaddr import Multiaddr
 from registry.errors import PeerUnreachable
 from registry.mesh.discovered import MAX_CLAIMED
 from registry.mesh.libp2p.guards import indifferent, unreachable
+from registry.mesh.libp2p.rendezvous_messages import (
+    MAX_RECORD_BYTES,
+    Discovered,
+    Discovering,
+    PeerClaim,
+    Registered,
+    Registering,
+    RendezvousAnswer,
+    RendezvousRequest,
+    RendezvousStatus,
+    Unregistering,
+    answer_in,
+    claim_of,
+    request_in,
+    sealed,
+    unsigned_claim_of,
+    written,
+)
 from registry.records import PeerId
 
 MAX_NAMES = 256
@@ -38,18 +54,18 @@ MAX_REGISTERED = 4_096
 MAX_NAMES_OF_ONE = 4
 """Meshes that one node may register in."""
 
-MAX_NAME_CHARACTERS = 256
+MAX_NAME_BYTES = 255
 MAX_ADDRESSES = 8
-MAX_ADDRESS_BYTES = 256
+"""Addresses of ours that we register."""
 
 MAX_TOLD = 32
 """Nodes told of in one answer; of more, as many are drawn at random, so that no node gets all callers."""
 
 LONGEST_SECONDS = 7_200
-"""The longest time that a point remembers a node without hearing from it."""
+"""The longest time that a point remembers a node without hearing from it; whoever asks for more gets as much."""
 
-REGISTERED_SECONDS = 3_600
-"""For how long we ask to be remembered."""
+REGISTERED_SECONDS = 7_200
+"""For how long we ask to be remembered: points are advised to refuse less."""
 
 RENEW_SECONDS = 900.0
 """Seconds between our registrations: a point that was restarted has forgotten us."""
@@ -61,22 +77,13 @@ _FIRST_PAUSE = 10.0
 _LONGEST_PAUSE = 600.0
 
 
-class RendezvousVerdict(Enum):
-    """What a point says to a registration."""
-
-    OK = auto()
-    BAD_NAME = auto()
-    BAD_PEER = auto()
-    BAD_TIME = auto()
-    FULL = auto()
-
-
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Where a node says it can be dialled; `until` is on the point's own clock."""
+    """A node's signed record of its addresses, with the record's sequence; `until` is on the point's own clock."""
 
     peer: bytes
-    addresses: tuple[bytes, ...]
+    record: bytes
+    sequence: int
     until: float
 
 
@@ -86,6 +93,11 @@ def name_of(mesh: str, swarm_key: str | None) -> str:
     return "modelvine/1/" + sha256(secret.encode()).hexdigest()[:32]
 
 
+def is_name(name: str) -> bool:
+    """Say whether nodes may register under this name."""
+    return 0 < len(name.encode()) <= MAX_NAME_BYTES
+
+
 @dataclass(slots=True)
 class Register:
     """What a point remembers."""
@@ -93,19 +105,21 @@ class Register:
     rng: random.Random = field(default_factory=random.Random)
     _names: dict[str, dict[bytes, Registration]] = field(default_factory=dict)
 
-    def add(self, name: str, given: Registration, now: float) -> RendezvousVerdict:
+    def add(self, name: str, given: Registration, now: float) -> RendezvousStatus:
         """Remember a node, in place of what it said before."""
-        if not 0 < len(name) <= MAX_NAME_CHARACTERS:
-            return RendezvousVerdict.BAD_NAME
-        sizes = [len(address) for address in given.addresses]
-        if not 0 < len(sizes) <= MAX_ADDRESSES or max(sizes) > MAX_ADDRESS_BYTES:
-            return RendezvousVerdict.BAD_PEER
+        if not is_name(name):
+            return RendezvousStatus.E_INVALID_NAMESPACE
+        if not 0 < len(given.record) <= MAX_RECORD_BYTES:
+            return RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD
         if not now < given.until <= now + LONGEST_SECONDS:
-            return RendezvousVerdict.BAD_TIME
-        if given.peer not in self._names.get(name, ()) and not self._room(name, given.peer, now):
-            return RendezvousVerdict.FULL
+            return RendezvousStatus.E_INVALID_TTL
+        held = self._names.get(name, {}).get(given.peer)
+        if held is not None and held.until > now and held.sequence > given.sequence:
+            return RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD
+        if held is None and not self._room(name, given.peer, now):
+            return RendezvousStatus.E_UNAVAILABLE
         self._names.setdefault(name, {})[given.peer] = given
-        return RendezvousVerdict.OK
+        return RendezvousStatus.OK
 
     def remove(self, name: str, peer: bytes) -> None:
         """Forget a node."""
@@ -186,15 +200,6 @@ _LOOK = 2.0
 _POLL = 0.1
 
 
-_STATUS = {
-    RendezvousVerdict.OK: "OK",
-    RendezvousVerdict.BAD_NAME: "E_INVALID_NAMESPACE",
-    RendezvousVerdict.BAD_PEER: "E_INVALID_PEER_INFO",
-    RendezvousVerdict.BAD_TIME: "E_INVALID_TTL",
-    RendezvousVerdict.FULL: "E_UNAVAILABLE",
-}
-
-
 class Point:
     """Answers those who register and ask here, in the trio thread."""
 
@@ -211,37 +216,44 @@ class Point:
         try:
             for _ in range(MAX_REQUESTS):
                 with trio.fail_after(EXCHANGE_SECONDS):
-                    request = await _receive(stream)
+                    request = request_in(await _receive(stream))
                     answer = self._answer(stream.muxed_conn.peer_id.to_bytes(), request)
-                    await _send(stream, answer)
+                    if answer is not None:
+                        await _send(stream, written(answer))
         except (IncompleteReadError, StreamEOF):
             await stream.close()  # the caller has said all
         finally:
             self._callers -= 1
 
-    def _answer(self, asker: bytes, request: Message) -> Message:
-        now, answer = trio.current_time(), Message()
-        if request.type == Message.REGISTER:
-            given = request.register
-            peer = Registration(asker, tuple(given.peer.addrs), now + given.ttl)
-            himself = given.peer.id == asker
-            verdict = (
-                self._register.add(given.ns, peer, now) if himself else RendezvousVerdict.BAD_PEER
-            )
-            answer.type = Message.REGISTER_RESPONSE
-            answer.registerResponse.status = Message.ResponseStatus.Value(_STATUS[verdict])
-            answer.registerResponse.ttl = given.ttl
-        elif request.type == Message.DISCOVER:
-            wanted = request.discover
-            answer.type = Message.DISCOVER_RESPONSE
-            for told in self._register.told(wanted.ns, asker, wanted.limit, now):
-                row = answer.discoverResponse.registrations.add()
-                row.ns, row.ttl = wanted.ns, int(told.until - now)
-                row.peer.id = told.peer
-                row.peer.addrs.extend(told.addresses)
-        else:
-            raise ValueError(f"no request: {request.type}")
-        return answer
+    def _answer(self, asker: bytes, request: RendezvousRequest) -> RendezvousAnswer | None:
+        now = trio.current_time()
+        match request:
+            case Registering():
+                return self._registered(asker, request, now)
+            case Discovering(name, limit):
+                return self._discovered(asker, name, limit, now)
+            case Unregistering(name):
+                self._register.remove(name, asker)
+                return None  # as the specification has it
+
+    def _registered(self, asker: bytes, given: Registering, now: float) -> Registered:
+        seconds = LONGEST_SECONDS if given.seconds is None else min(given.seconds, LONGEST_SECONDS)
+        try:
+            claim = claim_of(given.record)
+        except ValueError:
+            return Registered(RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD)
+        if claim.peer != asker or not claim.addresses:
+            return Registered(RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD)
+        node = Registration(asker, given.record, claim.sequence, now + seconds)
+        return Registered(self._register.add(given.name, node, now), seconds)
+
+    def _discovered(self, asker: bytes, name: str, limit: int, now: float) -> Discovered:
+        # All names are told to nobody: they are what keeps meshes apart here.
+        if not is_name(name):
+            return Discovered(RendezvousStatus.E_INVALID_NAMESPACE)
+        told = self._register.told(name, asker, limit, now)
+        rows = (Registering(name, node.record, int(node.until - now)) for node in told)
+        return Discovered(RendezvousStatus.OK, tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +285,7 @@ class Visitor:
                 found: dict[str, None] = {}
                 for point in self._points:
                     try:
-                        found |= dict.fromkeys(await self._visit(point))
+                        await self._visit(point, found)
                     except PeerUnreachable as error:
                         self._miss(point, error)
                     else:
@@ -287,15 +299,19 @@ class Visitor:
         # Once until it answers: a round comes soon after the other while nobody is known.
         if point not in self._silent:
             self._silent.add(point)
-            _log.warning("a rendezvous point does not answer: %s", error)
+            _log.warning("a rendezvous point does not serve us: %s", error)
 
-    async def _visit(self, address: str) -> list[str]:
+    async def _visit(self, address: str, found: dict[str, None]) -> None:
         point = await self._calls.connect(address)
         try:
-            await self._exchange(point, self._registration())
-            return told_by(await self._exchange(point, self._question()))
+            registered = await self._exchange(point, self._registration())
+            told = await self._exchange(point, Discovering(self._name, MAX_TOLD))
         finally:
             await self._part(point)
+        if isinstance(told, Discovered):
+            found |= dict.fromkeys(told_by(told))
+        if registered.status != RendezvousStatus.OK:
+            raise PeerUnreachable(f"{point} does not remember us (status {registered.status})")
 
     async def _part(self, point: PeerId) -> None:
         """Leave a point that is none of our mesh: held, its connection would cost traffic and count as one."""
@@ -306,49 +322,46 @@ class Visitor:
         if patience.cancelled_caught:
             await self._calls.disconnect(point)
 
-    async def _exchange(self, point: PeerId, request: Message) -> Message:
+    async def _exchange(self, point: PeerId, request: RendezvousRequest) -> RendezvousAnswer:
         with unreachable(f"{point} is no rendezvous point"), trio.fail_after(EXCHANGE_SECONDS):
             stream = await self._host.new_stream(ID.from_string(point), [RENDEZVOUS])
             try:
-                await _send(stream, request)
-                return await _receive(stream)
+                await _send(stream, written(request))
+                return answer_in(await _receive(stream))
             finally:
                 with indifferent():
                     await stream.close()
 
-    def _registration(self) -> Message:
-        message = Message(type=Message.REGISTER)
-        message.register.ns = self._name
-        message.register.ttl = REGISTERED_SECONDS
-        message.register.peer.id = self._host.get_id().to_bytes()
+    def _registration(self) -> Registering:
         bare = [address.rpartition("/p2p/")[0] for address in self._calls.addresses()]
-        message.register.peer.addrs.extend(Multiaddr(a).to_bytes() for a in bare[:MAX_ADDRESSES])
-        return message
-
-    def _question(self) -> Message:
-        message = Message(type=Message.DISCOVER)
-        message.discover.ns = self._name
-        message.discover.limit = MAX_TOLD
-        return message
+        addresses = [Multiaddr(address) for address in bare[:MAX_ADDRESSES]]
+        record = sealed(self._host.get_private_key(), addresses)
+        return Registering(self._name, record, REGISTERED_SECONDS)
 
 
-def told_by(answer: Message) -> list[str]:
+def told_by(answer: Discovered) -> list[str]:
     """Return the addresses in a point's answer, as they stand; what is malformed is left out."""
     told: list[str] = []
-    for row in answer.discoverResponse.registrations[:MAX_TOLD]:
-        for address in row.peer.addrs[:MAX_CLAIMED]:
-            # One by one: a point hands on what anybody registered there.
-            with indifferent():
-                told.append(f"{Multiaddr(address)}/p2p/{ID(row.peer.id)}")
+    for row in answer.rows[:MAX_TOLD]:
+        # One by one: a point hands on what anybody registered there.
+        with indifferent():
+            claim = _claim(row.record)
+            for address in claim.addresses[:MAX_CLAIMED]:
+                with indifferent():
+                    told.append(f"{Multiaddr(address)}/p2p/{ID(claim.peer)}")
     return told
 
 
-async def _send(stream: INetStream, message: Message) -> None:
-    body = message.SerializeToString()
+def _claim(record: bytes) -> PeerClaim:
+    try:
+        return claim_of(record)
+    except ValueError:
+        return unsigned_claim_of(record)
+
+
+async def _send(stream: INetStream, body: bytes) -> None:
     await stream.write(encode_uvarint(len(body)) + body)
 
 
-async def _receive(stream: INetStream) -> Message:
-    message = Message()
-    message.ParseFromString(await read_varint_prefixed_bytes_limited(stream, MAX_MESSAGE_BYTES))
-    return message
+async def _receive(stream: INetStream) -> bytes:
+    return bytes(await read_varint_prefixed_bytes_limited(stream, MAX_MESSAGE_BYTES))

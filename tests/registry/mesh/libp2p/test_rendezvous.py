@@ -4,20 +4,44 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import libp2p
 import pytest
 import trio
 from libp2p.abc import IHost
 from libp2p.crypto.ed25519 import create_new_key_pair
-from libp2p.discovery.rendezvous.pb.rendezvous_pb2 import Message
+from libp2p.crypto.keys import KeyPair
+from libp2p.discovery.rendezvous.pb import rendezvous_pb2
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import info_from_p2p_addr
+from libp2p.utils.varint import encode_uvarint, read_varint_prefixed_bytes_limited
 from multiaddr import Multiaddr
 
 from registry.mesh import Origin
 from registry.mesh.discovered import MAX_CLAIMED, claim_in
 from registry.mesh.libp2p.mesh import LibP2PMesh
-from registry.mesh.libp2p.rendezvous import MAX_MESSAGE_BYTES, RENDEZVOUS, told_by
+from registry.mesh.libp2p.rendezvous import (
+    LONGEST_SECONDS,
+    MAX_MESSAGE_BYTES,
+    RENDEZVOUS,
+    told_by,
+)
+from registry.mesh.libp2p.rendezvous_messages import (
+    Discovered,
+    Discovering,
+    Registered,
+    Registering,
+    RendezvousAnswer,
+    RendezvousRequest,
+    RendezvousStatus,
+    Unregistering,
+    answer_in,
+    sealed,
+    written,
+)
 from tests.registry.mesh.worlds import Seat, echo, identity, return_everything, settings, until
+
+PeerInfo = rendezvous_pb2.Message.PeerInfo
+THERE = Multiaddr("/ip4/192.0.2.7/tcp/6101")
 
 Seating = Callable[..., Awaitable[Seat]]
 
@@ -73,7 +97,6 @@ async def test_nodes_of_meshes_with_other_names_do_not_meet(seat: Seating) -> No
     assert other.mesh.peer not in one.peers() | two.peers()
 
 
-REGISTER = Message(type=Message.REGISTER)
 GARBAGE = [
     b"",
     b"\xff" * 12,
@@ -81,50 +104,130 @@ GARBAGE = [
     bytes([0x80 | (MAX_MESSAGE_BYTES & 0x7F), 0xFF, 0xFF, 0x7F]),
     b"\x02\xff\xff",
     b"\x02\x08\x05",
-    bytes([len(REGISTER.SerializeToString())]) + REGISTER.SerializeToString(),
+    b"\x02\x08\x00",
 ]
+
+
+async def visit(
+    point: Seat, visitor: Callable[[IHost, ID], Awaitable[None]], pair: KeyPair
+) -> None:
+    """Let a libp2p host, which is no node of ours, do something at a point."""
+    info = info_from_p2p_addr(Multiaddr(point.mesh.addresses()[0]))
+
+    async def call(host: IHost) -> None:
+        async with host.run(listen_addrs=[Multiaddr("/ip4/127.0.0.1/tcp/0")]):
+            await host.connect(info)
+            await visitor(host, info.peer_id)
+            await host.close()
+
+    await asyncio.to_thread(lambda: trio.run(call, libp2p.new_host(key_pair=pair)))
 
 
 async def test_malformed_messages_cost_a_point_nothing(seat: Seating) -> None:
     point = await seat("point", rendezvous_point=True)
-    address = point.mesh.addresses()[0]
 
-    async def attack(host: IHost) -> None:
-        info = info_from_p2p_addr(Multiaddr(address))
-        async with host.run(listen_addrs=[Multiaddr("/ip4/127.0.0.1/tcp/0")]):
-            await host.connect(info)
-            for garbage in GARBAGE:
-                stream = await host.new_stream(info.peer_id, [RENDEZVOUS])
-                await stream.write(garbage or b"\0")
-                await stream.close()
-            await host.close()
+    async def attack(host: IHost, peer: ID) -> None:
+        for garbage in GARBAGE:
+            stream = await host.new_stream(peer, [RENDEZVOUS])
+            await stream.write(garbage or b"\0")
+            await stream.close()
 
-    def run() -> None:
-        import libp2p
-
-        trio.run(attack, libp2p.new_host(key_pair=create_new_key_pair()))
-
-    await asyncio.to_thread(run)
+    await visit(point, attack, create_new_key_pair())
     assert point.mesh.running()
     first = await seat("first", point)
     await until(lambda: all_met(first, point))
 
 
+async def said_by(host: IHost, point: ID, *requests: RendezvousRequest) -> list[RendezvousAnswer]:
+    """Put requests on one stream; what has no answer is followed by one that has."""
+    stream, answers = await host.new_stream(point, [RENDEZVOUS]), []
+    for request in requests:
+        body = written(request)
+        await stream.write(encode_uvarint(len(body)) + body)
+        if not isinstance(request, Unregistering):
+            read = await read_varint_prefixed_bytes_limited(stream, MAX_MESSAGE_BYTES)
+            answers.append(answer_in(read))
+    await stream.close()
+    return answers
+
+
+async def test_a_point_tells_signed_records_as_they_came_until_their_peers_leave(
+    seat: Seating,
+) -> None:
+    point, seen = await seat("point", rendezvous_point=True), dict[str, list[RendezvousAnswer]]()
+    ours, others = create_new_key_pair(), create_new_key_pair()
+    record = sealed(ours.private_key, [THERE])
+
+    async def register(host: IHost, peer: ID) -> None:
+        wishes = [Registering("a", record, seconds) for seconds in (60, 500_000, None)]
+        seen["registered"] = await said_by(host, peer, *wishes, Discovering("a"))
+
+    async def ask(host: IHost, peer: ID) -> None:
+        seen["told"] = await said_by(host, peer, Discovering("a"), Discovering(""))
+
+    async def leave(host: IHost, peer: ID) -> None:
+        await said_by(host, peer, Unregistering("a"), Discovering("a"))
+
+    await visit(point, register, ours)
+    granted = [Registered(0, seconds) for seconds in (60, LONGEST_SECONDS, LONGEST_SECONDS)]
+    assert seen["registered"] == [*granted, Discovered(0)]
+    await visit(point, ask, others)
+    told, refused = seen["told"]
+    assert isinstance(told, Discovered)
+    [row] = told.rows
+    assert (row.name, row.record, told.status) == ("a", record, RendezvousStatus.OK)
+    assert LONGEST_SECONDS - 60 < (row.seconds or 0) <= LONGEST_SECONDS
+    assert refused == Discovered(RendezvousStatus.E_INVALID_NAMESPACE)
+    await visit(point, leave, ours)
+    await visit(point, ask, others)
+    assert seen["told"][0] == Discovered(RendezvousStatus.OK)
+
+
+async def test_a_record_that_is_not_the_callers_own_is_refused_with_its_status(
+    seat: Seating,
+) -> None:
+    point, statuses = await seat("point", rendezvous_point=True), list[int]()
+    ours, others = create_new_key_pair(), create_new_key_pair()
+    older, newer = (sealed(ours.private_key, [THERE]) for _ in range(2))
+    bad = [
+        Registering("a", os.urandom(80)),
+        Registering("a", b""),
+        Registering("a", sealed(others.private_key, [THERE])),
+        Registering("a", sealed(ours.private_key, [])),
+        Registering("", newer),
+        Registering("a", newer, 0),
+        Registering("a", newer, -5),
+        Registering("a", newer),
+        Registering("a", older),
+    ]
+
+    async def register(host: IHost, peer: ID) -> None:
+        for request in bad:
+            [answer] = await said_by(host, peer, request)
+            statuses.append(answer.status)
+
+    await visit(point, register, ours)
+    assert statuses == [101, 101, 101, 101, 100, 102, 102, 0, 101]
+
+
 def test_one_lie_in_an_answer_spoils_only_itself() -> None:
-    answer, honest = Message(type=Message.DISCOVER_RESPONSE), identity("honest").peer
-    lies = [(b"", b""), (b"x", b"\xff"), (b"\0" * 5_000, b"\x04\x7f"), (b"1", os.urandom(40))]
-    there = Multiaddr("/ip4/192.0.2.7/tcp/6101").to_bytes()
-    for peer, address in [*lies, (ID.from_string(honest).to_bytes(), there)]:
-        row = answer.discoverResponse.registrations.add()
-        row.peer.id = peer
-        row.peer.addrs.extend([address] * 100)
-    told = told_by(answer)
+    honest = create_new_key_pair()
+    forged = bytearray(sealed(honest.private_key, [THERE]))
+    forged[-1] ^= 1
+    lies = [b"", os.urandom(40), b"\0" * 5_000, bytes(forged)]
+    infos = [(b"", b""), (b"x", b"\xff"), (b"\0" * 5_000, b"\x04\x7f"), (b"1", os.urandom(40))]
+    lies += [PeerInfo(id=peer, addrs=[there] * 100).SerializeToString() for peer, there in infos]
+    older = identity("older").peer
+    bare = PeerInfo(id=ID.from_string(older).to_bytes(), addrs=[THERE.to_bytes()] * 100)
+    signed = sealed(honest.private_key, [THERE] * 20)
+    rows = [Registering("a", record) for record in [*lies, bare.SerializeToString(), signed]]
+    told = told_by(Discovered(0, tuple(rows)))
     assert [a for a in told if claim_in(a, loopback=False)] == [
-        f"/ip4/192.0.2.7/tcp/6101/p2p/{honest}"
-    ] * MAX_CLAIMED
-    for _ in range(100):
-        answer.discoverResponse.registrations.add()
-    assert told_by(answer) == told
+        f"{THERE}/p2p/{peer}"
+        for peer in (older, ID.from_pubkey(honest.public_key))
+        for _ in range(MAX_CLAIMED)
+    ]
+    assert told_by(Discovered(0, (*rows, *[Registering("a", b"")] * 100))) == told
 
 
 async def test_a_node_that_is_no_point_is_passed_over(seat: Seating) -> None:

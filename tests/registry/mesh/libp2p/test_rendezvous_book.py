@@ -5,8 +5,7 @@ from itertools import pairwise
 
 from registry.mesh.libp2p.rendezvous import (
     LONGEST_SECONDS,
-    MAX_ADDRESS_BYTES,
-    MAX_ADDRESSES,
+    MAX_NAME_BYTES,
     MAX_NAMES,
     MAX_NAMES_OF_ONE,
     MAX_REGISTERED,
@@ -14,14 +13,16 @@ from registry.mesh.libp2p.rendezvous import (
     RENEW_SECONDS,
     Register,
     Registration,
-    RendezvousVerdict,
     Rounds,
     name_of,
 )
+from registry.mesh.libp2p.rendezvous_messages import MAX_RECORD_BYTES, RendezvousStatus
 
 
-def node(number: int, *, until: float = 100.0, address: bytes = b"there") -> Registration:
-    return Registration(number.to_bytes(4), (address,), until)
+def node(
+    number: int, *, until: float = 100.0, record: bytes = b"there", sequence: int = 1
+) -> Registration:
+    return Registration(number.to_bytes(4), record, sequence, until)
 
 
 def register() -> Register:
@@ -30,9 +31,9 @@ def register() -> Register:
 
 def test_nodes_of_one_mesh_are_told_of_each_other_and_of_no_one_else() -> None:
     made = register()
-    assert made.add("a", node(1), 0.0) is RendezvousVerdict.OK
-    assert made.add("a", node(2), 0.0) is RendezvousVerdict.OK
-    assert made.add("b", node(3), 0.0) is RendezvousVerdict.OK
+    assert made.add("a", node(1), 0.0) is RendezvousStatus.OK
+    assert made.add("a", node(2), 0.0) is RendezvousStatus.OK
+    assert made.add("b", node(3), 0.0) is RendezvousStatus.OK
     assert made.told("a", node(1).peer, 0, 0.0) == [node(2)]
     assert made.told("b", node(1).peer, 0, 0.0) == [node(3)]
     assert made.told("c", node(1).peer, 0, 0.0) == []
@@ -40,7 +41,7 @@ def test_nodes_of_one_mesh_are_told_of_each_other_and_of_no_one_else() -> None:
 
 def test_the_last_word_of_a_node_holds_until_its_time_has_passed_or_it_leaves() -> None:
     made = register()
-    made.add("a", node(1, address=b"here"), 0.0)
+    made.add("a", node(1, record=b"here"), 0.0)
     made.add("a", node(1, until=50.0), 1.0)
     assert made.told("a", b"asker", 0, 49.0) == [node(1, until=50.0)]
     assert made.told("a", b"asker", 0, 50.0) == []
@@ -50,38 +51,49 @@ def test_the_last_word_of_a_node_holds_until_its_time_has_passed_or_it_leaves() 
     made.remove("nowhere", b"nobody")
 
 
+def test_an_older_record_replaces_no_newer_one_until_that_is_forgotten() -> None:
+    made = register()
+    assert made.add("a", node(1, sequence=7), 0.0) is RendezvousStatus.OK
+    older = node(1, sequence=6, until=500.0)
+    assert made.add("a", older, 1.0) is RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD
+    assert made.told("a", b"asker", 0, 1.0) == [node(1, sequence=7)]
+    assert made.add("a", node(1, sequence=7, until=200.0), 2.0) is RendezvousStatus.OK
+    assert made.add("a", older, 200.0) is RendezvousStatus.OK
+
+
 def test_nonsense_is_refused() -> None:
     made = register()
-    assert made.add("", node(1), 0.0) is RendezvousVerdict.BAD_NAME
-    assert made.add("x" * 257, node(1), 0.0) is RendezvousVerdict.BAD_NAME
-    for addresses in ((), (b"x",) * (MAX_ADDRESSES + 1), (b"x" * (MAX_ADDRESS_BYTES + 1),)):
-        assert (
-            made.add("a", Registration(b"1", addresses, 100.0), 0.0) is RendezvousVerdict.BAD_PEER
-        )
+    for name in ("", "x" * (MAX_NAME_BYTES + 1), "é" * 128):
+        assert made.add(name, node(1), 0.0) is RendezvousStatus.E_INVALID_NAMESPACE
+    for record in (b"", b"x" * (MAX_RECORD_BYTES + 1)):
+        status = made.add("a", node(1, record=record), 0.0)
+        assert status is RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD
     for until in (0.0, -1.0, LONGEST_SECONDS + 1.0, float("inf"), float("nan")):
-        assert made.add("a", node(1, until=until), 0.0) is RendezvousVerdict.BAD_TIME
+        assert made.add("a", node(1, until=until), 0.0) is RendezvousStatus.E_INVALID_TTL
     assert made.told("a", b"asker", 0, 0.0) == []
 
 
 def test_a_full_point_refuses_newcomers_keeps_the_others_and_makes_room_in_time() -> None:
     made = register()
     for number in range(MAX_REGISTERED):
-        assert made.add("a", node(number), 0.0) is RendezvousVerdict.OK
-    assert made.add("a", node(MAX_REGISTERED), 0.0) is RendezvousVerdict.FULL
-    assert made.add("a", node(7, until=90.0), 0.0) is RendezvousVerdict.OK
-    assert made.add("a", node(MAX_REGISTERED, until=500.0), 95.0) is RendezvousVerdict.OK
-    assert made.add("a", node(MAX_REGISTERED + 1, until=500.0), 95.0) is RendezvousVerdict.FULL
+        assert made.add("a", node(number), 0.0) is RendezvousStatus.OK
+    assert made.add("a", node(MAX_REGISTERED), 0.0) is RendezvousStatus.E_UNAVAILABLE
+    assert made.add("a", node(7, until=90.0), 0.0) is RendezvousStatus.OK
+    assert made.add("a", node(MAX_REGISTERED, until=500.0), 95.0) is RendezvousStatus.OK
+    assert (
+        made.add("a", node(MAX_REGISTERED + 1, until=500.0), 95.0) is RendezvousStatus.E_UNAVAILABLE
+    )
 
 
 def test_meshes_are_bounded_for_all_and_for_one() -> None:
     made = register()
     for number in range(MAX_NAMES_OF_ONE):
-        assert made.add(f"of one {number}", node(1), 0.0) is RendezvousVerdict.OK
-    assert made.add("one more", node(1), 0.0) is RendezvousVerdict.FULL
+        assert made.add(f"of one {number}", node(1), 0.0) is RendezvousStatus.OK
+    assert made.add("one more", node(1), 0.0) is RendezvousStatus.E_UNAVAILABLE
     for number in range(MAX_NAMES - MAX_NAMES_OF_ONE):
-        assert made.add(f"of many {number}", node(2 + number), 0.0) is RendezvousVerdict.OK
-    assert made.add("one more", node(9_999), 0.0) is RendezvousVerdict.FULL
-    assert made.add("of one 0", node(9_999), 0.0) is RendezvousVerdict.OK
+        assert made.add(f"of many {number}", node(2 + number), 0.0) is RendezvousStatus.OK
+    assert made.add("one more", node(9_999), 0.0) is RendezvousStatus.E_UNAVAILABLE
+    assert made.add("of one 0", node(9_999), 0.0) is RendezvousStatus.OK
 
 
 def test_an_answer_is_bounded_and_everybody_gets_a_turn_in_it() -> None:

@@ -1,0 +1,236 @@
+"""Messages of libp2p's rendezvous protocol, and the signed peer records that they carry: values in, bytes out, and back.
+
+The library has the messages as they once were, with bare addresses in a registration. The specification (r3) has put a signed
+record in their place, under the same number. Whatever cannot be read is a `ValueError`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from libp2p.crypto.keys import PrivateKey
+from libp2p.peer.envelope import ENVELOPE_DOMAIN, consume_envelope, seal_record
+from libp2p.peer.id import ID
+from libp2p.peer.peer_record import PeerRecord
+from libp2p.utils.varint import encode_uvarint
+from multiaddr import Multiaddr
+
+from registry.mesh.libp2p.guards import malformed
+
+MAX_RECORD_BYTES = 1_536
+"""A signed peer record: some twenty addresses. As many as one answer has fit one message."""
+
+NO_COOKIE = bytes(8)
+"""What an answer has for a cookie, which others expect; a question's own is not looked at, since every answer is drawn anew."""
+
+_NUMBER, _BYTES = 0, 2
+"""Kinds of protobuf fields that messages here have."""
+
+_SIZES = {1: 8, 5: 4}
+"""Kinds that are passed over, with their sizes."""
+
+
+class RendezvousStatus(IntEnum):
+    """What a point says to a request."""
+
+    OK = 0
+    E_INVALID_NAMESPACE = 100
+    E_INVALID_SIGNED_PEER_RECORD = 101
+    E_INVALID_TTL = 102
+    E_UNAVAILABLE = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Registering:
+    """Remember me under a name for `seconds`, or as long as you like; a row of an answer has the same form."""
+
+    name: str
+    record: bytes
+    seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unregistering:
+    """Forget me under a name; nobody answers."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discovering:
+    """Name others that are registered under a name, at most `limit` where that is above 0."""
+
+    name: str
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The answer to a registration: `seconds` is how long it holds."""
+
+    status: int
+    seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """The answer to a question."""
+
+    status: int
+    rows: tuple[Registering, ...] = ()
+
+
+RendezvousRequest = Registering | Unregistering | Discovering
+RendezvousAnswer = Registered | Discovered
+
+
+@dataclass(frozen=True, slots=True)
+class PeerClaim:
+    """Where a peer says it can be dialled; of two claims the one with the greater sequence is newer."""
+
+    peer: bytes
+    sequence: int
+    addresses: tuple[bytes, ...]
+
+
+def written(message: RendezvousRequest | RendezvousAnswer) -> bytes:
+    """Return a message's bytes. Zeros are written too: others tell a status of 0 from none."""
+    match message:
+        case Registering():
+            return _number(1, 0) + _part(2, _row(message))
+        case Registered(status, seconds):
+            return _number(1, 1) + _part(3, _number(1, status) + _number(3, seconds))
+        case Unregistering(name):
+            return _number(1, 2) + _part(4, _part(1, name.encode()))
+        case Discovering(name, limit):
+            return _number(1, 3) + _part(5, _part(1, name.encode()) + _number(2, limit))
+        case Discovered(status, rows):
+            told = b"".join(_part(1, _row(row)) for row in rows)
+            return _number(1, 4) + _part(6, told + _part(2, NO_COOKIE) + _number(3, status))
+
+
+def request_in(body: bytes) -> RendezvousRequest:
+    """Read what a caller wants."""
+    fields = _Fields(body)
+    match fields.number(1):
+        case 0:
+            return _registering(fields.part(2))
+        case 2:
+            return Unregistering(fields.of(4).text(1))
+        case 3:
+            wanted = fields.of(5)
+            return Discovering(wanted.text(1), wanted.number(2))
+    raise ValueError("no request")
+
+
+def answer_in(body: bytes) -> RendezvousAnswer:
+    """Read what a point says."""
+    fields = _Fields(body)
+    match fields.number(1):
+        case 1:
+            registered = fields.of(3)
+            return Registered(registered.number(1), registered.number(3))
+        case 4:
+            discovered = fields.of(6)
+            rows = tuple(map(_registering, discovered.parts(1)))
+            return Discovered(discovered.number(3), rows)
+    raise ValueError("no answer")
+
+
+def sealed(key: PrivateKey, addresses: list[Multiaddr]) -> bytes:
+    """Return a signed record of addresses; its sequence is the wall clock's nanoseconds."""
+    record = PeerRecord(ID.from_pubkey(key.get_public_key()), addresses)
+    return bytes(seal_record(record, key).marshal_envelope())
+
+
+def claim_of(record: bytes) -> PeerClaim:
+    """Return what a signed record says, if the peer that it names has signed it."""
+    if not 0 < len(record) <= MAX_RECORD_BYTES:
+        raise ValueError("a signed peer record of a wrong size")
+    with malformed("no signed peer record"):
+        envelope, said = consume_envelope(record, ENVELOPE_DOMAIN)
+        signer = ID.from_pubkey(envelope.public_key)
+    if signer != said.peer_id:
+        raise ValueError("a peer record that another peer has signed")
+    addresses = tuple(address.to_bytes() for address in said.addrs)
+    return PeerClaim(signer.to_bytes(), said.seq, addresses)
+
+
+def unsigned_claim_of(info: bytes) -> PeerClaim:
+    """Return what a peer's bare addresses say, which points tell that are older than the signed records."""
+    said = _Fields(info)
+    return PeerClaim(said.part(1), 0, tuple(said.parts(2)))
+
+
+class _Fields:
+    """Fields of one protobuf message. What is missing counts as zero or empty; of several the last one counts."""
+
+    def __init__(self, body: bytes) -> None:
+        self._found: list[tuple[int, int | bytes]] = list(_fields(body))
+
+    def number(self, place: int) -> int:
+        found = [v for at, v in self._found if at == place and isinstance(v, int)]
+        return found[-1] if found else 0
+
+    def parts(self, place: int) -> list[bytes]:
+        return [v for at, v in self._found if at == place and isinstance(v, bytes)]
+
+    def part(self, place: int) -> bytes:
+        return (self.parts(place) or [b""])[-1]
+
+    def text(self, place: int) -> str:
+        return self.part(place).decode()
+
+    def of(self, place: int) -> "_Fields":
+        return _Fields(self.part(place))
+
+    def __contains__(self, place: int) -> bool:
+        return any(at == place for at, _ in self._found)
+
+
+def _registering(body: bytes) -> Registering:
+    fields = _Fields(body)
+    seconds = fields.number(3) if 3 in fields else None
+    return Registering(fields.text(1), fields.part(2), seconds)
+
+
+def _row(row: Registering) -> bytes:
+    seconds = b"" if row.seconds is None else _number(3, row.seconds)
+    return _part(1, row.name.encode()) + _part(2, row.record) + seconds
+
+
+def _number(place: int, value: int) -> bytes:
+    # Two's complement in 64 bits, as protobuf has negative numbers.
+    return encode_uvarint(place << 3 | _NUMBER) + encode_uvarint(value % 2**64)
+
+
+def _part(place: int, body: bytes) -> bytes:
+    return encode_uvarint(place << 3 | _BYTES) + encode_uvarint(len(body)) + body
+
+
+def _fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
+    at = 0
+    while at < len(body):
+        tag, at = _varint(body, at)
+        if tag & 7 == _NUMBER:
+            value, at = _varint(body, at)
+            yield tag >> 3, value - 2**64 if value >= 2**63 else value
+            continue
+        if tag & 7 == _BYTES:
+            size, at = _varint(body, at)
+        else:
+            size = _SIZES.get(tag & 7, len(body))
+        if size > len(body) - at:
+            raise ValueError("a field that is cut off, or of no known kind")
+        if tag & 7 == _BYTES:
+            yield tag >> 3, body[at : at + size]
+        at += size
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for place, byte in enumerate(body[at : at + 10]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80 and value < 2**64:
+            return value, at + place + 1
+    raise ValueError("a number that is cut off, or too long")
