@@ -58,6 +58,10 @@ class PeerUnreachable(MeshError):
     """A peer could not be reached, or did not answer in time."""
 
 
+class ProtocolViolation(PeerUnreachable):
+    """A peer sent what breaks the rules of its stream's protocol; nothing more comes of that stream."""
+
+
 def cannot_listen(place: str, setting: str, error: OSError) -> str:
     """Say why nobody can listen at a place, and what to do; `setting` is what names it, as operators write it."""
     match error.errno:

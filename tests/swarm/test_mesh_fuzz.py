@@ -53,7 +53,7 @@ NEWS_WITHIN = 5.0
 NOWHERE = "http://127.0.0.1:9/v1"
 
 # All callers here have one address, the honest ones included.
-_ROOMY = {"mesh": {"max_connections": 1_024, "max_connections_per_address": 1_024}}
+_ROOMY = {"mesh": {"max_connections": 1_024, "max_connections_per_address": 1_024, "relay": True}}
 
 
 class Attacker:

@@ -15,12 +15,12 @@ from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessage
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as Peer
-from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
+from libp2p.relay.circuit_v2.utils import write_delimited_msg
 from libp2p.security.pnet.protector import new_protected_conn
 from multiaddr import Multiaddr
 
 from registry.errors import PeerUnreachable
-from registry.mesh.libp2p.guards import indifferent, unreachable
+from registry.mesh.libp2p.guards import blame, indifferent, read_message, unreachable
 from registry.mesh.libp2p.relay import HOP, MESSAGE_SECONDS
 from registry.records import PeerId
 
@@ -57,7 +57,7 @@ class Circuits:
             try:
                 own = Peer(id=self._host.get_id().to_bytes())
                 await write_delimited_msg(stream, HopMessage(type=HopMessage.RESERVE, peer=own))
-                reply = await read_delimited_msg(stream, HopMessage)
+                reply = await read_message(stream, HopMessage)
             finally:
                 await _reset(stream)
             _require(reply)
@@ -72,7 +72,7 @@ class Circuits:
                 target = ID.from_string(peer)
                 asked = HopMessage(type=HopMessage.CONNECT, peer=Peer(id=target.to_bytes()))
                 await write_delimited_msg(stream, asked)
-                _require(await read_delimited_msg(stream, HopMessage))
+                _require(await read_message(stream, HopMessage))
                 # The library puts the swarm key on inbound connections by itself, on outbound ones only if it dialled them.
                 raw: Any = self._end(stream, relay, peer, initiator=True)
                 if self._swarm_key is not None:
@@ -89,7 +89,7 @@ class Circuits:
         try:
             with unreachable("the relay broke off"):
                 with trio.fail_after(MESSAGE_SECONDS):
-                    asked = await read_delimited_msg(stream, StopMessage)
+                    asked = await read_message(stream, StopMessage)
                     wanted = asked.type == StopMessage.CONNECT and relay in self.relays
                     status = Status.OK if wanted else Status.PERMISSION_DENIED
                     await write_delimited_msg(
@@ -101,8 +101,9 @@ class Circuits:
                     end = self._end(stream, relay, asker, initiator=False)
                     network: Any = self._host.get_network()
                     await network.upgrade_inbound_raw_conn(end, end.get_transport_addresses()[0])
-        except PeerUnreachable:
-            pass
+        except PeerUnreachable as error:
+            await _reset(stream)
+            blame(error)
         await _reset(stream)
 
     def _end(

@@ -22,13 +22,14 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import libp2p.network.connection.swarm_connection as connection_module
 import libp2p.pubsub.pubsub as pubsub_module
 import libp2p.stream_muxer.muxer_multistream as muxer_module
 import trio
 from libp2p.abc import IHost, INetConn, INetStream
+from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.rpc_queue import RpcQueue
 from libp2p.stream_muxer.yamux.yamux import (
@@ -38,9 +39,23 @@ from libp2p.stream_muxer.yamux.yamux import (
     Yamux,
     YamuxStream,
 )
+from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
-from registry.errors import MeshError, PeerUnreachable
+from registry.errors import MeshError, PeerUnreachable, ProtocolViolation
 from registry.intake.rate import RateLimit
+from registry.records import PeerId
+
+
+class _Message(Protocol):
+    """A protobuf message, whose library is not known here."""
+
+    def ParseFromString(self, data: bytes, /) -> object: ...  # noqa: N802 (the library's name)
+
+
+_M = TypeVar("_M", bound=_Message)
+
+MAX_MESSAGE_BYTES = 64 * 1024
+"""The longest message of a relay, or about dialling back."""
 
 SPARE, SPARE_OF_ONE = 32, 8
 """Connections beyond the bounds, of all and of one address, that may stand until it is chosen who gives way."""
@@ -75,6 +90,9 @@ class Callers:
         if not self._open[address]:
             del self._open[address]
 
+
+STREAMS_PER_SECOND, STREAMS_AT_ONCE = 100.0, 1_000.0
+"""Streams that one peer may open; each costs us a negotiation, whatever is said on it."""
 
 MAX_STREAMS = 768
 """Streams of one connection, ours and the peer's; the questions and pipes of a full node are half as many."""
@@ -202,13 +220,22 @@ def harden() -> None:
         patched._auto_tune_and_send_window_update = _batching(original)  # noqa: SLF001
 
 
-def guard(host: IHost, callers: Callers, refused: Callable[[], object]) -> None:
-    """Guard one host, between its making and its running; `refused` is called for each caller that is turned away."""
+def guard(
+    host: IHost,
+    callers: Callers,
+    *,
+    refused: Callable[[], object],
+    offended: Callable[[ID], object],
+) -> None:
+    """Guard one host, between its making and its running.
+
+    `refused` is called for each caller that is turned away, `offended` for each stream that breaks its protocol's rules.
+    """
     network: Any = host.get_network()
     _require(network, "common_stream_handler", "_inbound_limiter", "upgrade_inbound_raw_conn")
     _require(network, "unblock_peer", "close_peer", "auto_connector", "upgrade_outbound_raw_conn")
     _require(network.auto_connector, "maybe_connect")
-    network.set_stream_handler(_guarded(host, network.common_stream_handler))
+    network.set_stream_handler(_guarded(host, network.common_stream_handler, offended))
     # The library takes a token for every inbound connection and keeps it until the host ends, so a host
     # goes deaf after `max_connections` callers, however short; that limit is kept where connections register.
     network._inbound_limiter = trio.CapacityLimiter(math.inf)  # noqa: SLF001
@@ -255,6 +282,24 @@ def malformed(what: str) -> Iterator[None]:
         raise ValueError(f"{what}: {type(error).__name__}") from error
 
 
+async def read_message(stream: INetStream, kind: type[_M]) -> _M:
+    """Read one protobuf message; raise `ProtocolViolation` for bytes that are none."""
+    data = await read_varint_prefixed_bytes_limited(stream, MAX_MESSAGE_BYTES)
+    message = kind()
+    try:
+        with malformed("no message"):
+            message.ParseFromString(data)
+    except ValueError as error:
+        raise ProtocolViolation(str(error)) from error
+    return message
+
+
+def blame(error: PeerUnreachable) -> None:
+    """Raise an error again that is the peer's fault; that a peer is lost is nobody's."""
+    if isinstance(error, ProtocolViolation):
+        raise error
+
+
 @contextmanager
 def indifferent() -> Iterator[None]:
     """Ignore what libp2p raises while something is closed that may be closed already."""
@@ -263,14 +308,26 @@ def indifferent() -> Iterator[None]:
 
 
 def _guarded(
-    host: IHost, inner: Callable[[INetStream], Awaitable[None]]
+    host: IHost,
+    inner: Callable[[INetStream], Awaitable[None]],
+    offended: Callable[[ID], object],
 ) -> Callable[[INetStream], Awaitable[None]]:
+    pace = RateLimit(rate=STREAMS_PER_SECOND, burst=STREAMS_AT_ONCE)
+
     async def handle(stream: INetStream) -> None:
+        peer = stream.muxed_conn.peer_id
+        if not pace.allows(PeerId(str(peer)), trio.current_time()):
+            offended(peer)
+            with indifferent():
+                await stream.reset()
+            return
         # Any exception here ends the node; a malformed pubsub message is one of them.
         try:
             await inner(stream)
+        except ProtocolViolation:
+            offended(peer)
         except Exception as error:  # noqa: BLE001 (it would end the node)
-            protocol, peer = str(stream.get_protocol()), stream.muxed_conn.peer_id
+            protocol = str(stream.get_protocol())
             _log.warning("a stream of %s failed: %s (%s)", peer, type(error).__name__, protocol)
             with indifferent():
                 await stream.reset()

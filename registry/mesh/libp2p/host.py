@@ -254,7 +254,7 @@ def make_host(
     )
     most = settings.max_connections + SPARE
     per_address = settings.max_connections_per_address + SPARE_OF_ONE
-    guard(host, Callers(most=most, per_address=per_address), refused)
+    guard(host, Callers(most=most, per_address=per_address), refused=refused, offended=offended)
     # Each retry costs the redial loop time that it spends better itself.
     network: Any = host.get_network()
     network.retry_config = RetryConfig(max_retries=0)

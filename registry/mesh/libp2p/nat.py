@@ -15,7 +15,7 @@ from libp2p.abc import IHost, INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.host.autonat.pb.autonat_pb2 import Message
 from libp2p.peer.id import ID
-from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
+from libp2p.relay.circuit_v2.utils import write_delimited_msg
 from libp2p.security.pnet.protector import new_protected_conn
 from multiaddr import Multiaddr
 
@@ -24,7 +24,7 @@ from registry.intake import dialable
 from registry.intake.rate import RateLimit
 from registry.mesh import Knows
 from registry.mesh.libp2p.circuit import Circuits
-from registry.mesh.libp2p.guards import indifferent, unreachable
+from registry.mesh.libp2p.guards import blame, indifferent, read_message, unreachable
 from registry.mesh.libp2p.relay import HOP, STOP, Relay, RelayBook, RelayLimits
 from registry.mesh.libp2p.reservations import Reachability, Reservations
 from registry.mesh.libp2p.watch import Watch, is_relayed
@@ -68,7 +68,7 @@ class Dialback:
                 )
                 asked = Message(type=Message.DIAL, dial=Message.Dial(peer=own))
                 await write_delimited_msg(stream, asked)
-                reply = await read_delimited_msg(stream, Message)
+                reply = await read_message(stream, Message)
             finally:
                 await _reset(stream)
         verdicts = {Message.OK: True, Message.E_DIAL_ERROR: False}
@@ -78,15 +78,16 @@ class Dialback:
         """Answer one question; a peer's fault costs it this stream and nothing else."""
         try:
             with unreachable("the asker broke off"), trio.fail_after(ASK_SECONDS):
-                asked = await read_delimited_msg(stream, Message)
+                asked = await read_message(stream, Message)
                 status, address = await self._try(stream, asked)
                 found = Message.DialResponse(status=status, addr=address)
                 await write_delimited_msg(
                     stream, Message(type=Message.DIAL_RESPONSE, dialResponse=found)
                 )
                 await stream.close()
-        except PeerUnreachable:
+        except PeerUnreachable as error:
             await _reset(stream)
+            blame(error)
 
     async def _try(self, stream: INetStream, asked: Message) -> tuple[Any, bytes]:
         wire: Any = stream.muxed_conn

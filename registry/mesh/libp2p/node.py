@@ -18,7 +18,7 @@ from libp2p.tools.anyio_service import background_trio_service
 from libp2p.utils.address_validation import expand_wildcard_address
 from multiaddr import Multiaddr
 
-from registry.errors import LimitReached, PeerUnreachable, cannot_listen
+from registry.errors import LimitReached, PeerUnreachable, ProtocolViolation, cannot_listen
 from registry.mesh import MAX_FRAME_BYTES, Arrived, Judge, Knows, Offended, Origin, PeerConnection
 from registry.mesh.discovered import Strangers, only_loopback
 from registry.mesh.libp2p.ask import ASK, Questions, QuestionStreams
@@ -314,7 +314,7 @@ class MeshNode:
         return Visitor(self._host, self._plan.settings.rendezvous, name, calls)
 
     async def _take_pipe(self, stream: INetStream) -> None:
-        if self._pipes_are_full():
+        if self._pipes_are_full() or self._has_its_share(stream):
             self._doors.refused(STREAMS_REFUSED)
             await stream.reset()
             return
@@ -329,6 +329,14 @@ class MeshNode:
                 await end.reset()
             else:
                 await end.leave()
+        if end.violated:
+            raise ProtocolViolation("no pipe")
+
+    def _has_its_share(self, stream: INetStream) -> bool:
+        """Whether the peer of a stream has half of all pipes."""
+        peer = stream.muxed_conn.peer_id
+        held = sum(cast("Any", end.wire).peer_id == peer for end in self._pipes)
+        return held >= max(1, self._plan.settings.max_pipes // 2)
 
     def _pipes_are_full(self) -> bool:
         self._pipes = {end for end in self._pipes if not end.over.is_set()}

@@ -15,7 +15,7 @@ from typing import Any
 import trio
 from libp2p.abc import INetStream
 
-from registry.errors import MeshDown, PeerUnreachable
+from registry.errors import MeshDown, PeerUnreachable, ProtocolViolation
 from registry.mesh.libp2p.ask import read_exactly
 from registry.mesh.libp2p.guards import indifferent, unreachable
 from registry.mesh.libp2p.thread import TrioThread
@@ -59,6 +59,8 @@ class PipeEnd:
         self._sent_end = False
         self._got_end = False
         self.over = trio.Event()
+        self.violated = False
+        """Whether it ended because the peer broke its rules."""
 
     @property
     def wire(self) -> object:
@@ -72,8 +74,8 @@ class PipeEnd:
             try:
                 with unreachable("the pipe broke"):
                     await self._receive()
-            except PeerUnreachable:
-                pass
+            except PeerUnreachable as error:
+                self.violated = isinstance(error, ProtocolViolation)
             finally:
                 nursery.cancel_scope.cancel()
                 await self.reset()
@@ -139,7 +141,7 @@ class PipeEnd:
                 self._tell(self._incoming.end)
                 await self._close_when_done()
             else:
-                raise PeerUnreachable("the peer broke the pipe's rules")
+                raise ProtocolViolation("the peer broke the pipe's rules")
 
     async def _grant(self) -> None:
         while True:

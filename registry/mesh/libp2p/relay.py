@@ -28,13 +28,13 @@ from libp2p.relay.circuit_v2.pb.circuit_pb2 import (
     StopMessage,
 )
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as Peer
-from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
+from libp2p.relay.circuit_v2.utils import write_delimited_msg
 from multiaddr import Multiaddr
 
 from registry.errors import PeerUnreachable
 from registry.mesh import Knows, nobody
 from registry.mesh.libp2p.eviction import NEW_SECONDS
-from registry.mesh.libp2p.guards import indifferent, unreachable
+from registry.mesh.libp2p.guards import blame, indifferent, read_message, unreachable
 from registry.mesh.libp2p.watch import is_relayed
 from registry.records import PeerId
 
@@ -170,11 +170,12 @@ class Relay:
         self._asking += 1
         try:
             with unreachable("the asker broke off"), trio.fail_after(MESSAGE_SECONDS):
-                asked = await read_delimited_msg(stream, HopMessage)
+                asked = await read_message(stream, HopMessage)
                 target = await self._asked(stream, asked)
-        except PeerUnreachable:
+        except PeerUnreachable as error:
             target = None
             await _reset(stream)
+            blame(error)
         finally:
             self._asking -= 1
         if target is not None:
@@ -261,7 +262,7 @@ class Relay:
                 limit=self._limit(),
             )
             await write_delimited_msg(onward, asked)
-            _require_acceptance(onward, await read_delimited_msg(onward, StopMessage))
+            _require_acceptance(onward, await read_message(onward, StopMessage))
         except BaseException:
             await _reset(onward)
             raise

@@ -107,6 +107,7 @@ def _undecodable_key() -> bytes:
     return prefixed(rpc_pb2.RPC(publish=[said]).SerializeToString())
 
 
+CIRCUIT = "/libp2p/circuit/relay/0.2.0"
 _JUNK = (b"", b"\0", b"\xff" * 64, b"\x80" * 12, prefixed(b"\xff" * 40), b"\x05ab")
 
 KINDS: Mapping[str, Attack] = {
@@ -137,6 +138,9 @@ KINDS: Mapping[str, Attack] = {
         b"\x01" + b"\xff" * 4,
         b"\x02" + bytes(4) + b"\x02" + bytes(4),
     ),
+    "circuits asked for wrongly": _on(TProtocol(f"{CIRCUIT}/hop"), *_JUNK),
+    "circuits brought wrongly": _on(TProtocol(f"{CIRCUIT}/stop"), *_JUNK),
+    "dialling back asked for wrongly": _on(TProtocol("/libp2p/autonat/1.0.0"), *_JUNK),
     "lengths of questions that lie": _on(
         ASK, *_JUNK, b"\xff" * 4, struct.pack("!I", 8 << 20) + b"c", struct.pack("!I", 5)
     ),
