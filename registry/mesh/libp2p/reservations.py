@@ -28,14 +28,19 @@ class Reachability:
 
     _reached: dict[PeerId, bool] = field(default_factory=dict)
     _ask_again: dict[PeerId, float] = field(default_factory=dict)
+    _was_hidden: bool = False
 
     @property
     def hidden(self) -> bool:
-        """Whether somebody could not reach us."""
-        return not all(self._reached.values())
+        """Whether somebody could not reach us; while nobody has said anything, as it was before.
+
+        Else a node whose one relay is gone for a moment would have to find out again before it holds a place there.
+        """
+        return not all(self._reached.values()) if self._reached else self._was_hidden
 
     def next(self, connected: Collection[PeerId], now: float) -> PeerId | None:
         """Return a peer to ask now whether it can dial us, if any."""
+        self._was_hidden = self.hidden
         self._reached = {p: reached for p, reached in self._reached.items() if p in connected}
         self._ask_again = {p: at for p, at in self._ask_again.items() if p in connected}
         ready = sorted(p for p in connected if self._ask_again.get(p, now) <= now)

@@ -22,10 +22,15 @@ def test_one_peer_that_cannot_reach_us_is_enough_and_its_change_of_mind_ends_it(
     assert not reachability.hidden
 
 
-def test_the_word_of_a_peer_that_is_gone_counts_no_longer() -> None:
+def test_the_word_of_a_peer_that_is_gone_counts_until_another_has_one() -> None:
     reachability = Reachability()
     reachability.answered(A, False, 0)
-    reachability.next({B}, 1)
+    for now in range(1, 4):
+        reachability.next({B} if now == 2 else set(), now)
+        assert reachability.hidden
+    reachability.answered(B, True, 5)
+    assert not reachability.hidden
+    reachability.next({C}, 6)
     assert not reachability.hidden
 
 
