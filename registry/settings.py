@@ -140,7 +140,8 @@ class MeshSettings(BaseModel):
         1.0,
         gt=0,
         le=60,
-        description="Seconds before a lost peer is dialled again; grows to ten times that, to 5 min with enough others.",
+        description="Seconds before a lost peer is dialled again; grows to ten times that, to 5 min with enough others. A node "
+        "that has too few dials each second at first.",
     )
     degree: int = Field(
         8,

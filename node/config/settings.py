@@ -31,7 +31,7 @@ PROFILES: Mapping[str, Delta] = MappingProxyType(
             "mesh.dial_timeout": 15.0,
             # A lost packet delays a ping by a second or more.
             "mesh.ping_timeout": 6.0,
-            # Retrying an absent far peer every second helps nobody.
+            # Retrying an absent far peer every second helps nobody who has enough others.
             "mesh.redial": 3.0,
             # A question takes three round trips, and one lost packet costs half a second.
             "registry.probe": 2.0,

@@ -148,6 +148,11 @@ class Network:
             _run("ip", "netns", "exec", core, "iptables", "-A", "FORWARD", *_QUEUED)
             self._delay.callback(_run, "ip", "netns", "exec", core, "iptables", "-F", "FORWARD")
 
+    def mend(self) -> None:
+        """End partitions and cuts; links stay as slow as they are, and lose as much."""
+        self._cut.clear()
+        self._apply()
+
     def heal(self) -> None:
         """End partitions, cuts, loss and delay, and put every cable back."""
         self._cut.clear()

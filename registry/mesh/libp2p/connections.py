@@ -3,13 +3,13 @@
 Check that strangers speak our topic: those that do stay; the others are let go, and left alone if it was us who dialled.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import trio
 
 from registry.mesh import Knows, Origin
 from registry.mesh.discovered import Strangers
-from registry.mesh.libp2p.dial import Dialer, DialTarget, NobodyAnswered, peer_in
+from registry.mesh.libp2p.dial import Dialer, Dials, DialTarget, NobodyAnswered, peer_in
 from registry.mesh.libp2p.eviction import Caller, excess
 from registry.mesh.libp2p.watch import Watch
 from registry.records import PeerId
@@ -152,7 +152,7 @@ Origins = dict[PeerId, Origin]
 class Company:
     """Everybody that this node dials of its own accord, in the trio thread.
 
-    `dial` tries a peer's addresses and raises `NobodyAnswered`; `unanswered` is told why those of a bootstrap peer failed.
+    `unanswered` is told why the addresses of a bootstrap peer failed.
     """
 
     def __init__(
@@ -163,13 +163,14 @@ class Company:
         watch: Watch,
         origins: Origins,
         members: Callable[[], set[PeerId]],
-        dial: Callable[[tuple[str, ...]], Awaitable[object]],
+        dials: Dials,
         unanswered: Callable[[Mapping[str, str]], object],
         disconnect: Callable[[PeerId], Awaitable[None]],
     ) -> None:
         self._watch = watch
         self._origins = origins
-        self._dial = dial
+        self._dials = dials
+        self._patience = settings.dial_timeout
         self._unanswered = unanswered
         self._dialer = Dialer(strangers.own, settings.degree, settings.redial)
         self._bootstrap: tuple[str, ...] = ()
@@ -200,18 +201,21 @@ class Company:
         """Dial whoever is due, until cancelled."""
         dialling: set[PeerId] = set()
         connected: set[PeerId] = set()
+        relays: Collection[PeerId] = ()
         async with trio.open_nursery() as self._nursery:
             self._nursery.start_soon(self._strangers.reconsider_forever)
             while True:
                 before, connected, now = connected, self._watch.peers(), trio.current_time()
                 for peer in before - connected:
-                    self._dialer.lost(peer, now)
+                    self._dialer.lost(peer, now, relay=peer in relays)
                     self._origins.pop(peer, None)
                 for peer in connected - before:
                     self._dialer.succeeded(peer)
                 for target in self._dialer.due(connected | dialling, now):
                     dialling.add(target.peer)
                     self._nursery.start_soon(self._meet, target, dialling)
+                # As it is before anything changes: who is gone holds no place any more.
+                relays = self._dials.relays
                 with trio.move_on_after(DIAL_TICK):
                     await self._watch.changed.wait()
 
@@ -223,7 +227,7 @@ class Company:
         # Noted before: a connection is told of sooner than its dial returns.
         self._origins[target.peer] = origin
         try:
-            await self._dial(target.addresses)
+            await self._dials.first_of(target.addresses, self._patience)
             self._dialer.succeeded(target.peer)
             if origin in STRANGE:
                 self._nursery.start_soon(self._strangers.prove, target.peer)

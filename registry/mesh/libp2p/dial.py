@@ -4,12 +4,15 @@ Plan of whom to dial next: anybody while it lacks peers, bootstrap peers first; 
 
 Missed are bootstrap peers, and peers that were connected and got lost: the first across a cut that has healed. Whatever fails
 is tried again after a pause that doubles, up to ten times `redial` for whoever lacks peers, up to `RAREST` for the others.
+Whoever lacks peers dials those that it misses each second for a minute, then ever more rarely as they stay away; so does
+everybody with a relay that held a place for it.
 """
 
 import os
 import random
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar
@@ -33,9 +36,20 @@ Value = TypeVar("Value")
 RAREST = 300.0
 """Seconds between dials of a missed peer in the end, for a node that has enough others."""
 
-GIVEN_UP = 12
-"""Failed dials in a row after which a lost peer is missed no more; a bootstrap peer always is."""
+GIVEN_UP = 1800.0
+"""Seconds after which a lost peer is missed no more; a bootstrap peer always is."""
 
+URGENT = 1.0
+"""Seconds between dials of a missed peer by whoever lacks peers, at first; `redial` where that is less."""
+
+PATIENCE = 60.0
+"""Later they are this part of the time for which the peer has been away: one that was for 2 min waits 2 s more."""
+
+SILENT = 2.5
+"""Seconds without any answer of TCP that end a dial: its packets become rare, a new dial's first ones go out at once.
+
+Enough for a round trip of a second and a lost packet. A handshake that has begun has all its time.
+"""
 
 HOST_PAUSE = 1.0
 """Seconds between two dials to a host at which nobody was met: anybody may sign records that name somebody else's."""
@@ -55,16 +69,25 @@ class DialTarget:
 
 @dataclass(slots=True)
 class _Pause:
-    """How long a peer is left alone: since when, after how many failures, stretched by chance; and whether we had it."""
+    """How long a peer is left alone: since when, stretched by chance, after how many failures, in how long an absence.
+
+    And whether we had it, and whether it is a relay where we had a place.
+    """
 
     since: float
-    stretch: float
+    chance: float
+    away: float
     failures: int = 0
     had: bool = False
+    relay: bool = False
 
-    def ends(self, redial: float, longest: float) -> float:
+    def ends(self, redial: float, longest: float, *, urgent: bool) -> float:
+        # Two nodes that dial each other, or many that lost one, must not stay in step.
+        if urgent:
+            wait = max(min(redial, URGENT), (self.since - self.away) / PATIENCE)
+            return self.since + min(wait, 10 * redial) * (1.0 + self.chance / 4)
         wait = redial * 2.0 ** min(max(self.failures - 1, 0), 16)
-        return self.since + min(wait, longest) * self.stretch
+        return self.since + min(wait, longest) * (0.75 + self.chance / 2)
 
 
 @dataclass(slots=True)
@@ -98,11 +121,11 @@ class Dialer:
         missing = self.degree - len(connected)
         if missing <= 0:
             missed = self.missed(connected)
-            return [target for target in missed if self._is_ready(target, RAREST, now)]
+            return [t for t in missed if self._is_ready(t, now, lacking=False)]
         ready = [
             target
             for peer, target in self._targets.items()
-            if peer not in connected and self._is_ready(target, 10 * self.redial, now)
+            if peer not in connected and self._is_ready(target, now, lacking=True)
         ]
         # A random choice: if all took the first, the first would carry the whole mesh.
         self.rng.shuffle(ready)
@@ -118,14 +141,14 @@ class Dialer:
         ]
 
     def failed(self, peer: PeerId, now: float) -> None:
-        """Note a failed dial: the next waits twice as long."""
-        pause = self._pauses.get(peer)
-        failures, had = (pause.failures, pause.had) if pause else (0, False)
-        self._pauses[peer] = _Pause(now, self._stretch(), failures + 1, had)
+        """Note a failed dial: the next waits longer."""
+        pause = self._pauses.setdefault(peer, _Pause(now, 0.0, now))
+        pause.since, pause.chance = now, self.rng.random()
+        pause.failures += 1
 
-    def lost(self, peer: PeerId, now: float) -> None:
-        """Note that a connection ended: its peer is dialled again after `redial`."""
-        self._pauses[peer] = _Pause(now, self._stretch(), had=True)
+    def lost(self, peer: PeerId, now: float, *, relay: bool = False) -> None:
+        """Note that a connection ended: its peer is dialled again after `redial`. `relay`: it held a place for us."""
+        self._pauses[peer] = _Pause(now, self.rng.random(), now, had=True, relay=relay)
 
     def succeeded(self, peer: PeerId) -> None:
         """Note that a peer is connected; if it was missed, the others may be there again as well."""
@@ -135,11 +158,16 @@ class Dialer:
         pause = self._pauses.pop(peer, None)
         if pause and pause.had and pause.failures:
             for other in self._pauses.values():
-                other.failures = 0 if other.had else other.failures
+                if other.had:
+                    other.failures, other.away = 0, other.since
 
-    def _is_ready(self, target: DialTarget, longest: float, now: float) -> bool:
+    def _is_ready(self, target: DialTarget, now: float, *, lacking: bool) -> bool:
         pause = self._pauses.get(target.peer)
-        return pause is None or pause.ends(self.redial, longest) <= now
+        if pause is None:
+            return True
+        urgent = pause.relay or (lacking and (pause.had or target.bootstrap))
+        longest = 10 * self.redial if lacking else RAREST
+        return pause.ends(self.redial, longest, urgent=urgent) <= now
 
     def _may_try(self, target: DialTarget, now: float) -> bool:
         """Say whether a target's host may be dialled, and take it as done."""
@@ -153,14 +181,10 @@ class Dialer:
 
     def _is_missed(self, target: DialTarget) -> bool:
         pause = self._pauses.get(target.peer)
-        if pause is None or not pause.had or pause.failures >= GIVEN_UP:
+        if pause is None or not pause.had or pause.since - pause.away >= GIVEN_UP:
             return False
         # Through a relay only whoever lacks peers goes: an idle circuit is closed on purpose.
         return not all("/p2p-circuit/" in address for address in target.addresses)
-
-    def _stretch(self) -> float:
-        # Two nodes that dial each other, or many that lost one, must not stay in step.
-        return self.rng.uniform(0.75, 1.25)
 
 
 def _remember(hosts: dict[str, Value], host: str, value: Value) -> None:
@@ -204,8 +228,14 @@ class Dials:
         self._private = private
         # Peers whose host took our connection, in the dial that runs or ran last.
         self._accepted: set[str] = set()
+        self._patience: dict[str, tuple[trio.CancelScope, float]] = {}
         network: Any = host.get_network()
         network.upgrade_outbound_raw_conn = self._noting(network.upgrade_outbound_raw_conn)
+
+    @property
+    def relays(self) -> Collection[PeerId]:
+        """Where we hold a place, as it was at the last look."""
+        return self._circuits.relays
 
     async def dial(self, address: str) -> PeerId:
         """Connect to the peer that an address ends in; raise `PeerUnreachable`."""
@@ -225,12 +255,12 @@ class Dials:
     async def first_of(self, addresses: Sequence[str], timeout: float) -> None:
         """Dial addresses of one peer one by one, each for `timeout` seconds: given all, the library dials the first alone.
 
-        Raise `NobodyAnswered`.
+        An address by number at which TCP stays `SILENT` is given up sooner. Raise `NobodyAnswered`.
         """
         reasons: dict[str, str] = {}
         for address in addresses:
             try:
-                with unreachable(address), trio.fail_after(timeout):
+                with unreachable(address), self._patient(address, timeout):
                     await self.dial(address)
             except PeerUnreachable as error:
                 reasons[address] = self.reason(address, error)
@@ -238,9 +268,23 @@ class Dials:
                 return
         raise NobodyAnswered(reasons)
 
+    @contextmanager
+    def _patient(self, address: str, timeout: float) -> Iterator[None]:
+        by_number = address.startswith(("/ip4/", "/ip6/")) and _CIRCUIT not in address
+        peer, ends = str(peer_in(address)), trio.current_time() + timeout
+        try:
+            with trio.fail_after(min(timeout, SILENT) if by_number else timeout) as scope:
+                self._patience[peer] = scope, ends
+                yield
+        finally:
+            self._patience.pop(peer, None)
+
     def _noting(self, upgrade: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def upgrade_and_note(raw: Any, peer: ID, *others: Any) -> Any:
             self._accepted.add(str(peer))
+            if str(peer) in self._patience:
+                scope, ends = self._patience[str(peer)]
+                scope.deadline = ends
             return await upgrade(raw, peer, *others)
 
         return upgrade_and_note

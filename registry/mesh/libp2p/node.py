@@ -149,7 +149,7 @@ class MeshNode:
             watch=self._watch,
             origins=self._origins,
             members=self._members,
-            dial=lambda addresses: self._dials.first_of(addresses, plan.settings.dial_timeout),
+            dials=self._dials,
             unanswered=partial(self._doors.tell, self._doors.unanswered),
             disconnect=self.disconnect,
         )

@@ -2,12 +2,14 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
 import pytest
 
 from registry.errors import PeerUnreachable
+from registry.mesh.libp2p.dial import SILENT
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from tests.registry.mesh.worlds import (
     LibP2PWorld,
@@ -29,8 +31,8 @@ async def reason() -> AsyncIterator[Callable[..., Awaitable[str]]]:
     """Ask why a node whose only bootstrap address this is does not join."""
     begun: list[LibP2PMesh] = []
 
-    async def why(address: str, *, key: str | None = None) -> str:
-        given = settings(bootstrap=(address,), dial_timeout=1)
+    async def why(address: str, *, key: str | None = None, patience: float = 1) -> str:
+        given = settings(bootstrap=(address,), dial_timeout=patience)
         mesh = LibP2PMesh(identity(f"dialler {len(begun)}"), given, swarm_key=key)
         begun.append(mesh)
         await mesh.start(echo, return_everything)
@@ -59,14 +61,23 @@ async def test_nobody_listens(reason: Callable[..., Awaitable[str]]) -> None:
     assert await reason(at(port)) == "connection refused"
 
 
-async def test_nothing_comes_back(reason: Callable[..., Awaitable[str]]) -> None:
+async def test_nothing_comes_back_and_is_not_waited_for_as_long_as_a_handshake(
+    reason: Callable[..., Awaitable[str]],
+) -> None:
+    await _nothing_comes_back(reason, patience=1)
+    began = time.monotonic()
+    await _nothing_comes_back(reason, patience=60)
+    assert time.monotonic() - began >= SILENT
+
+
+async def _nothing_comes_back(reason: Callable[..., Awaitable[str]], *, patience: float) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         crowd = [socket.socket() for _ in range(3)]
         for one in crowd:
             one.setblocking(False)
             with suppress(BlockingIOError):
                 one.connect(full.getsockname())
-        assert await reason(at(full.getsockname()[1])) == "timed out"
+        assert await reason(at(full.getsockname()[1]), patience=patience) == "timed out"
         for one in crowd:
             one.close()
 
@@ -115,8 +126,11 @@ async def test_what_listens_is_no_node(reason: Callable[..., Awaitable[str]], sa
 
 
 async def test_what_listens_says_nothing(reason: Callable[..., Awaitable[str]]) -> None:
+    patience, began = SILENT + 0.5, time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert (await reason(at(silent.getsockname()[1]))).startswith(NO_NODE)
+        told = await reason(at(silent.getsockname()[1]), patience=patience)
+    assert told.startswith(NO_NODE)
+    assert time.monotonic() - began >= patience
 
 
 async def test_the_node_itself_answers() -> None:

@@ -3,7 +3,15 @@
 import random
 from itertools import pairwise
 
-from registry.mesh.libp2p.dial import GIVEN_UP, MAX_HOSTS, RAREST, Dialer, DialTarget
+from registry.mesh.libp2p.dial import (
+    GIVEN_UP,
+    MAX_HOSTS,
+    PATIENCE,
+    RAREST,
+    URGENT,
+    Dialer,
+    DialTarget,
+)
 from registry.records import PeerId
 
 OWN = PeerId("own")
@@ -65,7 +73,8 @@ def test_a_lost_peer_is_looked_for_though_there_are_enough_and_given_up_in_the_e
     made = dialer(kept=("a", "b"))
     made.lost(PeerId("a"), 0.0)
     times = times_dialled(made, "a", until=7200.0)
-    assert len(times) == GIVEN_UP
+    assert GIVEN_UP - RAREST < times[-1] < GIVEN_UP + 1.25 * RAREST
+    assert len(times) < 16
     # A cut of a minute is found to have healed soon after it has.
     assert any(60 < at < 100 for at in times)
 
@@ -124,7 +133,7 @@ def test_an_address_without_a_peer_is_left_out() -> None:
 
 
 def test_a_failed_peer_waits_longer_each_time_up_to_ten_times_the_first() -> None:
-    made, waits, now = dialer(bootstrap=("a",)), [], 0.0
+    made, waits, now = dialer(kept=("a",)), [], 0.0
     for _ in range(10):
         made.failed(PeerId("a"), now)
         began = now
@@ -134,6 +143,53 @@ def test_a_failed_peer_waits_longer_each_time_up_to_ten_times_the_first() -> Non
     assert 0.7 < waits[0] < 1.35
     assert waits[2] > waits[0]
     assert 7.4 < waits[-1] < 12.6
+
+
+def pauses_of(made: Dialer, *, connected: tuple[PeerId, ...], until: float) -> dict[float, float]:
+    """Let every dial fail; return after how long an absence which pause began."""
+    times, now = [], 0.0
+    while now < until:
+        for target in made.due(connected, now):
+            made.failed(target.peer, now)
+            times.append(now)
+        now += 0.25
+    return {sooner: later - sooner for sooner, later in pairwise(times)}
+
+
+def test_whoever_lacks_peers_dials_a_lost_one_each_second_for_a_minute_and_then_more_rarely() -> (
+    None
+):
+    for bootstrap in (True, False):
+        made = dialer(**{"bootstrap" if bootstrap else "kept": ("a",)})
+        made.lost(PeerId("a"), 0.0)
+        pauses = pauses_of(made, connected=(), until=3600.0)
+        assert all(URGENT <= pause < 1.55 for at, pause in pauses.items() if at < PATIENCE)
+        assert all(pause < 2.2 for at, pause in pauses.items() if at < 90)
+        assert all(9.9 < pause < 12.8 for at, pause in pauses.items() if at > 10 * PATIENCE)
+
+
+def test_a_bootstrap_peer_that_never_answered_is_dialled_as_often_by_whoever_lacks_peers() -> None:
+    pauses = pauses_of(dialer(bootstrap=("a",)), connected=(), until=60.0)
+    assert all(URGENT <= pause < 1.55 for pause in pauses.values())
+
+
+def test_whoever_lacks_peers_is_no_slower_where_redial_is_long_and_quicker_where_it_is_short() -> (
+    None
+):
+    for redial, shortest, longest in ((3.0, 0.9, 1.5), (0.25, 0.2, 0.6)):
+        made = Dialer(OWN, degree=2, redial=redial, rng=random.Random(1))
+        made.aim([address("a")], [])
+        pauses = pauses_of(made, connected=(), until=10.0)
+        assert all(shortest < pause < longest for pause in pauses.values())
+
+
+def test_a_relay_that_held_a_place_is_dialled_each_second_though_there_are_enough_peers() -> None:
+    made = dialer(kept=("a", "b"))
+    made.lost(PeerId("a"), 0.0, relay=True)
+    pauses = pauses_of(made, connected=ENOUGH, until=7200.0)
+    assert all(URGENT <= pause < 1.55 for at, pause in pauses.items() if at < PATIENCE)
+    assert all(pause < 12.8 for pause in pauses.values())
+    assert GIVEN_UP - 25 < max(pauses) < GIVEN_UP + 25
 
 
 def test_a_lost_peer_is_dialled_again_after_the_pause_however_often_it_failed_before() -> None:
