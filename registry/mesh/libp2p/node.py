@@ -335,7 +335,7 @@ class MeshNode:
     def _has_its_share(self, stream: INetStream) -> bool:
         """Whether the peer of a stream has half of all pipes."""
         peer = stream.muxed_conn.peer_id
-        held = sum(cast("Any", end.wire).peer_id == peer for end in self._pipes)
+        held = sum(bool(cast("Any", end.wire).peer_id == peer) for end in self._pipes)
         return held >= max(1, self._plan.settings.max_pipes // 2)
 
     def _pipes_are_full(self) -> bool:
