@@ -10,11 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from registry.intake.newcomers import AT_ONCE
+from tests.swarm.attacks.floods import THIRD_PARTY
 from tests.swarm.attacks.gossip import BAD_SIGNATURES, FORGERIES
 from tests.swarm.attacks.kinds import FLOODS, KINDS, MALFORMED
 from tests.swarm.client import Client
@@ -50,6 +53,7 @@ MAX_LAG = 1.0
 """Seconds by which the victim's event loop may wake too late. The goal is 0.05; a flood that was not bounded cost 5."""
 
 NEWS_WITHIN = 5.0
+DIALLING_SECONDS = 20.0
 NOWHERE = "http://127.0.0.1:9/v1"
 
 # All callers here have one address, the honest ones included.
@@ -109,6 +113,42 @@ def scene(swarm: Swarm) -> Iterator[Scene]:
     attacker = Attacker(victim, swarm.folder / "attacker.log")
     yield Scene(victim, honest, worker.fields["url"], attacker)
     attacker.end()
+
+
+async def test_one_neighbour_has_one_budget_for_strangers(swarm: Swarm, client: Client) -> None:
+    victim = swarm.start("budget")
+    attacker = Attacker(victim, swarm.folder / "budget.log")
+    try:
+        began = time.monotonic()
+        await asyncio.to_thread(attacker.do, "1,000 identities told both ways")
+        listed = len((await client.get(victim, "/api/v1/nodes"))["nodes"]) - 1
+        took = time.monotonic() - began
+    finally:
+        attacker.end()
+    show("identities by pushes and gossip at once", listed=str(listed), took=took)
+    assert AT_ONCE <= listed <= AT_ONCE + 2 * (took + 1)
+
+
+async def test_nobody_is_made_to_dial_a_third_party(swarm: Swarm, client: Client) -> None:
+    nodes = swarm.start_all("told", "next", "third")
+    await client.met(nodes)
+    host, ports = THIRD_PARTY
+    dials = 0
+
+    async def count(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal dials
+        dials += 1
+        writer.close()
+
+    async with AsyncExitStack() as stack:
+        for port in ports:
+            await stack.enter_async_context(await asyncio.start_server(count, host, port))
+        attacker = Attacker(nodes[0], swarm.folder / "third.log")
+        stack.callback(attacker.end)
+        await asyncio.to_thread(attacker.do, "a third party's addresses")
+        await asyncio.sleep(DIALLING_SECONDS)
+    show("dials to a third party by three nodes", dials=str(dials), within=DIALLING_SECONDS)
+    assert 0 < dials <= len(nodes) * (DIALLING_SECONDS + 6)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ import trio
 
 from registry.mesh import Knows, Origin
 from registry.mesh.discovered import Strangers
-from registry.mesh.libp2p.dial import Dialer, Dials, DialTarget, NobodyAnswered, peer_in
+from registry.mesh.libp2p.dial import Dialer, Dials, DialTarget, NobodyAnswered, host_of, peer_in
 from registry.mesh.libp2p.eviction import Caller, excess
 from registry.mesh.libp2p.watch import Watch
 from registry.records import PeerId
@@ -210,7 +210,7 @@ class Company:
                     self._dialer.lost(peer, now, relay=peer in relays)
                     self._origins.pop(peer, None)
                 for peer in connected - before:
-                    self._dialer.succeeded(peer)
+                    self._dialer.succeeded(peer, self._watch.host_of(peer))
                 for target in self._dialer.due(connected | dialling, now):
                     dialling.add(target.peer)
                     self._nursery.start_soon(self._meet, target, dialling)
@@ -227,8 +227,8 @@ class Company:
         # Noted before: a connection is told of sooner than its dial returns.
         self._origins[target.peer] = origin
         try:
-            await self._dials.first_of(target.addresses, self._patience)
-            self._dialer.succeeded(target.peer)
+            address = await self._dials.first_of(target.addresses, self._patience)
+            self._dialer.succeeded(target.peer, host_of(address))
             if origin in STRANGE:
                 self._nursery.start_soon(self._strangers.prove, target.peer)
         except NobodyAnswered as error:

@@ -11,9 +11,9 @@ everybody with a relay that held a place for it.
 import os
 import random
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -121,7 +121,8 @@ class Dialer:
         missing = self.degree - len(connected)
         if missing <= 0:
             missed = self.missed(connected)
-            return [t for t in missed if self._is_ready(t, now, lacking=False)]
+            due = (t for t in missed if self._is_ready(t, now, lacking=False))
+            return [*self._allowed(due, now)]
         ready = [
             target
             for peer, target in self._targets.items()
@@ -130,7 +131,7 @@ class Dialer:
         # A random choice: if all took the first, the first would carry the whole mesh.
         self.rng.shuffle(ready)
         ready.sort(key=lambda target: not target.bootstrap)
-        return [*islice((t for t in ready if t.bootstrap or self._may_try(t, now)), missing)]
+        return [*islice(self._allowed(ready, now), missing)]
 
     def missed(self, connected: Collection[PeerId]) -> list[DialTarget]:
         """List whom we would dial sooner or later, although we have enough peers."""
@@ -150,11 +151,10 @@ class Dialer:
         """Note that a connection ended: its peer is dialled again after `redial`. `relay`: it held a place for us."""
         self._pauses[peer] = _Pause(now, self.rng.random(), now, had=True, relay=relay)
 
-    def succeeded(self, peer: PeerId) -> None:
-        """Note that a peer is connected; if it was missed, the others may be there again as well."""
-        if peer in self._targets:
-            for address in self._targets[peer].addresses:
-                _remember(self._met, host_of(address), None)
+    def succeeded(self, peer: PeerId, host: str) -> None:
+        """Note that a peer is connected at a host; if it was missed, the others may be there again as well."""
+        if host:
+            _remember(self._met, host, None)
         pause = self._pauses.pop(peer, None)
         if pause and pause.had and pause.failures:
             for other in self._pauses.values():
@@ -169,9 +169,19 @@ class Dialer:
         longest = 10 * self.redial if lacking else RAREST
         return pause.ends(self.redial, longest, urgent=urgent) <= now
 
-    def _may_try(self, target: DialTarget, now: float) -> bool:
-        """Say whether a target's host may be dialled, and take it as done."""
-        host = host_of(target.addresses[0])
+    def _allowed(self, targets: Iterable[DialTarget], now: float) -> Iterator[DialTarget]:
+        """Yield targets with the addresses that may be dialled now, each time in another order; take them as dialled."""
+        for target in targets:
+            if target.bootstrap:
+                yield target
+                continue
+            pause = self._pauses.get(target.peer)
+            first = pause.failures % len(target.addresses) if pause else 0
+            turned = (*target.addresses[first:], *target.addresses[:first])
+            if addresses := tuple(a for a in turned if self._may_try(host_of(a), now)):
+                yield replace(target, addresses=addresses)
+
+    def _may_try(self, host: str, now: float) -> bool:
         if host in self._met:
             return True
         if now - self._tried.get(host, float("-inf")) < HOST_PAUSE:
@@ -252,10 +262,11 @@ class Dials:
                 await self._directly(target, peer, Multiaddr(where))
             return peer
 
-    async def first_of(self, addresses: Sequence[str], timeout: float) -> None:
-        """Dial addresses of one peer one by one, each for `timeout` seconds: given all, the library dials the first alone.
+    async def first_of(self, addresses: Sequence[str], timeout: float) -> str:
+        """Dial addresses of one peer one by one, each for `timeout` seconds, and return the one that answered.
 
-        An address by number at which TCP stays `SILENT` is given up sooner. Raise `NobodyAnswered`.
+        Given all, the library dials the first alone. An address by number at which TCP stays `SILENT` is given up sooner.
+        Raise `NobodyAnswered`.
         """
         reasons: dict[str, str] = {}
         for address in addresses:
@@ -265,7 +276,7 @@ class Dials:
             except PeerUnreachable as error:
                 reasons[address] = self.reason(address, error)
             else:
-                return
+                return address
         raise NobodyAnswered(reasons)
 
     @contextmanager

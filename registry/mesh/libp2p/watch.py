@@ -76,6 +76,11 @@ class Watch(INotifee):
             if is_relayed(conn.muxed_conn)
         ]
 
+    def host_of(self, peer: PeerId) -> str:
+        """Return the IP address at which a peer is connected, empty where it is not, or through a relay."""
+        conns = self._live().get(ID.from_string(peer))
+        return _ip_of(conns[0]) if conns else ""
+
     def callers(self) -> list[Caller]:
         """Return the peers whose every connection was opened by them, without a relay."""
         return [

@@ -130,6 +130,14 @@ def test_a_push_of_too_many_strangers_is_taken_in_part_and_says_so() -> None:
     assert [e.count for e in effects if isinstance(e, WordsRefused)] == [20]
 
 
+def test_gossip_and_pushes_of_one_neighbour_are_counted_together() -> None:
+    one = replica()
+    assert bring_in(one, MADE_UP[:60], ATTACKER) == 60
+    answer, _ = sync.answer(one, b"P" + batch(MADE_UP[60:120]), 0.0, asker=ATTACKER.peer)
+    assert answer == str(AT_ONCE - 60).encode()
+    assert bring_in(one, MADE_UP[120:], ATTACKER) == 0
+
+
 def test_signatures_of_strangers_beyond_those_are_not_even_looked_at() -> None:
     one = replica()
     frames = batch(MADE_UP[:AT_ONCE]) + batch([MADE_UP[AT_ONCE]])[:-20] + bytes(20)

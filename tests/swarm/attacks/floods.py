@@ -6,12 +6,13 @@ from collections.abc import Mapping
 import trio
 
 from registry import wire
-from registry.records import Heartbeat, Version
+from registry.records import Heartbeat, Reach, Record, Version
 from tests.swarm.attacks.streams import batch, record
 from tests.swarm.attacks.target import MESHSUB, Attack, Target, message
 
 IDENTITIES = 10_000
 _PUSHED = 1_000
+THIRD_PARTY = "127.0.0.50", range(7301, 7317)
 _HEAVY, _IN_ONE, _MODELS = 102, 3, 2_000
 _LOUD_SECONDS, _A_SECOND, _BEATS = 10, 17, 290
 
@@ -33,6 +34,34 @@ async def gossiped(target: Target) -> None:
             authors = [target.identity() for _ in range(50)]
             said = [message(record(a), a, struct.pack("!Q", number)) for a in authors]
             await peer.publish(*said, stream=stream)
+
+
+async def told_both_ways(target: Target) -> None:
+    """Push and gossip the records of 1,000 identities for five seconds, over one connection."""
+    authors = [target.identity() for _ in range(_PUSHED)]
+    async with target.peer() as peer:
+        stream = await peer.host.new_stream(peer.victim, [MESHSUB])
+        for number in range(5):
+            some = authors[number * 200 :][:200]
+            said = [message(record(a), a, struct.pack("!Q", number)) for a in some[::2]]
+            for at in range(0, len(said), 50):
+                await peer.publish(*said[at : at + 50], stream=stream)
+            with trio.move_on_after(1):
+                await peer.ask(b"P" + batch([record(a) for a in some[1::2]]), wait=1)
+            await trio.sleep(0.5)
+
+
+async def naming_a_third_party(target: Target) -> None:
+    """Push 100 records that all name 16 addresses of somebody else, whom everybody would dial."""
+    host, ports = THIRD_PARTY
+    frames = []
+    for _ in range(100):
+        who = target.identity()
+        addresses = tuple(f"/ip4/{host}/tcp/{port}/p2p/{who.peer}" for port in ports)
+        made = Record(who.peer, Version(1_700_000_000, 1), reach=Reach(mesh=addresses))
+        frames.append(wire.encode_record(made, who).frame)
+    async with target.peer() as peer:
+        await peer.ask(b"P" + batch(frames), wait=5)
 
 
 async def heavy(target: Target) -> None:
@@ -75,6 +104,8 @@ async def newer_words(target: Target) -> None:
 KINDS: Mapping[str, Attack] = {
     "10,000 identities pushed": pushed,
     "10,000 identities gossiped": gossiped,
+    "1,000 identities told both ways": told_both_ways,
+    "a third party's addresses": naming_a_third_party,
     "102 heavy identities pushed": heavy,
     "a loud member": loud,
     "heartbeats of newer words": newer_words,

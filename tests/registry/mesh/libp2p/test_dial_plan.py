@@ -11,9 +11,11 @@ from registry.mesh.libp2p.dial import (
     URGENT,
     Dialer,
     DialTarget,
+    host_of,
 )
 from registry.records import PeerId
 
+HOST = "127.0.0.1"
 OWN = PeerId("own")
 
 
@@ -86,7 +88,7 @@ def test_where_one_missed_peer_is_back_the_others_are_tried_at_once() -> None:
         for _ in range(8):
             made.failed(peer, 0.0)
     assert made.due(ENOUGH, 20.0) == []
-    made.succeeded(PeerId("a"))
+    made.succeeded(PeerId("a"), HOST)
     assert peers(made.due((*ENOUGH, PeerId("a")), 20.0)) == {"b"}
 
 
@@ -196,7 +198,7 @@ def test_a_lost_peer_is_dialled_again_after_the_pause_however_often_it_failed_be
     made = dialer(bootstrap=("a",))
     for _ in range(5):
         made.failed(PeerId("a"), 0.0)
-    made.succeeded(PeerId("a"))
+    made.succeeded(PeerId("a"), HOST)
     made.lost(PeerId("a"), 100.0)
     assert made.due((), 100.5) == []
     assert peers(made.due((), 101.3)) == {"a"}
@@ -218,13 +220,29 @@ def test_a_host_at_which_nobody_was_met_is_dialled_once_a_second_whoever_is_said
 def test_at_a_host_where_somebody_was_met_all_may_be_dialled() -> None:
     made = dialer(kept=tuple("abcdef"), degree=4)
     (first,) = made.due((), 0.0)
-    made.succeeded(first.peer)
+    made.succeeded(first.peer, HOST)
     assert len(made.due((first.peer,), 0.1)) == 3
+
+
+def test_no_record_makes_its_peers_host_of_the_others_that_it_names() -> None:
+    """The first address is where the liar listens itself; the others are somebody else's, who is left alone."""
+    made = Dialer(OWN, degree=4, redial=1.0, rng=random.Random(1))
+    liar = PeerId("liar")
+    theirs = [f"/ip4/192.0.2.7/tcp/{port}/p2p/{liar}" for port in range(1, 16)]
+    made.aim((), [f"/ip4/198.51.100.1/tcp/1/p2p/{liar}", *theirs])
+    made.succeeded(liar, "198.51.100.1")
+    made.lost(liar, 0.0)
+    dialled = []
+    for tenth in range(400):
+        for target in made.due((), tenth / 10):
+            dialled += map(host_of, target.addresses)
+            made.failed(target.peer, tenth / 10)
+    assert 10 < dialled.count("192.0.2.7") <= 40
 
 
 def test_hosts_are_remembered_within_a_bound() -> None:
     made = Dialer(OWN, degree=2 * MAX_HOSTS, redial=1.0, rng=random.Random(1))
     made.aim((), [f"/dns4/host-{number}/tcp/1/p2p/p-{number}" for number in range(MAX_HOSTS + 9)])
     for target in made.due((), 0.0):
-        made.succeeded(target.peer)
+        made.succeeded(target.peer, host_of(target.addresses[0]))
     assert (len(made._tried), len(made._met)) == (MAX_HOSTS, MAX_HOSTS)
