@@ -10,7 +10,7 @@ import trio
 from registry.mesh import Knows, Origin
 from registry.mesh.discovered import Strangers
 from registry.mesh.libp2p.dial import Dialer, Dials, DialTarget, NobodyAnswered, host_of, peer_in
-from registry.mesh.libp2p.eviction import Caller, excess
+from registry.mesh.libp2p.eviction import InboundPeer, excess
 from registry.mesh.libp2p.watch import Watch
 from registry.records import PeerId
 from registry.settings import MeshSettings
@@ -36,7 +36,7 @@ class Introductions:
         strangers: Strangers,
         *,
         speaks: Callable[[PeerId], bool],
-        callers: Callable[[], Sequence[Caller]],
+        callers: Callable[[], Sequence[InboundPeer]],
         disconnect: Callable[[PeerId], Awaitable[None]],
         changed: Callable[[], None],
     ) -> None:
@@ -94,7 +94,7 @@ PART_SECONDS = 3.0
 """Seconds that the polite end of a connection may take whose place somebody else has."""
 
 
-class Crowd:
+class Eviction:
     """Callers beyond what the settings allow; in the trio thread. `refused` is called for each that has to go."""
 
     def __init__(

@@ -18,7 +18,7 @@ _NETWORK_BITS = {4: 24, 6: 48}
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class InboundPeer:
     """A peer that connected to us, by the IP address that it came from and when, in seconds on the caller's clock."""
 
     peer: PeerId
@@ -41,7 +41,7 @@ def network_of(address: str) -> str:
 
 
 def excess(
-    callers: Sequence[Caller],
+    callers: Sequence[InboundPeer],
     now: float,
     *,
     places: int,
@@ -65,8 +65,8 @@ def excess(
 
 
 def _gives_way(
-    crowd: Sequence[Caller], now: float, held: Counter[str], knows: Callable[[PeerId], bool]
-) -> Caller:
+    crowd: Sequence[InboundPeer], now: float, held: Counter[str], knows: Callable[[PeerId], bool]
+) -> InboundPeer:
     networks = Counter(caller.network for caller in crowd)
     idle = [c for c in crowd if now - c.came >= NEW_SECONDS and not knows(c.peer)]
     if idle:

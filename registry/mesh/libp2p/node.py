@@ -22,7 +22,7 @@ from registry.errors import LimitReached, PeerUnreachable, ProtocolViolation, ca
 from registry.mesh import MAX_FRAME_BYTES, Arrived, Judge, Knows, Offended, Origin, PeerConnection
 from registry.mesh.discovered import Strangers, only_loopback
 from registry.mesh.libp2p.ask import ASK, Questions, QuestionStreams
-from registry.mesh.libp2p.connections import Company, Crowd, Origins
+from registry.mesh.libp2p.connections import Company, Eviction, Origins
 from registry.mesh.libp2p.dial import Dials, peer_in
 from registry.mesh.libp2p.guards import indifferent, unreachable
 from registry.mesh.libp2p.host import make_host
@@ -153,7 +153,7 @@ class MeshNode:
             unanswered=partial(self._doors.tell, self._doors.unanswered),
             disconnect=self.disconnect,
         )
-        self._crowd = Crowd(
+        self._eviction = Eviction(
             plan.settings,
             watch=self._watch,
             knows=doors.knows,
@@ -188,7 +188,7 @@ class MeshNode:
             self._nursery.start_soon(self._watch.ping_forever)
             self._nursery.start_soon(self._asking.tidy_forever)
             self._nursery.start_soon(self.company.run)
-            self._nursery.start_soon(self._crowd.thin_forever)
+            self._nursery.start_soon(self._eviction.thin_forever)
             self._nursery.start_soon(self._visitor().visit_forever)
             self._nursery.start_soon(self._nat.run)
             ready(self)

@@ -27,10 +27,10 @@ from registry.mesh.discovered import MAX_CLAIMED
 from registry.mesh.libp2p.guards import indifferent, unreachable
 from registry.mesh.libp2p.rendezvous_messages import (
     MAX_RECORD_BYTES,
-    Discovered,
+    DiscoverAnswer,
     Discovering,
     PeerClaim,
-    Registered,
+    RegisterAnswer,
     Registering,
     RendezvousAnswer,
     RendezvousRequest,
@@ -236,24 +236,24 @@ class Point:
                 self._register.remove(name, asker)
                 return None  # as the specification has it
 
-    def _registered(self, asker: bytes, given: Registering, now: float) -> Registered:
+    def _registered(self, asker: bytes, given: Registering, now: float) -> RegisterAnswer:
         seconds = LONGEST_SECONDS if given.seconds is None else min(given.seconds, LONGEST_SECONDS)
         try:
             claim = claim_of(given.record)
         except ValueError:
-            return Registered(RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD)
+            return RegisterAnswer(RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD)
         if claim.peer != asker or not claim.addresses:
-            return Registered(RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD)
+            return RegisterAnswer(RendezvousStatus.E_INVALID_SIGNED_PEER_RECORD)
         node = Registration(asker, given.record, claim.sequence, now + seconds)
-        return Registered(self._register.add(given.name, node, now), seconds)
+        return RegisterAnswer(self._register.add(given.name, node, now), seconds)
 
-    def _discovered(self, asker: bytes, name: str, limit: int, now: float) -> Discovered:
+    def _discovered(self, asker: bytes, name: str, limit: int, now: float) -> DiscoverAnswer:
         # All names are told to nobody: they are what keeps meshes apart here.
         if not is_name(name):
-            return Discovered(RendezvousStatus.E_INVALID_NAMESPACE)
+            return DiscoverAnswer(RendezvousStatus.E_INVALID_NAMESPACE)
         told = self._register.told(name, asker, limit, now)
         rows = (Registering(name, node.record, int(node.until - now)) for node in told)
-        return Discovered(RendezvousStatus.OK, tuple(rows))
+        return DiscoverAnswer(RendezvousStatus.OK, tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,7 @@ class Visitor:
             told = await self._exchange(point, Discovering(self._name, MAX_TOLD))
         finally:
             await self._part(point)
-        if isinstance(told, Discovered):
+        if isinstance(told, DiscoverAnswer):
             found |= dict.fromkeys(told_by(told))
         if registered.status != RendezvousStatus.OK:
             raise PeerUnreachable(f"{point} does not remember us (status {registered.status})")
@@ -339,7 +339,7 @@ class Visitor:
         return Registering(self._name, record, REGISTERED_SECONDS)
 
 
-def told_by(answer: Discovered) -> list[str]:
+def told_by(answer: DiscoverAnswer) -> list[str]:
     """Return the addresses in a point's answer, as they stand; what is malformed is left out."""
     told: list[str] = []
     for row in answer.rows[:MAX_TOLD]:

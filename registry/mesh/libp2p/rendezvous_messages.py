@@ -65,7 +65,7 @@ class Discovering:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisterAnswer:
     """The answer to a registration: `seconds` is how long it holds."""
 
     status: int
@@ -73,7 +73,7 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
-class Discovered:
+class DiscoverAnswer:
     """The answer to a question."""
 
     status: int
@@ -81,7 +81,7 @@ class Discovered:
 
 
 RendezvousRequest = Registering | Unregistering | Discovering
-RendezvousAnswer = Registered | Discovered
+RendezvousAnswer = RegisterAnswer | DiscoverAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +98,13 @@ def written(message: RendezvousRequest | RendezvousAnswer) -> bytes:
     match message:
         case Registering():
             return _number(1, 0) + _part(2, _row(message))
-        case Registered(status, seconds):
+        case RegisterAnswer(status, seconds):
             return _number(1, 1) + _part(3, _number(1, status) + _number(3, seconds))
         case Unregistering(name):
             return _number(1, 2) + _part(4, _part(1, name.encode()))
         case Discovering(name, limit):
             return _number(1, 3) + _part(5, _part(1, name.encode()) + _number(2, limit))
-        case Discovered(status, rows):
+        case DiscoverAnswer(status, rows):
             told = b"".join(_part(1, _row(row)) for row in rows)
             return _number(1, 4) + _part(6, told + _part(2, NO_COOKIE) + _number(3, status))
 
@@ -129,11 +129,11 @@ def answer_in(body: bytes) -> RendezvousAnswer:
     match fields.number(1):
         case 1:
             registered = fields.of(3)
-            return Registered(registered.number(1), registered.number(3))
+            return RegisterAnswer(registered.number(1), registered.number(3))
         case 4:
             discovered = fields.of(6)
             rows = tuple(map(_registering, discovered.parts(1)))
-            return Discovered(discovered.number(3), rows)
+            return DiscoverAnswer(discovered.number(3), rows)
     raise ValueError("no answer")
 
 

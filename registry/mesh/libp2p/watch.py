@@ -13,7 +13,7 @@ from libp2p.rcmgr.metrics import Direction as Opened
 from multiaddr import Multiaddr
 
 from registry.mesh import Direction, Origin, PeerConnection
-from registry.mesh.libp2p.eviction import Caller
+from registry.mesh.libp2p.eviction import InboundPeer
 from registry.mesh.libp2p.guards import indifferent, ping
 from registry.records import PeerId
 from registry.settings import MeshSettings
@@ -81,10 +81,10 @@ class Watch(INotifee):
         conns = self._live().get(ID.from_string(peer))
         return _ip_of(conns[0]) if conns else ""
 
-    def callers(self) -> list[Caller]:
+    def callers(self) -> list[InboundPeer]:
         """Return the peers whose every connection was opened by them, without a relay."""
         return [
-            Caller(PeerId(str(peer)), _ip_of(conns[0]), min(map(self._came, conns)))
+            InboundPeer(PeerId(str(peer)), _ip_of(conns[0]), min(map(self._came, conns)))
             for peer, conns in self._live().items()
             if all(
                 conn.direction is Opened.INBOUND

@@ -4,19 +4,19 @@ from collections.abc import Collection
 
 import pytest
 
-from registry.mesh.libp2p.eviction import NEW_SECONDS, Caller, excess, network_of
+from registry.mesh.libp2p.eviction import NEW_SECONDS, InboundPeer, excess, network_of
 from registry.records import PeerId
 
 LATER = 100.0
 
 
-def callers(*addresses: str) -> list[Caller]:
+def callers(*addresses: str) -> list[InboundPeer]:
     """Return callers a, b, c … who came a second apart."""
-    return [Caller(PeerId(chr(97 + n)), address, n) for n, address in enumerate(addresses)]
+    return [InboundPeer(PeerId(chr(97 + n)), address, n) for n, address in enumerate(addresses)]
 
 
 def leave(
-    came: list[Caller],
+    came: list[InboundPeer],
     known: Collection[str] = (),
     *,
     places: int = 100,
@@ -54,7 +54,7 @@ def test_a_network_that_holds_more_gives_way_to_one_that_holds_less() -> None:
     came = callers("10.0.0.1", "10.0.0.2", "10.0.0.3", "192.0.2.1")
     assert leave(came, "abcd", places=3) == "c"
     # Whoever was sent away does not come back in its stead.
-    again = [*came[:2], came[3], Caller(PeerId("c"), "10.0.0.3", 9.0)]
+    again = [*came[:2], came[3], InboundPeer(PeerId("c"), "10.0.0.3", 9.0)]
     assert leave(again, "abcd", places=3) == "c"
 
 

@@ -26,9 +26,9 @@ from registry.mesh.libp2p.rendezvous import (
     told_by,
 )
 from registry.mesh.libp2p.rendezvous_messages import (
-    Discovered,
+    DiscoverAnswer,
     Discovering,
-    Registered,
+    RegisterAnswer,
     Registering,
     RendezvousAnswer,
     RendezvousRequest,
@@ -169,18 +169,18 @@ async def test_a_point_tells_signed_records_as_they_came_until_their_peers_leave
         await said_by(host, peer, Unregistering("a"), Discovering("a"))
 
     await visit(point, register, ours)
-    granted = [Registered(0, seconds) for seconds in (60, LONGEST_SECONDS, LONGEST_SECONDS)]
-    assert seen["registered"] == [*granted, Discovered(0)]
+    granted = [RegisterAnswer(0, seconds) for seconds in (60, LONGEST_SECONDS, LONGEST_SECONDS)]
+    assert seen["registered"] == [*granted, DiscoverAnswer(0)]
     await visit(point, ask, others)
     told, refused = seen["told"]
-    assert isinstance(told, Discovered)
+    assert isinstance(told, DiscoverAnswer)
     [row] = told.rows
     assert (row.name, row.record, told.status) == ("a", record, RendezvousStatus.OK)
     assert LONGEST_SECONDS - 60 < (row.seconds or 0) <= LONGEST_SECONDS
-    assert refused == Discovered(RendezvousStatus.E_INVALID_NAMESPACE)
+    assert refused == DiscoverAnswer(RendezvousStatus.E_INVALID_NAMESPACE)
     await visit(point, leave, ours)
     await visit(point, ask, others)
-    assert seen["told"][0] == Discovered(RendezvousStatus.OK)
+    assert seen["told"][0] == DiscoverAnswer(RendezvousStatus.OK)
 
 
 async def test_a_record_that_is_not_the_callers_own_is_refused_with_its_status(
@@ -221,13 +221,13 @@ def test_one_lie_in_an_answer_spoils_only_itself() -> None:
     bare = PeerInfo(id=ID.from_string(older).to_bytes(), addrs=[THERE.to_bytes()] * 100)
     signed = sealed(honest.private_key, [THERE] * 20)
     rows = [Registering("a", record) for record in [*lies, bare.SerializeToString(), signed]]
-    told = told_by(Discovered(0, tuple(rows)))
+    told = told_by(DiscoverAnswer(0, tuple(rows)))
     assert [a for a in told if claim_in(a, loopback=False)] == [
         f"{THERE}/p2p/{peer}"
         for peer in (older, ID.from_pubkey(honest.public_key))
         for _ in range(MAX_CLAIMED)
     ]
-    assert told_by(Discovered(0, (*rows, *[Registering("a", b"")] * 100))) == told
+    assert told_by(DiscoverAnswer(0, (*rows, *[Registering("a", b"")] * 100))) == told
 
 
 async def test_a_node_that_is_no_point_is_passed_over(seat: Seating) -> None:

@@ -21,10 +21,10 @@ from registry.mesh.libp2p.rendezvous import (
 )
 from registry.mesh.libp2p.rendezvous_messages import (
     MAX_RECORD_BYTES,
-    Discovered,
+    DiscoverAnswer,
     Discovering,
     PeerClaim,
-    Registered,
+    RegisterAnswer,
     Registering,
     RendezvousAnswer,
     RendezvousRequest,
@@ -54,14 +54,14 @@ def test_messages_are_written_as_the_specification_has_them() -> None:
     # Zeros too: others tell a status of 0 from none.
     registering = b"\x08\x00\x12\x0a\x0a\x01a\x12\x03xyz\x18\x05"
     assert written(Registering("a", b"xyz", 5)) == registering
-    assert written(Registered(RendezvousStatus.OK)) == b"\x08\x01\x1a\x04\x08\x00\x18\x00"
+    assert written(RegisterAnswer(RendezvousStatus.OK)) == b"\x08\x01\x1a\x04\x08\x00\x18\x00"
 
 
 names, numbers = st.text(max_size=9), st.integers(-(2**63), 2**63 - 1)
 rows = st.builds(Registering, names, st.binary(max_size=9), st.none() | numbers)
 requests = rows | st.builds(Unregistering, names) | st.builds(Discovering, names, numbers)
-answers = st.builds(Registered, numbers, numbers) | st.builds(
-    Discovered, numbers, st.lists(rows, max_size=3).map(tuple)
+answers = st.builds(RegisterAnswer, numbers, numbers) | st.builds(
+    DiscoverAnswer, numbers, st.lists(rows, max_size=3).map(tuple)
 )
 
 
@@ -98,7 +98,7 @@ def test_garbage_is_read_or_refused_by_name(garbage: bytes) -> None:
 
 def test_the_fullest_answer_fits_one_message() -> None:
     row = Registering("x" * MAX_NAME_BYTES, bytes(MAX_RECORD_BYTES), LONGEST_SECONDS)
-    fullest = Discovered(RendezvousStatus.OK, (row,) * MAX_TOLD)
+    fullest = DiscoverAnswer(RendezvousStatus.OK, (row,) * MAX_TOLD)
     assert len(written(fullest)) < MAX_MESSAGE_BYTES
 
 

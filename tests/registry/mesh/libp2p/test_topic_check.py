@@ -8,7 +8,7 @@ from trio.testing import MockClock
 from registry.mesh import Origin
 from registry.mesh.discovered import Strangers
 from registry.mesh.libp2p.connections import CALLER_SECONDS, PROOF_SECONDS, Introductions
-from registry.mesh.libp2p.eviction import Caller
+from registry.mesh.libp2p.eviction import InboundPeer
 from registry.records import PeerId
 from tests.registry.mesh.worlds import identity
 
@@ -23,7 +23,7 @@ class Room:
         self.speaks_at = speaks_at
         self.dismissed: list[PeerId] = []
         self.changes = 0
-        self.callers: list[Caller] = []
+        self.callers: list[InboundPeer] = []
         self.introductions = Introductions(
             Strangers(identity("own").peer, loopback=False, rng=random.Random(1)),
             speaks=lambda peer: trio.current_time() >= self.speaks_at,
@@ -87,7 +87,7 @@ def test_a_stranger_that_does_not_answer_is_left_alone_for_a_while() -> None:
 def test_who_dialled_us_and_never_speaks_our_topic_is_let_go_after_a_while() -> None:
     async def main() -> None:
         room = Room(speaks_at=float("inf"))
-        room.callers = [Caller(PEER, "192.0.2.7", trio.current_time())]
+        room.callers = [InboundPeer(PEER, "192.0.2.7", trio.current_time())]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(room.introductions.reconsider_forever)
             await trio.sleep(CALLER_SECONDS - 1)
@@ -102,7 +102,7 @@ def test_who_dialled_us_and_never_speaks_our_topic_is_let_go_after_a_while() -> 
 def test_who_dialled_us_and_speaks_our_topic_stays() -> None:
     async def main() -> None:
         room = Room(speaks_at=trio.current_time() + 20.0)
-        room.callers = [Caller(PEER, "192.0.2.7", trio.current_time())]
+        room.callers = [InboundPeer(PEER, "192.0.2.7", trio.current_time())]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(room.introductions.reconsider_forever)
             await trio.sleep(10 * CALLER_SECONDS)
