@@ -99,7 +99,10 @@ class Dialers:
             )
             first = range(min(plan.bootstraps, plan.nodes))
             dialer.aim(
-                *([f"/sim/p2p/{world.peer(n)}" for n in ns] for ns in (first, self._kept(number)))
+                *(
+                    [f"/sim/{n}/p2p/{world.peer(n)}" for n in ns]
+                    for ns in (first, self._kept(number))
+                )
             )
             self._dialers[number] = dialer
         return self._dialers[number]
@@ -167,4 +170,4 @@ class Dialers:
     def _done(self, number: int, peer: PeerId) -> None:
         self._under_way.get(number, set()).discard(peer)
         if number in self._dialers:
-            self._dialers[number].succeeded(peer)
+            self._dialers[number].succeeded(peer, str(self._world.number(peer)))

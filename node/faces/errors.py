@@ -30,7 +30,6 @@ import orjson
 
 from node import web
 from registry import errors as registry_errors
-from registry.errors import StoreUnavailable
 from router import errors as router_errors
 
 MAX_REJECTION_BYTES = 64 * 1024
@@ -187,10 +186,11 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         registry_errors.InvalidSignature: Row(400, 1001, _BAD, "invalid_peer_id"),
         registry_errors.LimitReached: Row(400, 1001, _BAD, "limit_reached"),
         # api-v0 has a code for databases (1016), but its registration table wants 5000 for "cannot be saved".
-        StoreUnavailable: Row(500, 5000, _BROKEN, "not_saved"),
+        registry_errors.StoreUnavailable: Row(500, 5000, _BROKEN, "not_saved"),
         registry_errors.MeshError: Row(502, 1007, _BROKEN, "mesh_error"),
         registry_errors.MeshDown: Row(503, 1007, _BROKEN, "mesh_down"),
         registry_errors.PeerUnreachable: Row(502, 1007, _BROKEN, "peer_unreachable"),
+        registry_errors.ProtocolViolation: Row(502, 1007, _BROKEN, "peer_broke_rules"),
     }
 )
 """What every error of ours looks like from outside; a test fails when a class has no row."""
