@@ -30,6 +30,7 @@ import orjson
 
 from node import web
 from registry import errors as registry_errors
+from registry.errors import StoreUnavailable
 from router import errors as router_errors
 
 MAX_REJECTION_BYTES = 64 * 1024
@@ -42,8 +43,7 @@ MAX_FAULTS = 16
 _UNREACHABLE_RETRY = 2.0
 
 # Seconds to come back after when a model is loading and nobody knows for how long; and at most, since who waits is held here.
-_LOADING_RETRY = 5.0
-_LONGEST_LOADING_RETRY = 30.0
+_LOADING_RETRY, _LONGEST_LOADING_RETRY = 5.0, 30.0
 
 
 class FaceError(Exception):
@@ -186,7 +186,7 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         registry_errors.InvalidSignature: Row(400, 1001, _BAD, "invalid_peer_id"),
         registry_errors.LimitReached: Row(400, 1001, _BAD, "limit_reached"),
         # api-v0 has a code for databases (1016), but its registration table wants 5000 for "cannot be saved".
-        registry_errors.StoreUnavailable: Row(500, 5000, _BROKEN, "not_saved"),
+        StoreUnavailable: Row(500, 5000, _BROKEN, "not_saved"),
         registry_errors.MeshError: Row(502, 1007, _BROKEN, "mesh_error"),
         registry_errors.MeshDown: Row(503, 1007, _BROKEN, "mesh_down"),
         registry_errors.PeerUnreachable: Row(502, 1007, _BROKEN, "peer_unreachable"),
