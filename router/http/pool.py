@@ -154,6 +154,8 @@ class PooledPlace:
             if connection.quiet and now - since < self._keep:
                 self._kept_open = self._kept_open or rests
                 return connection
+            if connection.streamed and not connection.quiet:
+                self._kept_open = self._rest == 0
             connection.abort()
         return None
 

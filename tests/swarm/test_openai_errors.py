@@ -115,9 +115,11 @@ ELSEWHERE = {
     faces.HeadTooSlow,
     faces.NoRoomForBody,
     faces.TooManyConnections,
+    registry.ProtocolViolation,
     router.WorkerAway,
 }
-"""What one client of OpenAI's alone does not lead to: `tests/node/web` does, and a node that does not let another one in."""
+"""What one client of OpenAI's alone does not lead to: `tests/node/web` does, a node that does not let another one in, and
+a hostile peer (`tests/registry/mesh/libp2p/test_offences.py`)."""
 
 UNREAD = {faces.UrlTooLong, faces.HeadTooLarge}
 """What is refused before the id of the request was read."""

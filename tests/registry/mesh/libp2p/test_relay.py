@@ -179,6 +179,7 @@ async def test_a_circuit_that_had_its_share_is_cut_and_may_be_dialled_anew(
     hidden = await world.hidden(relay)
     asker = await world.seat("asker", relay)
     for cut in (1, 2):
+        await until(lambda: circuits(hidden))
         await asker.mesh.connect(circuits(hidden)[0], timeout=5)
         with pytest.raises(PeerUnreachable):
             await echoed(asker, hidden, 1 << 20)
