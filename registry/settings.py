@@ -211,6 +211,12 @@ class MeshSettings(BaseModel):
         le=86_400,
         description="Seconds that one pair stays connected; then it is cut and has to connect anew.",
     )
+    carry: int = Field(
+        8,
+        ge=0,
+        description="Pairs of members between which this node hands on though it is no relay, and connections brought to it so, "
+        "where a way is cut that others have. None with 0.",
+    )
     relay_lease: float = Field(
         600.0,
         ge=2,

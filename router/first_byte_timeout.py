@@ -2,6 +2,7 @@
 
 A worker may compute for minutes before its first byte, but its node answers probes meanwhile. Only a node that does not, or
 a worker of ours that has stopped, is given up, and only before the first byte, so nothing is done twice that a caller has seen.
+A node that lives, but whose answers do not come here, is given up where nobody else serves: to be asked again by another way.
 """
 
 import asyncio
@@ -20,6 +21,9 @@ LOOK_AFTER = 0.5
 GRAIN = 0.25
 """Seconds between two looks at who waits. A node must be silent at two of them: an answer may be just about to come."""
 
+LOOKS_CUT_OFF = 5
+"""Looks at which a node must be silent to be asked by another way: its connection is cut by then, if it is dead."""
+
 
 class Lookout(Protocol):
     """Whoever sees whether a candidate lives that is waited for."""
@@ -33,6 +37,9 @@ class Lookout(Protocol):
     def is_trusted(self, candidate: Candidate) -> bool:
         """Say that it may be asked instead."""
 
+    def is_cut_off(self, candidate: Candidate) -> bool:
+        """Say that it lives, but that its answers do not come here."""
+
 
 class Waits:
     """The waits for first bytes, on one event loop."""
@@ -40,7 +47,7 @@ class Waits:
     def __init__(self, lookout: Lookout) -> None:
         self._lookout = lookout
         self._waiting: dict[str, dict[_Watched, None]] = {}
-        self._suspected: set[str] = set()
+        self._suspected: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(
@@ -59,17 +66,20 @@ class Waits:
 
     def look_through(self, now: float) -> None:
         """Look for those that are waited for, and give up those that were silent the last time as well."""
-        before, self._suspected = self._suspected, set()
+        before, self._suspected = self._suspected, {}
         for place, waits in self._waiting.items():
             # The first waits longest.
             first = next(iter(waits))
             if first.since + LOOK_AFTER > now:
                 continue
             if self._lookout.is_silent(first.candidate):
-                self._suspected.add(place)
-                for wait in waits if place in before else ():
+                looks = self._suspected[place] = before.get(place, 0) + 1
+                lost = looks >= LOOKS_CUT_OFF and self._lookout.is_cut_off(first.candidate)
+                for wait in waits if looks > 1 else ():
                     if wait.elsewhere or any(map(self._lookout.is_trusted, wait.others)):
                         wait.give_up()
+                    elif lost:
+                        wait.give_up(again=True)
             self._lookout.look_at(first.candidate)
 
     def _add(self, wait: "_Watched") -> None:
@@ -94,6 +104,7 @@ class _Watched:
     """An answer whose entry may be given up."""
 
     __slots__ = (
+        "_again",
         "_answer",
         "_given_up",
         "_task",
@@ -124,6 +135,7 @@ class _Watched:
         self._waits = waits
         self._answer = answer
         self._given_up = False
+        self._again = False
 
     async def __aenter__(self) -> Answer:
         task = asyncio.current_task()
@@ -137,7 +149,10 @@ class _Watched:
             # Somebody else may have cancelled the task as well; then that is what happened.
             if not self._given_up or task.cancelling() > cancelling + 1:
                 raise
-            raise WorkerUnreachable("whoever was asked fell silent", sent=True) from error
+            # What it may have begun comes to nobody: that it is done twice is better than not at all.
+            raise WorkerUnreachable(
+                "whoever was asked fell silent", sent=not self._again
+            ) from error
         finally:
             self._waits._remove(self)  # noqa: SLF001
             if self._given_up:
@@ -151,9 +166,9 @@ class _Watched:
     ) -> bool | None:
         return await self._answer.__aexit__(kind, error, trace)
 
-    def give_up(self) -> None:
-        """End the wait now."""
+    def give_up(self, *, again: bool = False) -> None:
+        """End the wait now; `again` says that the same one may be asked again."""
         # Once only: what is cancelled twice was cancelled by somebody else as well.
         if not self._given_up:
-            self._given_up = True
+            self._given_up, self._again = True, again
             self._task.cancel()

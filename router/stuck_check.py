@@ -149,3 +149,8 @@ class WorldLookout:
         if candidate.worker is not None:
             return not self._vigil.silent(candidate.worker)
         return self._world.presence_of(candidate.node) is Presence.ALIVE
+
+    def is_cut_off(self, candidate: Candidate) -> bool:
+        """Say that it lives, but that its answers do not come here."""
+        presence = self._world.presence_of(candidate.node)
+        return candidate.worker is None and presence is Presence.UNREACHABLE

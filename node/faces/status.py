@@ -101,7 +101,7 @@ def _status(context: Context) -> dict[str, Any]:
     }
 
 
-_NOW = frozenset({"reservations", "circuits"})
+_NOW = frozenset({"reservations", "circuits", "carried"})
 
 
 def _sizes(context: Context, told: Mapping[Service, Told]) -> Sizes:

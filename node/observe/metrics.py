@@ -299,7 +299,7 @@ def _happened(sizes: Sizes) -> Iterable[Metric]:
     yield _labelled(
         GaugeMetricFamily(
             "modelvine_relaying",
-            "What others have at this node as a relay: reservations, circuits.",
+            "What others have at this node as a relay: reservations, circuits, and those carried without a reservation.",
             labels=("what",),
         ),
         sizes.relaying,

@@ -70,6 +70,8 @@ def follow_ways(
                 away.add(node)
             if now is Presence.LOST:
                 links.give_up(node)
+            elif now is Presence.UNREACHABLE:
+                links.doubt(node)
             elif now is Presence.ALIVE and node in away:
                 away.remove(node)
                 links.forgive(node)

@@ -152,6 +152,10 @@ class HelperPeers:
         """Have the first process connect to a peer."""
         return await self.borrowing.relayed(peer)
 
+    def cut_off(self, peer: PeerId) -> bool:
+        """Say whether a peer lives that the first process does not reach."""
+        return self.view.presence(peer) is Presence.UNREACHABLE
+
 
 def assemble(
     welcome: Welcome, doors: DescriptorChannel, tell: Callable[[Said], None]

@@ -8,7 +8,7 @@ Presence is this node's own, local opinion. It is never gossiped: nobody can dec
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from registry.records import Standing, Version
+from registry.records import PeerId, Standing, Version
 
 
 class Status(StrEnum):
@@ -133,6 +133,8 @@ class Pulse:
     unreached: float = _NEVER
     accused: float = _NEVER
     """When another node last said that it does not reach this one."""
+    proved_by: PeerId | None = None
+    """Who got its last proof of life that was not for us."""
 
     def silence(self, now: float) -> float:
         """Return the seconds since it was last heard; of one that never was, since it is followed."""

@@ -53,7 +53,6 @@ class Membership:
         self._pending: dict[PeerId, float] = {}
         self._running: dict[PeerId, float] = {}
         self._looked: dict[PeerId, float] = {}
-        self._proved_by: dict[PeerId, PeerId] = {}
         self._doubts = Suspicion(settings, jitter)
         self._awake = _NEVER
         self._factor = 1.0
@@ -91,7 +90,6 @@ class Membership:
         self._pulses.remove(node)
         self._gone.discard(node)
         self._settle(node)
-        self._proved_by.pop(node, None)
         self._doubts.forget(node)
 
     # What is seen of them.
@@ -201,14 +199,14 @@ class Membership:
         """Say what to do in a round; `connected` are the peers that can be asked, each with its round trip."""
         if node not in self._running:
             return
-        helpers = choose_helpers(connected, node, self._proved_by.get(node), self._jitter)
+        helpers = choose_helpers(connected, node, self._pulses[node].proved_by, self._jitter)
         linked, dial = node in connected, node in self._looked
         yield from look_for(self._pulses[node], linked=linked, helpers=helpers, dial=dial)
 
     def proved(self, node: PeerId, helper: PeerId) -> None:
         """Remember who got a proof of life from a node: that one is asked first again."""
         if node in self._pulses:
-            self._proved_by[node] = helper
+            self._pulses.put(node, replace(self._pulses[node], proved_by=helper))
 
     def ended(self, node: PeerId, now: float) -> None:
         """End a round, and plan the next while there is a reason."""

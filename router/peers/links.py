@@ -16,8 +16,8 @@ from registry.intake import dialable
 from registry.records import PeerId, Reach
 from registry.signing import Identity
 from registry.task_group import BackgroundTasks
-from router.errors import WorkerTimeout, WorkerUnreachable
-from router.http.connection import HttpError
+from router.errors import WorkerDied, WorkerTimeout, WorkerUnreachable
+from router.http.connection import HttpError, HungUp
 from router.http.deadlines import Deadlines
 from router.http.pool import Places
 from router.peers.certificate import client_context, peer_of_certificate
@@ -79,6 +79,11 @@ class Links:
             way.deadlines.give_up()
             way.doubt()
 
+    def doubt(self, peer: PeerId) -> None:
+        """An address of a peer that was proven has to be proven anew: its node is not reached from here."""
+        if (way := self._ways.get(peer)) is not None:
+            way.doubt()
+
     def forgive(self, peer: PeerId) -> None:
         """A peer that was lost lives: addresses of its that did not answer are waited for once more."""
         if (way := self._ways.get(peer)) is not None:
@@ -88,7 +93,8 @@ class Links:
     async def to(self, peer: PeerId) -> AsyncIterator[Link]:
         """Give a way to a peer; raise `WorkerUnreachable` when nothing is known of how to reach it.
 
-        A failure to connect that is raised in the body makes the next caller look for an address anew.
+        A failure to connect that is raised in the body makes the next caller look for an address anew. A connection that was
+        cut with the way to a node that lives is no death of its worker.
         """
         way = await self._way(peer)
         way.users += 1
@@ -96,6 +102,10 @@ class Links:
             yield await way.link(self._usable(way.reach))
         except (WorkerUnreachable, WorkerTimeout, HttpError):
             way.doubt()
+            raise
+        except WorkerDied as error:
+            if isinstance(error.__cause__, HungUp) and self._peers.cut_off(peer):
+                raise WorkerUnreachable("its node lives, but the way to it was cut") from error
             raise
         finally:
             way.users -= 1

@@ -18,7 +18,7 @@ from router.settings import RouterSettings
 
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 320.0
-_BESIDE_A_RELAY = 0.5
+_BESIDE_ANOTHER_WAY = 0.5
 _TRIED = 64  # addresses that one peer's records may name before the oldest are waited for again
 _PIPED = URL("https://peer.invalid")  # RFC 2606: a name that never resolves
 
@@ -110,8 +110,8 @@ class Way:
         self.reach = reach
 
     def forgive(self) -> None:
-        """The peer was lost and lives: its addresses deserve to be waited for once more."""
-        if isinstance(self._direct, Shut):
+        """The peer was lost and lives: its addresses deserve to be waited for once more, if they may be why it is reached."""
+        if isinstance(self._direct, Shut) and not self._peers.cut_off(self._peer):
             self._direct = Untried()
 
     def doubt(self) -> None:
@@ -184,7 +184,9 @@ class Way:
         # Who gives addresses at relays says that others cannot dial it: its own are for those beside it.
         relayed = any("/p2p-circuit" in address for address in self.reach.mesh)
         longest = self._settings.connect_timeout
-        return min(_BESIDE_A_RELAY, longest) if relayed else longest
+        if relayed or self._peers.cut_off(self._peer):
+            return min(_BESIDE_ANOTHER_WAY, longest)
+        return longest
 
     async def _answers(self, address: URL) -> Proven | None:
         place = self._places.get(address)

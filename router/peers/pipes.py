@@ -3,7 +3,7 @@
 TLS runs from node to node, so what carries the pipe reads nothing. Buffers are those of the sockets and streams, some
 hundred KiB a direction; a slow reader slows its writer. Closing the connection resets the pipe, and the other way round.
 
-Dialling of a peer that is not connected: at its addresses, and soon after that through its relays.
+Dialling of a peer that is not connected: at its addresses, soon after that through its relays, then through whoever reaches it.
 
 What did not answer is left alone, longer each time, and is never waited for again until the peer is heard anew.
 """
@@ -21,6 +21,7 @@ from registry.clock import Clock
 from registry.errors import MeshError, PeerUnreachable, RegistryError
 from registry.intake import dialable
 from registry.members.backoff import Backoff
+from registry.members.liveness import Pulse, Status
 from registry.mesh import Mesh, Pipe
 from registry.records import PeerId, Reach
 from registry.task_group import BackgroundTasks
@@ -33,16 +34,22 @@ ADDRESSES_DIALLED = 2
 HEAD_START = 0.4
 """Seconds that a peer's own addresses get before its relays are asked as well; a dial takes 0.25 at least."""
 
+HELPERS_ASKED = 4
+"""Connected peers that are asked, one after the other, to carry a circuit to one that we do not reach."""
+
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 320.0
 
 
 class Records(Protocol):
-    """Whoever has the records of other nodes."""
+    """Whoever has the records of other nodes, and knows whether they live."""
 
     @property
     def catalog(self) -> Catalog:
         """The newest record of every node."""
+
+    def pulse(self, node: PeerId) -> Pulse | None:
+        """Return what is known of another node's life."""
 
 
 class Peers(Protocol):
@@ -56,6 +63,9 @@ class Peers(Protocol):
 
     async def relayed(self, peer: PeerId) -> bool:
         """Have a peer connected, and say whether that is through a relay; never raise."""
+
+    def cut_off(self, peer: PeerId) -> bool:
+        """Say whether the direct way to a peer that lives is shut: others prove its life, or carry to it."""
 
 
 @dataclass
@@ -74,6 +84,10 @@ class NoMesh:
 
     async def relayed(self, peer: PeerId) -> bool:  # noqa: ARG002 (Peers)
         """Need no relay."""
+        return False
+
+    def cut_off(self, peer: PeerId) -> bool:  # noqa: ARG002 (Peers)
+        """Know of no cut."""
         return False
 
 
@@ -105,7 +119,13 @@ class MeshPeers:
             with suppress(MeshError, TimeoutError):
                 async with asyncio.timeout(self._timeout):
                     await self._meet(peer)
-        return any(c.relayed for c in self._mesh.connections() if c.peer == peer)
+        return self._carried(peer)
+
+    def cut_off(self, peer: PeerId) -> bool:
+        """Say whether the direct way to a peer that lives is shut: others prove its life, or carry to it."""
+        pulse = self._records.pulse(peer)
+        unreached = pulse is not None and pulse.contact is Status.UNREACHABLE
+        return unreached or self._carried(peer)
 
     def forgive(self, peer: PeerId) -> None:
         """A peer that was lost lives: its addresses may be waited for again."""
@@ -131,10 +151,25 @@ class MeshPeers:
         await asyncio.wait(tries, timeout=HEAD_START)
         if not any(attempt.done() and attempt.result() for attempt in tries):
             tries.add(self._crew.spawn(self._first(self._unspoiled(relayed))))
+            if self.cut_off(peer):
+                tries.add(self._crew.spawn(self._through_helpers(peer)))
         for found in asyncio.as_completed(tries):
             if await found:
                 return
         raise PeerUnreachable(f"no address of {peer} answers")
+
+    async def _through_helpers(self, peer: PeerId) -> bool:
+        pulse = self._records.pulse(peer)
+        last = pulse.proved_by if pulse else None
+        near = [c for c in self._mesh.connections() if not c.relayed and c.peer != peer]
+        # Who proved its life last is connected to it.
+        near.sort(key=lambda c: (c.peer != last, c.round_trip))
+        for helper in near[:HELPERS_ASKED]:
+            with suppress(MeshError):
+                address = f"/p2p/{helper.peer}/p2p-circuit/p2p/{peer}"
+                await self._mesh.connect(address, timeout=self._timeout)
+                return True
+        return False
 
     async def _first(self, addresses: Sequence[str]) -> bool:
         for address in addresses:
@@ -173,6 +208,9 @@ class MeshPeers:
     def _alone(self) -> bool:
         own = self.reach(self._mesh.peer)
         return own is not None and dialable.among_ourselves(own)
+
+    def _carried(self, peer: PeerId) -> bool:
+        return any(c.relayed for c in self._mesh.connections() if c.peer == peer)
 
     def _connected(self, peer: PeerId) -> bool:
         return any(connection.peer == peer for connection in self._mesh.connections())

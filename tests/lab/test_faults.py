@@ -29,6 +29,9 @@ ROUTED_ROUND = 3.0
 ACROSS = 5.0
 """Seconds after which a way that was cut is used again."""
 
+THROUGH_ANOTHER = 8.0
+"""Seconds that a request may take which was on its way when its node was cut off, and goes round."""
+
 FAILURES = {"parted", "failed", "missed", "unreached"}
 """Evidence that a node may be named as the reason of a doubt."""
 
@@ -268,3 +271,29 @@ async def test_a_cut_in_one_direction_kills_nobody_and_requests_go_another_way(
     show("one-way cut", all_alive_after=met, routed_across_after=time.monotonic() - healed)
     for node, project in ((1, "deaf"), (1, "mute"), (2, "deaf")):
         await client.unregister(five[node], project)
+
+
+@pytest.mark.parametrize("forth", [True, False], ids=["requests lost", "answers lost"])
+async def test_who_alone_serves_a_model_is_asked_through_another_when_one_direction_is_cut(
+    five: list[Node], workers: dict[int, str], network: Network, client: Client, *, forth: bool
+) -> None:
+    await client.register(five[4], "far", ["far"], workers[5])
+    await client.listed(five, "far")
+    await _ask_once(client, five[0], "far", by=five[4])
+    # A connection that is cut in its first seconds may end by its first pings, which is told as the worker's death.
+    await asyncio.sleep(6)
+    network.cut_one_way(*((1, 5) if forth else (5, 1)))
+    first = await _ask_once(client, five[0], "far", by=five[4])
+    later = [await _ask_once(client, five[0], "far", by=five[4]) for _ in range(20)]
+    show("one-way cut, one serves", first=first, slowest_of_20_later=max(later))
+    assert first < THROUGH_ANOTHER
+    assert max(later) < ROUTED_ROUND
+    network.heal()
+    await client.met(five, within=20)
+
+    async def directly() -> bool:
+        return (await client.chat(five[0], "far")).route == "direct"
+
+    back = await until(directly, within=60, otherwise="requests still go through another")
+    show("one-way cut, one serves", directly_after=back)
+    await client.unregister(five[4], "far")

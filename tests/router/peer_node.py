@@ -74,6 +74,10 @@ class OverMesh:
         """Say what was said."""
         return self.through_relays
 
+    def cut_off(self, _: PeerId) -> bool:
+        """Know of no cut."""
+        return False
+
 
 @dataclass(slots=True)
 class PeerNode:

@@ -10,9 +10,10 @@ from registry.members.liveness import Presence
 from registry.records import PeerId, Service
 from router.dialects import Answer, Route
 from router.errors import WorkerUnreachable
-from router.first_byte_timeout import LOOK_AFTER, Waits
+from router.first_byte_timeout import LOOK_AFTER, LOOKS_CUT_OFF, Waits
 from router.http.exchange import NOTHING
 from router.select.candidates import Candidate
+from router.state.readiness import not_ready
 from tests.router.peer_node import peer_node, way_to
 from tests.router.test_dispatch import World
 from tests.router.world import MODEL, chat, own, until
@@ -30,6 +31,7 @@ class Party:
         self.looked: list[Candidate] = []
         self.silent: set[Candidate] = set()
         self.trusted = {OTHER}
+        self.cut_off: set[Candidate] = set()
         self.waits = Waits(self)
 
     def look_at(self, candidate: Candidate) -> None:
@@ -40,6 +42,9 @@ class Party:
 
     def is_trusted(self, candidate: Candidate) -> bool:
         return candidate in self.trusted
+
+    def is_cut_off(self, candidate: Candidate) -> bool:
+        return candidate in self.cut_off
 
     async def wait(
         self, *others: Candidate, candidate: Candidate = FAR, elsewhere: bool = False
@@ -105,6 +110,18 @@ async def test_where_nobody_else_is_trusted_we_wait_on(
     await begun(waiting)
     party.answered.set()
     assert await waiting is ANSWER
+
+
+async def test_who_lives_but_is_cut_off_is_given_up_to_be_asked_another_way(party: Party) -> None:
+    waiting = await begun(asyncio.ensure_future(party.wait()))
+    party.silent.add(FAR)
+    party.cut_off.add(FAR)
+    party.look(times=LOOKS_CUT_OFF - 1)
+    await begun(waiting)
+    party.look(times=1)
+    with pytest.raises(WorkerUnreachable) as caught:
+        await waiting
+    assert not_ready(caught.value)
 
 
 async def test_a_long_wait_for_a_node_that_answers_probes_is_not_hurt(party: Party) -> None:

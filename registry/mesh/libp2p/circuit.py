@@ -20,6 +20,7 @@ from libp2p.security.pnet.protector import new_protected_conn
 from multiaddr import Multiaddr
 
 from registry.errors import PeerUnreachable
+from registry.mesh import Knows, nobody
 from registry.mesh.libp2p.guards import blame, indifferent, read_message, unreachable
 from registry.mesh.libp2p.relay import HOP, MESSAGE_SECONDS
 from registry.records import PeerId
@@ -45,9 +46,15 @@ class ReservationGranted:
 class Circuits:
     """Our ends of circuits. Every method runs in trio."""
 
-    def __init__(self, host: IHost, swarm_key: str | None) -> None:
+    def __init__(
+        self, host: IHost, swarm_key: str | None, *, knows: Knows = nobody, carry: int = 0
+    ) -> None:
+        """Take whom to let in through peers that are no relays of ours: those that `knows`, `carry` at one time."""
         self._host = host
         self._swarm_key = swarm_key
+        self._knows = knows
+        self._carry = carry
+        self._carried: set[INetStream] = set()
         self.relays: Collection[PeerId] = ()
 
     async def reserve(self, relay: PeerId) -> ReservationGranted:
@@ -84,27 +91,37 @@ class Circuits:
                 raise
 
     async def handle(self, stream: INetStream) -> None:
-        """Accept a circuit that a relay of ours brings, and keep it until it ends."""
+        """Accept a circuit that a relay of ours brings, or a member for a member, and keep it until it ends."""
         relay = PeerId(str(stream.muxed_conn.peer_id))
         try:
             with unreachable("the relay broke off"):
                 with trio.fail_after(MESSAGE_SECONDS):
                     asked = await read_message(stream, StopMessage)
-                    wanted = asked.type == StopMessage.CONNECT and relay in self.relays
-                    status = Status.OK if wanted else Status.PERMISSION_DENIED
-                    await write_delimited_msg(
-                        stream, StopMessage(type=StopMessage.STATUS, status=status)
-                    )
-                if wanted:
-                    # Who it is, noise will tell; what the relay says of it is shown to people at most.
-                    asker = PeerId(str(ID(asked.peer.id)))
-                    end = self._end(stream, relay, asker, initiator=False)
-                    network: Any = self._host.get_network()
-                    await network.upgrade_inbound_raw_conn(end, end.get_transport_addresses()[0])
+                # Who it is, noise will tell; what the relay says of it is shown to people, and decides on a place at most.
+                asker = PeerId(str(ID(asked.peer.id)))
+                if asked.type != StopMessage.CONNECT:
+                    await _answer(stream, Status.UNEXPECTED_MESSAGE)
+                elif relay in self.relays:
+                    await self._accept(stream, relay, asker)
+                elif not (self._knows(relay) and self._knows(asker)):
+                    await _answer(stream, Status.PERMISSION_DENIED)
+                elif len(self._carried) >= self._carry:
+                    await _answer(stream, Status.RESOURCE_LIMIT_EXCEEDED)
+                else:
+                    self._carried.add(stream)
+                    await self._accept(stream, relay, asker)
         except PeerUnreachable as error:
             await _reset(stream)
             blame(error)
+        finally:
+            self._carried.discard(stream)
         await _reset(stream)
+
+    async def _accept(self, stream: INetStream, relay: PeerId, asker: PeerId) -> None:
+        await _answer(stream, Status.OK)
+        end = self._end(stream, relay, asker, initiator=False)
+        network: Any = self._host.get_network()
+        await network.upgrade_inbound_raw_conn(end, end.get_transport_addresses()[0])
 
     def _end(
         self, stream: INetStream, relay: PeerId, peer: PeerId, *, initiator: bool
@@ -116,6 +133,11 @@ class Circuits:
 def _require(reply: HopMessage) -> None:
     if reply.type != HopMessage.STATUS or reply.status != Status.OK:
         raise PeerUnreachable(f"the relay answered with status {reply.status}")
+
+
+async def _answer(stream: INetStream, status: Any) -> None:
+    with trio.fail_after(MESSAGE_SECONDS):
+        await write_delimited_msg(stream, StopMessage(type=StopMessage.STATUS, status=status))
 
 
 async def _reset(stream: INetStream) -> None:

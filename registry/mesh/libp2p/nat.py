@@ -25,7 +25,7 @@ from registry.intake.rate import RateLimit
 from registry.mesh import Knows
 from registry.mesh.libp2p.circuit import Circuits
 from registry.mesh.libp2p.guards import blame, indifferent, read_message, unreachable
-from registry.mesh.libp2p.relay import HOP, STOP, Relay, RelayBook, RelayLimits
+from registry.mesh.libp2p.relay import HOP, STOP, CarryBook, Relay, RelayBook, RelayLimits
 from registry.mesh.libp2p.reservations import Reachability, Reservations
 from registry.mesh.libp2p.watch import Watch, is_relayed
 from registry.records import PeerId, Reach
@@ -152,7 +152,16 @@ CIRCUIT_IDLE = 60.0
 CIRCUIT_TICK = 2.0
 """Seconds between looks at which is idle; one beside a direct connection is closed at the next look."""
 
-RELAY_COUNTS = ("reservations", "circuits", "reserved", "opened", "refused", "cut", "bytes")
+RELAY_COUNTS = (
+    "reservations",
+    "circuits",
+    "carried",
+    "reserved",
+    "opened",
+    "refused",
+    "cut",
+    "bytes",
+)
 
 
 class Nat:
@@ -182,7 +191,7 @@ class Nat:
         self.counted = dict.fromkeys(RELAY_COUNTS, 0)
         self._book = RelayBook(
             RelayLimits(
-                reservations=settings.relay_reservations,
+                reservations=settings.relay_reservations if settings.relay else 0,
                 circuits=settings.relay_circuits,
                 circuits_per_peer=settings.relay_circuits_per_peer,
                 size=settings.relay_bytes,
@@ -191,8 +200,9 @@ class Nat:
             ),
             knows,
         )
-        self._relay = Relay(host, self._book, listening, self.counted)
-        self.circuits = Circuits(host, swarm_key)
+        carried = CarryBook(settings.carry, knows)
+        self._relay = Relay(host, self._book, carried, listening, self.counted)
+        self.circuits = Circuits(host, swarm_key, knows=knows, carry=settings.carry)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -203,7 +213,7 @@ class Nat:
         """Answer from now on; before the host listens."""
         self._host.set_stream_handler(STOP, self.circuits.handle)
         self._host.set_stream_handler(DIALBACK, self._dialback.handle)
-        if self._settings.relay:
+        if self._settings.relay or self._settings.carry:
             self._host.set_stream_handler(HOP, self._relay.handle)
 
     async def run(self) -> None:

@@ -207,7 +207,7 @@ class MeshNode:
     @property
     def relaying(self) -> Mapping[str, int]:
         """What we did for others as a relay."""
-        return self._nat.counted if self._plan.settings.relay else {}
+        return self._nat.counted if self._plan.settings.relay or self._plan.settings.carry else {}
 
     def addresses(self) -> tuple[str, ...]:
         """Return our dialable addresses: those to announce, or every interface's; then those at relays."""

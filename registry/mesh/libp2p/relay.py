@@ -79,6 +79,10 @@ class RelayBook:
         """How many peers may be reached through us."""
         return sum(expiry > now for expiry in self._expiry.values())
 
+    def reserved(self, peer: PeerId, now: float) -> bool:
+        """Whether a peer may be reached through us because it asked for that."""
+        return self._expiry.get(peer, now) > now
+
     def reserve(self, peer: PeerId, address: str, now: float) -> RelayRefusal | PeerId | None:
         """Let a peer at an IP address be reached through us for a lease from now on; return who gives way for it, if any."""
         self.stay([p for p, expiry in self._expiry.items() if expiry > now])
@@ -100,7 +104,7 @@ class RelayBook:
 
     def open(self, asker: PeerId, target: PeerId, now: float) -> RelayRefusal | None:
         """Count a circuit, unless the target may not be reached or one of the two has too many."""
-        if self._expiry.get(target, now) <= now:
+        if not self.reserved(target, now):
             return RelayRefusal.NO_RESERVATION
         fullest = max(self._circuits[asker], self._circuits[target])
         if self.circuits >= self.limits.circuits or fullest >= self.limits.circuits_per_peer:
@@ -122,6 +126,34 @@ class RelayBook:
         """Count a circuit no longer."""
         self._circuits.subtract((asker, target))
         self._circuits += Counter()  # what fell to nothing goes
+
+
+@dataclass(slots=True)
+class CarryBook:
+    """Circuits without a reservation, between members whose own way to each other is cut; `most` at one time."""
+
+    most: int
+    knows: Knows = nobody
+    _askers: Counter[PeerId] = field(default_factory=Counter)
+
+    @property
+    def circuits(self) -> int:
+        """How many are open."""
+        return self._askers.total()
+
+    def open(self, asker: PeerId, target: PeerId, now: float) -> RelayRefusal | None:  # noqa: ARG002 (as `RelayBook`)
+        """Count a circuit, unless either end is a stranger, all are taken, or one asker would have more than half."""
+        if not (self.most and self.knows(asker) and self.knows(target)):
+            return RelayRefusal.NO_RESERVATION
+        if self.circuits >= self.most or self._askers[asker] >= max(1, self.most // 2):
+            return RelayRefusal.TOO_MANY
+        self._askers[asker] += 1
+        return None
+
+    def close(self, asker: PeerId, target: PeerId) -> None:  # noqa: ARG002 (as `RelayBook`)
+        """Count a circuit no longer."""
+        self._askers.subtract((asker,))
+        self._askers += Counter()  # what fell to nothing goes
 
 
 HOP = TProtocol("/libp2p/circuit/relay/0.2.0/hop")
@@ -147,11 +179,13 @@ class Relay:
         self,
         host: IHost,
         book: RelayBook,
+        carried: CarryBook,
         addresses: Callable[[], Sequence[str]],
         counted: dict[str, int],
     ) -> None:
         self._host = host
         self._book = book
+        self._carried = carried
         self._addresses = addresses
         self._counted = counted
         self._asking = 0
@@ -160,6 +194,7 @@ class Relay:
         """Bring the numbers up to date that tell what there is now."""
         self._counted["reservations"] = self._book.reservations(trio.current_time())
         self._counted["circuits"] = self._book.circuits
+        self._counted["carried"] = self._carried.circuits
 
     async def handle(self, stream: INetStream) -> None:
         """Serve one stream: one request, and for a circuit all that follows."""
@@ -220,8 +255,9 @@ class Relay:
                 await self._host.disconnect(ID.from_string(answer))
 
     async def _relay(self, stream: INetStream, target: PeerId) -> None:
-        asker = _peer_of(stream)
-        refused = self._book.open(asker, target, trio.current_time())
+        asker, now = _peer_of(stream), trio.current_time()
+        book = self._book if self._book.reserved(target, now) else self._carried
+        refused = book.open(asker, target, now)
         if refused is not None:
             with indifferent(), trio.move_on_after(MESSAGE_SECONDS):
                 await self._refuse(stream, _STATUS[refused])
@@ -243,7 +279,7 @@ class Relay:
                 with indifferent(), trio.move_on_after(MESSAGE_SECONDS):
                     await self._refuse(stream, Status.CONNECTION_FAILED)
         finally:
-            self._book.close(asker, target)
+            book.close(asker, target)
             self.show()
             await _reset(stream)
             if onward is not None:

@@ -53,6 +53,7 @@ class Watch(INotifee):
         self._moved = moved
         # Each with what happens when it ends, and when it came.
         self._standing: dict[Any, tuple[trio.Event, float]] = {}
+        self._silent: set[INetConn] = set()
         self._arrived, self._arrivals = trio.open_memory_channel[tuple[INetConn, trio.Event]](
             math.inf
         )
@@ -154,7 +155,7 @@ class Watch(INotifee):
     def _live(self) -> dict[ID, list[Any]]:
         found = {}
         for peer, conns in self._network.get_connections_map().items():
-            if live := [conn for conn in conns if not conn.is_closed]:
+            if live := [c for c in conns if not c.is_closed and c not in self._silent]:
                 # A direct connection stands for its peer, beside one through a relay.
                 found[peer] = sorted(live, key=lambda conn: is_relayed(conn.muxed_conn))
         return found
@@ -174,8 +175,12 @@ class Watch(INotifee):
         with indifferent():
             answered = await ping(conn, self._settings.ping_timeout)
         if not answered and not conn.is_closed:
+            # Told before its streams end: they end with this connection, and not with their peer.
+            self._silent.add(conn)
+            self.tell()
             with indifferent():
                 await conn.close()
+            self._silent.discard(conn)
 
     def _described(self, peer: str, conns: list[Any]) -> PeerConnection:
         conn = conns[0]

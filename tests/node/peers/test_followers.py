@@ -41,6 +41,15 @@ async def test_a_node_that_was_away_and_lives_is_tried_anew_once(
     assert forgiven == [THEM]
 
 
+async def test_an_address_of_a_node_that_we_do_not_reach_has_to_be_proven_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doubted: list[PeerId] = []
+    monkeypatch.setattr(world.links, "doubt", doubted.append)
+    follow_ways(world.links, lambda _: Presence.UNREACHABLE, forgive=lambda _: None)([THEM])
+    assert doubted == [THEM]
+
+
 @pytest.mark.parametrize("gone", [Presence.LOST, Presence.LEFT])
 async def test_what_a_node_said_of_its_load_is_forgotten_when_it_is_gone(
     world: World, gone: Presence

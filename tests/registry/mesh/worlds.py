@@ -7,7 +7,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from registry.mesh import Answerer, Arrived, Mesh, MeshEvent, Pipe, PipeHandler
+from registry.mesh import (
+    Answerer,
+    Arrived,
+    Knows,
+    Mesh,
+    MeshEvent,
+    Pipe,
+    PipeHandler,
+    nobody,
+)
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet
@@ -64,6 +73,9 @@ class Seat:
 class World:
     """Seats nodes, and ends them with the test."""
 
+    knows: Knows = staticmethod(nobody)
+    """Of whom each node holds a record."""
+
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self._tasks = tasks
         self._seats: list[Seat] = []
@@ -82,7 +94,7 @@ class World:
         """Start a node that is connected to the ones named, and watch its events."""
         addresses = tuple(address for seat in bootstrap for address in seat.mesh.addresses())
         seat = Seat(self.build(name, addresses, limits))
-        await seat.mesh.start(answer, serve_pipe)
+        await seat.mesh.start(answer, serve_pipe, knows=self.knows)
         self._seats.append(seat)
         if limits.get("queue") is None:
             self._tasks.create_task(seat.watch())

@@ -1,17 +1,19 @@
 """Laws of reaching a peer over the mesh: what did not answer is not waited for again until the peer was heard anew."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from registry.catalog import Catalog, Signed
 from registry.errors import PeerUnreachable
+from registry.members.liveness import Evidence, Pulse, Status
 from registry.mesh import Pipe
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, address_of
 from registry.records import PeerId, Reach, Record, Version
 from registry.signing import Identity
-from router.peers.pipes import MeshPeers
+from router.peers.pipes import HELPERS_ASKED, MeshPeers
 
 OWN = Identity(bytes([1]) * 32).peer
 THERE = Identity(bytes([2]) * 32).peer
@@ -41,12 +43,16 @@ class World:
         self.other = MemoryMesh(THERE, self.net)
         self.now = 0.0
         self.mesh_addresses: tuple[str, ...] = (address_of(THERE),)
+        self.pulses: dict[PeerId, Pulse] = {}
         self.peers = MeshPeers(self.mesh, self, timeout=1.0, now=lambda: self.now)
 
     @property
     def catalog(self) -> Catalog:
         record = Record(THERE, Version(1, 0), reach=Reach(mesh=self.mesh_addresses))
         return Catalog().merge([Signed(record, b"")])
+
+    def pulse(self, node: PeerId) -> Pulse | None:
+        return self.pulses.get(node)
 
     async def fails(self) -> None:
         with pytest.raises(PeerUnreachable):
@@ -125,3 +131,27 @@ async def test_asking_whether_a_peer_is_relayed_connects_to_it_and_never_raises(
     world.peers.forgive(THERE)
     assert await world.peers.relayed(THERE) is False
     assert [connection.peer for connection in world.mesh.connections()] == [THERE]
+
+
+async def test_who_proved_the_life_of_a_peer_that_we_do_not_reach_is_asked_first_to_carry(
+    world: World,
+) -> None:
+    helpers = [MemoryMesh(PeerId(f"helper-{number}"), world.net) for number in range(6)]
+    for helper in helpers:
+        await helper.start(no_answer, no_pipes)
+        await world.mesh.connect(address_of(helper.peer), timeout=1.0)
+    last = helpers[-1].peer
+    world.mesh_addresses = ("/ip4/127.0.0.1/tcp/1",)
+    world.pulses[THERE] = Pulse(Status.ALIVE, 0.0, 0.0, Evidence.WORD, proved_by=last)
+    await world.fails()
+    unreached = replace(world.pulses[THERE], contact=Status.UNREACHABLE)
+    world.pulses[THERE] = unreached
+    world.mesh.dialled.clear()
+    await world.fails()
+    assert world.mesh.dialled[0] == f"/p2p/{last}/p2p-circuit/p2p/{THERE}"
+    assert len(world.mesh.dialled) == HELPERS_ASKED
+    assert world.peers.cut_off(THERE)
+    await world.other.start(no_answer, no_pipes)
+    assert (await world.peers.open_pipe(THERE)).peer == THERE
+    for helper in helpers:
+        await helper.stop()

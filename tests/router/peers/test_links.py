@@ -1,7 +1,7 @@
 """Laws of reaching a peer: only its key opens the way, and a way that failed is not waited for."""
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -9,7 +9,8 @@ from registry.records import PeerId, Reach
 from registry.signing import Identity
 from router.dialects import Route
 from router.dialects.peer import create
-from router.errors import WorkerError, WorkerFailed, WorkerUnreachable
+from router.errors import WorkerDied, WorkerError, WorkerFailed, WorkerUnreachable
+from router.http.connection import HungUp
 from router.peers.certificate import certificate_of
 from router.peers.links import Links
 from router.peers.pipes import NoMesh
@@ -30,6 +31,16 @@ async def route(links: Links, peer: PeerId) -> Route:
 async def answered(links: Links, node: PeerNode) -> bytes:
     async with create(links).answer(chat(), at(node)) as answer:
         return await whole(answer)
+
+
+@dataclass
+class CutOff(NoMesh):
+    """Peers of which it is known whether we reach them."""
+
+    cut: bool = True
+
+    def cut_off(self, peer: PeerId) -> bool:
+        return self.cut
 
 
 class Silent:
@@ -195,6 +206,19 @@ async def test_when_the_links_close_nothing_runs_on() -> None:
             assert len(links.crew) == 1
         assert len(links.crew) == 0
         await until(lambda: len(asyncio.all_tasks()) <= before + 2)
+
+
+@pytest.mark.parametrize(("cut_off", "error"), [(True, WorkerUnreachable), (False, WorkerDied)])
+async def test_a_connection_that_ends_with_the_way_to_a_node_that_lives_is_no_death(
+    *, cut_off: bool, error: type[WorkerError]
+) -> None:
+    async with peer_node() as node:
+        peers = CutOff({OWN.peer: TOGETHER, node.identity.peer: node.reach}, cut=cut_off)
+        links = Links(identity=OWN, peers=peers, settings=QUICK)
+        with pytest.raises(error):
+            async with links.to(node.identity.peer):
+                raise WorkerDied("hung up") from HungUp("the other side hung up", untouched=True)
+        await links.close()
 
 
 async def test_nobody_waits_for_a_peer_that_is_lost() -> None:

@@ -25,6 +25,7 @@ async def way_to(
     node: PeerNode,
     *,
     straight: asyncio.Event | None = None,
+    cut_off: bool = False,
     objection: Objection = lambda address, port: "",
 ) -> AsyncIterator[Way]:
     """Know a way to a node whose pipes run through a relay, until there is a straight one."""
@@ -33,6 +34,9 @@ async def way_to(
     class Relayed(NoMesh):
         async def relayed(self, _: PeerId) -> bool:
             return straight is None or not straight.is_set()
+
+        def cut_off(self, _: PeerId) -> bool:
+            return cut_off
 
     way = Way(
         node.reach,
@@ -159,6 +163,17 @@ async def test_addresses_of_a_peer_that_came_back_are_waited_for_once_more(node:
         way._direct = Shut(asyncio.get_running_loop().time() + 60, 5.0, frozenset({address(node)}))
         way.forgive()
         assert (await way.link([address(node)])).route is Route.DIRECT
+
+
+async def test_addresses_of_a_peer_that_others_alone_reach_are_not_waited_for(
+    node: PeerNode,
+) -> None:
+    async with way_to(node, cut_off=True) as way:
+        shut = Shut(asyncio.get_running_loop().time() + 60, 5.0, frozenset({address(node)}))
+        way._direct = shut
+        way.forgive()
+        assert way._direct is shut
+        assert way._patience() < QUICK.connect_timeout
 
 
 async def test_pipes_through_a_relay_are_not_used_again_once_there_is_a_straight_way(

@@ -157,6 +157,51 @@ async def test_a_relay_hands_on_to_those_alone_who_asked_for_it(world: RelayWorl
     assert relay.mesh.relaying()["refused"] == 1
 
 
+class Members(RelayWorld):
+    """A world in which everybody has everybody's record."""
+
+    knows = staticmethod(lambda _: True)
+
+
+@pytest.fixture
+async def members() -> AsyncIterator[RelayWorld]:
+    async with world_of(Members) as world:
+        assert isinstance(world, RelayWorld)
+        yield world
+
+
+async def test_members_are_carried_to_each_other_by_one_that_reaches_both(
+    members: RelayWorld,
+) -> None:
+    helper = await members.seat("helper")
+    far = await members.seat("far", helper)
+    asker = await members.seat("asker", helper)
+    address = f"/p2p/{helper.mesh.peer}/p2p-circuit/p2p/{far.mesh.peer}"
+    await asker.mesh.connect(address, timeout=5)
+    await joined(asker, far)
+    assert relayed(asker, far) is relayed(far, asker) is True
+    assert await echoed(asker, far)
+    assert await echoed(far, asker)
+    assert helper.mesh.relaying()["carried"] == 1
+    await asker.mesh.disconnect(far.mesh.peer)
+    await until(lambda: helper.mesh.relaying()["carried"] == 0)
+
+
+@pytest.mark.parametrize(("at_helper", "at_target"), [(1, 8), (8, 1), (0, 8), (8, 0)])
+async def test_both_who_carries_and_who_is_carried_to_hold_their_bounds(
+    members: RelayWorld, at_helper: int, at_target: int
+) -> None:
+    helper = await members.seat("helper", carry=at_helper)
+    far = await members.seat("far", helper, carry=at_target)
+    askers = [await members.seat(name, helper) for name in ("one", "two")]
+    address = f"/p2p/{helper.mesh.peer}/p2p-circuit/p2p/{far.mesh.peer}"
+    for number, asker in enumerate(askers):
+        if number < min(at_helper, at_target):
+            await asker.mesh.connect(address, timeout=5)
+        else:
+            await refused(asker, address)
+
+
 async def test_a_full_relay_refuses_a_newcomer_and_keeps_whom_it_serves(world: RelayWorld) -> None:
     relay = await world.seat("relay", relay=True, relay_reservations=1, relay_circuits=1)
     hidden = await world.hidden(relay)

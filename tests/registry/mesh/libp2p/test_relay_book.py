@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from registry.mesh.libp2p.eviction import NEW_SECONDS
-from registry.mesh.libp2p.relay import RelayBook, RelayLimits, RelayRefusal
+from registry.mesh.libp2p.relay import CarryBook, RelayBook, RelayLimits, RelayRefusal
 from registry.records import PeerId
 
 LIMITS = RelayLimits(reservations=2, circuits=3, circuits_per_peer=2, size=1, seconds=1, lease=100)
@@ -84,3 +84,20 @@ def test_an_unused_reservation_of_nobody_that_is_known_gives_way_to_its_neighbou
     assert relay.reserve(C, HOME, NEW_SECONDS - 1) is RelayRefusal.TOO_MANY
     assert relay.reserve(C, HOME, NEW_SECONDS) == B
     assert relay.open(D, B, NEW_SECONDS) is RelayRefusal.NO_RESERVATION
+
+
+def test_circuits_are_carried_between_members_alone() -> None:
+    carried = CarryBook(2, {A, B}.__contains__)
+    assert carried.open(A, C, 0) is carried.open(C, A, 0) is RelayRefusal.NO_RESERVATION
+    assert CarryBook(0, lambda _: True).open(A, B, 0) is RelayRefusal.NO_RESERVATION
+    assert carried.open(A, B, 0) is None
+
+
+def test_all_that_are_carried_are_bounded_and_one_asker_has_half_of_them() -> None:
+    carried = CarryBook(4, lambda _: True)
+    opened = [carried.open(asker, D, 0) for asker in (A, A, A, B, C, C)]
+    full = RelayRefusal.TOO_MANY
+    assert opened == [None, None, full, None, None, full]
+    assert carried.circuits == 4
+    carried.close(A, D)
+    assert carried.open(B, D, 0) is None
