@@ -7,11 +7,6 @@ Limits of incoming connections, whole or still shaking hands: all together, and 
 
 A machine can have as many identities as it likes, but not as many addresses. Several nodes may share one, behind NAT or at one
 site, so the bound by address is generous, and as many connections again may be begun in the `RENEWED` seconds after.
-
-Multiplexer with bounds on what one connection holds of our memory. Yamux that closes a connection whose peer breaks its rules.
-
-The library's yamux only warns of bytes beyond the window and keeps them, counts no streams that a peer opens, and goes on
-reading, and complaining, after a connection on which it can no longer write.
 """
 
 import functools
@@ -43,6 +38,7 @@ from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 from registry.errors import MeshError, PeerUnreachable, ProtocolViolation
 from registry.intake.rate import RateLimit
+from registry.mesh.libp2p.muxer import GuardedYamux, batching
 from registry.records import PeerId
 
 
@@ -94,82 +90,10 @@ class Callers:
 STREAMS_PER_SECOND, STREAMS_AT_ONCE = 100.0, 1_000.0
 """Streams that one peer may open; each costs us a negotiation, whatever is said on it."""
 
-MAX_STREAMS = 768
-"""Streams of one connection, ours and the peer's; the questions and pipes of a full node are half as many."""
-
-MAX_BUFFERED = 32 * 1024 * 1024
-"""Bytes that wait to be read on all streams of one connection; four questions of the greatest length."""
-
-# The library sometimes grants a little more than the window that it aims at.
-_WINDOWS = 2
-
-
-class GuardedYamux(Yamux):
-    """Yamux with bounds. A peer beyond one of them loses its connection."""
-
-    def __init__(self, *positional: Any, **named: Any) -> None:
-        super().__init__(*positional, **named)
-        self.streams = _Streams()
-        self.stream_buffers = _Buffers(self)
-
-    async def _write_frame(self, data: bytes) -> None:
-        try:
-            await super()._write_frame(data)
-        except Exception:
-            # The library would read on as long as there is something to read, and log each answer that it cannot send.
-            self.event_shutting_down.set()
-            raise
-
-
-class _Streams(dict[int, YamuxStream]):
-    def __setitem__(self, number: int, stream: YamuxStream) -> None:
-        if len(self) >= MAX_STREAMS:
-            raise _enough("streams")
-        super().__setitem__(number, stream)
-
-
-class _Buffers(dict[int, bytearray]):
-    def __init__(self, connection: Yamux) -> None:
-        super().__init__()
-        self._connection = connection
-
-    def __setitem__(self, number: int, content: bytearray) -> None:
-        super().__setitem__(number, _Buffer(self, number, content))
-
-    def require_room(self, number: int, size: int) -> None:
-        """Raise unless a stream may hold `size` bytes, and all streams together as many as they would then."""
-        stream = self._connection.streams.get(number)
-        if stream is not None and size > _WINDOWS * stream.target_recv_window:
-            raise _enough("bytes beyond the window")
-        if size + sum(len(b) for n, b in self.items() if n != number) > MAX_BUFFERED:
-            raise _enough("unread bytes")
-
-
-class _Buffer(bytearray):
-    """What came in on one stream and was not read."""
-
-    def __init__(self, buffers: _Buffers, number: int, content: bytearray) -> None:
-        super().__init__(content)
-        self._buffers = buffers
-        self._number = number
-
-    def extend(self, more: Any) -> None:
-        self._buffers.require_room(self._number, len(self) + len(more))
-        super().extend(more)
-
-
-def _enough(of_what: str) -> trio.TooSlowError:
-    # Of all that may be raised while the library reads a frame, only this ends the connection wherever it is raised.
-    return trio.TooSlowError(f"too many {of_what}")
-
-
 _log = logging.getLogger("modelvine.mesh")
 
 QUEUE = 1024
 """Messages that may wait for us or for one peer; libp2p's 32 silently lose a burst."""
-
-WINDOW_BATCH = 16 * 1024
-"""Bytes read before a window update is sent; libp2p sends one for each read, even of one byte."""
 
 
 class HardGossipSub(GossipSub):
@@ -217,7 +141,7 @@ def harden() -> None:
     original = YamuxStream._auto_tune_and_send_window_update  # noqa: SLF001
     if original.__name__ != "_batched_window_update":
         patched = YamuxStream
-        patched._auto_tune_and_send_window_update = _batching(original)  # noqa: SLF001
+        patched._auto_tune_and_send_window_update = batching(original)  # noqa: SLF001
 
 
 def guard(
@@ -371,18 +295,6 @@ def _counting(
 
 async def _nothing(*_: object) -> None:
     """Stand in for a part of the library that must not act."""
-
-
-def _batching(original: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    async def _batched_window_update(self: Any, *, bytes_read: int = 0) -> None:
-        waiting = self.__dict__.get("_read_since_update", 0) + bytes_read
-        if waiting < WINDOW_BATCH and self.recv_window > self.target_recv_window // 2:
-            self._read_since_update = waiting
-            return
-        self._read_since_update = 0
-        await original(self, bytes_read=waiting)
-
-    return _batched_window_update
 
 
 def _require(owner: object, *names: str) -> None:

@@ -25,11 +25,10 @@ from libp2p.abc import IHost, INetStream
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
 from libp2p.custom_types import TProtocol
-from libp2p.exceptions import ParseError
-from libp2p.io.exceptions import IOException
+from libp2p.io.exceptions import IOException, MessageTooLarge
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.connection.exceptions import RawConnError
-from libp2p.network.stream.exceptions import StreamEOF, StreamError
+from libp2p.network.stream.exceptions import StreamEOF, StreamReset
 from libp2p.peer.id import ID
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.score import ScoreParams
@@ -106,18 +105,19 @@ class HardPubsub(library.Pubsub):
         self.seen_messages.stop()
 
     async def stream_handler(self, stream: INetStream) -> None:
-        """Read a peer's messages; whoever sends what is no message is cut off by the guard around this."""
+        """Read a peer's messages; whoever sends what is no message is cut off by the guard around this.
+
+        That a stream was reset, or ended with its connection, is nobody's fault: its peer has another connection, or opens one.
+        """
         try:
             await self.continuously_read_stream(stream)
-        except (StreamEOF, IOException, RawConnError):
-            pass
-        except StreamError:
+        except MessageTooLarge:
+            raise
+        except (StreamEOF, StreamReset):
+            return
+        except (IOException, RawConnError):
+            # Whoever wrote learns of it, and opens another.
             await stream.reset()
-            self._handle_dead_peer(stream.muxed_conn.peer_id)
-        # A peer that is given up on must not stay connected but unheard.
-        wire: Any = stream
-        if not wire.muxed_stream.recv_closed:
-            raise ParseError("the reader gave up")
 
     async def continuously_read_stream(self, stream: INetStream) -> None:
         """Read until the peer ends the stream; raise whatever its bytes cause."""

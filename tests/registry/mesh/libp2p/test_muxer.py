@@ -15,7 +15,7 @@ from libp2p.network.connection.exceptions import RawConnError
 from libp2p.peer.id import ID
 
 from registry.mesh import MAX_QUESTION_BYTES, PeerLeft, Restarted
-from registry.mesh.libp2p.guards import MAX_STREAMS
+from registry.mesh.libp2p.muxer import MAX_STREAMS
 from tests.registry.mesh.libp2p.test_faults import frames_flow, inside, prefixed
 from tests.registry.mesh.worlds import LibP2PWorld, Seat, joined, until, world_of
 

@@ -1,0 +1,80 @@
+"""Streams of gossip that end without fault of their peer, which stays connected and is heard."""
+
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from libp2p.peer.id import ID
+from multiaddr import Multiaddr
+
+from registry.mesh import PeerLeft
+from tests.registry.mesh.libp2p.test_faults import MESHSUB, frames_flow
+from tests.registry.mesh.worlds import LibP2PWorld, Seat, inside, until, world_of
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[LibP2PWorld]:
+    async with world_of(LibP2PWorld) as world:
+        assert isinstance(world, LibP2PWorld)
+        yield world
+
+
+def wires(seat: Seat, other: Seat) -> list[Any]:
+    """Return the connections of a node to another."""
+    return list(inside(seat)[0].get_network().get_connections(ID.from_string(other.mesh.peer)))
+
+
+def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+async def test_a_peer_that_resets_a_stream_of_gossip_keeps_its_connection(
+    world: LibP2PWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    victim = await world.seat("victim", ping_timeout=30)
+    peer = await world.seat("peer", victim, ping_timeout=30)
+    host, thread = inside(peer)
+    (wire,) = wires(victim, peer)
+    opened: list[Any] = []
+
+    async def open_another() -> None:
+        opened.append(await host.new_stream(ID.from_string(victim.mesh.peer), [MESHSUB]))
+
+    await thread.call(open_another)
+    number = opened[0].muxed_stream.stream_id
+    await until(lambda: number in wire.muxed_conn.streams)
+    await thread.call(opened[0].reset)
+    await until(lambda: all(s.muxed_stream.stream_id != number for s in wire.get_streams()))
+    await frames_flow(peer, victim, b"still heard")
+    assert PeerLeft(peer.mesh.peer) not in victim.seen
+    assert complaints(caplog) == []
+
+
+async def test_a_connection_that_cannot_be_written_to_takes_no_other_of_its_peer_along(
+    world: LibP2PWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    victim = await world.seat("victim", ping_timeout=30)
+    peer = await world.seat("peer", victim, ping_timeout=30)
+    host, thread = inside(peer)
+    address = Multiaddr(victim.mesh.addresses()[0].partition("/p2p/")[0])
+    there = ID.from_string(victim.mesh.peer)
+    await thread.call(lambda: host.get_network().dial_addr(address, there))
+    await until(lambda: len(wires(victim, peer)) == 2)
+
+    async def shut_one() -> None:
+        # As a write that failed leaves it until the socket is seen to be closed.
+        gossip: Any = victim.mesh
+        for stream in [s for wire in wires(victim, peer) for s in wire.get_streams()]:
+            if stream.get_protocol() == MESHSUB:
+                stream.muxed_conn.event_shutting_down.set()
+                await gossip._place._made.pubsub.stream_handler(stream)
+                await stream.muxed_conn.secured_conn.close()
+                return
+
+    await inside(victim)[1].call(shut_one)
+    await until(lambda: len(wires(victim, peer)) == 1)
+    await frames_flow(peer, victim, b"over the other")
+    await frames_flow(victim, peer, b"and back")
+    assert PeerLeft(peer.mesh.peer) not in victim.seen
+    assert complaints(caplog) == []
