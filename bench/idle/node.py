@@ -22,9 +22,10 @@ from typing import Any
 from libp2p.network.stream.net_stream import NetStream
 from libp2p.network.swarm import Swarm
 from libp2p.pubsub.pubsub import Pubsub
-from libp2p.stream_muxer.yamux.yamux import YAMUX_HEADER_FORMAT, Yamux
+from libp2p.stream_muxer.yamux.yamux import YAMUX_HEADER_FORMAT
 
 from registry import own_record
+from registry.mesh.libp2p.muxer import GuardedYamux
 
 _STARTING = 30.0
 """Seconds in which a node says what it says first, and again when the first connection stands."""
@@ -86,11 +87,11 @@ class Counts:
 
 
 def _watch(counts: Counts) -> None:
-    library: Any = Yamux
-    write_frame, set_protocol = Yamux._write_frame, NetStream.set_protocol  # noqa: SLF001
+    library: Any = GuardedYamux
+    write_frame, set_protocol = GuardedYamux._write_frame, NetStream.set_protocol  # noqa: SLF001
     write_rpc, dial = Pubsub.write_msg, Swarm.dial_peer
 
-    async def counting_write(self: Yamux, data: bytes) -> None:
+    async def counting_write(self: GuardedYamux, data: bytes) -> None:
         counts.frame(self, data)
         await write_frame(self, data)
 
