@@ -27,6 +27,7 @@ class Start:
     name: str
     settings: Settings = field(default_factory=dict)
     module: str = "node"
+    listen: str = "/ip4/127.0.0.1/tcp/0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class Swarm:
         folder = self.folder / start.name
         written = self.folder / f"{start.name}.toml"
         written.write_text(_toml(start.settings))
-        place = ("--http", "127.0.0.1:0", "--listen", "/ip4/127.0.0.1/tcp/0")
+        place = ("--http", "127.0.0.1:0", "--listen", start.listen)
         files = ("--config", str(written), "--data-dir", str(folder))
         dialled = [word for node in known for word in ("--bootstrap", node.p2p)]
         actor = stage.start(start.name, start.module, "up", *place, *files, *dialled)
