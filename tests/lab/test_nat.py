@@ -145,7 +145,7 @@ async def test_events_come_one_by_one_through_a_relay_and_hanging_up_reaches_the
     await client.unregister(hidden, SLOW)
 
 
-async def test_a_relay_that_dies_is_replaced_and_without_any_the_answer_says_so(
+async def test_a_relay_that_dies_is_replaced_by_a_member_at_last_and_without_any_the_answer_says_so(
     nodes: list[Node], lab: Lab, client: Client
 ) -> None:
     hidden, asker = nodes[3], nodes[4]
@@ -162,6 +162,8 @@ async def test_a_relay_that_dies_is_replaced_and_without_any_the_answer_says_so(
     forgotten = time.monotonic() - began
     await _routed(client, asker, hidden, seconds=2)
     lab.kill(nodes[1])
+    by_a_member = await until(answered, within=20, otherwise="no member carries the circuit")
+    lab.kill(nodes[2])
     none_left = await client.chat(asker, MODEL)
     assert none_left.status in (502, 503, 504), none_left
     back = lab.start(1, "--relay")
@@ -170,6 +172,7 @@ async def test_a_relay_that_dies_is_replaced_and_without_any_the_answer_says_so(
         "relays die",
         answered_by_the_other_after=by_the_other,
         dead_one_out_of_the_record_after=forgotten,
+        answered_by_a_member_after=by_a_member,
         without_any=str((none_left.status, none_left.body[:80])),
         answered_after_one_came_back=again,
     )
