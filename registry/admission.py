@@ -17,6 +17,9 @@ from registry.records import PeerId
 OFFENCES = 20
 """Offences at once that are forgiven: what a version of ours may do to another by mistake."""
 
+LIE = 5.0
+"""Offences that a wrong answer weighs as much as: it was asked for, waited for and read, all of its megabytes."""
+
 FORGIVEN_PER_SECOND = 0.1
 
 BARRED_SECONDS = 300.0
@@ -30,9 +33,9 @@ class Penalties:
         self._offences = RateLimit(rate=FORGIVEN_PER_SECOND, burst=OFFENCES)
         self._barred: dict[PeerId, float] = {}
 
-    def offence(self, peer: PeerId, now: float) -> bool:
+    def offence(self, peer: PeerId, now: float, *, weight: float = 1.0) -> bool:
         """Count an offence; return whether the peer is barred for it from now on."""
-        if self.barred(peer, now) or self._offences.allows(peer, now):
+        if self.barred(peer, now) or self._offences.allows(peer, now, cost=weight):
             return False
         if len(self._barred) >= MAX_BUCKETS:
             del self._barred[next(iter(self._barred))]
@@ -86,10 +89,10 @@ class Admission:
             log.warning("refused a question: %s asks too often", asker)
             raise LimitReached(f"{asker} asks too often")
 
-    async def offence(self, peer: PeerId) -> None:
+    async def offence(self, peer: PeerId, *, weight: float = 1.0) -> None:
         """Take in that a peer did what no honest peer does; cut it off when it does so again and again."""
         self._counters["offences"] += 1
-        if self._blame.offence(peer, self._now()):
+        if self._blame.offence(peer, self._now(), weight=weight):
             self._counters["barred"] += 1
             log.warning(
                 "cut off %s for %d s: too much that it sends is malformed or forged",

@@ -53,6 +53,7 @@ class Comparison:
         self._wanted: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
         self._waiting: set[PeerId] = set()
         self._refreshed: dict[PeerId, float] = {}
+        self._reading = asyncio.Lock()
 
     def want(self, peer: PeerId) -> None:
         """Compare with a peer soon."""
@@ -120,8 +121,11 @@ class Comparison:
             timeout = self._settings.ask_timeout
             reply = await self._mesh.ask(peer, step.question, timeout=timeout)
             await self._perform(self._replica.observe(peer, Evidence.ANSWERED, self._now()))
-            try:
-                step = exchange.send(reply)
-            except StopIteration as done:
-                await self._perform(done.value)
-                return
+            # One at a time, and the loop turns in between: to read a long listing takes some 15 ms.
+            async with self._reading:
+                await asyncio.sleep(0)
+                try:
+                    step = exchange.send(reply)
+                except StopIteration as done:
+                    await self._perform(done.value)
+                    return

@@ -4,8 +4,7 @@ What is too long is not even parsed; what makes no sense is an `InvalidFrame`.
 """
 
 import struct
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Annotated
 
 import orjson
@@ -15,7 +14,7 @@ from registry import signing, wire
 from registry.catalog import BUCKETS
 from registry.errors import InvalidFrame
 from registry.mesh import MAX_FRAME_BYTES
-from registry.records import PeerId, Version
+from registry.records import PeerId
 
 MAX_LISTED = 20_000
 """Entries of one listing that are read; a registry is not larger."""
@@ -32,15 +31,11 @@ FRAME_HEAD = struct.Struct(">fI")
 _ROW = struct.Struct(f">{signing.KEY_BYTES}sf")
 
 _Count = Annotated[int, Field(ge=0, le=wire.MAX_COUNTER)]
-_Id = Annotated[str, Field(max_length=64)]
+_Id = Annotated[PeerId, Field(max_length=64)]
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What one side holds of a node: the version, and the beginning of the fingerprint in hex."""
-
-    version: Version
-    fingerprint: str
+Held = tuple[int, int, str]
+"""What one side holds of a node: epoch, sequence, and the beginning of the fingerprint in hex. The greater is the newer."""
 
 
 class _Listing(BaseModel):
@@ -92,27 +87,23 @@ def read_wanted(body: bytes) -> list[PeerId]:
     """Return which nodes' records a peer wants."""
     require_at_most(MAX_LISTING_BYTES, body)
     try:
-        return [PeerId(node) for node in _Wanted.model_validate_json(body).nodes]
+        return _Wanted.model_validate_json(body).nodes
     except ValidationError as error:
         raise InvalidFrame("a question that makes no sense") from error
 
 
-def write_listing(held: Mapping[PeerId, Held]) -> bytes:
+def write_listing(held: dict[PeerId, Held]) -> bytes:
     """List what is held."""
-    return orjson.dumps({"held": {n: [*h.version, h.fingerprint] for n, h in held.items()}})
+    return orjson.dumps({"held": held})
 
 
 def read_listing(listing: bytes) -> dict[PeerId, Held]:
     """Return what a peer holds."""
     require_at_most(MAX_LISTING_BYTES, listing)
     try:
-        rows = _Listing.model_validate_json(listing).held
+        return _Listing.model_validate_json(listing).held
     except ValidationError as error:
         raise InvalidFrame("a listing that makes no sense") from error
-    return {
-        PeerId(node): Held(Version(epoch, sequence), fingerprint)
-        for node, (epoch, sequence, fingerprint) in rows.items()
-    }
 
 
 def unpack(batch: bytes) -> Iterable[tuple[float, bytes]]:

@@ -92,7 +92,7 @@ class Replica:
         self._settings = settings
         self._voice = OwnRecord(identity, settings, epoch=epoch, jitter=jitter)
         self.members = Membership(settings, jitter)
-        self._jitter = jitter
+        self.jitter = jitter
         self._guests = guests(identity.peer, allow=settings.allow, deny=settings.deny)
         self._newcomers = Newcomers(
             places=settings.max_nodes,
@@ -327,7 +327,7 @@ class Replica:
         lost = before is not None and before.contact is Status.LOST and before.heard > float("-inf")
         if lost and self.members.pulses[node].contact is Status.ALIVE:
             rarity = min(self.members.rarity, _GREETING)
-            wait = self._settings.probe * self._jitter() * rarity
+            wait = self._settings.probe * self.jitter() * rarity
             self._voice.reassure(now, at=now + wait)
 
     def _speak(self, draft: Record, now: float) -> list[Effect]:

@@ -5,10 +5,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
 
 from registry import sync
-from registry.admission import Admission
+from registry.admission import LIE, Admission
 from registry.catalog import Catalog
 from registry.clock import Chance, Clock
 from registry.comparison import Comparison
@@ -118,7 +119,7 @@ class Registry:
             now=now,
             random=random,
             perform=self._perform,
-            offended=self._admission.offence,
+            offended=partial(self._admission.offence, weight=LIE),
             counters=self.counters,
         )
         self._probing = Prober(

@@ -13,8 +13,9 @@ Pulls and pushes repeat until nothing is left or the exchange has been long enou
 """
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from registry import messages, wire
 from registry.catalog import BUCKETS, Catalog, Signed
@@ -53,6 +54,12 @@ MAX_BATCHES = 32
 
 MAX_CHECKED = 128
 """Frames of one batch that are packed, and checked; checking as many keeps the event loop for some 30 ms."""
+
+MAX_IN_BATCH = 256
+"""Frames of one batch, and nodes that one pull asks for."""
+
+MAX_LOOKED_UP = 1_024
+"""Nodes of one pull that are looked for; others may ask for more at once than is ever sent."""
 
 MAX_AGE = 30 * 86_400.0
 """Seconds; longer than any lease. This age and any above it says: not lately, or never."""
@@ -95,26 +102,32 @@ def compare(replica: Replica, clock: Clock, peer: PeerId | None = None) -> Excha
     listing = yield Step(_LIST + messages.write_buckets(unlike))
     theirs = messages.read_listing(listing)
     ours = _held(replica.catalog, unlike)
-    wanted = sorted(node for node in theirs if _is_ahead(theirs, ours, node))
-    owed = sorted(node for node in ours if _is_ahead(ours, theirs, node))
-    chosen = _with_room(replica, wanted, replica.room(peer, clock()), clock())
-    effects = yield from _pull(replica, chosen, clock, peer)
+    wanted = sorted(node for node in theirs if node in ours and theirs[node] > ours[node])
+    owed = sorted(node for node in ours if node not in theirs or ours[node] > theirs[node])
+    room = replica.room(peer, clock())
+    strangers = _strangers(replica, [node for node in theirs if node not in ours], room, clock())
+    if strangers and not room:
+        yield from _fetch(strangers)
+    effects = yield from _pull(replica, wanted + strangers[:room], clock, peer)
     effects = yield from _push(replica, owed, clock, effects)
     return (yield from _ask_whom_it_heard(replica, clock, effects))
 
 
-def _with_room(replica: Replica, wanted: Iterable[PeerId], room: int, now: float) -> list[PeerId]:
-    # Else the same strangers would be sent at every comparison, only to be refused.
-    held = replica.catalog.held
-    strangers = 0
-    chosen: list[PeerId] = []
-    for node in wanted:
-        if replica.refuses(node, now):
-            continue
-        strangers += node not in held
-        if node in held or strangers <= room:
-            chosen.append(node)
-    return chosen
+def _strangers(replica: Replica, listed: Sequence[PeerId], room: int, now: float) -> list[PeerId]:
+    """Choose as many as there is room for, one in any case: a peer cannot know which of those that it lists it has to have."""
+    first = int(replica.jitter() * len(listed))
+    worth_it = (n for n in chain(listed[first:], listed[:first]) if not replica.refuses(n, now))
+    return [*islice(worth_it, max(room, 1))]
+
+
+def _fetch(
+    nodes: Sequence[PeerId], effects: Sequence[Effect] = ()
+) -> Generator[Step, bytes, bytes]:
+    batch = yield Step(_PULL + messages.write_wanted(nodes), effects)
+    # It listed them a moment ago: whoever lists what is not there has us work for nothing.
+    if {wire.author_of(frame) for _, frame in messages.unpack(batch)}.isdisjoint(nodes):
+        raise InvalidFrame("what was listed cannot be had")
+    return batch
 
 
 def _pull(replica: Replica, wanted: list[PeerId], clock: Clock, peer: PeerId | None) -> Exchange:
@@ -122,10 +135,7 @@ def _pull(replica: Replica, wanted: list[PeerId], clock: Clock, peer: PeerId | N
     for _ in range(MAX_BATCHES):
         if not wanted:
             break
-        batch = yield Step(_PULL + messages.write_wanted(wanted), effects)
-        # It listed them a moment ago: whoever lists what is not there has us work for nothing.
-        if {wire.author_of(frame) for _, frame in messages.unpack(batch)}.isdisjoint(wanted):
-            raise InvalidFrame("what was listed cannot be had")
+        batch = yield from _fetch(wanted[:MAX_IN_BATCH], effects)
         came, effects = _take(replica, batch, clock(), via=peer)
         if came.isdisjoint(wanted):
             break
@@ -166,7 +176,7 @@ def answer(
     if kind == _LIST:
         return messages.write_listing(_held(catalog, messages.read_buckets(body))), []
     if kind == _PULL:
-        batch, _ = _pack(replica, messages.read_wanted(body), now)
+        batch, _ = _pack(replica, messages.read_wanted(body)[:MAX_LOOKED_UP], now)
         return batch, []
     if question == _HEARD:
         return messages.write_heard(_whom_we_heard(replica, now)), []
@@ -189,19 +199,11 @@ def _unlike(ours: list[bytes], theirs: bytes) -> list[int]:
 
 def _held(catalog: Catalog, buckets: Collection[int]) -> dict[PeerId, Held]:
     return {
-        node: Held(signed.record.version, signed.fingerprint[:8].hex())
+        node: (*signed.record.version, signed.fingerprint[:8].hex())
         for number in buckets
         if 0 <= number < BUCKETS
         for node, signed in catalog.held.parts[number].items()
     }
-
-
-def _is_ahead(a: Mapping[PeerId, Held], b: Mapping[PeerId, Held], node: PeerId) -> bool:
-    there = b.get(node)
-    return there is None or (a[node].version, a[node].fingerprint) > (
-        there.version,
-        there.fingerprint,
-    )
 
 
 def _pack(replica: Replica, nodes: Sequence[PeerId], now: float) -> tuple[bytes, list[PeerId]]:
@@ -213,7 +215,7 @@ def _pack(replica: Replica, nodes: Sequence[PeerId], now: float) -> tuple[bytes,
         if signed is None:
             continue
         size += FRAME_HEAD.size + len(signed.frame)
-        if size > MAX_BATCH_BYTES or len(parts) >= 2 * MAX_CHECKED:
+        if size > MAX_BATCH_BYTES or len(parts) >= MAX_IN_BATCH:
             return b"".join(parts), [*nodes[place:]]
         age = _age(replica, node, now)
         parts += (FRAME_HEAD.pack(age, len(signed.frame)), signed.frame)

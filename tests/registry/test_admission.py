@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from registry.admission import BARRED_SECONDS, OFFENCES, QUESTIONS_AT_ONCE, Admission
+from registry.admission import BARRED_SECONDS, LIE, OFFENCES, QUESTIONS_AT_ONCE, Admission
 from registry.errors import LimitReached, PeerUnreachable
 from registry.intake.access_list import guests
 from registry.records import PeerId
@@ -62,3 +62,12 @@ async def test_who_offends_again_and_again_is_cut_off_for_a_while(
     assert scene.admission.admits(FRIEND)
     scene.now = BARRED_SECONDS
     assert scene.admission.admits(LIAR)
+
+
+async def test_four_wrong_answers_are_forgiven_and_not_five() -> None:
+    scene = Scene()
+    for _ in range(4):
+        await scene.admission.offence(LIAR, weight=LIE)
+    assert scene.admission.admits(LIAR)
+    await scene.admission.offence(LIAR, weight=LIE)
+    assert scene.cut == [LIAR]

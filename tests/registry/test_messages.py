@@ -24,7 +24,7 @@ READERS = [
 ]
 
 
-@given(st.dictionaries(peers, st.builds(Held, versions, prints)))
+@given(st.dictionaries(peers, st.builds(lambda v, f: (*v, f), versions, prints)))
 def test_a_listing_is_read_back(held: dict[str, Held]) -> None:
     assert messages.read_listing(messages.write_listing(held)) == held
 

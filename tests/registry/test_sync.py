@@ -175,14 +175,16 @@ def test_hearsay_does_not_make_a_node_younger_than_we_know_it_to_be() -> None:
     assert one.presence(C.peer) is Presence.LOST
 
 
-def test_a_full_registry_asks_for_no_more_strangers_than_it_has_room_for() -> None:
+def test_a_full_registry_asks_for_one_stranger_and_takes_in_none() -> None:
     one = replica(A, settings=RegistrySettings(max_nodes=3))
     one.announce(NOW, services=[])
     exchange(one, honest(replica(B, *strangers(20))))
     assert len(one.catalog.held) == 3
     questions, effects = exchange(one, honest(replica(B, *strangers(20))))
     assert effects == []
-    assert not any(question.startswith(b"p") for question in questions)
+    (pull,) = (question for question in questions if question.startswith(b"p"))
+    assert len(orjson.loads(pull[1:])["nodes"]) == 1
+    assert len(one.catalog.held) == 3
 
 
 def test_the_answer_to_a_push_is_how_many_records_were_news() -> None:
@@ -332,6 +334,25 @@ def test_to_list_what_is_never_sent_is_an_offence() -> None:
     lies = lying(replica(B, say(C)), b"l", orjson.dumps({"held": listing}))
     with pytest.raises(InvalidFrame, match="cannot be had"):
         exchange(replica(A), lies)
+
+
+def test_to_list_what_is_never_sent_is_an_offence_where_there_is_no_room_for_it() -> None:
+    one = replica(A, *strangers(3), settings=RegistrySettings(max_nodes=3))
+    listing = {f"nobody-{n}": [1, 1, "ab" * 8] for n in range(1_000)}
+    lies = lying(replica(B, say(C)), b"l", orjson.dumps({"held": listing}))
+    with pytest.raises(InvalidFrame, match="cannot be had"):
+        exchange(one, lies)
+
+
+def test_one_pull_asks_for_no_more_than_one_batch_holds_and_no_more_are_looked_up() -> None:
+    many = strangers(sync.MAX_IN_BATCH + 10)
+    one, other = replica(A), replica(B, *many)
+    questions, _ = exchange(one, honest(other))
+    pulls = [orjson.loads(q[1:])["nodes"] for q in questions if q.startswith(b"p")]
+    assert max(map(len, pulls)) == sync.MAX_IN_BATCH
+    assert one.catalog == other.catalog
+    late = {"nodes": ["nobody"] * sync.MAX_LOOKED_UP + [many[0].record.node]}
+    assert sync.answer(other, b"p" + orjson.dumps(late), NOW) == (b"", [])
 
 
 def test_a_peer_that_says_equal_when_it_is_not_gains_nothing() -> None:

@@ -12,7 +12,7 @@ import trio
 from libp2p.abc import INetStream
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
-from libp2p.custom_types import TProtocol
+from libp2p.custom_types import StreamHandlerFn, TProtocol
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.stream.exceptions import StreamError
 from libp2p.peer.peerinfo import info_from_p2p_addr
@@ -53,8 +53,10 @@ class Target:
         return await trio.open_tcp_stream(host, int(port))
 
     @asynccontextmanager
-    async def peer(self, identity: Identity | None = None) -> AsyncIterator["Peer"]:
-        """Take part in the mesh for a while."""
+    async def peer(
+        self, identity: Identity | None = None, *, asked: StreamHandlerFn | None = None
+    ) -> AsyncIterator["Peer"]:
+        """Take part in the mesh for a while; `asked` serves the streams on which the victim asks."""
         identity = identity or self.identity()
         keys = create_new_key_pair(identity.seed)
         noise = NoiseTransport(keys, noise_privkey=create_noise_key_pair().private_key)
@@ -69,6 +71,9 @@ class Target:
         network.retry_config = RetryConfig(max_retries=0)
         info = info_from_p2p_addr(Multiaddr(self.address))
         async with host.run(listen_addrs=[]):
+            if asked is not None:
+                # Before there is a connection: a victim compares with whoever comes, at once.
+                host.set_stream_handler(ASK, asked)
             await host.connect(info)
             yield Peer(host, info.peer_id, identity)
             with trio.move_on_after(1, shield=True):

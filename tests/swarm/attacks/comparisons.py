@@ -1,0 +1,115 @@
+"""Comparisons that lie: listings as long as they may be, of nodes that nobody has, and questions as dear as they may be."""
+
+import struct
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import cache, partial
+from random import Random
+
+import orjson
+import trio
+from libp2p.abc import INetStream
+from libp2p.network.stream.exceptions import StreamError
+
+from registry import wire
+from registry.errors import PeerUnreachable
+from registry.mesh.libp2p.ask import read_exactly
+from registry.records import Heartbeat, Version
+from registry.signing import Identity, peer_of
+from tests.swarm.attacks.streams import batch, record
+from tests.swarm.attacks.target import MESHSUB, Attack, Peer, Target, attempt, message
+
+LISTED = 19_900
+_SECONDS = 10.0
+_AT_ONCE = 8
+"""Newcomers at one time; each is there as long as a comparison takes."""
+
+_A_NEWCOMER_STAYS = 2.0
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    # Names alone: that there are no such nodes is the point.
+    random = Random(1)
+    return tuple(peer_of(random.randbytes(32)) for _ in range(LISTED))
+
+
+@cache
+def _listing() -> bytes:
+    return orjson.dumps({"held": {node: [1_700_000_000, 1, "00" * 8] for node in _names()}})
+
+
+def _answer(identity: Identity, question: bytes) -> bytes:
+    """Answer a comparison: all differs, here is what we hold, and none of it can be had."""
+    match question[:1]:
+        case b"c":
+            return bytes(512)
+        case b"l":
+            return _listing()
+        case b"?":
+            return wire.encode_proof(question[1:], identity)
+    return b""
+
+
+async def _serve(identity: Identity, stream: INetStream) -> None:
+    with suppress(StreamError, PeerUnreachable):
+        while True:
+            (size,) = struct.unpack("!I", await read_exactly(stream, 4))
+            said = _answer(identity, await read_exactly(stream, size))
+            await stream.write(struct.pack("!I", len(said)) + said)
+
+
+@asynccontextmanager
+async def _liar(target: Target) -> AsyncIterator[Peer]:
+    identity = target.identity()
+    async with target.peer(identity, asked=partial(_serve, identity)) as peer:
+        yield peer
+
+
+async def _beat(peer: Peer) -> None:
+    """Claim newer words, so that the victim compares with us as often as it may."""
+    stream = await peer.host.new_stream(peer.victim, [MESHSUB])
+    author = peer.identity
+    await peer.publish(message(record(author), author, struct.pack("!Q", 0)), stream=stream)
+    for number in range(1, int(_SECONDS * 10)):
+        beat = Heartbeat(author.peer, Version(1_800_000_000 + number, 1), number)
+        frame = wire.encode_heartbeat(beat, author)
+        await peer.publish(message(frame, author, struct.pack("!Q", number)), stream=stream)
+        await trio.sleep(0.1)
+
+
+async def listed_by_a_member(target: Target) -> None:
+    """Bring in as many strangers as one may, then be compared with and compare, again and again."""
+    wanted = b"p" + orjson.dumps({"nodes": _names()})
+    buckets = b"l" + orjson.dumps({"buckets": [*range(64)]})
+    async with _liar(target) as peer, trio.open_nursery() as nursery:
+        await peer.ask(b"P" + batch([record(target.identity()) for _ in range(128)]))
+        nursery.start_soon(_beat, peer)
+        with trio.move_on_after(_SECONDS):
+            while True:
+                for question in (b"c" + bytes(32), buckets, wanted):
+                    await peer.ask(question, wait=0.5)
+        nursery.cancel_scope.cancel()
+
+
+async def listed_by_newcomers(target: Target) -> None:
+    """Come as somebody new each time, since whoever comes is compared with."""
+
+    async def come() -> None:
+        async with _liar(target):
+            await trio.sleep(_A_NEWCOMER_STAYS)
+
+    async def come_and_go() -> None:
+        while True:
+            await attempt(lambda _: come(), target)
+
+    with trio.move_on_after(_SECONDS):
+        async with trio.open_nursery() as nursery:
+            for _ in range(_AT_ONCE):
+                nursery.start_soon(come_and_go)
+
+
+KINDS: Mapping[str, Attack] = {
+    "19,900 made-up nodes listed by a member": listed_by_a_member,
+    "19,900 made-up nodes listed by newcomers": listed_by_newcomers,
+}
