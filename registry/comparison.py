@@ -9,9 +9,10 @@ from registry import sync
 from registry.clock import Chance, Clock
 from registry.effects import Effect
 from registry.errors import InvalidFrame, MeshError
+from registry.intake.rate import RateLimit
 from registry.members.liveness import Evidence
 from registry.mesh import Mesh
-from registry.records import PeerId
+from registry.records import PeerId, Version
 from registry.replica import Replica
 from registry.settings import RegistrySettings
 
@@ -24,7 +25,10 @@ _WAITING = 256
 REFRESH = 1.0
 """Seconds between two comparisons with one node that was found to be behind what we hold of it, at least."""
 
-_REFRESHED = 1_024  # nodes whose last one is remembered
+FETCHES_PER_SECOND, FETCHES_AT_ONCE = 1.0, 5.0
+"""Comparisons with one connected node for newer words that it claims, and for those that all others claim together."""
+
+_ANYONE = ""
 
 
 class Comparison:
@@ -52,7 +56,9 @@ class Comparison:
         self._counters = counters
         self._wanted: asyncio.Queue[PeerId] = asyncio.Queue(maxsize=_WAITING)
         self._waiting: set[PeerId] = set()
-        self._refreshed: dict[PeerId, float] = {}
+        self._claims: dict[PeerId, Version] = {}
+        self._refreshed = RateLimit(rate=1 / REFRESH, burst=1)
+        self._fetches = RateLimit(rate=FETCHES_PER_SECOND, burst=FETCHES_AT_ONCE)
         self._reading = asyncio.Lock()
 
     def want(self, peer: PeerId) -> None:
@@ -62,24 +68,30 @@ class Comparison:
             self._waiting.add(peer)
             self._wanted.put_nowait(peer)
 
-    def want_word_of(self, node: PeerId) -> None:
-        """Fetch a node's newer word: from itself where it is connected, else from anyone."""
-        connected = [connection.peer for connection in self._mesh.connections()]
+    def fetch(self, node: PeerId, claimed: Version) -> None:
+        """Fetch a word that a node claims to have said; a flood of claims brings about a few comparisons a second."""
+        connected = node in self._peers()
+        if self._fetches.allows(node if connected else _ANYONE, self._now()):
+            self._want_word_of(node)
+            # What others claim of themselves is not the fault of whoever is asked.
+            if connected and node in self._waiting:
+                self._claims[node] = claimed
+
+    def refresh(self, node: PeerId) -> None:
+        """Fetch a node's word because a request found ours to be behind, at most once a second for each node."""
+        if self._refreshed.allows(node, self._now()):
+            self._want_word_of(node)
+
+    def _want_word_of(self, node: PeerId) -> None:
+        """Compare with a node itself where it is connected, else with anyone."""
+        connected = self._peers()
         if node in connected:
             self.want(node)
         elif connected:
             self.want(connected[int(self._random() * len(connected))])
 
-    def refresh(self, node: PeerId) -> None:
-        """Fetch a node's word because a request found ours to be behind, at most once a second for each node."""
-        now = self._now()
-        if now - self._refreshed.get(node, float("-inf")) < REFRESH:
-            return
-        self._refreshed.pop(node, None)
-        if len(self._refreshed) >= _REFRESHED:
-            del self._refreshed[next(iter(self._refreshed))]
-        self._refreshed[node] = now
-        self.want_word_of(node)
+    def _peers(self) -> list[PeerId]:
+        return [connection.peer for connection in self._mesh.connections()]
 
     async def run(self) -> None:
         """Compare now and then, and whenever somebody is wanted, until cancelled."""
@@ -101,8 +113,10 @@ class Comparison:
         while True:
             peer = await self._wanted.get()
             self._waiting.discard(peer)
+            claimed = self._claims.pop(peer, None)
             try:
                 await self._compare(peer)
+                self._require(peer, claimed)
             except InvalidFrame as error:
                 self._counters["syncs_failed"] += 1
                 log.debug("what %s answered makes no sense: %s", peer, error)
@@ -112,6 +126,15 @@ class Comparison:
                 log.debug("comparing with %s failed: %s", peer, error)
             else:
                 self._counters["syncs"] += 1
+
+    def _require(self, peer: PeerId, claimed: Version | None) -> None:
+        held = self._replica.catalog.held.get(peer)
+        # Without a place for it we cannot tell.
+        unplaced = held is None and not self._replica.room(None, self._now())
+        if claimed is None or unplaced:
+            return
+        if held is None or held.record.version < claimed:
+            raise InvalidFrame("it has no word as new as it claims")
 
     async def _compare(self, peer: PeerId) -> None:
         exchange = sync.compare(self._replica, self._now, peer)

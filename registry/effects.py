@@ -68,9 +68,10 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """A node has a newer word than we hold; ask for it."""
+    """A node claims a newer word than we hold; ask for it."""
 
     node: PeerId
+    version: Version
 
 
 @dataclass(frozen=True, slots=True)

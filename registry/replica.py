@@ -357,7 +357,7 @@ class Replica:
         known = self.catalog.held.get(node)
         if known is None or note.version > known.record.version:
             self._authors.spend(node, now, frame_bytes=_FETCH_BYTES)
-            return [Fetch(node)]
+            return [Fetch(node, note.version)]
         if note.version < known.record.version or not self._is_newer_beat(note):
             return []
         self._authors.spend(node, now, frame_bytes=0)

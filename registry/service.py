@@ -356,8 +356,8 @@ class Registry:
             match effect:
                 case Publish(frame):
                     await self._publish(frame)
-                case Fetch(node):
-                    self._comparing.want_word_of(node)
+                case Fetch(node, claimed):
+                    self._comparing.fetch(node, claimed)
                 case Contested():
                     self._contest()
                 case Probe(node):

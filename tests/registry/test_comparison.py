@@ -3,13 +3,16 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
-from registry import sync
-from registry.comparison import Comparison
+import pytest
+
+from registry import sync, wire
+from registry.comparison import FETCHES_AT_ONCE, Comparison
 from registry.effects import Effect
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, address_of
-from registry.records import PeerId
+from registry.records import PeerId, Record, Version
 from registry.replica import Replica
 from registry.settings import RegistrySettings
 from tests.registry.test_service import A, B, C, no_pipes, until
@@ -21,16 +24,14 @@ async def ignore(effects: Sequence[Effect]) -> None:
     """Perform nothing."""
 
 
-async def forgive(peer: PeerId) -> None:
-    """Blame nobody."""
-
-
 class Scene:
     """A compares with B and C, which count what they are asked."""
 
     def __init__(self) -> None:
         net = MemoryNet()
         self.asked: Counter[PeerId] = Counter()
+        self.counters: Counter[str] = Counter()
+        self.offenders: list[PeerId] = []
         self.peers = [MemoryMesh(i.peer, net) for i in (B, C)]
         known = tuple(address_of(i.peer) for i in (B, C))
         self.mesh = MemoryMesh(A.peer, net, bootstrap=known)
@@ -39,11 +40,11 @@ class Scene:
             self.replica,
             self.mesh,
             SETTINGS,
-            now=asyncio.get_running_loop().time,
+            now=lambda: 0.0,
             random=lambda: 0.0,
             perform=ignore,
-            offended=forgive,
-            counters=Counter(),
+            offended=self.offended,
+            counters=self.counters,
         )
 
     async def start(self) -> None:
@@ -51,6 +52,12 @@ class Scene:
             other = Replica(owner, SETTINGS, epoch=1, jitter=lambda: 0.5)
             await mesh.start(self.answering(other), no_pipes)
         await self.mesh.start(self.answering(self.replica), no_pipes)
+
+    def have_asked(self, times: float) -> bool:
+        return self.asked.total() >= times
+
+    async def offended(self, peer: PeerId) -> None:
+        self.offenders.append(peer)
 
     def answering(self, replica: Replica):
         async def answer(_: PeerId, question: bytes) -> bytes:
@@ -76,8 +83,8 @@ async def test_a_peer_that_is_wanted_twice_is_asked_once() -> None:
 async def test_a_newer_word_is_fetched_from_its_owner_or_else_from_anyone() -> None:
     scene = Scene()
     await scene.start()
-    scene.comparing.want_word_of(C.peer)
-    scene.comparing.want_word_of(PeerId("somebody else"))
+    scene.comparing.fetch(C.peer, Version(1, 1))
+    scene.comparing.fetch(PeerId("somebody else"), Version(1, 1))
     async with asyncio.TaskGroup() as group:
         running = group.create_task(scene.comparing.run())
         await until(lambda: scene.asked == {B.peer: 1, C.peer: 1})
@@ -97,5 +104,40 @@ async def test_a_node_that_a_request_found_changed_is_asked_at_once_and_no_more_
             scene.comparing.refresh(C.peer)
             await asyncio.sleep(0)
         await until(lambda: scene.asked == {B.peer: 1, C.peer: 1})
+        running.cancel()
+    await scene.mesh.stop()
+
+
+@pytest.mark.parametrize("said", [0, 1, 2])
+async def test_who_has_no_word_as_new_as_it_claims_offends(said: int) -> None:
+    scene = Scene()
+    await scene.start()
+    for sequence in range(1, said + 1):
+        record = Record(C.peer, Version(1, sequence))
+        scene.replica.learn(wire.encode_record(record, C), heard=0.0, now=0.0)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(scene.comparing.run())
+        scene.comparing.fetch(C.peer, Version(1, 2))
+        await until(lambda: scene.counters["syncs"] + scene.counters["syncs_failed"])
+        # B did not claim anything; it was compared with.
+        scene.comparing.want(B.peer)
+        await until(lambda: scene.asked[B.peer])
+        running.cancel()
+    assert scene.offenders == ([] if said == 2 else [C.peer])
+    await scene.mesh.stop()
+
+
+async def test_claims_of_one_and_of_all_others_together_are_looked_into_a_few_at_a_time() -> None:
+    scene = Scene()
+    await scene.start()
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(scene.comparing.run())
+        for number in range(20):
+            scene.comparing.fetch(PeerId(f"somebody {number}"), Version(1, 1))
+            await until(partial(scene.have_asked, min(number + 1, FETCHES_AT_ONCE)))
+        assert scene.asked.total() == FETCHES_AT_ONCE
+        # Whoever is connected pays for itself.
+        scene.comparing.fetch(C.peer, Version(1, 1))
+        await until(lambda: scene.asked[C.peer])
         running.cancel()
     await scene.mesh.stop()

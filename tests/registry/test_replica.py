@@ -390,12 +390,12 @@ def test_a_beat_of_a_newer_version_asks_for_the_record_and_revives_nobody(
     one = serving(A)
     one.receive(word(B, LLAMA), 0.0)
     one.tick(LEASE)
-    assert one.receive(beat(B, 1, at=at), LEASE) == [Fetch(B.peer)]
+    assert one.receive(beat(B, 1, at=at), LEASE) == [Fetch(B.peer, Version(*at))]
     assert one.presence(B.peer) is Presence.LOST
 
 
 def test_a_beat_of_a_stranger_asks_for_its_record() -> None:
-    assert serving(A).receive(beat(B, 1), 0.0) == [Fetch(B.peer)]
+    assert serving(A).receive(beat(B, 1), 0.0) == [Fetch(B.peer, Version(1, 1))]
 
 
 def test_a_lost_node_is_lost_here_only_and_its_record_stays() -> None:
@@ -552,7 +552,8 @@ def test_who_names_newer_words_pays_for_their_being_fetched() -> None:
     fetched = 0
     for number in range(1, 100):
         try:
-            fetched += one.receive(beat(B, number, at=(1, number + 1)), 0.0) == [Fetch(B.peer)]
+            effects = one.receive(beat(B, number, at=(1, number + 1)), 0.0)
+            fetched += effects == [Fetch(B.peer, Version(1, number + 1))]
         except LimitReached:
             continue
     assert 5 <= fetched <= 10
@@ -703,7 +704,7 @@ def test_a_load_that_counts_for_no_heartbeat_counts_for_nothing(frame: bytes) ->
 
 def test_a_load_of_a_record_that_we_do_not_hold_yet_is_a_reason_to_ask() -> None:
     effects = hearing_b().receive(load(B, 1, at=(1, 2)), 2.0)
-    assert effects == [Fetch(B.peer), Loaded(B.peer, {})]
+    assert effects == [Fetch(B.peer, Version(1, 2)), Loaded(B.peer, {})]
 
 
 def test_a_load_that_names_nothing_is_dropped() -> None:

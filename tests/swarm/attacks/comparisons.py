@@ -1,9 +1,13 @@
-"""Comparisons that lie: listings as long as they may be, of nodes that nobody has, and questions as dear as they may be."""
+"""Comparisons that lie, and claims that bring them about.
+
+Listings as long as they may be, of nodes that nobody has; questions as dear as they may be; heartbeats of newer words.
+"""
 
 import struct
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import cache, partial
+from itertools import cycle
 from random import Random
 
 import orjson
@@ -16,6 +20,7 @@ from registry.errors import PeerUnreachable
 from registry.mesh.libp2p.ask import read_exactly
 from registry.records import Heartbeat, Version
 from registry.signing import Identity, peer_of
+from registry.sync import EQUAL
 from tests.swarm.attacks.streams import batch, record
 from tests.swarm.attacks.target import MESHSUB, Attack, Peer, Target, attempt, message
 
@@ -25,6 +30,7 @@ _AT_ONCE = 8
 """Newcomers at one time; each is there as long as a comparison takes."""
 
 _A_NEWCOMER_STAYS = 2.0
+_A_SECOND, _A_SECOND_SLOWLY = 290, 10
 
 
 @cache
@@ -39,11 +45,11 @@ def _listing() -> bytes:
     return orjson.dumps({"held": {node: [1_700_000_000, 1, "00" * 8] for node in _names()}})
 
 
-def _answer(identity: Identity, question: bytes) -> bytes:
-    """Answer a comparison: all differs, here is what we hold, and none of it can be had."""
+def _answer(identity: Identity, equal: bool, question: bytes) -> bytes:
+    """Answer a comparison: all is equal; or all differs, here is what we hold, and none of it can be had."""
     match question[:1]:
         case b"c":
-            return bytes(512)
+            return EQUAL if equal else bytes(512)
         case b"l":
             return _listing()
         case b"?":
@@ -51,31 +57,34 @@ def _answer(identity: Identity, question: bytes) -> bytes:
     return b""
 
 
-async def _serve(identity: Identity, stream: INetStream) -> None:
+async def _serve(identity: Identity, equal: bool, stream: INetStream) -> None:
     with suppress(StreamError, PeerUnreachable):
         while True:
             (size,) = struct.unpack("!I", await read_exactly(stream, 4))
-            said = _answer(identity, await read_exactly(stream, size))
+            said = _answer(identity, equal, await read_exactly(stream, size))
             await stream.write(struct.pack("!I", len(said)) + said)
 
 
 @asynccontextmanager
-async def _liar(target: Target) -> AsyncIterator[Peer]:
+async def _liar(target: Target, *, equal: bool = False) -> AsyncIterator[Peer]:
     identity = target.identity()
-    async with target.peer(identity, asked=partial(_serve, identity)) as peer:
+    async with target.peer(identity, asked=partial(_serve, identity, equal)) as peer:
         yield peer
 
 
-async def _beat(peer: Peer) -> None:
-    """Claim newer words, so that the victim compares with us as often as it may."""
+async def _claim(peer: Peer, authors: Sequence[Identity], *, a_second: int) -> None:
+    """Gossip heartbeats of versions that nobody has, by each of the authors in turn."""
     stream = await peer.host.new_stream(peer.victim, [MESHSUB])
-    author = peer.identity
-    await peer.publish(message(record(author), author, struct.pack("!Q", 0)), stream=stream)
-    for number in range(1, int(_SECONDS * 10)):
+    said = [message(record(author), author, struct.pack("!Q", 0)) for author in authors]
+    turns = zip(range(1, int(_SECONDS * a_second)), cycle(authors), strict=False)
+    for number, author in turns:
         beat = Heartbeat(author.peer, Version(1_800_000_000 + number, 1), number)
         frame = wire.encode_heartbeat(beat, author)
-        await peer.publish(message(frame, author, struct.pack("!Q", number)), stream=stream)
-        await trio.sleep(0.1)
+        said.append(message(frame, author, struct.pack("!Q", number)))
+        if len(said) >= a_second // 10:
+            await peer.publish(*said, stream=stream)
+            said = []
+            await trio.sleep(0.1)
 
 
 async def listed_by_a_member(target: Target) -> None:
@@ -84,7 +93,7 @@ async def listed_by_a_member(target: Target) -> None:
     buckets = b"l" + orjson.dumps({"buckets": [*range(64)]})
     async with _liar(target) as peer, trio.open_nursery() as nursery:
         await peer.ask(b"P" + batch([record(target.identity()) for _ in range(128)]))
-        nursery.start_soon(_beat, peer)
+        nursery.start_soon(partial(_claim, peer, [peer.identity], a_second=_A_SECOND_SLOWLY))
         with trio.move_on_after(_SECONDS):
             while True:
                 for question in (b"c" + bytes(32), buckets, wanted):
@@ -109,7 +118,22 @@ async def listed_by_newcomers(target: Target) -> None:
                 nursery.start_soon(come_and_go)
 
 
+async def newer_words(target: Target) -> None:
+    """Claim newer words of oneself, and answer whoever asks for them that all is equal."""
+    async with _liar(target, equal=True) as peer:
+        await _claim(peer, [peer.identity], a_second=_A_SECOND)
+
+
+async def newer_words_of_a_hundred(target: Target) -> None:
+    """Claim newer words of as many strangers as one may bring in."""
+    authors = [target.identity() for _ in range(100)]
+    async with _liar(target, equal=True) as peer:
+        await _claim(peer, authors, a_second=_A_SECOND)
+
+
 KINDS: Mapping[str, Attack] = {
     "19,900 made-up nodes listed by a member": listed_by_a_member,
     "19,900 made-up nodes listed by newcomers": listed_by_newcomers,
+    "newer words of itself": newer_words,
+    "newer words of 100 strangers": newer_words_of_a_hundred,
 }

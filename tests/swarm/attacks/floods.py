@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import trio
 
 from registry import wire
-from registry.records import Heartbeat, Reach, Record, Version
+from registry.records import Reach, Record, Version
 from tests.swarm.attacks.streams import batch, record
 from tests.swarm.attacks.target import MESHSUB, Attack, Target, message
 
@@ -14,7 +14,7 @@ IDENTITIES = 10_000
 _PUSHED = 1_000
 THIRD_PARTY = "127.0.0.50", range(7301, 7317)
 _HEAVY, _IN_ONE, _MODELS = 102, 3, 2_000
-_LOUD_SECONDS, _A_SECOND, _BEATS = 10, 17, 290
+_LOUD_SECONDS, _A_SECOND = 10, 17
 
 
 async def pushed(target: Target) -> None:
@@ -85,22 +85,6 @@ async def loud(target: Target) -> None:
             await trio.sleep(1 / _A_SECOND)
 
 
-async def newer_words(target: Target) -> None:
-    """Gossip heartbeats of versions that nobody has, 290 a second."""
-    async with target.peer() as peer:
-        stream = await peer.host.new_stream(peer.victim, [MESHSUB])
-        author = peer.identity
-        said = [message(record(author), author, struct.pack("!Q", 0))]
-        for number in range(1, _LOUD_SECONDS * _BEATS):
-            beat = Heartbeat(author.peer, Version(1_800_000_000 + number, 1), number)
-            frame = wire.encode_heartbeat(beat, author)
-            said.append(message(frame, author, struct.pack("!Q", number)))
-            if len(said) >= _BEATS // 10:
-                await peer.publish(*said, stream=stream)
-                said = []
-                await trio.sleep(0.1)
-
-
 KINDS: Mapping[str, Attack] = {
     "10,000 identities pushed": pushed,
     "10,000 identities gossiped": gossiped,
@@ -108,5 +92,4 @@ KINDS: Mapping[str, Attack] = {
     "a third party's addresses": naming_a_third_party,
     "102 heavy identities pushed": heavy,
     "a loud member": loud,
-    "heartbeats of newer words": newer_words,
 }
