@@ -227,18 +227,17 @@ class Catalog:
         after: frozenset[Service],
     ) -> None:
         """Note in `offers`, the names that change, who offers them when a node's services do."""
-        for service in before - after:
-            gone = Offer(node, service)
+        # Each name once: a record may serve one model by thousands of replicas.
+        names = {name for service in before ^ after for name in names_of(service)}
+        own: dict[str, list[Offer]] = {}
+        for service in after:
+            offer = Offer(node, service)
             for name in names_of(service):
-                known = offers.get(name)
-                known = self.offers.get(name, ()) if known is None else known
-                offers[name] = tuple(offer for offer in known if offer != gone)
-        for service in after - before:
-            new = Offer(node, service)
-            for name in names_of(service):
-                known = offers.get(name)
-                known = self.offers.get(name, ()) if known is None else known
-                offers[name] = (*known, new)
+                own.setdefault(name, []).append(offer)
+        for name in names:
+            known = offers.get(name)
+            known = self.offers.get(name, ()) if known is None else known
+            offers[name] = (*(o for o in known if o.node != node), *own.get(name, ()))
 
     def _with(self, offers: Mapping[str, tuple[Offer, ...]]) -> _Offers:
         some = {name: found for name, found in offers.items() if found}

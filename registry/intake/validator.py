@@ -14,7 +14,7 @@ from registry.errors import InvalidFrame, UnknownKind
 from registry.intake.access_list import AccessList
 from registry.intake.newcomers import AT_ONCE
 from registry.intake.rate import FRAME_COST, RateLimit
-from registry.mesh import Verdict
+from registry.mesh import MAX_FRAME_BYTES, Verdict
 from registry.records import PeerId
 from registry.settings import RegistrySettings
 
@@ -22,6 +22,9 @@ FORWARDED_PER_SECOND = 500.0
 """Frames of up to `FRAME_COST` bytes that one neighbour may hand over; what many authors say comes by it."""
 
 FORWARDED_AT_ONCE = 2_000.0
+
+MOST = MAX_FRAME_BYTES / FRAME_COST
+"""What the longest frame costs: however slow the pace, it is heard."""
 
 
 class Validator:
@@ -41,6 +44,10 @@ class Validator:
         self.knows = knows
         self._now = now
         self._neighbours = RateLimit(rate=FORWARDED_PER_SECOND, burst=FORWARDED_AT_ONCE)
+        # As much as the registry reads of it. What is short is always passed on: old frames of another cannot silence it.
+        self._long = RateLimit(
+            rate=settings.frames_per_second, burst=max(settings.frames_per_second * 10, MOST)
+        )
         self._strangers = RateLimit(rate=settings.strangers_per_second, burst=AT_ONCE)
 
     def judge(self, via: PeerId, author: PeerId, frame: bytes) -> Verdict:
@@ -68,4 +75,7 @@ class Validator:
             return "frames_dropped"
         if not self.knows(author) and not self._strangers.allows(via, now):
             return "strangers_refused"
+        cost = len(frame) / FRAME_COST
+        if cost > 1 and not self._long.allows(author, now, cost=cost):
+            return "frames_dropped"
         return None

@@ -49,6 +49,8 @@ class Inbox:
         while True:
             while self._waiting:
                 yield self._waiting.popleft()
+                # One frame may take 15 ms; others have their turn before the next.
+                await asyncio.sleep(0)
             if self._closed:
                 return
             self._stirred.clear()

@@ -5,10 +5,7 @@ through the victim to an honest node, and news of that node arrives.
 """
 
 import asyncio
-import json
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +17,7 @@ from typing import Self
 import pytest
 
 from registry.intake.newcomers import AT_ONCE
+from tests.swarm.attacks.attacker import Attacker
 from tests.swarm.attacks.floods import THIRD_PARTY
 from tests.swarm.attacks.gossip import BAD_SIGNATURES, FORGERIES
 from tests.swarm.attacks.kinds import FLOODS, KINDS, MALFORMED
@@ -29,7 +27,6 @@ from tests.swarm.waiting import percentile, show, until
 
 pytestmark = [pytest.mark.swarm, pytest.mark.timeout(120)]
 
-SEED = "1"
 MAX_GROWTH = {"malformed": 16.0, "floods": 64.0}
 """MiB that the victim may grow by, under each part. Listings take 23 of them: once, however many follow."""
 
@@ -67,37 +64,6 @@ NOWHERE = "http://127.0.0.1:9/v1"
 
 # All callers here have one address, the honest ones included.
 _ROOMY = {"mesh": {"max_connections": 1_024, "max_connections_per_address": 1_024, "relay": True}}
-
-
-class Attacker:
-    """The process that sends it."""
-
-    def __init__(self, victim: Node, log: Path) -> None:
-        command = [sys.executable, "-m", "tests.swarm.attacks", victim.p2p, SEED]
-        pipe = subprocess.PIPE
-        with log.open("wb") as errors:
-            self.process = subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=errors, text=True
-            )
-        self._next()
-
-    def do(self, kind: str) -> dict[str, object]:
-        """Attack, and return what stopped it, and how long it took."""
-        assert self.process.stdin
-        self.process.stdin.write(f"{kind}\n")
-        self.process.stdin.flush()
-        said: dict[str, object] = self._next()
-        return said
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.communicate(timeout=10)
-
-    def _next(self) -> dict[str, object]:
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        assert line, "the attacker has ended"
-        return json.loads(line)  # type: ignore[no-any-return]
 
 
 @dataclass

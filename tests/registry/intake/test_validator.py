@@ -5,6 +5,7 @@ import pytest
 from registry import wire
 from registry.intake.access_list import guests
 from registry.intake.newcomers import AT_ONCE
+from registry.intake.rate import FRAME_COST
 from registry.intake.validator import FORWARDED_AT_ONCE, Validator
 from registry.mesh import Verdict
 from registry.records import Heartbeat, PeerId, Record, Service, Version
@@ -65,13 +66,31 @@ def test_who_is_kept_out_is_neither_heard_nor_passed_on() -> None:
     assert one.counters["kept_out"] == 2
 
 
-def test_a_neighbour_hands_over_so_much_and_large_frames_count_for_more() -> None:
-    for frame in (wire.encode_heartbeat(Heartbeat(B.peer, Version(1, 1), 1), B), word(B, 1_900)):
-        one = gate(B)
-        taken = sum(one.judge(C.peer, B.peer, frame) is Verdict.TAKE for _ in range(2_100))
-        cost = 1 + len(frame) / 4096
-        assert taken == int(FORWARDED_AT_ONCE / cost)
-        assert one.judge(PeerId("another neighbour"), B.peer, frame) is Verdict.TAKE
+BEAT = wire.encode_heartbeat(Heartbeat(B.peer, Version(1, 1), 1), B)
+
+
+@pytest.mark.parametrize("models", [0, 1_900])
+def test_a_neighbour_hands_over_so_much_and_large_frames_count_for_more(models: int) -> None:
+    owners = [Identity(n.to_bytes(32)) for n in range(1_000, 1_020)] if models else [B]
+    frames = [word(owner, models) for owner in owners] if models else [BEAT]
+    one = gate(*owners)
+    taken = sum(
+        one.judge(C.peer, owner.peer, frame) is Verdict.TAKE
+        for _ in range(2_100 // len(owners))
+        for owner, frame in zip(owners, frames, strict=True)
+    )
+    assert taken == int(FORWARDED_AT_ONCE / (1 + len(frames[0]) / FRAME_COST))
+    fresh = PeerId("another neighbour")
+    assert one.judge(fresh, owners[-1].peer, frames[-1]) is Verdict.TAKE
+
+
+def test_so_many_long_frames_of_one_author_are_passed_on_and_all_short_ones() -> None:
+    one, long = gate(B), word(B, 1_900)
+    neighbours = [PeerId(f"neighbour {n}") for n in range(100)]
+    taken = sum(one.judge(via, B.peer, long) is Verdict.TAKE for via in neighbours)
+    assert taken == int(10 * RegistrySettings().frames_per_second / (len(long) / FRAME_COST))
+    assert one.counters["frames_dropped"] == len(neighbours) - taken
+    assert all(one.judge(via, B.peer, BEAT) is Verdict.TAKE for via in neighbours)
 
 
 def test_strangers_are_passed_on_a_few_at_a_time() -> None:

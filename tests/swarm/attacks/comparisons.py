@@ -66,7 +66,8 @@ async def _serve(identity: Identity, equal: bool, stream: INetStream) -> None:
 
 
 @asynccontextmanager
-async def _liar(target: Target, *, equal: bool = False) -> AsyncIterator[Peer]:
+async def liar(target: Target, *, equal: bool = False) -> AsyncIterator[Peer]:
+    """Take part, and answer whoever compares: with made-up nodes, or that all is equal."""
     identity = target.identity()
     async with target.peer(identity, asked=partial(_serve, identity, equal)) as peer:
         yield peer
@@ -91,7 +92,7 @@ async def listed_by_a_member(target: Target) -> None:
     """Bring in as many strangers as one may, then be compared with and compare, again and again."""
     wanted = b"p" + orjson.dumps({"nodes": _names()})
     buckets = b"l" + orjson.dumps({"buckets": [*range(64)]})
-    async with _liar(target) as peer, trio.open_nursery() as nursery:
+    async with liar(target) as peer, trio.open_nursery() as nursery:
         await peer.ask(b"P" + batch([record(target.identity()) for _ in range(128)]))
         nursery.start_soon(partial(_claim, peer, [peer.identity], a_second=_A_SECOND_SLOWLY))
         with trio.move_on_after(_SECONDS):
@@ -105,7 +106,7 @@ async def listed_by_newcomers(target: Target) -> None:
     """Come as somebody new each time, since whoever comes is compared with."""
 
     async def come() -> None:
-        async with _liar(target):
+        async with liar(target):
             await trio.sleep(_A_NEWCOMER_STAYS)
 
     async def come_and_go() -> None:
@@ -120,14 +121,14 @@ async def listed_by_newcomers(target: Target) -> None:
 
 async def newer_words(target: Target) -> None:
     """Claim newer words of oneself, and answer whoever asks for them that all is equal."""
-    async with _liar(target, equal=True) as peer:
+    async with liar(target, equal=True) as peer:
         await _claim(peer, [peer.identity], a_second=_A_SECOND)
 
 
 async def newer_words_of_a_hundred(target: Target) -> None:
     """Claim newer words of as many strangers as one may bring in."""
     authors = [target.identity() for _ in range(100)]
-    async with _liar(target, equal=True) as peer:
+    async with liar(target, equal=True) as peer:
         await _claim(peer, authors, a_second=_A_SECOND)
 
 

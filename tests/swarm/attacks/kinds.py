@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tests.swarm.attacks import before, comparisons, floods, gossip, muxer, streams
+from tests.swarm.attacks import before, comparisons, floods, gossip, muxer, poison, streams
 from tests.swarm.attacks.target import Attack
 
 MALFORMED: Mapping[str, Attack] = {
@@ -13,7 +13,7 @@ MALFORMED: Mapping[str, Attack] = {
 }
 """What nobody may believe, and what makes no sense."""
 
-FLOODS: Mapping[str, Attack] = {**floods.KINDS, **comparisons.KINDS}
+FLOODS: Mapping[str, Attack] = {**floods.KINDS, **comparisons.KINDS, **poison.KINDS}
 """What everybody may believe, and too much of it."""
 
 KINDS: Mapping[str, Attack] = {**MALFORMED, **FLOODS}
