@@ -3,8 +3,9 @@
 import math
 import random
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.access import is_own_address
@@ -16,7 +17,9 @@ from node.peers.bootstrap import Bootstrap
 from node.peers.followers import follow_loads, follow_ways, tell_of
 from node.peers.reach import own_ports
 from registry.catalog import Catalog
+from registry.clock import Chance, Clock
 from registry.members.liveness import Presence
+from registry.mesh import Mesh
 from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.records import PeerId, Standing
 from registry.service import Registry, next_epoch
@@ -33,6 +36,22 @@ from router.world import Outcome
 
 
 @dataclass(frozen=True, slots=True)
+class Outside:
+    """What a node reaches the world by: clocks, chance, its mesh and its store. A simulation hands over its own."""
+
+    now: Clock = time.monotonic
+    wall: Clock = time.time
+    """Returns Unix time."""
+    chance: Chance = random.random
+    mesh: "Callable[[Given], Mesh]" = lambda given: LibP2PMesh(
+        given.identity, given.settings.mesh, swarm_key=given.swarm_key
+    )
+    store: "Callable[[Given], Store]" = lambda given: open_store(
+        given.settings.node.store, data_dir=given.data_dir, node=given.identity.peer
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """What the outside decides about a node."""
 
@@ -40,6 +59,7 @@ class Given:
     identity: Identity
     swarm_key: str | None
     data_dir: Path
+    outside: Outside = field(default_factory=Outside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +82,7 @@ class NodeWorld:
     registry: Registry
     agent: Agent
     metrics: Metrics
+    now: Clock = time.monotonic
 
     @property
     def own(self) -> PeerId:
@@ -90,7 +111,7 @@ class NodeWorld:
     def absence_of(self, node: PeerId) -> float:
         """Return for how many seconds a node has not been heard."""
         pulse = self.registry.pulse(node)
-        return math.inf if pulse is None else pulse.silence(time.monotonic())
+        return math.inf if pulse is None else pulse.silence(self.now())
 
     def is_silent(self, node: PeerId) -> bool:
         """Say whether a node did not answer when it was looked at."""
@@ -114,25 +135,25 @@ class NodeWorld:
 
 async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) -> Parts:
     """Build the parts and load what the last run left; raise `StoreUnavailable`. `closing` lets go of them."""
-    settings, identity = given.settings, given.identity
-    store = open_store(settings.node.store, data_dir=given.data_dir, node=identity.peer)
+    settings, outside = given.settings, given.outside
+    store = outside.store(given)
     closing.push_async_callback(store.close)
     registry = await _registry(given, store)
-    agent = Agent(registry, store)
+    agent = Agent(registry, store, outside.wall)
     await agent.restore()
     premises = _premises(given, listening, registry)
     links, peers = _links(given, registry, premises, closing)
     metrics = Metrics()
     router = Router(
-        NodeWorld(registry, agent, metrics),
+        NodeWorld(registry, agent, metrics, outside.now),
         dialects.Spoken(links),
         policies.load(settings.router.policy),
         settings.router,
-        time.monotonic,
-        chance=random.random,
+        outside.now,
+        chance=outside.chance,
         crew=links.crew,
         lingering=links.lingering,
-        questions=ReplicaQuestions(links, time.monotonic),
+        questions=ReplicaQuestions(links, outside.now),
     )
     exchange_load(registry, router)
     bootstrap = Bootstrap(
@@ -143,17 +164,18 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
 
 
 async def _registry(given: Given, store: Store) -> Registry:
+    outside = given.outside
     registry = Registry(
         given.identity,
         given.settings.registry,
         store=store,
-        mesh=LibP2PMesh(given.identity, given.settings.mesh, swarm_key=given.swarm_key),
-        epoch=await next_epoch(store, time.time()),
-        now=time.monotonic,
-        random=random.random,
+        mesh=outside.mesh(given),
+        epoch=await next_epoch(store, outside.wall()),
+        now=outside.now,
+        random=outside.chance,
     )
     await registry.restore()
-    registry.on_change(tell_of(registry, time.monotonic))
+    registry.on_change(tell_of(registry, outside.now))
     return registry
 
 
@@ -170,7 +192,7 @@ def _links(
     given: Given, registry: Registry, premises: Premises, closing: AsyncExitStack
 ) -> tuple[Links, MeshPeers]:
     timeout = given.settings.router.connect_timeout
-    peers = MeshPeers(registry.mesh, registry, timeout=timeout, now=time.monotonic)
+    peers = MeshPeers(registry.mesh, registry, timeout=timeout, now=given.outside.now)
     closing.push_async_callback(peers.close)
     links = Links(
         identity=given.identity,

@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from ipaddress import ip_address
-from time import monotonic
 
 from yarl import URL
 
@@ -126,7 +125,7 @@ class PooledPlace:
         if self._retired:
             connection.abort()
             return
-        self._idle.append((connection, monotonic()))
+        self._idle.append((connection, connection.loop.time()))
         if self._sweep is None:
             self._sweep = asyncio.get_running_loop().call_later(self._keep, self._tidy)
         self._next()
@@ -143,10 +142,10 @@ class PooledPlace:
     # How.
 
     def _idle_one(self) -> Connection | None:
-        now = monotonic()
         # The one that was used last has the best chance to stand still.
         for at in reversed(range(len(self._idle))):
             connection, since = self._idle[at]
+            now = connection.loop.time()
             rests = connection.streamed and not self._kept_open
             if rests and now - since < self._rest:
                 continue
@@ -205,7 +204,8 @@ class PooledPlace:
                 return
 
     def _tidy(self) -> None:
-        loop, now = asyncio.get_running_loop(), monotonic()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         fresh = [(c, since) for c, since in self._idle if now - since < self._keep]
         stale = self._idle[: len(self._idle) - len(fresh)]
         self._idle = fresh
