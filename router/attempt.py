@@ -132,7 +132,8 @@ class Attempt:
         # A caller who left before the first byte has shown nothing about the worker.
         if answer is not None or error is not None:
             broken = error if answer is None else answer.broken
-            desk.observe(Outcome(self.candidate, broken, seconds))
+            early = left is not None and error is None
+            desk.observe(Outcome(self.candidate, broken, seconds, left=early))
 
     def _log(self, error: WorkerError) -> None:
         """Write down who failed and why, for the operator."""

@@ -21,13 +21,15 @@ class Outcome:
     candidate: Candidate
     error: WorkerError | None
     seconds: float
+    left: bool = False
+    """Whether its caller left in the middle of the answer: maybe because nothing came any more."""
 
     @property
     def shows(self) -> Evidence | None:
         """What it shows about the node: the way there works, or does not. A failing worker shows nothing."""
         match self.error:
             case None:
-                return Evidence.ANSWERED
+                return None if self.left else Evidence.ANSWERED
             case WorkerUnreachable() | WorkerTimeout(phase="connection"):
                 return Evidence.FAILED
             case _:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from registry.members.liveness import Evidence
 from router.attempt import Attempt
 from router.dialects import Answer, Route
 from router.errors import AnswerBroken, WorkerError, WorkerFailed
@@ -111,3 +112,32 @@ async def test_a_caller_who_left_before_the_first_byte_has_shown_nothing(office:
     asking.cancel()
     await asyncio.wait([asking])
     assert office.outcomes == []
+
+
+async def test_a_caller_who_left_in_the_middle_has_not_shown_that_the_node_lives(
+    office: Office,
+) -> None:
+    @asynccontextmanager
+    async def put(_: Attempt) -> AsyncIterator[Answer]:
+        yield answers()
+
+    async def ask() -> None:
+        async with office.attempt(put):
+            # The machine lost its power after the first byte: nothing comes, and nothing says so.
+            await asyncio.Event().wait()
+
+    asking = asyncio.ensure_future(ask())
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert [(outcome.error, outcome.shows) for outcome in office.outcomes] == [(None, None)]
+
+
+async def test_an_answer_that_was_read_to_its_end_shows_that_the_node_lives(office: Office) -> None:
+    @asynccontextmanager
+    async def put(_: Attempt) -> AsyncIterator[Answer]:
+        yield answers()
+
+    async with office.attempt(put):
+        pass
+    assert [outcome.shows for outcome in office.outcomes] == [Evidence.ANSWERED]
