@@ -201,7 +201,7 @@ def _links(
         premises=premises,
     )
 
-    registry.on_change(follow_ways(links, registry.presence, forgive=peers.forgive))
+    registry.on_change(follow_ways(links, registry, forgive=peers.forgive))
     closing.push_async_callback(links.close)
     return links, peers
 

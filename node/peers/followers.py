@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
+from registry.catalog import Catalog
 from registry.clock import Clock
 from registry.intake.rate import RateLimit
 from registry.members.liveness import REASONS, Presence
@@ -57,15 +59,36 @@ def _sentence(peers: Registry, node: PeerId, presence: Presence) -> str:
     return f"met {who}, which serves {count} model{'' if count == 1 else 's'}"
 
 
+class OtherNodes(Protocol):
+    """What is known of other nodes."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The newest record of every node."""
+
+    def presence(self, node: PeerId) -> Presence:
+        """Say what a node is to us."""
+
+
 def follow_ways(
-    links: Links, presence: Callable[[PeerId], Presence], *, forgive: Callable[[PeerId], None]
+    links: Links, others: OtherNodes, *, forgive: Callable[[PeerId], None]
 ) -> Callable[[Iterable[PeerId]], None]:
-    """Return what takes in that nodes changed: waits for the lost end, and who is back is tried anew, by `forgive` too."""
+    """Return what takes in that nodes changed: waits for the lost end, and who is back is tried anew, by `forgive` too.
+
+    Connections to a run of a node that has ended are let go of: after a power cut nothing else says that they lead nowhere.
+    """
     away: set[PeerId] = set()
+    runs: dict[PeerId, int] = {}
 
     def changed(nodes: Iterable[PeerId]) -> None:
         for node in nodes:
-            now = presence(node)
+            now = others.presence(node)
+            held = others.catalog.held.get(node)
+            if held is None:
+                runs.pop(node, None)
+            elif runs.get(node) != (run := held.record.version.epoch):
+                runs[node] = run
+                links.restarted(node)
             if now in _AWAY:
                 away.add(node)
             if now is Presence.LOST:

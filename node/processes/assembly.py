@@ -186,7 +186,7 @@ def assemble(
         lender=borrowing,
     )
     listeners: list[Changed] = [
-        follow_ways(links, view.presence, forgive=lambda _: None),
+        follow_ways(links, view, forgive=lambda _: None),
         follow_loads(router, view.presence),
     ]
     return HelperParts(

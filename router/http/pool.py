@@ -111,6 +111,10 @@ class PooledPlace:
     def retire(self) -> None:
         """Keep no connection any more: cut the idle ones, and each other one after its request."""
         self._retired = True
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Cut the idle connections: nobody is at their other end any more."""
         for connection, _ in self._idle:
             connection.abort()
         self._idle.clear()

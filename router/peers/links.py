@@ -89,6 +89,11 @@ class Links:
         if (way := self._ways.get(peer)) is not None:
             way.forgive()
 
+    def restarted(self, peer: PeerId) -> None:
+        """A peer was started anew: what was connected to its last run leads nowhere, even where nothing said so."""
+        if (way := self._ways.get(peer)) is not None:
+            way.let_go()
+
     @asynccontextmanager
     async def to(self, peer: PeerId) -> AsyncIterator[Link]:
         """Give a way to a peer; raise `WorkerUnreachable` when nothing is known of how to reach it.

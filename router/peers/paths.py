@@ -119,6 +119,11 @@ class Way:
         if isinstance(self._direct, Proven):
             self._direct = Untried()
 
+    def let_go(self) -> None:
+        """Cut the idle connections: the peer was started anew, and may not have told the end of its last run."""
+        for place in (*self._pipes.values(), *self._places.values()):
+            place.let_go()
+
     def close(self) -> None:
         """Close the connections."""
         for place in (*self._pipes.values(), *self._places.values()):

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 import pytest
 
 from node.peers.followers import follow_loads, follow_ways, tell_of
 from registry import wire
+from registry.catalog import Catalog
 from registry.members.liveness import Presence
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet
@@ -15,8 +17,11 @@ from registry.service import Registry
 from registry.settings import RegistrySettings
 from registry.signing import Identity
 from registry.store.memory import MemoryStore
+from router.peers.paths import Link
+from tests.router.peer_node import peer_node, way_to
 from tests.router.test_dispatch import World
-from tests.router.world import links
+from tests.router.world import links, own, until
+from tests.workers.openai_worker import running
 
 THEM = PeerId("them")
 SERVICE = Service("p", "m")
@@ -28,16 +33,27 @@ async def world() -> AsyncIterator[World]:
         yield World(ours)
 
 
+@dataclass
+class Others:
+    """Other nodes: what is known of them may be changed."""
+
+    now: Presence = Presence.ALIVE
+    catalog: Catalog = field(default_factory=Catalog)
+
+    def presence(self, node: PeerId) -> Presence:
+        return self.now
+
+
 @pytest.mark.parametrize("away", [Presence.LOST, Presence.UNREACHABLE])
 async def test_a_node_that_was_away_and_lives_is_tried_anew_once(
     world: World, away: Presence
 ) -> None:
     story = [Presence.ALIVE, away, Presence.SUSPECT, Presence.ALIVE, Presence.ALIVE]
     forgiven: list[PeerId] = []
-    changed = follow_ways(world.links, lambda _: story[0], forgive=forgiven.append)
-    while story:
+    others = Others()
+    changed = follow_ways(world.links, others, forgive=forgiven.append)
+    for others.now in story:
         changed([THEM])
-        del story[0]
     assert forgiven == [THEM]
 
 
@@ -46,8 +62,30 @@ async def test_an_address_of_a_node_that_we_do_not_reach_has_to_be_proven_anew(
 ) -> None:
     doubted: list[PeerId] = []
     monkeypatch.setattr(world.links, "doubt", doubted.append)
-    follow_ways(world.links, lambda _: Presence.UNREACHABLE, forgive=lambda _: None)([THEM])
+    follow_ways(world.links, Others(Presence.UNREACHABLE), forgive=lambda _: None)([THEM])
     assert doubted == [THEM]
+
+
+async def test_idle_connections_to_a_node_are_let_go_of_when_it_was_started_anew() -> None:
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as ours:
+        others = Others()
+        changed = follow_ways(ours, others, forgive=lambda _: None)
+
+        def learn(epoch: int, sequence: int) -> None:
+            record = Record(node.identity.peer, Version(epoch, sequence), reach=node.reach)
+            others.catalog = others.catalog.merge([wire.encode_record(record, node.identity)])
+            changed([node.identity.peer])
+
+        async def connected() -> Link:
+            async with ours.to(node.identity.peer) as link:
+                return link
+
+        learn(1, 1)
+        place = (await connected()).place
+        learn(1, 2)
+        assert not place.unused
+        learn(2, 1)
+        await until(lambda: place.unused)
 
 
 @pytest.mark.parametrize("gone", [Presence.LOST, Presence.LEFT])
