@@ -124,7 +124,7 @@ class Server:
         self.refuse = app.refuse
         self.now = asyncio.get_running_loop().time()
         self.closing = False
-        self._connections: set[CallerConnection] = set()
+        self._connections: dict[CallerConnection, None] = {}
         self._doors = ConnectionLimits(
             self.settings.connections, self.settings.connections_per_address, crowd or Crowd()
         )
@@ -190,14 +190,14 @@ class Server:
         """Take in a connection that is open; return whether there is room for it."""
         if self.closing or not self._doors.enter(connection, connection.address):
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         if self._timer is None:
             self._look(asyncio.get_running_loop())
         return True
 
     def lost(self, connection: CallerConnection) -> None:
         """Forget a connection that is closed."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._doors.leave(connection, connection.address)
 
     # How.

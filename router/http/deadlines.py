@@ -24,7 +24,7 @@ class Deadlines:
     """The deadlines of one event loop."""
 
     def __init__(self) -> None:
-        self._due: dict[int, set[_Deadline]] = {}
+        self._due: dict[int, dict[_Deadline, None]] = {}  # in the order in which they began
         self._timer: asyncio.TimerHandle | None = None
 
     @cached_property
@@ -41,13 +41,14 @@ class Deadlines:
     def give_up(self) -> None:
         """End every wait now, with `GivenUp`; short ones, which have a timer of their own, end by themselves."""
         waiting, self._due = self._due, {}
-        for deadline in set().union(*waiting.values()):
-            deadline.pass_(GivenUp)
+        for deadlines in waiting.values():
+            for deadline in deadlines:
+                deadline.pass_(GivenUp)
 
     def _add(self, deadline: "_Deadline", seconds: float) -> int:
         loop = self.loop
         slot = math.ceil((loop.time() + seconds) / GRAIN)
-        self._due.setdefault(slot, set()).add(deadline)
+        self._due.setdefault(slot, {})[deadline] = None
         if self._timer is None:
             self._timer = loop.call_later(GRAIN, self._look, loop)
         return slot
@@ -55,7 +56,7 @@ class Deadlines:
     def _remove(self, deadline: "_Deadline", slot: int) -> None:
         waiting = self._due.get(slot)
         if waiting is not None:
-            waiting.discard(deadline)
+            waiting.pop(deadline, None)
             if not waiting:
                 del self._due[slot]
 

@@ -68,7 +68,7 @@ class PooledPlace:
         self._kept_open = rest == 0
         self._limit = settings.connections_per_worker
         self._connect_timeout = settings.connect_timeout
-        self._known: set[Connection] = set()
+        self._known: dict[Connection, None] = {}
         self._idle: list[tuple[Connection, float]] = []
         self._dialling = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -136,7 +136,7 @@ class PooledPlace:
 
     def lost(self, connection: Connection) -> None:
         """Forget a connection that is closed."""
-        self._known.discard(connection)
+        self._known.pop(connection, None)
         lying = [entry for entry in self._idle if entry[0] is not connection]
         if connection.streamed and len(lying) < len(self._idle):
             self._kept_open = self._rest == 0
@@ -197,7 +197,7 @@ class PooledPlace:
         finally:
             self._dialling -= 1
             self._next()
-        self._known.add(connection)
+        self._known[connection] = None
         return connection
 
     def _next(self) -> None:
