@@ -17,7 +17,7 @@ TORCH := 2.13.0
 
 REAL := gateways texts vectors stack
 
-.PHONY: help demo test test-all swarm clients images real pythons check fmt docs bench charts soak install lock clean
+.PHONY: help demo test test-all swarm clients images real pythons check fmt docs bench charts seeds soak install lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,11 @@ bench: $(MADE)/dev ## what the project measures about itself
 charts: $(MADE)/bench ## the charts of docs/ that are simulated, drawn again (some minutes)
 	@$(BIN)/python -m bench.routing --plot docs
 	@$(BIN)/python -m bench.simulate --sweep 10,30,100,300,1000,3000,10000 --full 20 --plot docs
+
+SEEDS := 1000
+
+seeds: $(MADE)/dev ## whole nodes under a virtual clock, with faults by seed; SEEDS=50 is a look, ARGS="--seed 7" one of them
+	@$(BIN)/python -m bench.seeds --count $(SEEDS) $(ARGS)
 
 soak: $(MADE)/dev ## 200,000 requests, kills and freezes throughout; ARGS="--requests 2000 --rate 200" is a look
 	@$(BIN)/python -m bench.soak $(ARGS)

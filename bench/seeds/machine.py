@@ -1,0 +1,244 @@
+"""Machine of a simulation: a whole node on it, which is started, killed, frozen and stopped, and a disk that stays.
+
+The node is composed as `node.run` does it: its registry, agent, router, links and both of its HTTP listeners are the real ones.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from typing import Any, cast
+
+from bench.seeds.gossip import Gossip
+from bench.seeds.loop import PROCESS, SeedProcess
+from bench.seeds.mesh import SeedMesh
+from bench.seeds.wires import SeedPort, Wires, address_of
+from node.access import Access
+from node.assembly import Given, Outside, Parts, assemble
+from node.config.settings import Settings
+from node.faces import Context, Listening
+from node.faces.app import link_app, public_app
+from node.inspection import Learning
+from node.listeners import serve, welcome
+from node.observe.aggregate import Whole
+from node.observe.host import Host
+from node.observe.loop_lag import Lateness
+from registry.errors import StoreUnavailable
+from registry.mesh import Pipe
+from registry.records import PeerId, Reach, Standing
+from registry.signing import Identity
+from registry.store import Change, Put, Space, check_limits
+from router.peers.certificate import certificate_of, server_context
+
+HTTP, LINK = 6100, 6102
+TOKEN = "the-token-of-all-nodes"
+YEAR_2026 = 1_800_000_000.0
+
+
+class Disk:
+    """What a machine keeps when it loses its power."""
+
+    def __init__(self) -> None:
+        self.spaces: dict[Space, dict[str, bytes]] = {space: {} for space in Space}
+
+
+class SeedStore:
+    """A node's store: writes take a moment, and of a process that is gone they come to nothing or were done, by chance."""
+
+    def __init__(self, disk: Disk, process: SeedProcess, rng: random.Random) -> None:
+        self._disk = disk
+        self._process = process
+        self._rng = rng
+
+    async def read(self, space: Space) -> Mapping[str, bytes]:
+        """Return everything in one space."""
+        return dict(self._disk.spaces[space])
+
+    async def write(self, *changes: Change) -> None:
+        """Apply all changes or none."""
+        check_limits(changes)
+        late = self._rng.random() < 0.5
+        if late:
+            await self._moment()
+        if self._process.gone:
+            raise StoreUnavailable("this process is gone")
+        for change in changes:
+            rows = self._disk.spaces[change.space]
+            if isinstance(change, Put):
+                rows[change.key] = change.value
+            else:
+                rows.pop(change.key, None)
+        if not late:
+            await self._moment()
+
+    async def close(self) -> None:
+        """Let go of nothing."""
+
+    async def _moment(self) -> None:
+        await asyncio.sleep(self._rng.uniform(0.0005, 0.01))
+
+
+@dataclass
+class SeedMachine:
+    """One machine; `number` is its place among all."""
+
+    number: int
+    identity: Identity
+    wires: Wires
+    gossip: Gossip
+    settings: Settings
+    data_dir: Path
+    rng: random.Random
+    wall_offset: float = 0.0
+    """Seconds by which its wall clock is wrong."""
+    disk: Disk = field(default_factory=Disk)
+    process: SeedProcess | None = None
+    parts: Parts | None = None
+    """Those of the node, while it serves."""
+    mesh: SeedMesh | None = None
+    served: float = inf
+    """Since when its node serves."""
+    lives: int = 0
+    failures: list[BaseException] = field(default_factory=list)
+    """What ended a node that nobody ended."""
+    _task: "asyncio.Task[None] | None" = None
+
+    @property
+    def peer(self) -> PeerId:
+        """The node's id."""
+        return self.identity.peer
+
+    @property
+    def serves(self) -> bool:
+        """Whether its node is up, and does not stand still."""
+        process = self.process
+        return self.parts is not None and process is not None and not process.frozen
+
+    def start(self) -> None:
+        """Start the node."""
+        self.lives += 1
+        process = self.process = SeedProcess(f"n{self.number}.{self.lives}", self.number)
+        context = copy_context()
+        context.run(PROCESS.set, process)
+        self._task = self.wires.create_task(self._live(process), context=context)
+        self._task.add_done_callback(self._ended)
+
+    def kill(self) -> None:
+        """End the node at once: what it has in memory is gone."""
+        process, self.process, self.parts = self.process, None, None
+        if process is None:
+            return
+        mesh, self.mesh = self.mesh, None
+        if mesh is not None:
+            self.gossip.end(mesh)
+        process.gone = True
+        process.frozen = 0
+        self.wires.thaw(process)
+        self.wires.end(process)
+        for task in self.wires.tasks_of(process):
+            task.cancel()
+        self.wires.call_later(5.0, _over, process)
+
+    async def stop(self) -> None:
+        """Have the node leave: it tells the others, and ends."""
+        task, process, self.parts = self._task, self.process, None
+        if task is not None and process is not None:
+            task.cancel()
+            await asyncio.wait({task}, timeout=10.0)
+            if self.process is process:
+                self.kill()
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failures.append(error)
+
+    async def _live(self, process: SeedProcess) -> None:
+        async with AsyncExitStack() as closing:
+            here = address_of(self.number)
+            listening = Listening(http=f"{here}:{HTTP}", link=f"{here}:{LINK}")
+            parts = await assemble(self._given(process), listening, closing)
+            context = self._context(parts, listening)
+            await self._serve_link(context, process, closing)
+            await parts.registry.start(_no_pipe)
+            closing.push_async_callback(parts.registry.stop)
+            await parts.registry.introduce(
+                services=parts.agent.workers.services(),
+                reach=Reach(
+                    mesh=parts.registry.mesh.addresses(),
+                    links=(listening.link,),
+                    certificate=certificate_of(self.identity),
+                ),
+                agent="modelvine/seeds",
+                name=f"n{self.number}",
+            )
+            closing.push_async_callback(parts.registry.stand, Standing.LEFT)
+            settings, crowd = self.settings.web, parts.metrics.crowd
+            await serve(public_app(context), _port(process, HTTP), closing, settings, crowd)
+            if process.gone:
+                return
+            self.parts, self.served = parts, self.wires.time()
+            async with asyncio.TaskGroup() as group:
+                for run in (parts.registry.run, context.learning.run, context.learning.watch):
+                    group.create_task(run())
+
+    def _given(self, process: SeedProcess) -> Given:
+        rng = random.Random(self.rng.random())
+
+        def mesh(given: Given) -> SeedMesh:
+            self.mesh = SeedMesh(given.identity.peer, self.gossip, given.settings.mesh)
+            return self.mesh
+
+        outside = Outside(
+            now=self.wires.time,
+            wall=lambda: YEAR_2026 + self.wires.time() + self.wall_offset,
+            chance=rng.random,
+            mesh=mesh,
+            store=lambda _: SeedStore(self.disk, process, rng),
+        )
+        return Given(self.settings, self.identity, None, self.data_dir, outside)
+
+    def _context(self, parts: Parts, listening: Listening) -> Context:
+        lateness, now = Lateness(), self.wires.time
+        whole = Whole(parts.router, parts.metrics, lateness)
+        return Context(
+            peer=self.peer,
+            settings=self.settings,
+            registry=parts.registry,
+            router=parts.router,
+            agent=parts.agent,
+            learning=Learning(parts.agent, parts.router.describe, now, greet=parts.router.greet),
+            access=Access(token=TOKEN),
+            metrics=parts.metrics,
+            lateness=lateness,
+            whole=whole,
+            load_of=whole.load_of,
+            links=parts.links,
+            bootstrap=parts.bootstrap,
+            host=Host(now=now),
+            listening=listening,
+            started=now(),
+        )
+
+    async def _serve_link(
+        self, context: Context, process: SeedProcess, closing: AsyncExitStack
+    ) -> None:
+        tls, registry = server_context(self.identity), context.registry
+        registry.on_change(welcome(tls, registry, at_most=1_000))
+        app, crowd = link_app(context, registry), context.metrics.crowd
+        await serve(app, _port(process, LINK), closing, self.settings.web, crowd, tls=tls)
+
+
+def _over(process: SeedProcess) -> None:
+    process.over = True
+
+
+def _port(process: SeedProcess, number: int) -> Any:
+    return cast("Any", SeedPort(process, number))
+
+
+async def _no_pipe(pipe: Pipe) -> None:
+    await pipe.reset()

@@ -1,0 +1,236 @@
+"""Whole nodes under a virtual clock: the same seed does the same, what is broken is seen, and fifty seeds break nothing."""
+
+import asyncio
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from contextvars import copy_context
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.seeds.cables import Cables
+from bench.seeds.checks import Checks
+from bench.seeds.faults import Ills
+from bench.seeds.loop import BEGINNING, PROCESS, SeedProcess, Stuck
+from bench.seeds.plan import PlannedFault, SeedPlan, plan_of
+from bench.seeds.wires import SeedPort, Wires, address_of
+from bench.seeds.worker import Work
+from bench.seeds.world import SeedWorld
+from registry.store import Space
+
+BLOCKS, IN_BLOCK = 10, 5
+CALM = SeedPlan(
+    seed=1,
+    machines=3,
+    delay=0.005,
+    walls=(0.0, 0.0, 0.0),
+    workers=((0, "m0"), (1, "m1"), (2, "m2")),
+    heavy=(0, 0),
+    rate=1.0,
+    faults=(),
+)
+
+
+@pytest.fixture
+def wires() -> Iterator[Wires]:
+    made = Wires(Cables(1, delay=0.1))
+    yield made
+    made.close()
+
+
+def of(process: SeedProcess, work: Coroutine[object, object, object], wires: Wires):
+    context = copy_context()
+    context.run(PROCESS.set, process)
+    return wires.create_task(work, context=context)
+
+
+class TestTime:
+    def test_nobody_waits(self, wires: Wires) -> None:
+        wires.run_until_complete(asyncio.sleep(86_400.0))
+        assert wires.time() == BEGINNING + 86_400.0
+
+    def test_a_wait_for_what_never_comes_is_an_error(self, wires: Wires) -> None:
+        with pytest.raises(Stuck):
+            wires.run_until_complete(wires.create_future())
+
+    def test_what_falls_due_in_a_frozen_process_happens_when_it_thaws(self, wires: Wires) -> None:
+        seen: list[float] = []
+        process = SeedProcess("n", 0)
+
+        async def work() -> None:
+            await asyncio.sleep(1.0)
+            seen.append(wires.time() - BEGINNING)
+
+        of(process, work(), wires)
+        wires.call_later(0.5, wires.freeze, process)
+        wires.call_later(7.0, wires.thaw, process)
+        wires.run_until_complete(asyncio.sleep(10.0))
+        assert seen == [7.0]
+
+    def test_nobody_is_well_before_the_last_of_several_faults_has_ended(self) -> None:
+        now = 1.0
+        ills = Ills(lambda: now)
+        ills.begin(["n", "n"])
+        ills.end(["n"])
+        assert ills.last("n") == float("inf")
+        now = 4.0
+        ills.end(["n"])
+        assert ills.last("n") == 4.0
+
+
+class TestWires:
+    """Two machines: at the second one a server sends back what it gets."""
+
+    SIZE = 1_000_000
+
+    def served(self, wires: Wires, events: Callable[[Wires, SeedProcess], None]) -> bytes:
+        server, caller = SeedProcess("s", 1), SeedProcess("c", 0)
+        sent = random.Random(1).randbytes(self.SIZE)
+
+        async def serve() -> None:
+            def make() -> asyncio.StreamReaderProtocol:
+                return asyncio.StreamReaderProtocol(asyncio.StreamReader(), back)
+
+            await wires.create_server(make, sock=SeedPort(server, 80))
+
+        async def back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while piece := await reader.read(1_000):
+                writer.write(piece)
+                await writer.drain()
+            writer.close()
+
+        async def ask() -> bytes:
+            reader, writer = await asyncio.open_connection(address_of(1), 80)
+            writer.write(sent)
+            writer.write_eof()
+            events(wires, server)
+            try:
+                got = await reader.read()
+            finally:
+                writer.transport.abort()
+            assert got == sent
+            return got
+
+        of(server, serve(), wires)
+        return wires.run_until_complete(of(caller, ask(), wires))
+
+    def test_bytes_come_whole_and_in_order(self, wires: Wires) -> None:
+        assert len(self.served(wires, lambda *_: None)) == self.SIZE
+        assert wires.time() - BEGINNING < 10.0
+
+    def test_what_is_lost_or_cut_comes_later(self, wires: Wires) -> None:
+        def cut(wires: Wires, _: SeedProcess) -> None:
+            wires.cables.losses.append(0.3)
+            wires.cables.cut[1, 0] = 1
+            wires.call_later(20.0, wires.cables.cut.clear)
+
+        self.served(wires, cut)
+        assert wires.time() - BEGINNING >= 20.0
+
+    def test_the_kernel_of_a_killed_process_resets_its_connections(self, wires: Wires) -> None:
+        def kill(wires: Wires, server: SeedProcess) -> None:
+            server.gone = True
+            wires.end(server)
+
+        with pytest.raises(ConnectionResetError):
+            self.served(wires, kill)
+
+    def test_where_nobody_listens_a_connection_is_refused(self, wires: Wires) -> None:
+        work = asyncio.open_connection(address_of(1), 81)
+        with pytest.raises(ConnectionRefusedError):
+            wires.run_until_complete(of(SeedProcess("c", 0), work, wires))
+
+
+class TestSight:
+    """What is broken on purpose is seen."""
+
+    def broken(self, data: Path, sabotage: Callable[[SeedWorld], object], plan=CALM) -> list[str]:
+        world = SeedWorld(plan, data)
+        checks = Checks(world)
+        try:
+            sabotage(world)
+            world.run()
+            assert world.asked
+            return checks.at_end()
+        finally:
+            world.close()
+
+    def test_a_calm_run_breaks_nothing(self, tmp_path: Path) -> None:
+        assert self.broken(tmp_path, lambda _: None) == []
+
+    def test_a_store_that_forgets_loses_registrations(self, tmp_path: Path) -> None:
+        class Forgetful(dict[str, bytes]):
+            def __setitem__(self, key: str, value: bytes) -> None:
+                pass
+
+        def forget(world: SeedWorld) -> None:
+            world.machines[1].disk.spaces[Space.WORKERS] = Forgetful()
+
+        plan = replace(CALM, faults=(PlannedFault(40.0, "kill", (1,), 1.0),))
+        found = self.broken(tmp_path, forget, plan)
+        assert any(one.startswith("lost registration: n0 of n1") for one in found)
+
+    def test_a_withdrawal_that_is_undone_leaves_a_ghost(self, tmp_path: Path) -> None:
+        def conjure(world: SeedWorld) -> None:
+            world.wires.call_later(100.0, world.registered.kept.pop, (1, "m1"))
+
+        found = self.broken(tmp_path, conjure)
+        assert "ghost: n0 of n1: ['m1']" in found
+
+    def test_a_cut_that_nobody_is_told_of_fails_requests(self, tmp_path: Path) -> None:
+        def cut(world: SeedWorld) -> None:
+            world.wires.call_later(20.0, world.cables.cut.update, [(0, 1), (1, 0)])
+
+        found = self.broken(tmp_path, cut)
+        assert any(one.startswith("request failed though n1 served it") for one in found)
+
+    def test_work_that_is_done_again_is_seen(self, tmp_path: Path) -> None:
+        def repeat(world: SeedWorld) -> None:
+            def again() -> None:
+                done = next(a for a in world.asked if not a.stream and not a.error)
+                world.works.append(Work(done.name, "w2", world.wires.time(), "a"))
+
+            world.wires.call_later(50.0, again)
+
+        found = self.broken(tmp_path, repeat)
+        assert [one.split(":")[0] for one in found] == ["done again after it was answered"]
+
+    def test_a_node_that_falls_over_is_seen(self, tmp_path: Path) -> None:
+        def fall(world: SeedWorld) -> None:
+            def now() -> None:
+                parts = world.machines[2].parts
+                assert parts is not None
+                del parts.registry._now
+
+            world.wires.call_later(30.0, now)
+
+        assert any(one.startswith("n2 ended by itself") for one in self.broken(tmp_path, fall))
+
+
+def seeds(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bench.seeds", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_plan_is_made_of_its_seed_alone() -> None:
+    assert plan_of(5) == plan_of(5)
+    assert plan_of(5) != plan_of(6)
+
+
+@pytest.mark.parametrize("seed", [7, 15])
+def test_a_seed_does_the_same_each_time(seed: int) -> None:
+    told = [seeds("--seed", str(seed)).stdout for _ in "ab"]
+    assert re.search(r"\d+ events, [0-9a-f]{32}", told[0])
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_fifty_seeds_break_nothing(block: int) -> None:
+    first, count = str(block * IN_BLOCK), str(IN_BLOCK)
+    done = seeds("--first", first, "--count", count, "--processes", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{count} of {count} seeds, 0 broken" in done.stdout
