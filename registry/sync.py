@@ -21,7 +21,7 @@ from registry import messages, wire
 from registry.catalog import BUCKETS, Catalog, Signed
 from registry.effects import WordsRefused
 from registry.errors import InvalidFrame, LimitReached, UnknownKind
-from registry.members.liveness import Presence
+from registry.members.liveness import Status
 from registry.messages import (
     FRAME_HEAD,
     MAX_BATCH_BYTES,
@@ -267,9 +267,10 @@ def _record(frame: bytes) -> Signed:
 
 
 def _age(replica: Replica, node: PeerId, now: float) -> float:
-    # Whom we hold for lost, nobody shall hold for alive on our word.
-    lost = replica.presence(node) is Presence.LOST
-    return MAX_AGE if lost else min(now - replica.heard(node, now), MAX_AGE)
+    # Whom we hold for lost, or doubt, nobody shall hold for alive on our word: they may come too late to hear of the doubt.
+    pulse = replica.pulses().get(node)
+    doubted = pulse is not None and pulse.contact in (Status.SUSPECT, Status.LOST)
+    return MAX_AGE if doubted else min(now - replica.heard(node, now), MAX_AGE)
 
 
 def _heard(age: float, now: float) -> float:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from registry import sync, wire
 from registry.catalog import Signed, bucket_of
 from registry.errors import InvalidFrame
-from registry.members.liveness import Presence
+from registry.members.liveness import Evidence, Presence
 from registry.records import Heartbeat, Record, Service, Version
 from registry.replica import Effect, Persist, Replica
 from registry.settings import RegistrySettings
@@ -156,6 +156,15 @@ def test_whom_a_peer_holds_for_lost_is_not_taken_for_living_on_its_word() -> Non
     other.tick(NOW + RegistrySettings().lease + 1)
     exchange(one, honest(other, now=NOW + 10), now=50.0)
     assert one.presence(C.peer) is Presence.LOST
+
+
+def test_whom_a_peer_doubts_is_not_taken_for_living_on_its_word_until_it_speaks() -> None:
+    one, other = replica(A), replica(B, say(C, LLAMA))
+    other.observe(C.peer, Evidence.PARTED, NOW)
+    exchange(one, honest(other, now=NOW + 1), now=50.0)
+    assert one.presence(C.peer) is Presence.LOST
+    one.observe(C.peer, Evidence.WORD, 51.0)
+    assert one.presence(C.peer) is Presence.ALIVE
 
 
 def test_a_newcomer_that_heard_first_from_who_lost_everybody_hears_from_others_who_lives() -> None:
