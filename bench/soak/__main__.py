@@ -3,7 +3,8 @@
     python -m bench.soak                                   200,000 requests, 20,000 registrations: some five minutes
     python -m bench.soak --requests 2000 --rate 200        a look
 
-Four nodes on loopback: one is asked, one serves and stays well, two serve and are killed, frozen and stopped in turn.
+Four nodes on loopback: one is asked, and attacked by heavy strangers and loud members; one serves and stays well; two serve
+and are killed, frozen and stopped in turn.
 Exit status 0: no request failed, no stream ended without a word, and neither of the first two grew. Needs a C compiler. Ends
 only what it started.
 """
@@ -22,8 +23,9 @@ from pathlib import Path
 
 from bench.compare import write_bodies
 from bench.mock import Mock, build, load
-from bench.soak.faults import Harm, Place
+from bench.soak.faults import ATTACKS, Harm, Place
 from bench.soak.gauges import PER, TELLING, Gauge, judged, leaks, read, slope
+from tests.swarm.attacks.attacker import Attacker
 from tests.swarm.client import Client, connected
 from tests.swarm.nodes import Node, Swarm
 
@@ -134,6 +136,9 @@ class Soak:
         await self.crowd.hastily(WARMING)
         self.rate = self.options.rate or self.crowd.seen.requests / WARMING / 2
         self.crowd.seen.requests = 0
+        # What strangers leave behind stays, within its bound: it is there before memory is compared.
+        for attack in ATTACKS:
+            self._say(await self.harm.attack(attack))
         await asyncio.sleep(AT_REST)
         await self._look()
         async with asyncio.TaskGroup() as group:
@@ -223,7 +228,7 @@ class Soak:
             f"| streams that ended in an error event, their worker gone | {seen.broken} |",
             f"| slowest | {seen.slowest:.1f} s |",
             f"| registrations | {self.registered:,} |",
-            f"| times a node or worker was killed, frozen or stopped | {self.harm.done} |",
+            f"| times a node or worker was killed, frozen, stopped or attacked | {self.harm.done} |",
         ]
         for name in names:
             first, last = ends[name]
@@ -259,7 +264,9 @@ async def soak(options: argparse.Namespace, folder: Path) -> int:
         await client.agreed([asked, *serving])
         places = [Place(n, w) for n, w in zip(serving[1:], workers[1:], strict=True)]
         steady = [asked, serving[0]]
-        harm = Harm(swarm, client, steady, places)
+        attacker = Attacker(asked, folder / "attacker.log")
+        stack.callback(attacker.end)
+        harm = Harm(swarm, client, steady, places, attacker)
         crowd = Crowd(asked.http, write_bodies(folder))
         run = Soak(options, client, crowd, steady, harm)
         async with asyncio.timeout(LET_GO + 120 + options.requests / SLOWEST):

@@ -1,4 +1,7 @@
-"""Faults throughout a soak: one victim at a time, a node or its worker, killed, frozen or told to stop, then well again."""
+"""Faults throughout a soak, one at a time: a node or its worker is killed, frozen or told to stop, then well again.
+
+And strangers and members who are too much attack the node that is asked.
+"""
 
 import asyncio
 import signal
@@ -7,11 +10,21 @@ from dataclasses import dataclass, field
 from itertools import cycle
 
 from bench.mock import Mock
+from tests.swarm.attacks.attacker import Attacker
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Swarm
 
 FROZEN = 3.0
 """Seconds."""
+
+
+ATTACKS = (
+    "102 heavy identities pushed",
+    "a loud member",
+    "19,900 made-up nodes listed by a member",
+    "newer words of 100 strangers",
+    "records of the worst shapes",
+)
 
 
 @dataclass(slots=True)
@@ -24,22 +37,31 @@ class Place:
 
 @dataclass(slots=True)
 class Harm:
-    """Does harm to some of the places in turn; `others` stay well, and one of them knows the rest."""
+    """Does harm to some of the places in turn; `others` stay well, and one of them is attacked."""
 
     swarm: Swarm
     client: Client
     others: list[Node]
     victims: list[Place]
+    attacker: Attacker
     done: int = 0
     _order: Iterator[tuple[str, int]] = field(init=False)
 
     def __post_init__(self) -> None:
         kinds = ("worker killed", "node frozen", "worker frozen", "node killed", "node stopped")
-        self._order = cycle((kind, n) for kind in kinds for n in range(len(self.victims)))
+        places = range(len(self.victims))
+        # An attack after each time round the places.
+        self._order = cycle(
+            step
+            for kind, attack in zip(kinds, ATTACKS, strict=True)
+            for step in (*((kind, n) for n in places), (attack, 0))
+        )
 
     async def next(self) -> str:
         """Do the next harm and undo it; return what it was, once everybody is well."""
         kind, number = next(self._order)
+        if kind in ATTACKS:
+            return await self.attack(kind)
         place = self.victims[number]
         does: dict[str, Callable[[Place], Awaitable[None]]] = {
             "worker killed": self._kill_worker,
@@ -52,6 +74,13 @@ class Harm:
         await self.client.met([*self.others, *(victim.node for victim in self.victims)])
         self.done += 1
         return f"{kind}: {place.node.name}"
+
+    async def attack(self, kind: str) -> str:
+        """Have the node that is asked attacked; return what it was, once all others hold each other for alive."""
+        said = await asyncio.to_thread(self.attacker.do, kind)
+        await self.client.met([*self.others, *(victim.node for victim in self.victims)])
+        self.done += 1
+        return f"{kind}: {said['seconds']:.0f} s"
 
     async def _kill_worker(self, place: Place) -> None:
         await asyncio.to_thread(place.worker.kill)
