@@ -94,7 +94,7 @@ class Replica:
         self.members = Membership(settings, jitter)
         self.jitter = jitter
         self._guests = guests(identity.peer, allow=settings.allow, deny=settings.deny)
-        self._newcomers = Newcomers(
+        self.newcomers = Newcomers(
             places=settings.max_nodes,
             per_second=settings.strangers_per_second,
             heaviest=settings.stranger_services,
@@ -135,7 +135,7 @@ class Replica:
             elif self._takes_back(word):
                 node = word.record.node
                 self.catalog = self.catalog.merge([word])
-                self._newcomers.held(node, weight=weight_of(word))
+                self.newcomers.held(node, weight=weight_of(word))
                 self.members.restore(node, now, beat=beats.get(node))
         return bad
 
@@ -231,7 +231,7 @@ class Replica:
         if not self._is_news(word):
             return []
         fresh, held, lost = heard + self.members.lease > now, self.catalog.held, self.members.lost
-        places = self._newcomers.places_for(word, via, now, held=held, fresh=fresh, lost=lost)
+        places = self.newcomers.places_for(word, via, now, held=held, fresh=fresh, lost=lost)
         effects = [effect for gone in places for effect in self._forget(gone)]
         self.catalog = self.catalog.merge([word])
         before = self.members.pulses.get(node)
@@ -242,12 +242,12 @@ class Replica:
 
     def meet(self, peer: PeerId, now: float, *, chosen: bool) -> list[Effect]:
         """Take in that a connection to a peer stands, and whether we dialled it."""
-        self._newcomers.meet(peer, chosen=chosen)
+        self.newcomers.meet(peer, chosen=chosen)
         return self.observe(peer, Evidence.LINKED, now)
 
     def part(self, peer: PeerId, now: float) -> list[Effect]:
         """Take in that the last connection to a peer is gone."""
-        self._newcomers.part(peer, held=peer in self.catalog.held)
+        self.newcomers.part(peer, held=peer in self.catalog.held)
         return self.observe(peer, Evidence.PARTED, now)
 
     def observe(self, node: PeerId, evidence: Evidence, now: float) -> list[Effect]:
@@ -279,11 +279,11 @@ class Replica:
     def room(self, via: PeerId | None, now: float) -> int:
         """Return how many strangers a neighbour could bring in, the places of the lost included."""
         free = max(self._settings.max_nodes - len(self.catalog.held), 0) + len(self.members.lost())
-        return free if via is None else min(free, self._newcomers.allowance(via, now))
+        return free if via is None else min(free, self.newcomers.allowance(via, now))
 
     def refuses(self, node: PeerId, now: float) -> bool:
         """Say whether a node's word was too heavy a moment ago."""
-        return self._newcomers.refuses(node, now)
+        return self.newcomers.refuses(node, now)
 
     def heard(self, node: PeerId, now: float) -> float:
         """Return when a node last gave a sign of life; `now` for ourselves."""
@@ -318,8 +318,8 @@ class Replica:
 
     def _takes_back(self, word: Signed) -> bool:
         node, held = word.record.node, self.catalog.held
-        room = node in held or self._newcomers.has_room(node, len(held))
-        heavy = self._newcomers.too_heavy(node, weight_of(word))
+        room = node in held or self.newcomers.has_room(node, len(held))
+        heavy = self.newcomers.too_heavy(node, weight_of(word))
         return room and not heavy and self._guests.admits(node)
 
     def _greet(self, node: PeerId, before: Pulse | None, now: float) -> None:
@@ -395,5 +395,5 @@ class Replica:
     def _forget(self, node: PeerId) -> list[Effect]:
         self.catalog = self.catalog.without(node)
         self.members.forget(node)
-        self._newcomers.forget(node)
+        self.newcomers.forget(node)
         return [Forget(node), Changed(frozenset({node}))]

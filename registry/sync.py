@@ -104,11 +104,15 @@ def compare(replica: Replica, clock: Clock, peer: PeerId | None = None) -> Excha
     ours = _held(replica.catalog, unlike)
     wanted = sorted(node for node in theirs if node in ours and theirs[node] > ours[node])
     owed = sorted(node for node in ours if node not in theirs or ours[node] > theirs[node])
-    room = replica.room(peer, clock())
-    strangers = _strangers(replica, [node for node in theirs if node not in ours], room, clock())
+    # Whoever is connected comes first on both sides, however many strangers there are.
+    owed.sort(key=lambda node: node != replica.peer)
+    room, has_met = replica.room(peer, clock()), replica.newcomers.has_met
+    unknown = [node for node in theirs if node not in ours]
+    met = [node for node in unknown if has_met(node)]
+    strangers = _strangers(replica, [n for n in unknown if not has_met(n)], room, clock())
     if strangers and not room:
         yield from _fetch(strangers)
-    effects = yield from _pull(replica, wanted + strangers[:room], clock, peer)
+    effects = yield from _pull(replica, met + wanted + strangers[:room], clock, peer)
     effects = yield from _push(replica, owed, clock, effects)
     return (yield from _ask_whom_it_heard(replica, clock, effects))
 
@@ -250,9 +254,11 @@ def _read_batch(
     room = replica.room(via, now)
     left_out = 0
     for age, frame in messages.unpack(batch):
-        held = replica.catalog.held.get(wire.author_of(frame))
-        room -= held is None
-        if held is None and room < 0:
+        author = wire.author_of(frame)
+        held = replica.catalog.held.get(author)
+        stranger = held is None and not replica.newcomers.has_met(author)
+        room -= stranger
+        if stranger and room < 0:
             left_out += 1
         elif (held is None or held.frame != frame) and len(words) < MAX_CHECKED:
             words.append((age, _record(frame)))

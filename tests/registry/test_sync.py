@@ -184,18 +184,6 @@ def test_hearsay_does_not_make_a_node_younger_than_we_know_it_to_be() -> None:
     assert one.presence(C.peer) is Presence.LOST
 
 
-def test_a_full_registry_asks_for_one_stranger_and_takes_in_none() -> None:
-    one = replica(A, settings=RegistrySettings(max_nodes=3))
-    one.announce(NOW, services=[])
-    exchange(one, honest(replica(B, *strangers(20))))
-    assert len(one.catalog.held) == 3
-    questions, effects = exchange(one, honest(replica(B, *strangers(20))))
-    assert effects == []
-    (pull,) = (question for question in questions if question.startswith(b"p"))
-    assert len(orjson.loads(pull[1:])["nodes"]) == 1
-    assert len(one.catalog.held) == 3
-
-
 def test_the_answer_to_a_push_is_how_many_records_were_news() -> None:
     one, pushed = replica(A, say(B)), batch(say(B).frame, say(C).frame, say(IDENTITIES[3]).frame)
     assert sync.answer(one, b"P" + pushed, NOW)[0] == b"2"
@@ -343,14 +331,6 @@ def test_to_list_what_is_never_sent_is_an_offence() -> None:
     lies = lying(replica(B, say(C)), b"l", orjson.dumps({"held": listing}))
     with pytest.raises(InvalidFrame, match="cannot be had"):
         exchange(replica(A), lies)
-
-
-def test_to_list_what_is_never_sent_is_an_offence_where_there_is_no_room_for_it() -> None:
-    one = replica(A, *strangers(3), settings=RegistrySettings(max_nodes=3))
-    listing = {f"nobody-{n}": [1, 1, "ab" * 8] for n in range(1_000)}
-    lies = lying(replica(B, say(C)), b"l", orjson.dumps({"held": listing}))
-    with pytest.raises(InvalidFrame, match="cannot be had"):
-        exchange(one, lies)
 
 
 def test_one_pull_asks_for_no_more_than_one_batch_holds_and_no_more_are_looked_up() -> None:

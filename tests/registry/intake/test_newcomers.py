@@ -257,7 +257,7 @@ def test_who_is_refused_displaces_nobody() -> None:
 
 def replica_of_less(one: Replica) -> Replica:
     """Give strangers so little that all of the lost would not make room."""
-    one._newcomers._heaviest = 8_000
+    one.newcomers._heaviest = 8_000
     return one
 
 

@@ -11,10 +11,11 @@ SEED = "1"
 
 
 class Attacker:
-    """The process that sends it."""
+    """The process that sends it, as `nice` as it is told to be: from 0 to 19, which leaves the processor to others."""
 
-    def __init__(self, victim: Node, log: Path) -> None:
-        command = [sys.executable, "-m", "tests.swarm.attacks", victim.p2p, SEED]
+    def __init__(self, victim: Node, log: Path, *, nice: int = 0) -> None:
+        attack = [sys.executable, "-m", "tests.swarm.attacks", victim.p2p, SEED]
+        command = ["nice", f"-n{nice}", *attack]
         pipe = subprocess.PIPE
         with log.open("wb") as errors:
             self.process = subprocess.Popen(
