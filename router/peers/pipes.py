@@ -277,7 +277,8 @@ async def couple(
         async with asyncio.TaskGroup() as directions:
             inward = directions.create_task(_inward(pipe, writer))
             await _outward(reader, writer, pipe)
-            await at_local_end()
+            with suppress(RegistryError):
+                await at_local_end()
             await asyncio.wait({inward}, timeout=_LINGER_SECONDS)
             inward.cancel()
     finally:

@@ -116,6 +116,20 @@ async def test_a_pipe_that_was_cut_before_it_is_served_ends() -> None:
             await pipe.write(b"late")
 
 
+async def test_a_pipe_whose_other_end_is_gone_when_the_listener_ends_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def finish(_: MemoryPipe) -> None:
+        raise PeerUnreachable("it was reset")
+
+    monkeypatch.setattr(MemoryPipe, "finish", finish)
+    async with served() as (pipe, listener, task):
+        listener.writer.close()
+        await pipe.reset()
+        await until(task.done)
+        assert task.exception() is None
+
+
 class TestADialThatIsGivenUp:
     """Whoever asked leaves while its connection is being made."""
 
