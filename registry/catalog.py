@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, Generic, TypeVar, overload
 
-from registry.records import PeerId, Reach, Record, Service
+from registry.records import SERVICE_TYPES, PeerId, Reach, Record, Service, name_of_any
 from registry.signing import ID_HEAD
 
 Key = TypeVar("Key")
@@ -114,9 +114,10 @@ def newer(a: Signed, b: Signed) -> Signed:
     return max(a, b, key=lambda signed: (signed.record.version, signed.fingerprint))
 
 
-def names_of(service: Service) -> tuple[str, str]:
-    """Return the names under which clients may ask for a service: `MODEL` and `PROJECT/MODEL`."""
-    return service.model, f"{service.project}/{service.model}"
+def names_of(service: Service) -> tuple[str, ...]:
+    """Return the names under which clients may ask for a service: `MODEL`, `PROJECT/MODEL`, and what is no model by its type."""
+    names = service.model, f"{service.project}/{service.model}"
+    return (*names, name_of_any(service.type)) if service.type in SERVICE_TYPES else names
 
 
 @lru_cache(maxsize=32_768)

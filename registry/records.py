@@ -66,7 +66,7 @@ class Version(NamedTuple):
 
 
 class ModelType(IntEnum):
-    """What a model does; 0 to 2 are seed 002's, the others are ours."""
+    """What a replica does; 0 to 2 are seed 002's, the others are ours. From 9 on it is no model but a service around models."""
 
     TEXT = 0
     IMAGE = 1
@@ -77,6 +77,27 @@ class ModelType(IntEnum):
     RERANK = 6
     SOUND = 7
     STORE = 8
+    BATCH = 9
+    FINE_TUNING = 10
+    REWARD = 11
+    SYNTHETIC = 12
+    VECTORS = 13
+    MEMORY = 14
+    AGENTS = 15
+
+    @property
+    def shown(self) -> str:
+        """The word for it on the command line."""
+        return self.name.lower().replace("_", "-")
+
+
+SERVICE_TYPES = frozenset(kind for kind in ModelType if kind >= ModelType.BATCH)
+"""The types that are asked for by what they do: `name_of_any` of them will do."""
+
+
+def name_of_any(kind: ModelType) -> str:
+    """Return the name under which every replica of a type is found; no model can be registered under it."""
+    return f"\t{kind.shown}"
 
 
 class Standing(StrEnum):

@@ -8,7 +8,7 @@ from typing import Any
 
 from registry.clock import Chance, Clock
 from registry.members.liveness import Presence
-from registry.records import Load, PeerId, Record, Service
+from registry.records import Load, PeerId, Record, Service, name_of_any
 from registry.task_group import BackgroundTasks
 from router.attempt import Answering, Attempt, Routed
 from router.choice import Choosing, Explained, ReplicaAsker
@@ -28,7 +28,7 @@ from router.hold import Holding
 from router.ledger import Ledger
 from router.openai.prefixes import Prefixes
 from router.policies import Policy
-from router.requests import Kind, Request
+from router.requests import SERVICES, Kind, Request
 from router.select.attempts import Failure, Tries, attempts, in_turn
 from router.select.candidates import Candidate, Reason
 from router.select.fitness import serves
@@ -196,6 +196,14 @@ class Router:
         """Say how a worker of this machine is: `ok`, or what is the matter."""
         return self._ledger.health_of(worker)
 
+    def services(self, kind: Kind) -> list[tuple[PeerId, Service]]:
+        """Return who offers a service of a kind, this machine's own first, and who is not there now as well."""
+        name, own = name_of_any(SERVICES[kind]), self._world.own
+        here = self._ledger.workers().by_name.get(name, ())
+        offers = self._world.catalog.offers.get(name, ())
+        there = [(o.node, o.service) for o in offers if o.node != own]
+        return [*((own, worker.service) for worker in here), *there]
+
     async def greet(self, worker: Worker) -> bool:
         """Say whether a worker of this machine answers: it did a moment ago, is at work for us, or is asked something small."""
         vitals, by_key = self._ledger.vitals, self._ledger.workers().by_key
@@ -260,7 +268,7 @@ class Router:
         except WorkerError as error:
             field = self._choosing.field(request)
             full = [c for c in self._choosing.only_full(field) if c.key not in died]
-            if full and error.elsewhere:
+            if full and error.elsewhere and not (request.once and error.sent):
                 asked = replace(request, deaths=error.deaths)
                 slot = await self._choosing.slot(asked, full)
                 return await self._try(asked, slot, error.attempts, died)
@@ -308,11 +316,11 @@ class Router:
             else:
                 return attempt, routed
             # Most requests are answered at once, and need none of this.
-            tries = tries or self._tries([candidate, *left])
+            tries = tries or self._tries([candidate, *left], once=request.once)
             candidate, tried, holds_slot = tries.send(failure), tried + 1, False
             left.remove(candidate)
 
-    def _tries(self, ordered: Sequence[Candidate]) -> Tries:
+    def _tries(self, ordered: Sequence[Candidate], *, once: bool) -> Tries:
         """Return whom to try after the first of these, which is being tried."""
         settings = self._settings
         tries = attempts(
@@ -320,6 +328,7 @@ class Router:
             at_most=settings.attempts,
             within=settings.total_timeout,
             afford=self._afford,
+            once=once,
         )
         next(tries)
         return tries

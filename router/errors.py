@@ -3,6 +3,7 @@
 RouterError
 ├── BadRequest              the caller's fault; nobody would take it
 ├── UnknownModel            no live or remembered node offers this name
+│   └── NoProvider          nobody offers a service of this type
 ├── NobodyServes            the name is known, but nobody who is alive and willing serves it now
 ├── NoCapacity              all who could are full; try again after `retry_after` seconds
 └── WorkerError             one attempt ended badly
@@ -58,6 +59,17 @@ class UnknownModel(RouterError):
         hint = f"; did you mean {', '.join(nearest)}?" if nearest else ""
         super().__init__(f"no node serves the model {model!r}{asked}{hint}")
         self.nearest = tuple(nearest)
+
+
+class NoProvider(UnknownModel):
+    """Nobody offers a service of a type: an operator has to register one."""
+
+    def __init__(self, kind: str) -> None:
+        RouterError.__init__(
+            self,
+            f"no node offers a service of type {kind!r}; register one: modelvine register PROJECT NAME URL --type {kind}",
+        )
+        self.nearest = ()
 
 
 class NobodyServes(RouterError):

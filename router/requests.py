@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from registry.records import PeerId, Service
+from registry.records import ModelType, PeerId, Service
 from router.openai.prefixes import NONE, Prefixes
 from router.translate.verbatim import Verbatim
 
@@ -29,10 +29,36 @@ class Kind(StrEnum):
     STORE_DELETE = "stores/delete"
     STORE_GET = "stores/get"
     STORE_FIND = "stores/find"
+    BATCH = "services/batch"
+    FINE_TUNING = "services/fine-tuning"
+    REWARD = "services/reward"
+    SYNTHETIC = "services/synthetic"
+    VECTORS = "services/vectors"
+    MEMORY = "services/memory"
+    AGENTS = "services/agents"
 
 
 STORES = frozenset({Kind.STORE_SET, Kind.STORE_DELETE, Kind.STORE_GET, Kind.STORE_FIND})
 """What may be asked of a store of vectors. It keeps what it is given: two replicas are two stores."""
+
+SERVICES: Mapping[Kind, ModelType] = MappingProxyType(
+    {
+        kind: ModelType[kind.name]
+        for kind in (
+            Kind.BATCH,
+            Kind.FINE_TUNING,
+            Kind.REWARD,
+            Kind.SYNTHETIC,
+            Kind.VECTORS,
+            Kind.MEMORY,
+            Kind.AGENTS,
+        )
+    }
+)
+"""What is asked of services that are no models: by method and path, see `Target`."""
+
+MODEL_KINDS = tuple(kind for kind in Kind if kind not in SERVICES)
+"""What is asked of models."""
 
 NAMED_BY: Mapping[Kind, str] = MappingProxyType(
     {
@@ -54,6 +80,21 @@ class Pin:
 
 
 ANYWHERE = Pin()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is asked of a service, as its protocol has it: a method, and a path with its query as they are sent.
+
+    `protocol` is the dialect whose words these are. `named_by` is the field of the body that names the service.
+    """
+
+    protocol: str
+    method: str
+    path: str
+    named_by: str = ""
+
+
 NOTHING_PASSED: Mapping[str, str] = MappingProxyType({})
 
 
@@ -69,7 +110,7 @@ class Request:
     up a text stream whose worker dies. `fallbacks` are the names to be asked for in turn when nobody answers by the first; the
     body holds the first alone. `verbatim` is the same request in its caller's own words, where those are not OpenAI's. `deaths`
     is how many workers have died of it. `prefixes` is how its conversation begins. `aim` are the seconds within which its first
-    byte is wanted, if any.
+    byte is wanted, if any. `target` is set for requests of services, whose body may be empty.
     """
 
     id: str
@@ -89,6 +130,12 @@ class Request:
     continues: bool = False
     fallbacks: tuple[str, ...] = ()
     verbatim: Verbatim | None = None
+    target: Target | None = None
     prefixes: Prefixes = NONE
     passed: Mapping[str, str] = field(default_factory=lambda: NOTHING_PASSED)
     deaths: int = 0
+
+    @property
+    def once(self) -> bool:
+        """Whether it must not be done twice: what begins or changes something at a service."""
+        return self.target is not None and self.target.method != "GET"

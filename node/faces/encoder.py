@@ -12,6 +12,7 @@ from typing import Protocol
 import orjson
 
 from node.faces.errors import Refusal
+from router.attempt import Routed
 from router.openai import text_parser
 from router.openai.text_parser import Heard, TextFailure
 from router.requests import Kind, Request
@@ -47,13 +48,18 @@ class Encoder(Protocol):
         """Return the last bytes of a stream that broke off; none where only a cut connection is understood."""
 
 
+Homing = Callable[[Routed, bytes], bytes]
+"""Puts a home to the ids in what a service answers."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpokenAnswer:
     """A request, and the voice in which its answer is said; OpenAI's own words where there is none.
 
     `dropped` names the caller's parameters that have no effect, for lack of a word in OpenAI's form. `framed` makes the caller's
     answer of one in one piece from a worker who speaks the caller's protocol, where there is something around it. `names` are the
-    caller's for parameters of OpenAI's: others were not the caller's to say. `None` where they are the same.
+    caller's for parameters of OpenAI's: others were not the caller's to say. `None` where they are the same. `homed` is set for a
+    service, and changes its JSON.
     """
 
     request: Request
@@ -61,6 +67,7 @@ class SpokenAnswer:
     dropped: tuple[str, ...] = ()
     framed: Callable[[bytes], bytes] | None = None
     names: Mapping[str, str] | None = None
+    homed: Homing | None = None
 
 
 class TextVoice(ABC):

@@ -162,6 +162,7 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         router_errors.RouterError: Row(500, 5000, _BROKEN, "router_error"),
         router_errors.BadRequest: Row(400, 1001, _BAD, "invalid_request"),
         router_errors.UnknownModel: Row(404, 1017, _BAD, "model_not_found"),
+        router_errors.NoProvider: Row(501, 1011, _BROKEN, "no_provider"),
         router_errors.NobodyServes: Row(503, 1017, _BROKEN, "nobody_serves"),
         router_errors.NoCapacity: Row(429, 1017, _FULL, "no_capacity"),
         router_errors.WorkerError: Row(502, 1007, _BROKEN, "worker_error"),
@@ -175,8 +176,7 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         router_errors.WorkerDied: Row(502, 1007, _BROKEN, "worker_died"),
         router_errors.PoisonousRequest: Row(502, 1007, _BROKEN, "poisonous_request"),
         router_errors.WorkerStale: Row(503, 1017, _BROKEN, "worker_stale"),
-        # RFC 5842 7.2 has the status for it; no client of OpenAI's reads the code.
-        router_errors.Looped: Row(508, 1017, _BROKEN, "loop"),
+        router_errors.Looped: Row(508, 1017, _BROKEN, "loop"),  # RFC 5842 7.2
         router_errors.WorkerUnable: Row(400, 1007, _BAD, router_errors.WorkerUnable.code),
         router_errors.WorkerRejected: Row(400, 1007, _BAD, "rejected_by_worker"),
         router_errors.AnswerBroken: Row(502, 1018, _BROKEN, "answer_broken"),

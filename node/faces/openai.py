@@ -37,7 +37,7 @@ from router.peers.headers import (
     trace_of,
     via_onward,
 )
-from router.requests import ANYWHERE, NAMED_BY, STORES, Kind, Pin, Request
+from router.requests import ANYWHERE, MODEL_KINDS, NAMED_BY, STORES, Kind, Pin, Request
 from router.translate.verbatim import Verbatim, split
 
 LLAMA_STACK = "/v1/openai/v1"
@@ -68,7 +68,7 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 def asking_routes(context: Serving) -> list[web.RouteDef]:
     """Return what clients may ask."""
     # LocalAI has its stores beside `/v1`.
-    asked = [(prefix, kind) for prefix in PREFIXES for kind in Kind] + [
+    asked = [(prefix, kind) for prefix in PREFIXES for kind in MODEL_KINDS] + [
         # Cohere's clients of today rank there.
         ("/v2", Kind.RERANK),
         *(("", kind) for kind in STORES),
@@ -84,7 +84,9 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
 
 def link_routes(context: Serving) -> list[web.RouteDef]:
     """Return what other nodes may ask: the same, of this node's own workers."""
-    return [web.post(f"/v1/{kind.value}", _asking(context, kind, own_only=True)) for kind in Kind]
+    return [
+        web.post(f"/v1/{kind.value}", _asking(context, kind, own_only=True)) for kind in MODEL_KINDS
+    ]
 
 
 class WithoutDone:
@@ -163,11 +165,11 @@ def request_of(
         body=body,
         content_type=content_type,
         stream=asked.stream,
-        pin=_pin(context, http.headers, asked.fields),
+        pin=pin_of(context, http.headers, asked.fields),
         # A hop header on the public side forbids a second hop as well: it is how loops end.
         own_only=own_only or HOP in http.headers,
         session=session_of(http, asked.fields),
-        caller=_caller(http),
+        caller=caller_of(http),
         waits=HOP not in http.headers or WAIT in http.headers,
         aim=_aim(http.headers),
         patience=_seconds(http.headers.get(PATIENCE, "")) if HOP in http.headers else 0.0,
@@ -201,7 +203,7 @@ def _seconds(text: str) -> float:
     return float(text) if _SECONDS.fullmatch(text) else 0.0
 
 
-def _caller(http: web.HttpRequest) -> str:
+def caller_of(http: web.HttpRequest) -> str:
     """Tell callers apart: by node, by key (its hash differs from run to run and says nothing of it), or by address."""
     said = http.headers.get(HOP) or http.headers.get("authorization")
     # Anthropic's clients have their key in a header of its own.
@@ -237,7 +239,9 @@ def passed(http: web.HttpRequest, own: PeerId) -> MappingProxyType[str, str]:
     return MappingProxyType(found)
 
 
-def _pin(context: Serving, headers: Mapping[str, str], fields: Mapping[str, object]) -> Pin:
+def pin_of(
+    context: Serving, headers: Mapping[str, str], fields: Mapping[str, object] = _NO_FIELDS
+) -> Pin:
     """Read which project, replica or node the caller insists on; a header counts before the body's field."""
     project = headers.get(PROJECT, fields.get("project") or "")
     cid = headers.get(CID)

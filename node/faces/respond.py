@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from node import web
 from node.faces import Serving
 from node.faces.access_log import Account, accounting
-from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Encoder, SpokenAnswer
+from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Encoder, Homing, SpokenAnswer
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.response_writer import (
     AT_ONCE_BYTES,
@@ -31,6 +31,7 @@ from router.failover_stream import Continued
 from router.openai.usage import TEXT
 from router.peers.headers import ATTEMPTS, READY, WAIT
 from router.requests import Kind, Request
+from router.services.ids import MAX_HOMED_BYTES
 
 # An answer up to this size is sent in one piece, with its length.
 _WHOLE_BYTES = 1024 * 1024
@@ -57,7 +58,7 @@ async def answer(
     with accounting(context, http.id, kind, to_peer=to_peer) as account:
         try:
             spoken = await ask()
-            account.model, account.taken = spoken.request.model, len(spoken.request.body)
+            account.model, account.taken = spoken.request.model.strip(), len(spoken.request.body)
             return await _pass_on(context, http, spoken, account)
         except KNOWN as error:
             return _refused(error, account, refuse)
@@ -75,7 +76,7 @@ async def _pass_on(
         try:
             async with put(context, request, account) as routed:
                 begin(context, routed, account)
-                if request.fallbacks:
+                if request.fallbacks or request.target:
                     account.model = routed.candidate.service.model
                 headers = headers_of(context, routed, account, spoken)
                 whole = await _passed_on(routed, out, headers, account, spoken)
@@ -129,6 +130,8 @@ async def _passed_on(
     answer = routed.answer
     if answer.verbatim and not answer.streamed and spoken.framed:
         return await _framed(answer, out, spoken.framed)
+    if spoken.homed:
+        return await _of_service(routed, out, headers, spoken.homed)
     if spoken.voice is not None and not answer.verbatim:
         return await _voiced(routed, out, headers, account, spoken.voice)
     if not answer.streamed:
@@ -142,10 +145,29 @@ async def _passed_on(
     if answer.streamed:
         await _streamed(routed, out, account)
         return None
+    await _unread(answer, out)
+    return None
+
+
+async def _unread(answer: Answer, out: Outgoing) -> None:
     await out.send(answer.first)
     async for chunk in answer.rest:
         await out.send(chunk)
     await out.end()
+
+
+async def _of_service(
+    routed: Routed, out: Outgoing, headers: dict[str, str], homed: Homing
+) -> bytes | None:
+    """Pass on what a service answers, lines of a log as they come; return it where it is JSON, or short."""
+    answer = routed.answer
+    is_json = answer.content_type.startswith("application/json")
+    if is_json or answer.length is not None:
+        whole = await read_whole(answer, MAX_HOMED_BYTES if is_json else _WHOLE_BYTES)
+        if whole is not None:
+            return homed(routed, whole) if is_json else whole
+    out.begin(answer.status, headers, length=answer.length)
+    await _unread(answer, out)
     return None
 
 

@@ -20,46 +20,21 @@ from router.openai.text_writer import Event, Reason, ToolCall
 from router.openai.usage import Usage
 from router.peers.links import Links
 from router.recognition import Sighting
-from router.requests import Kind
+from router.requests import SERVICES, Kind
+from router.services.calls import CALLS
 from router.translate.request import Orders, unheard
 from router.translate.text import Said, estimated, in_one_piece, object_of
+from router.translate.verbatim import LLAMA_STACK
 from router.worker_description import Described, count_of
 from router.workers import Worker
 
 ENDPOINTS: Mapping[str, str] = {
     "POST /inference": "chats; in a stream too, where the worker gives pieces, else in one piece that is then streamed",
-    **dict.fromkeys(
-        (
-            "POST /batch_inference/jobs/submit",
-            "GET /batch_inference/jobs/status",
-            "POST /batch_inference/jobs/cancel",
-            "POST /reward_scoring",
-            "POST /batch_reward_scoring/jobs/submit",
-            "GET /batch_reward_scoring/jobs/status",
-            "POST /batch_reward_scoring/jobs/cancel",
-            "POST /synthetic_data_gen/jobs/submit",
-            "GET /synthetic_data_gen/jobs/status",
-            "POST /synthetic_data_gen/jobs/cancel",
-            "POST /agents/execute",
-            "GET /agents/execute",
-            "POST /fine_tuning/jobs/submit",
-            "GET /fine_tuning/jobs/status",
-            "POST /fine_tuning/jobs/cancel",
-            "GET /fine_tuning/jobs/tail",
-            "/quantize",
-            "/vector_store",
-            "/vector_store/create",
-            "/vector_store/drop",
-            "/vector_store/update",
-            "/vector_store/insert/jobs/submit",
-            "/vector_store/insert/jobs/status",
-            "/vector_store/insert/jobs/cancel",
-            "/vector_store/delete/jobs/submit",
-            "/vector_store/delete/jobs/status",
-            "/vector_store/delete/jobs/cancel",
-        ),
-        "not used: no request of OpenAI's asks for it",
-    ),
+    **{
+        f"{call.method} {call.path}".strip(): f"as it comes, to a service of type `{SERVICES[call.kinds[0]].shown}`"
+        for call in CALLS
+        if call.protocol == LLAMA_STACK
+    },
 }
 """What becomes of each endpoint of Llama Stack."""
 

@@ -6,6 +6,7 @@ With its answer it says how busy the worker is: the newest word on that replica,
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from math import ceil
 
 import orjson
@@ -38,6 +39,7 @@ from router.http.exchange import (
     retry_after,
 )
 from router.http.pool import start_of
+from router.http.service_call import is_answer, read_service
 from router.http.verbatim import headers_of as headers_in_words
 from router.openai.sse import SILENT_BYTES, Opening, Splitter
 from router.openai.usage import TEXT
@@ -45,17 +47,21 @@ from router.peers.headers import (
     CID,
     HOP,
     LOAD,
+    MODEL,
+    NODE,
     PATIENCE,
     PROJECT,
     READY,
     SERVICE_TIME,
+    TARGET,
     VERBATIM,
     WAIT,
 )
 from router.peers.links import Links
-from router.requests import Kind, Request
+from router.requests import SERVICES, Kind, Request
 from router.rpc.failures import cleaned
 from router.select.candidates import Candidate
+from router.services import calls
 from router.state import readiness, remote_load, service_time
 from router.translate import verbatim
 from router.translate.verbatim import Verbatim, takes
@@ -90,6 +96,9 @@ class Peer:
             headers[WAIT] = READY if request.holds else "1"
         elif request.patience >= _NO_PATIENCE:
             headers[PATIENCE] = f"{min(request.patience, _MOST_PATIENCE):.3f}"
+        if request.target is not None:
+            headers[TARGET] = calls.written(request.target)
+            headers[MODEL] = candidate.service.model
         body, said = request.body, request.verbatim
         if said and takes(said, candidate.service):
             if len(body) + len(said.body) <= self._links.settings.max_body_bytes:
@@ -101,20 +110,7 @@ class Peer:
             start = start_of(link.base.with_path(f"/v1/{request.kind.value}"))
             call = Call(link.place, start, headers, body)
 
-            async def read(exchange: Exchange) -> Answer:
-                if not 200 <= exchange.status <= 299:
-                    raise await _refusal(exchange, request.kind)
-                if exchange.streamed:
-                    answer = await _stream(exchange, link.route)
-                else:
-                    answer = await read_plain(exchange, link.route)
-                answer.load = remote_load.read(exchange.header(LOAD))
-                answer.service_time = service_time.read(exchange.header(SERVICE_TIME))
-                if spoken := _words(exchange, said):
-                    answer.verbatim = spoken
-                    answer.headers = {**answer.headers, **headers_in_words(exchange)}
-                return answer
-
+            read = partial(_read, request=request, route=link.route)
             async with Sending(call, self._links.settings, link.deadlines, read) as answer:
                 yield answer
 
@@ -129,6 +125,25 @@ class Peer:
     async def describe(self, worker: Worker) -> Described | None:  # noqa: ARG002
         """What a peer's models are, its record says."""
         return Described()
+
+
+async def _read(exchange: Exchange, request: Request, route: Route) -> Answer:
+    # Of a service, who names itself passes on what its worker answered.
+    passed_on = request.target and is_answer(exchange.status) and exchange.header(NODE)
+    if not (200 <= exchange.status <= 299 or passed_on):
+        raise await _refusal(exchange, request.kind)
+    if request.target is not None:
+        answer = await read_service(exchange, route)
+    elif exchange.streamed:
+        answer = await _stream(exchange, route)
+    else:
+        answer = await read_plain(exchange, route)
+    answer.load = remote_load.read(exchange.header(LOAD))
+    answer.service_time = service_time.read(exchange.header(SERVICE_TIME))
+    if spoken := _words(exchange, request.verbatim):
+        answer.verbatim = spoken
+        answer.headers = {**answer.headers, **headers_in_words(exchange)}
+    return answer
 
 
 def _words(exchange: Exchange, said: Verbatim | None) -> str:
@@ -171,7 +186,7 @@ def _told_in_stream(raw: bytes) -> WorkerFailed:
 
 async def _refusal(exchange: Exchange, kind: Kind) -> WorkerError:
     if exchange.status not in _TOLD:
-        if exchange.status == 404:
+        if exchange.status == 404 or (exchange.status == 501 and kind in SERVICES):
             return _not_there(await exchange.at_most(MAX_REFUSAL_BYTES), kind)
         if exchange.status == 403:
             # We may have been lost or away until a moment ago, or are kept out. Whichever it is, its worker has seen nothing.
@@ -242,7 +257,7 @@ def _is_word(name: object, value: object) -> bool:
 
 
 def _not_there(body: bytes, kind: Kind) -> WorkerError:
-    if b'"model_not_found"' in body:
+    if b'"model_not_found"' in body or b'"no_provider"' in body:
         return WorkerStale("the node does not serve this model any more")
     if kind in TEXT:
         return WorkerFailed("the node has no such path")

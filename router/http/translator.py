@@ -18,6 +18,7 @@ from router.errors import WorkerFailed, WorkerRejected, WorkerTimeout
 from router.http.exchange import NOTHING, Call, Exchange, Sending, headers_to
 from router.http.pool import start_of
 from router.http.probe import glance
+from router.http.service_call import call_service
 from router.http.translated_stream import begin, check
 from router.http.verbatim import MAX_ANSWER_BYTES, Passing
 from router.http.verbatim import read as passing_on
@@ -74,6 +75,7 @@ class Translating:
 
     def __init__(self, links: Links, words: Words) -> None:
         self._words = words
+        self._links = links
         self._places = links.workers
         self._settings = links.settings
         self._deadlines = links.deadlines
@@ -83,8 +85,10 @@ class Translating:
     async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
         """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
         worker, name = candidate.worker, candidate.service.model
-        if worker is None:
-            raise WorkerFailed("this dialect speaks to workers of this machine only")
+        if worker is None or request.target:
+            async with call_service(self._links, request, worker) as answer:
+                yield answer
+            return
         if (said := self._verbatim(request, worker)) is not None:
             async with said as answer:
                 yield answer

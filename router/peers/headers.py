@@ -106,6 +106,8 @@ VIA = "x-modelvine-via"
 VERBATIM = "x-modelvine-verbatim"
 LOAD = "x-modelvine-load"
 SERVICE_TIME = "x-modelvine-service-time"
+TARGET = "x-modelvine-target"
+MODEL = "x-modelvine-model"
 CALLER = "x-modelvine-caller"
 
 READY = "ready"
@@ -151,6 +153,8 @@ SAID_BY_NODES: Mapping[str, str] = MappingProxyType(
         "that needs them. `PROTOCOL` is `tgi_http`, `llama_stack_http`, `localai_grpc` or `remotellm_grpc`, `CALL` a path or an "
         "RPC of it, `BYTES` how many of them there are. It is sent only where the replica's `abilities` say that they are taken; "
         "a protocol that is not known is passed over, but for a 400 where something needs it",
+        TARGET: "of a service: the method and the path, with its query, that it is asked with, and the body is as it came",
+        MODEL: "of a service: the name that it was registered by",
     }
 )
 """Of requests from node to node: what each says."""

@@ -130,12 +130,13 @@ def attempts(
     at_most: int,
     within: float,
     afford: Callable[[Candidate, WorkerError], bool],
+    once: bool = False,
 ) -> Tries:
     """Go through the candidates until one answers or there is no point; then raise the last error that somebody gave.
 
     That nobody was there tells less, and is raised when it was so at all of them. A node that has failed is asked again only
     when no other is left. No attempt starts once `within` seconds are gone, and `afford` says whether one more may be made
-    after this failure of this candidate.
+    after this failure of this candidate. What may be done `once` only is not tried again when its worker may have begun.
     """
     left = list(ordered)
     failed = set()
@@ -149,7 +150,8 @@ def attempts(
         if telling is None or not_ready(telling) or not not_ready(last):
             telling = last
         failed.add(candidate.node)
-        again = others and last.elsewhere and failure.elapsed < within
+        done = once and last.sent
+        again = others and last.elsewhere and not done and failure.elapsed < within
         if not again or not afford(candidate, last):
             break
     if telling is not None:

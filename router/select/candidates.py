@@ -18,12 +18,13 @@ from registry.records import ModelType, PeerId, Service
 from router.errors import (
     BadRequest,
     NobodyServes,
+    NoProvider,
     RouterError,
     UnknownModel,
     WorkerBusy,
     WorkerUnable,
 )
-from router.requests import Request
+from router.requests import SERVICES, Request
 from router.select.fitness import Length, MediaNeeds, Types, kinds_of
 from router.state.remote_load import Reported
 from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
@@ -333,8 +334,11 @@ def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str])
     return NobodyServes(f"{request.model!r} is known, but nobody serves it now: {why}")
 
 
-def _unknown(request: Request, excluded: Sequence[Excluded], names: Iterable[str]) -> UnknownModel:
+def _unknown(request: Request, excluded: Sequence[Excluded], names: Iterable[str]) -> RouterError:
     """Say which names are alike, or that there is such a model, though not where the caller wants it."""
+    if request.kind in SERVICES:
+        # Nobody else can know what was begun there.
+        return away() if request.pin.node else NoProvider(SERVICES[request.kind].shown)
     if request.own_only:
         return UnknownModel(request.model)
     others = [e.candidate.service for e in excluded if e.reason is Reason.PINNED]
@@ -345,6 +349,11 @@ def _unknown(request: Request, excluded: Sequence[Excluded], names: Iterable[str
         named = sorted(f"{project}/{request.model}" for project in projects)[:_NAMED]
         return UnknownModel(request.model, named, asked=f" in the project {wanted!r}")
     return UnknownModel(request.model, asked=" at the node or replica asked for, though others do")
+
+
+def away() -> NobodyServes:
+    """Return the error for a request of a service that alone knows what it is about, and is not there."""
+    return NobodyServes("the service that keeps this is away; it may be back")
 
 
 def _misdirected(request: Request, excluded: Sequence[Excluded]) -> BadRequest:
@@ -366,5 +375,5 @@ def _nearest(model: str, names: Iterable[str]) -> Sequence[str]:
     asked = model[:_CHARACTERS_COMPARED]
     known = dict.fromkeys(names)
     known.pop(model, None)
-    alike = (name for name in known if name[:1].lower() == asked[:1].lower())
+    alike = (name for name in known if name[:1].lower() == asked[:1].lower() != "\t")
     return get_close_matches(asked, islice(alike, NAMES_COMPARED), n=3)

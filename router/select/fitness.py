@@ -11,7 +11,7 @@ from functools import cached_property
 import orjson
 
 from registry.records import INPUTS, Ability, ModelType, PeerId, Service, taken
-from router.requests import STORES, Kind, Request
+from router.requests import SERVICES, STORES, Kind, Request
 
 MOST_BYTES = 8
 """Bytes of text for each token that hardly any text exceeds."""
@@ -25,10 +25,11 @@ MAX_BYTES = 4 * 1024 * 1024
 _TEXT = frozenset({Kind.CHAT, Kind.COMPLETION})
 _IMAGES = frozenset({Kind.IMAGE, Kind.IMAGE_EDIT})
 _VECTORS = frozenset({Kind.EMBEDDING, Kind.RERANK, Kind.TOKENIZE})
+_OF_SERVICES = {type_: frozenset({kind}) for kind, type_ in SERVICES.items()}
 
 MADE_FOR: Mapping[ModelType, frozenset[Kind]] = {
     # What is registered without a type is text, and many servers of text answer all of these.
-    ModelType.TEXT: frozenset(Kind),
+    ModelType.TEXT: frozenset(Kind) - frozenset(SERVICES),
     ModelType.IMAGE: _IMAGES,
     ModelType.IMAGE_EDIT: _IMAGES,
     ModelType.EMBEDDING: _VECTORS,
@@ -37,6 +38,7 @@ MADE_FOR: Mapping[ModelType, frozenset[Kind]] = {
     ModelType.RERANK: _VECTORS,
     ModelType.SOUND: frozenset({Kind.SOUND}),
     ModelType.STORE: STORES,
+    **_OF_SERVICES,
 }
 """What may be asked of a model, by the type that it was registered with."""
 
@@ -52,6 +54,7 @@ OWN_KINDS: Mapping[ModelType, frozenset[Kind]] = {
     ModelType.RERANK: frozenset({Kind.RERANK}),
     ModelType.SOUND: frozenset({Kind.SOUND}),
     ModelType.STORE: STORES,
+    **_OF_SERVICES,
 }
 """The same where the worker was registered by an address that is one endpoint, with none beside it."""
 
@@ -84,7 +87,7 @@ def kinds_of(service: Service) -> frozenset[Kind]:
 def serves(service: Service, kind: Kind) -> bool:
     """Say whether a replica is made for such requests."""
     if service.type is ModelType.TEXT and not service.abilities & _OWN_PATH:
-        return True
+        return kind not in SERVICES
     return kind in kinds_of(service)
 
 

@@ -42,6 +42,7 @@ def unnamed(row: Mapping[str, Any], name: str) -> str:
 # import would slow every --help down; a test compares them.
 TYPES = (
     "text", "image", "image-edit", "embedding", "transcription", "speech", "rerank", "sound", "store",
+    "batch", "fine-tuning", "reward", "synthetic", "vectors", "memory", "agents",
 )  # fmt: skip
 MODALITIES = ("text", "image", "audio", "video")
 TEMPLATES = ("worker", "chatml", "llama3", "plain")

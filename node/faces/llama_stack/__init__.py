@@ -1,6 +1,6 @@
 """Llama Stack 0.0.1, the first version of its specification, for clients: chats over `/inference`, whole or in pieces.
 
-Every other path of the specification has an answer too: that nobody here provides it.
+The other paths of the specification are `node/faces/services.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,6 @@ import orjson
 from node import web
 from node.faces import Serving
 from node.faces.encoder import EVENT_STREAM, SpokenAnswer, TextVoice
-from node.faces.errors import Refusal
 from node.faces.llama_stack import published
 from node.faces.llama_stack.request_mapping import (
     body_of,
@@ -26,40 +25,17 @@ from router.openai.logprobs import Token
 from router.openai.text_parser import CallPart, Heard, TextFailure
 from router.openai.text_writer import Delta, End, Reason
 from router.openai.usage import Usage
-from router.requests import Kind
+from router.requests import SERVICES, Kind
+from router.services.calls import CALLS
 from router.translate.verbatim import LLAMA_STACK, Verbatim
-
-_NOBODY = "501 `no_provider`"
 
 ENDPOINTS: Mapping[str, str] = {
     "POST /inference": "a chat with any model of the mesh; pieces as events where `stream` or `Accept` asks for them",
-    "POST /batch_inference/jobs/submit": _NOBODY,
-    "GET /batch_inference/jobs/status": _NOBODY,
-    "POST /batch_inference/jobs/cancel": _NOBODY,
-    "POST /fine_tuning/jobs/submit": _NOBODY,
-    "GET /fine_tuning/jobs/status": _NOBODY,
-    "POST /fine_tuning/jobs/cancel": _NOBODY,
-    "GET /fine_tuning/jobs/tail": _NOBODY,
-    "POST /reward_scoring": _NOBODY,
-    "POST /batch_reward_scoring/jobs/submit": _NOBODY,
-    "GET /batch_reward_scoring/jobs/status": _NOBODY,
-    "POST /batch_reward_scoring/jobs/cancel": _NOBODY,
-    "POST /synthetic_data_gen/jobs/submit": _NOBODY,
-    "GET /synthetic_data_gen/jobs/status": _NOBODY,
-    "POST /synthetic_data_gen/jobs/cancel": _NOBODY,
-    "POST /agents/execute": _NOBODY,
-    "GET /agents/execute": _NOBODY,
-    "/quantize": _NOBODY,
-    "/vector_store": _NOBODY,
-    "/vector_store/create": _NOBODY,
-    "/vector_store/drop": _NOBODY,
-    "/vector_store/update": _NOBODY,
-    "/vector_store/insert/jobs/submit": _NOBODY,
-    "/vector_store/insert/jobs/status": _NOBODY,
-    "/vector_store/insert/jobs/cancel": _NOBODY,
-    "/vector_store/delete/jobs/submit": _NOBODY,
-    "/vector_store/delete/jobs/status": _NOBODY,
-    "/vector_store/delete/jobs/cancel": _NOBODY,
+    **{
+        f"{call.method} {call.path}".strip(): f"any service of type `{SERVICES[call.kinds[0]].shown}` in the mesh"
+        for call in CALLS
+        if call.protocol == LLAMA_STACK
+    },
 }
 """What becomes of each endpoint of Llama Stack."""
 
@@ -70,14 +46,6 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
     """Return the routes of this face."""
     routes = [web.post("/inference", _asking(context))]
     routes += [web.post(path, _published(context, path)) for path in published.PATHS]
-    for endpoint, words in ENDPOINTS.items():
-        if words == _NOBODY:
-            method, _, path = endpoint.rpartition(" ")
-            routes += [
-                make(path, _nobody)
-                for name, make in (("GET", web.get), ("POST", web.post))
-                if method in (name, "")
-            ]
     return routes
 
 
@@ -122,13 +90,6 @@ def _verbatim(given: Mapping[str, object]) -> Verbatim | None:
         return None
     said = {name: value for name, value in given.items() if name != "stream"}
     return Verbatim(LLAMA_STACK, "inference", written(said))
-
-
-async def _nobody(http: web.HttpRequest) -> web.Answer:
-    """Say that the specification has this path, and nobody here provides it."""
-    message = f"{http.path[:100]} is part of Llama Stack, but no node of this mesh provides it"
-    error = {"message": message, "type": "server_error", "param": None, "code": "no_provider"}
-    return Refusal(501, {"code": 1011, "message": message, "error": error}).response()
 
 
 class StackEncoder(TextVoice):

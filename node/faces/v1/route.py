@@ -17,7 +17,7 @@ from registry.records import PeerId
 from router.choice import Explained
 from router.dialects import Route
 from router.errors import UnknownModel
-from router.requests import Kind, Request
+from router.requests import MODEL_KINDS, Kind, Request
 from router.select.candidates import Candidate, Excluded
 
 _Connections = Mapping[PeerId, PeerConnection]
@@ -41,7 +41,7 @@ def _kind(http: web.HttpRequest) -> Kind:
     try:
         return Kind(said)
     except ValueError as error:
-        known = ", ".join(kind.value for kind in Kind)
+        known = ", ".join(kind.value for kind in MODEL_KINDS)
         raise WrongParameter(f"kind must be one of: {known}", param="kind") from error
 
 

@@ -42,6 +42,7 @@ from router.http.exchange import (
 )
 from router.http.pool import start_of
 from router.http.probe import Heard, glance
+from router.http.service_call import call_service
 from router.openai import usage
 from router.openai.body import for_worker, with_model
 from router.openai.result_writer import DONE
@@ -101,6 +102,7 @@ class OpenAIHttp:
     """Speaks to this machine's workers."""
 
     def __init__(self, links: Links) -> None:
+        self._links = links
         self._places = links.workers
         self._settings = links.settings
         self._deadlines = links.deadlines
@@ -110,8 +112,8 @@ class OpenAIHttp:
     def answer(self, request: Request, candidate: Candidate) -> AbstractAsyncContextManager[Answer]:
         """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
         worker, name = candidate.worker, candidate.service.model
-        if worker is None:
-            raise WorkerFailed("this dialect speaks to workers of this machine only")
+        if worker is None or request.target:
+            return call_service(self._links, request, worker)
         body = for_worker(understood(request), request.content_type)
         wanted = answer_parser.asked(request) if request.kind is Kind.RERANK else None
         if wanted is not None:

@@ -16,7 +16,7 @@ from registry.records import Standing
 from registry.signing import Identity
 from router.dialects.openai_http.endpoints import endpoint
 from router.openai import multipart
-from router.requests import STORES, Kind
+from router.requests import MODEL_KINDS, STORES
 from tests.node.faces.assembly import Pair, World, node, settings_of, told, until
 from tests.workers.openai_worker import WORDS, OpenAIWorker, running
 
@@ -45,7 +45,7 @@ class TestAnAnswer:
                 assert len(r.headers["x-request-id"]) == 32
 
     @pytest.mark.parametrize("prefix", ["/v1", "/v1/openai/v1"])
-    @pytest.mark.parametrize("kind", Kind)
+    @pytest.mark.parametrize("kind", MODEL_KINDS)
     async def test_comes_on_every_path_that_runs_a_model(self, served, worker, prefix, kind):
         async with served.http.post(f"{prefix}/{kind.value}", json=CHAT) as response:
             assert response.status == 200

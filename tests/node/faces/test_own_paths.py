@@ -4,7 +4,7 @@ import aiohttp
 import orjson
 import pytest
 
-from router.requests import STORES, Kind
+from router.requests import MODEL_KINDS, STORES, Kind
 from tests.node.faces.assembly import told, until
 
 SAYS = {"messages": [{"role": "user", "content": "hi"}], "prompt": "a hat", "input": "hi"}
@@ -37,7 +37,7 @@ async def ask(running, kind, model, **fields):
 
 async def test_a_type_0_endpoint_gets_chats_and_nothing_else(mesh, worker, asked):
     await registered(mesh, [{"model": "own", "api": f"{worker.url}/custom/chat"}], {"own": 1})
-    for kind in Kind:
+    for kind in MODEL_KINDS:
         if kind not in (Kind.CHAT, Kind.COMPLETION):
             status, said = await ask(asked, kind, "own")
             assert (status, said["error"]["param"]) == (400, "model"), kind

@@ -25,7 +25,7 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.recognition import Recognises
-from router.requests import Kind, Request
+from router.requests import MODEL_KINDS, Kind, Request
 from router.select.candidates import Candidate
 from router.settings import RouterSettings
 from router.worker_description import Described
@@ -233,7 +233,7 @@ async def test_a_stream_is_the_workers_own_bytes_as_they_come(passing: Subject) 
     assert b"".join(chunks) == b"".join(passing.worker.events(MODEL, usage=True))
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", MODEL_KINDS)
 async def test_every_kind_of_request_finds_its_path(passing: Subject, kind: Kind) -> None:
     await ask(passing, chat(kind=kind))
     assert passing.worker.received[0].path == endpoint("", kind).path

@@ -254,7 +254,7 @@ def test_an_older_node_may_name_a_replica_by_the_cid_that_it_reads() -> None:
         ("#2", Kind.IMAGE_EDIT, {EDIT}),
         ("#1", Kind.IMAGE_EDIT, {EDIT}),
         ("#2", Kind.IMAGE, {DRAW}),
-        ("#9", Kind.IMAGE, set()),
+        ("#16", Kind.IMAGE, set()),
         ("a#2", Kind.IMAGE, set()),
     ):
         found = find(own=own, pin=Pin(cid=cid), kind=kind, own_only=True)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.records import Ability, ModelType, Service
-from router.requests import STORES, Kind
+from router.requests import MODEL_KINDS, SERVICES, STORES, Kind
 from router.select.fitness import (
     MADE_FOR,
     MAX_BYTES,
@@ -35,7 +35,8 @@ def service(context: int) -> Service:
 def test_every_type_is_made_for_something_and_text_for_everything() -> None:
     assert set(MADE_FOR) == set(ModelType)
     assert all(MADE_FOR.values())
-    assert all(serves(Service("p", "m"), kind) for kind in Kind)
+    assert all(serves(Service("p", "m"), kind) for kind in MODEL_KINDS)
+    assert not any(serves(Service("p", "m"), kind) for kind in SERVICES)
     assert not serves(Service("p", "m", type=ModelType.EMBEDDING), Kind.CHAT)
     assert serves(Service("p", "m", type=ModelType.EMBEDDING), Kind.EMBEDDING)
     assert {

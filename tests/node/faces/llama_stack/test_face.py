@@ -224,4 +224,4 @@ async def test_what_nobody_provides_says_so(alone, endpoint):
         body = {"json": {"a": 1}} if asked == "POST" else {}
         status, answer = await told(alone.http.request(asked, path, **body))
         assert (status, answer["error"]["code"]) == (501, "no_provider")
-        assert path in answer["message"]
+        assert "modelvine register PROJECT NAME URL --type " in answer["message"]

@@ -217,7 +217,7 @@ async def test_unregistering_nothing_is_told_as_such(alone, path, name):
         {"api": "http://user:password@127.0.0.1:80"},
         {"api": "http://127.0.0.1:80/\n"},
         {"api": "http://127.0.0.1:80/" + "x" * 3_000},
-        {"type": 9},
+        {"type": 16},
         {"type": -1},
         {"type": 1 << 60},
         {"project": "p" * 257},

@@ -20,7 +20,7 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.openai.usage import TEXT
-from router.requests import Kind
+from router.requests import MODEL_KINDS, Kind
 from router.worker_metrics import Figure, TellsLoad
 from router.workers import Worker
 from tests.router.dialects.localai_grpc.asks import ASKED, EVERY, MADE, ask, left
@@ -29,7 +29,7 @@ from tests.workers.localai_worker import LocalAIWorker
 
 
 def test_all_kinds_but_texts_and_remotellms_own_are_served() -> None:
-    assert set(SERVED) == set(Kind) - TEXT - {Kind.GUTS}
+    assert set(SERVED) == set(MODEL_KINDS) - TEXT - {Kind.GUTS}
 
 
 class TestAFailure:

@@ -1,0 +1,189 @@
+"""Services that are no models: batches, fine-tuning, rewards, synthetic data, vectors, memory and agents.
+
+Each call goes to a service of its type, by its method and path. What an answer calls by an id is asked for at any node
+by that id, which ends with its home.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urlencode
+
+import orjson
+
+from node import web
+from node.faces import Serving
+from node.faces.encoder import JSON, SpokenAnswer
+from node.faces.errors import UnknownPath, UnsupportedMediaType, UrlTooLong
+from node.faces.openai import PREFIXES, caller_of, passed, pin_of, session_of
+from node.faces.request_reader import TAKEN_FOR_JSON, read_body
+from node.faces.respond import answer
+from registry.catalog import names_of
+from registry.records import name_of_any
+from router.attempt import Routed
+from router.errors import BadRequest
+from router.openai import multipart
+from router.openai.body import object_of
+from router.openai.media_type import media_of
+from router.peers.headers import HOP, MODEL, READY, TARGET, WAIT
+from router.requests import SERVICES, Kind, Pin, Request, Target
+from router.select.candidates import away
+from router.services import calls
+from router.services.calls import CALLS, MAX_PATH_CHARACTERS, OPENAI, ServiceCall
+from router.services.ids import FIELDS, Home, Stripper, home_of, homed
+
+_BENEATH = tuple(prefix.removesuffix("/v1") for prefix in PREFIXES)
+_LONGEST_QUERY = 100
+
+
+def asking_routes(context: Serving) -> list[web.RouteDef]:
+    """Return what clients may ask."""
+    routes: list[web.RouteDef] = []
+    for beneath in _BENEATH:
+        handler = _asking(context, beneath)
+        for call in CALLS:
+            head, star, _ = call.path.partition("*")
+            if call.protocol == OPENAI or not beneath:
+                path = f"{beneath}{head}{star}"
+                routes += [web.RouteDef(method, path, handler) for method in call.methods]
+    return routes
+
+
+def link_routes(context: Serving) -> list[web.RouteDef]:
+    """Return what other nodes may ask: the same of this node's own services."""
+    return [web.post(f"/v1/{kind.value}", _serving(context, kind)) for kind in SERVICES]
+
+
+class _Asked(NamedTuple):
+    """What is asked for, with the homes taken from its ids."""
+
+    call: ServiceCall
+    target: Target
+    body: bytes
+    fields: Mapping[str, object]
+    home: Home | None
+
+
+def _asking(context: Serving, beneath: str) -> web.Handler:
+    async def handle(http: web.HttpRequest) -> web.Answer:
+        method = "GET" if http.method == "HEAD" else http.method
+        found = calls.find(method, http.path.removeprefix(beneath))
+        # Nothing else is read of a path that is none.
+        kind = found[0].kinds[0] if found else Kind.BATCH
+
+        async def ask() -> SpokenAnswer:
+            if found is None:
+                raise UnknownPath(f"nothing is served under {http.path[:200]!r}")
+            asked = _without_homes(found, method, http.query_string, *await _body(context, http))
+            kind, model, pin = _service(context, http, asked)
+            request = _request(context, http, kind, asked.target, asked.body, model=model, pin=pin)
+            return SpokenAnswer(request, homed=_with_homes if asked.call.begins else _as_it_is)
+
+        return await answer(context, http, kind, ask)
+
+    return handle
+
+
+def _serving(context: Serving, kind: Kind) -> web.Handler:
+    async def handle(http: web.HttpRequest) -> web.Answer:
+        async def ask() -> SpokenAnswer:
+            target = calls.read(http.headers.get(TARGET, ""), kind)
+            body, _ = await _body(context, http)
+            model, pin = http.headers.get(MODEL, ""), pin_of(context, http.headers)
+            request = _request(context, http, kind, target, body, model=model, pin=pin)
+            return SpokenAnswer(request, homed=_as_it_is)
+
+        return await answer(context, http, kind, ask, to_peer=True)
+
+    return handle
+
+
+async def _body(context: Serving, http: web.HttpRequest) -> tuple[bytes, dict[str, object]]:
+    """Return a body and its fields; raise what `read_body` does, `BadRequest` or `UnsupportedMediaType`."""
+    settings, rate = context.settings.router, context.settings.web.min_body_rate
+    body = await read_body(
+        http, limit=settings.max_body_bytes, idle=settings.idle_timeout, rate=rate
+    )
+    if not body:
+        return body, {}
+    content_type = http.headers.get("content-type") or JSON
+    kind = media_of(content_type).kind
+    if kind == multipart.CONTENT_TYPE:
+        return body, dict(multipart.fields(body, content_type))
+    if kind not in TAKEN_FOR_JSON:
+        raise UnsupportedMediaType(f"send {JSON} or {multipart.CONTENT_TYPE}, not {kind[:100]!r}")
+    return body, dict(object_of(body))
+
+
+def _without_homes(
+    found: tuple[ServiceCall, list[str]],
+    method: str,
+    query: str,
+    body: bytes,
+    fields: dict[str, object],
+) -> _Asked:
+    """Take the homes from the ids of path, query and body; raise `BadRequest` or `UrlTooLong`."""
+    (call, ids), stripper = found, Stripper()
+    path = calls.path_of(call, [stripper.id(one) for one in ids])
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=_LONGEST_QUERY)
+    except ValueError as error:
+        raise BadRequest("the query has too many parameters") from error
+    if pairs:
+        said = [(name, stripper.id(v) if name in FIELDS else v) for name, v in pairs]
+        path += f"?{urlencode(said)}"
+    if len(path) > MAX_PATH_CHARACTERS:
+        raise UrlTooLong("the path of this request is too long")
+    if changed := stripper.fields(fields):
+        body = orjson.dumps({**fields, **changed})
+    return _Asked(call, calls.target_of(call, method, path), body, fields, stripper.home)
+
+
+def _service(context: Serving, http: web.HttpRequest, asked: _Asked) -> tuple[Kind, str, Pin]:
+    """Return which service is asked, by kind, name and pin; raise `NobodyServes` where that one is not known."""
+    kinds = calls.kinds_of(asked.call, asked.fields.get("purpose"))
+    offered = [(kind, *offer) for kind in kinds for offer in context.router.services(kind)]
+    if asked.home is not None:
+        for kind, node, service in offered:
+            if home_of(node, service) == asked.home:
+                return kind, f"{service.project}/{service.model}", Pin(cid=service.cid, node=node)
+        raise away()
+    kind = next((kind for kind, *_ in offered), kinds[0])
+    named = asked.fields.get(asked.call.named_by)
+    if isinstance(named, str) and any(named in names_of(service) for _, _, service in offered):
+        return kind, named, pin_of(context, http.headers)
+    return kind, name_of_any(SERVICES[kind]), pin_of(context, http.headers)
+
+
+def _request(
+    context: Serving,
+    http: web.HttpRequest,
+    kind: Kind,
+    target: Target,
+    body: bytes,
+    *,
+    model: str,
+    pin: Pin,
+) -> Request:
+    return Request(
+        id=http.id,
+        kind=kind,
+        model=model,
+        body=body,
+        content_type=http.headers.get("content-type") or JSON,
+        pin=pin,
+        own_only=HOP in http.headers,
+        session=session_of(http),
+        caller=caller_of(http),
+        waits=HOP not in http.headers or WAIT in http.headers,
+        holds=HOP not in http.headers or http.headers.get(WAIT) == READY,
+        target=target,
+        passed=passed(http, context.peer),
+    )
+
+
+def _with_homes(routed: Routed, body: bytes) -> bytes:
+    return homed(body, home_of(routed.candidate.node, routed.candidate.service))
+
+
+def _as_it_is(_: Routed, body: bytes) -> bytes:
+    return body

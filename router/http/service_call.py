@@ -1,0 +1,100 @@
+"""Call of a service over HTTP: a method and a path go to it as they came, and its answer comes back with its own status."""
+
+from contextlib import AbstractAsyncContextManager
+from functools import lru_cache
+
+import orjson
+from yarl import URL
+
+from registry.catalog import names_of
+from router.dialects import Answer, Route
+from router.errors import WorkerFailed, WorkerUnable
+from router.http.exchange import (
+    NOTHING,
+    Call,
+    Exchange,
+    Sending,
+    headers_to,
+    read_plain,
+    refusal,
+)
+from router.http.pool import start_of
+from router.peers.links import Links
+from router.requests import Request, Target
+from router.services.calls import CALLS
+from router.workers import Worker
+
+_NO_PATH = frozenset({405, 501})
+_ABOUT_US = frozenset({401, 403, 408, 425, 429})
+"""What finds fault with this node or the moment, not with what was asked."""
+
+
+_ENDS = sorted({"/v1", "/inference", *(call.path for call in CALLS)}, key=len, reverse=True)
+
+
+@lru_cache(maxsize=1024)
+def base_of(api: str) -> tuple[str, str]:
+    """Return where the paths of a service begin, and the query of its address, whether that is a base or one of the paths."""
+    url = URL(api)
+    base = url.raw_path.rstrip("/")
+    end = next((end for end in _ENDS if base.endswith(end)), "")
+    return f"{url.origin()}{base.removesuffix(end)}", url.raw_query_string
+
+
+def url_of(api: str, path: str) -> URL:
+    """Return where a path of a service is; `path` is as it is sent, with its query."""
+    base, query = base_of(api)
+    more = f"{'&' if '?' in path else '?'}{query}" if query else ""
+    return URL(f"{base}{path}{more}", encoded=True)
+
+
+def is_answer(status: int) -> bool:
+    """Say whether a status is the service's own answer for its caller: that something is unknown to it is one."""
+    return 200 <= status <= 299 or (400 <= status <= 499 and status not in _ABOUT_US | _NO_PATH)
+
+
+def call_service(
+    links: Links, request: Request, worker: Worker | None
+) -> AbstractAsyncContextManager[Answer]:
+    """Send a request to a service of this machine and enter once its first byte is there; raise a `WorkerError` until then."""
+    target = request.target
+    if worker is None or target is None:
+        raise WorkerFailed("this dialect speaks to workers of this machine only")
+    if target.protocol != worker.dialect:
+        raise WorkerUnable("the service speaks another protocol, without this path", param="path")
+    headers = headers_to(worker, request)
+    body, url = _addressed(request.body, target, worker), url_of(worker.api, target.path)
+
+    async def read(exchange: Exchange) -> Answer:
+        if exchange.status in _NO_PATH:
+            raise WorkerUnable(f"the service has no {target.method} {target.path}", param="path")
+        if not is_answer(exchange.status):
+            raise await refusal(exchange)
+        return await read_service(exchange, Route.LOCAL)
+
+    call = Call(links.workers.of(url), start_of(url, target.method), headers, body)
+    return Sending(call, links.settings, links.deadlines, read)
+
+
+async def read_service(exchange: Exchange, route: Route) -> Answer:
+    """Make an answer of whatever comes, nothing too: a service may have done what it was told without a word."""
+    if exchange.length == 0 or exchange.ended:
+        return _empty(exchange, route)
+    if exchange.length is not None:
+        return await read_plain(exchange, route)
+    first = await exchange.some()
+    return exchange.answer(first, route) if first else _empty(exchange, route)
+
+
+def _empty(exchange: Exchange, route: Route) -> Answer:
+    return Answer(exchange.status, exchange.content_type, b"", NOTHING, route, 0)
+
+
+def _addressed(body: bytes, target: Target, worker: Worker) -> bytes:
+    """Return a body that names the service as its worker does."""
+    if not (target.named_by and worker.model and body):
+        return body
+    fields = orjson.loads(body)
+    if fields.get(target.named_by) not in names_of(worker.service):
+        return body
+    return orjson.dumps({**fields, target.named_by: worker.model})

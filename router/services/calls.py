@@ -1,0 +1,154 @@
+"""Calls of services that are no models, such as batches and vector stores: their methods and paths in two protocols.
+
+A node asks a service for nothing that is not in this table, whoever asks the node.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import quote, unquote
+
+from router.errors import BadRequest
+from router.requests import Kind, Target
+from router.translate.verbatim import LLAMA_STACK
+
+OPENAI = "openai_http"
+
+MAX_PATH_CHARACTERS = 4_096
+"""The longest path with its query."""
+
+_SENT = re.compile(r"[!-~]+")
+_FILES = (Kind.BATCH, Kind.FINE_TUNING, Kind.VECTORS)
+_PURPOSES: Mapping[str, Kind] = {"batch": Kind.BATCH, "fine-tune": Kind.FINE_TUNING}
+
+
+@dataclass(frozen=True)
+class ServiceCall:
+    """One path of a protocol; each `*` in it is an id. Without a method, its specification names none: GET and POST.
+
+    `kinds` are what its service may be for: several where only an id, or the purpose of a file, tells. `named_by` is the field
+    of the body that may name the service. `begins` says that ids in the answer can be asked for later.
+    """
+
+    protocol: str
+    method: str
+    path: str
+    kinds: tuple[Kind, ...]
+    named_by: str = ""
+    begins: bool = True
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that it is asked with."""
+        return (self.method,) if self.method else ("GET", "POST")
+
+    @cached_property
+    def shape(self) -> re.Pattern[str]:
+        """What its path looks like; each group is an id."""
+        return re.compile(re.escape(self.path).replace(r"\*", "([^/?]{1,1024})"))
+
+
+def _llama_stack(
+    kind: Kind, *paths: str, named_by: str = "", begins: bool = True
+) -> list[ServiceCall]:
+    split = [path.rpartition(" ") for path in paths]
+    return [ServiceCall(LLAMA_STACK, m, path, (kind,), named_by, begins) for m, _, path in split]
+
+
+def _openai(kinds: tuple[Kind, ...], *paths: str) -> list[ServiceCall]:
+    split = [path.rpartition(" ") for path in paths]
+    return [
+        ServiceCall(OPENAI, m, f"/v1/{path}", kinds) for ms, _, path in split for m in ms.split("|")
+    ]
+
+
+def _jobs(at: str) -> tuple[str, str, str]:
+    return f"POST {at}/jobs/submit", f"GET {at}/jobs/status", f"POST {at}/jobs/cancel"
+
+
+CALLS: tuple[ServiceCall, ...] = (
+    *_llama_stack(Kind.BATCH, *_jobs("/batch_inference")),
+    *_llama_stack(
+        Kind.FINE_TUNING, *_jobs("/fine_tuning"), "GET /fine_tuning/jobs/tail", "/quantize"
+    ),
+    *_llama_stack(Kind.REWARD, "POST /reward_scoring", named_by="reward", begins=False),
+    *_llama_stack(Kind.REWARD, *_jobs("/batch_reward_scoring"), named_by="reward_model"),
+    *_llama_stack(Kind.SYNTHETIC, *_jobs("/synthetic_data_gen")),
+    *_llama_stack(
+        Kind.VECTORS,
+        "/vector_store",
+        "/vector_store/create",
+        "/vector_store/drop",
+        "/vector_store/update",
+        *(f"/vector_store/{job}/jobs/{what}" for job in ("insert", "delete") for what in ("submit", "status", "cancel")),
+    ),
+    *_llama_stack(Kind.AGENTS, "POST /agents/execute", begins=False),
+    *_llama_stack(Kind.MEMORY, "GET /agents/execute", begins=False),
+    *_openai(_FILES, "GET|POST files", "GET|DELETE files/*", "GET files/*/content"),
+    *_openai(_FILES, "POST uploads", *(f"POST uploads/*/{what}" for what in ("parts", "complete", "cancel"))),
+    *_openai((Kind.BATCH,), "GET|POST batches", "GET batches/*", "POST batches/*/cancel"),
+    *_openai(
+        (Kind.FINE_TUNING,),
+        "GET|POST fine_tuning/jobs",
+        "GET fine_tuning/jobs/*",
+        *(f"POST fine_tuning/jobs/*/{what}" for what in ("cancel", "pause", "resume")),
+        *(f"GET fine_tuning/jobs/*/{what}" for what in ("events", "checkpoints")),
+    ),
+    *_openai(
+        (Kind.VECTORS,),
+        "GET|POST vector_stores",
+        "GET|POST|DELETE vector_stores/*",
+        "POST vector_stores/*/search",
+        "GET|POST vector_stores/*/files",
+        "GET|POST|DELETE vector_stores/*/files/*",
+        "GET vector_stores/*/files/*/content",
+        "POST vector_stores/*/file_batches",
+        "GET vector_stores/*/file_batches/*",
+        "POST vector_stores/*/file_batches/*/cancel",
+        "GET vector_stores/*/file_batches/*/files",
+    ),
+)  # fmt: skip
+"""Every call of a service, in both protocols."""
+
+
+def find(method: str, path: str) -> tuple[ServiceCall, list[str]] | None:
+    """Return which call this is, and the ids in its path, `None` for what is none; `path` is as sent, without its query."""
+    for call in CALLS:
+        if method in call.methods and (found := call.shape.fullmatch(path)):
+            ids = [unquote(text) for text in found.groups()]
+            # What a server would take for a way to another path.
+            return None if {".", ".."}.intersection(ids) else (call, ids)
+    return None
+
+
+def path_of(call: ServiceCall, ids: list[str]) -> str:
+    """Return the path of a call with these ids in it."""
+    parts = call.path.split("*")
+    return "".join(a + quote(b, safe="") for a, b in zip(parts, [*ids, ""], strict=True))
+
+
+def kinds_of(call: ServiceCall, purpose: object) -> tuple[Kind, ...]:
+    """Return what the service of a call may be for, with the purpose of a file where that is told."""
+    if len(call.kinds) == 1 or not isinstance(purpose, str):
+        return call.kinds
+    return (_PURPOSES.get(purpose, Kind.VECTORS),)
+
+
+def written(target: Target) -> str:
+    """Return a target as the header that tells it to another node."""
+    return f"{target.method} {target.path}"
+
+
+def read(said: str, kind: Kind) -> Target:
+    """Read that header; raise `BadRequest` for what is no call of such a service."""
+    method, _, path = said.partition(" ")
+    found = find(method, path.partition("?")[0]) if len(path) <= MAX_PATH_CHARACTERS else None
+    if found is None or kind not in found[0].kinds or not _SENT.fullmatch(path):
+        raise BadRequest(f"no service of kind {kind} has such a path")
+    return target_of(found[0], method, path)
+
+
+def target_of(call: ServiceCall, method: str, path: str) -> Target:
+    """Return what is asked by a call; `path` has its ids and its query."""
+    return Target(call.protocol, method, path, call.named_by)

@@ -1,0 +1,94 @@
+"""Ids of what a service keeps: jobs, files, stores. To callers each ends with its home, so that any node knows whom to ask.
+
+An id is `ID@NODE.TAG`: the service's own, the node, and a tag that tells the services of that node from each other.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import orjson
+
+from registry.records import PeerId, Service
+from router.errors import BadRequest
+
+MAX_HOMED_BYTES = 16 * 1024 * 1024
+"""The longest answer whose ids are given a home; a longer one passes as it is."""
+
+FIELDS = frozenset({
+    "id", "job_id", "batch_id", "file_id", "file_ids", "input_file_id", "output_file_id", "error_file_id", "training_file",
+    "validation_file", "result_files", "vector_store_id", "upload_id", "part_ids", "first_id", "last_id", "after", "before",
+    "bankIds",
+})  # fmt: skip
+"""Fields that hold an id or several, in both protocols."""
+
+_HOMED = re.compile(r"(.{1,512})@(12D3KooW[1-9A-HJ-NP-Za-km-z]{44})\.([0-9a-f]{8})", re.DOTALL)
+
+
+class Home(NamedTuple):
+    """The node of a service, and the tag of the service there."""
+
+    node: PeerId
+    tag: str
+
+
+def home_of(node: PeerId, service: Service) -> Home:
+    """Return the home of what a service keeps."""
+    named = f"{service.project}\0{service.model}\0{service.cid}"
+    return Home(node, hashlib.sha256(named.encode()).hexdigest()[:8])
+
+
+def homed(body: bytes, home: Home) -> bytes:
+    """Return a JSON answer with this home at each id, in the answer itself and in what it lists."""
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return body
+    if not isinstance(said, dict):
+        return body
+
+    def name(id_: str) -> str:
+        return f"{id_}@{home.node}.{home.tag}" if id_ else id_
+
+    listed = said.get("data")
+    for one in (said, said.get("file"), *(listed if isinstance(listed, list) else ())):
+        if isinstance(one, dict):
+            one.update(_changed(one, name))
+    try:
+        return orjson.dumps(said)
+    except orjson.JSONEncodeError:
+        return body
+
+
+class Stripper:
+    """Takes the homes from the ids of one request; all of them must be the same."""
+
+    def __init__(self) -> None:
+        self.home: Home | None = None
+
+    def id(self, text: str) -> str:
+        """Return an id as its service knows it; raise `BadRequest` where others are kept elsewhere."""
+        found = _HOMED.fullmatch(text)
+        if found is None:
+            return text
+        home = Home(PeerId(found[2]), found[3])
+        if self.home not in (None, home):
+            raise BadRequest("the request names what two different services keep")
+        self.home = home
+        return found[1]
+
+    def fields(self, given: dict[str, object]) -> dict[str, object]:
+        """Return the fields of a body that hold ids with a home, without it."""
+        return _changed(given, self.id)
+
+
+def _changed(fields: dict[str, object], change: Callable[[str], str]) -> dict[str, object]:
+    changed: dict[str, object] = {}
+    for name in FIELDS.intersection(fields):
+        match fields[name]:
+            case str(id_):
+                changed[name] = change(id_)
+            case [*several] if all(isinstance(one, str) for one in several):
+                changed[name] = [change(str(one)) for one in several]
+    return {name: value for name, value in changed.items() if value != fields[name]}

@@ -1,0 +1,180 @@
+"""Services that are no models: every path of Llama Stack, and of OpenAI's, at the node that has the service and one hop away."""
+
+import asyncio
+
+import orjson
+import pytest
+
+from registry.records import SERVICE_TYPES, name_of_any
+from router.services.calls import CALLS
+from router.translate.verbatim import LLAMA_STACK
+from tests.node.faces.assembly import told, until
+from tests.workers import llama_stack_services
+from tests.workers.llama_stack_schema import ANSWERS
+
+STEP = {
+    "id": "u1",
+    "role": "user",
+    "stepType": "user_response",
+    "messages": [{"role": "user", "text": "What grows on a vine?"}],
+    "timestamp": "2026-01-02T03:04:05Z",
+}
+PATH = {"value": "eyJtZXNzYWdlcyI6W119", "type": "raw_bytes"}
+SCORING = {"scoring_function": {"name": "length"}}
+BODIES = {
+    "/batch_inference/jobs/submit": {"model": "tiny", "prompt_file_path": PATH},
+    "/fine_tuning/jobs/submit": {"model": "tiny", "data": "https://example.org/a.jsonl"},
+    "/reward_scoring": {"prompt_with_response": [{"text": "a"}], "reward": "fair", **SCORING},
+    "/batch_reward_scoring/jobs/submit": {
+        "reward_model": "fair", "prompt_with_response_path": PATH, **SCORING,
+    },
+    "/synthetic_data_gen/jobs/submit": {"model": "tiny", "prompt_file_path": "a.jsonl"},
+    "/agents/execute": {
+        "agent": {"name": "a", "model": "llama3_8"}, "turnHistory": [], "userStep": STEP,
+    },
+}  # fmt: skip
+STACK = [call for call in CALLS if call.protocol == LLAMA_STACK]
+SUBMITS = [call for call in STACK if call.path.endswith("/submit")]
+
+
+@pytest.fixture
+async def stack():
+    async with llama_stack_services.running() as started:
+        yield started
+
+
+@pytest.fixture(params=["serving", "asked"])
+async def http(request, mesh, stack):
+    models = [
+        {"model": "stack", "api": stack.url, "type": int(kind), "dialect": "llama_stack_http"}
+        for kind in SERVICE_TYPES
+    ]
+    row = {"project": "p", "models": models}
+    assert (await told(mesh.one.http.post("/api/v0/ai/project/register", json=row)))[0] == 200
+    for kind in SERVICE_TYPES:
+        await mesh.knows(mesh.two, name_of_any(kind))
+    return (mesh.one if request.param == "serving" else mesh.two).http
+
+
+def as_specified(path, method, answer):
+    schema = ANSWERS.get(path) or ANSWERS[f"{method} {path}"]
+    schema.validate_json(orjson.dumps(answer))
+
+
+async def submitted(http, call):
+    """Submit a job; return the field of its id, and the id."""
+    status, answer = await told(http.post(call.path, json=BODIES.get(call.path, {"id": "v1"})))
+    assert status == 200, answer
+    as_specified(call.path, "POST", answer)
+    field = "job_id" if "job_id" in answer else "id"
+    return field, answer[field]
+
+
+@pytest.mark.parametrize("call", [c for c in STACK if "/jobs/" not in c.path], ids=lambda c: c.path)
+async def test_what_is_no_job_is_answered_as_specified(http, stack, call):
+    for method in call.methods:
+        body = BODIES.get(call.path, {}) if method == "POST" else None
+        query = {"bankIds": ["a", "b"]} if call.path == "/agents/execute" and not body else {}
+        status, answer = await told(http.request(method, call.path, json=body, params=query))
+        assert status == 200, answer
+        as_specified(call.path, method, answer)
+        assert stack.methods[-1] == method
+        assert stack.received[-1].path == call.path + ("?bankIds=a&bankIds=b" if query else "")
+
+
+@pytest.mark.parametrize("call", SUBMITS, ids=lambda c: c.path)
+async def test_a_job_is_asked_about_and_cancelled_by_the_id_of_its_answer(http, mesh, stack, call):
+    field, id_ = await submitted(http, call)
+    own, _, home = id_.rpartition("@")
+    assert (own, home.partition(".")[0]) == ("job 1", mesh.one.context.peer)
+    beside = call.path.removesuffix("submit")
+    for asked in (mesh.one.http, mesh.two.http):
+        status, answer = await told(asked.get(f"{beside}status", params={field: id_}))
+        assert (status, answer[field]) == (200, id_)
+        as_specified(f"{beside}status", "GET", answer)
+        assert stack.received[-1].path == f"{beside}status?{field}=job+1"
+    status, answer = await told(http.post(f"{beside}cancel", json={field: id_}))
+    assert (status, answer[field], stack.asked) == (200, id_, {field: "job 1"})
+    as_specified(f"{beside}cancel", "POST", answer)
+
+
+async def test_the_tail_of_a_log_comes_line_by_line(http, stack):
+    call = next(c for c in SUBMITS if c.path == "/fine_tuning/jobs/submit")
+    _, id_ = await submitted(http, call)
+    async with http.get("/fine_tuning/jobs/tail", params={"job_id": id_}) as response:
+        assert (response.status, response.content_type) == (200, "application/x-ndjson")
+        async with asyncio.timeout(5):
+            lines = [orjson.loads(await response.content.readline())]
+        stack.going_on.set()
+        lines += [orjson.loads(line) async for line in response.content]
+    assert [line["logs"][0]["message"] for line in lines] == ["begun", "ended"]
+    for line in lines:
+        as_specified("/fine_tuning/jobs/tail", "GET", line)
+
+
+async def test_what_a_service_does_not_know_is_its_own_answer(http):
+    _, id_ = await submitted(http, SUBMITS[0])
+    gone = id_.replace("job 1", "job 9")
+    status, answer = await told(http.get("/batch_inference/jobs/status", params={"job_id": gone}))
+    assert (status, answer) == (404, {"message": "no such job"})
+
+
+async def test_a_refused_body_is_the_services_own_answer(http):
+    status, answer = await told(http.post("/batch_inference/jobs/submit", json={"model": 1}))
+    assert status == 422
+    assert "prompt_file_path" in answer["message"]
+
+
+async def test_a_home_that_nobody_knows_is_away(http, stranger):
+    params = {"job_id": f"job 1@{stranger}.0123abcd"}
+    async with http.get("/batch_inference/jobs/status", params=params) as response:
+        assert (response.status, response.headers["retry-after"]) == (503, "5")
+        assert (await response.json())["error"]["code"] == "nobody_serves"
+
+
+async def test_ids_of_two_homes_are_refused(http, mesh, stranger):
+    _, id_ = await submitted(http, SUBMITS[0])
+    body = {"job_id": id_, "file_id": f"f@{stranger}.0123abcd"}
+    status, answer = await told(http.post("/batch_inference/jobs/cancel", json=body))
+    assert (status, answer["error"]["code"]) == (400, "invalid_request")
+
+
+async def test_an_unregistered_home_is_away_and_not_unknown(http, mesh):
+    _, id_ = await submitted(http, SUBMITS[0])
+    row = {"project": "p"}
+    status, _ = await told(mesh.one.http.post("/api/v0/ai/project/unregister", json=row))
+    assert status == 200
+    name = name_of_any(next(iter(SERVICE_TYPES)))
+    await until(lambda: name not in mesh.two.context.registry.catalog.offers)
+    async with http.get("/batch_inference/jobs/status", params={"job_id": id_}) as response:
+        assert response.status == 503
+        assert "retry-after" in response.headers
+
+
+async def test_a_job_is_begun_once_though_its_service_dies_of_it(http, stack):
+    stack.dies = True
+    body = BODIES["/batch_inference/jobs/submit"]
+    status, _ = await told(http.post("/batch_inference/jobs/submit", json=body))
+    assert status == 502
+    assert len(stack.received) == 1
+
+
+@pytest.mark.parametrize(("said", "status"), [(500, 502), (429, 429), (405, 400)])
+async def test_failures_are_told_as_those_of_a_worker(http, stack, said, status):
+    stack.status = said
+    body = BODIES["/batch_inference/jobs/submit"]
+    answer = await told(http.post("/batch_inference/jobs/submit", json=body))
+    assert answer[0] == status, answer
+
+
+async def test_a_path_that_no_service_has_is_none(http):
+    for path in ("/v1/files/a/b", "/v1/files/../content", "/v1/files/%2e%2e/content"):
+        async with http.get(path) as response:
+            assert response.status == 404
+            assert (await response.json())["error"]["code"] == "unknown_path"
+
+
+async def test_who_speaks_another_protocol_is_not_asked(http, stack):
+    status, answer = await told(http.get("/v1/batches"))
+    assert (status, answer["error"]["code"]) == (400, "unsupported_parameter")
+    assert not stack.received

@@ -1,0 +1,85 @@
+"""Laws of ids with a home: what is put on comes off again, and two homes do not mix."""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.records import Service
+from registry.signing import Identity
+from router.errors import BadRequest
+from router.services.ids import Home, Stripper, home_of, homed
+
+NODE = Identity(bytes(32)).peer
+HOME = home_of(NODE, Service("p", "m"))
+OTHER = home_of(NODE, Service("q", "m"))
+
+
+def put(said: object, home: Home = HOME) -> object:
+    return orjson.loads(homed(orjson.dumps(said), home))
+
+
+def at_home(id_: str, home: Home = HOME) -> str:
+    return f"{id_}@{home.node}.{home.tag}"
+
+
+def test_services_of_one_node_have_homes_of_their_own():
+    assert HOME != OTHER
+    assert home_of(NODE, Service("p", "m", cid="2")) not in (HOME, OTHER)
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8"), min_size=1, max_size=200))
+def test_an_id_comes_back_as_it_was(id_):
+    said = put({"id": id_})
+    stripper = Stripper()
+    assert isinstance(said, dict)
+    assert stripper.id(said["id"]) == id_
+    assert stripper.home == HOME
+
+
+def test_ids_are_found_in_the_answer_and_in_what_it_lists():
+    said = {
+        "id": "a",
+        "input_file_id": "b",
+        "error_file_id": None,
+        "result_files": ["c", "d"],
+        "file": {"id": "e"},
+        "data": [{"id": "f", "file_id": "g"}, 1],
+        "metadata": {"id": "mine"},
+        "name": "h",
+        "last_id": "",
+    }
+    assert put(said) == {
+        **said,
+        "id": at_home("a"),
+        "input_file_id": at_home("b"),
+        "result_files": [at_home("c"), at_home("d")],
+        "file": {"id": at_home("e")},
+        "data": [{"id": at_home("f"), "file_id": at_home("g")}, 1],
+    }
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"id"', b'{"id":1}', b'{"id":["a",1]}'])
+def test_what_holds_no_ids_passes_as_it_is(body):
+    assert homed(body, HOME) == body
+
+
+def test_an_id_without_a_home_is_left_alone():
+    stripper = Stripper()
+    for id_ in ("a", "a@b", f"a@{NODE}", f"a@{NODE}.xyz", f"a@{NODE}.0123abcd "):
+        assert stripper.id(id_) == id_
+    assert stripper.home is None
+
+
+def test_a_body_is_stripped_of_one_home_and_not_of_two():
+    stripper = Stripper()
+    given_ = {"input_file_id": at_home("a"), "file_ids": [at_home("b"), "c"], "model": at_home("x")}
+    assert stripper.fields(given_) == {"input_file_id": "a", "file_ids": ["b", "c"]}
+    with pytest.raises(BadRequest, match="two different services"):
+        stripper.id(at_home("d", OTHER))
+
+
+def test_a_node_may_be_the_service_of_another():
+    stripper = Stripper()
+    twice = at_home(at_home("a"), OTHER)
+    assert (stripper.id(twice), stripper.home) == (at_home("a"), OTHER)

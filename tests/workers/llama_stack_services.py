@@ -1,0 +1,121 @@
+"""A Llama Stack 0.0.1 server of all services but `/inference`, written from its specification alone. It does no work."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+from aiohttp import web
+from pydantic import ValidationError
+
+from tests.workers.llama_stack_schema import ANSWERS, BODIES
+from tests.workers.openai_worker import Received
+
+TODAY = datetime(2026, 1, 2, tzinfo=UTC).isoformat()
+STEP = {
+    "id": "s1",
+    "role": "assistant",
+    "stepType": "assistant_response",
+    "messages": [{"text": "A vine."}],
+    "timestamp": TODAY,
+}
+WHOLE: Mapping[str, object] = {
+    "/reward_scoring": {"id": "r1", "score": 0.5},
+    "POST /agents/execute": {
+        "id": "t1", "steps": [STEP], "startTime": TODAY, "endTime": TODAY, "status": "completed",
+    },
+    "GET /agents/execute": [{"text": "It grows."}],
+    "/quantize": {"model": "small"},
+    "/vector_store": {"id": "v1"},
+    "/vector_store/create": {"id": "v1", "name": "notes"},
+    "/vector_store/update": {"id": "v1", "name": "notes"},
+    "/vector_store/drop": {"id": "v1"},
+}  # fmt: skip
+
+
+class Services:
+    """The server, while it runs. `received` is what reached it; `going_on` lets the tail of a log come to its end."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.received: list[Received] = []
+        self.methods: list[str] = []
+        self.jobs: dict[str, str] = {}
+        self.going_on = asyncio.Event()
+        self.status = 200
+        self.dies = False
+
+    @property
+    def asked(self) -> Any:
+        """The body that came last."""
+        return orjson.loads(self.received[-1].body)
+
+    async def handle(self, http: web.Request) -> web.StreamResponse:
+        """Answer one request, or refuse what the specification does not have."""
+        body = await http.read()
+        self.received.append(Received(http.path_qs, http.headers, body))
+        self.methods.append(http.method)
+        if self.dies and http.transport is not None:
+            http.transport.abort()
+            return web.Response()
+        if self.status != 200:
+            return web.json_response({"message": "not now"}, status=self.status)
+        schema = BODIES.get(http.path) if http.method == "POST" else None
+        try:
+            if schema:
+                schema.validate_json(body)
+        except ValidationError as error:
+            return web.json_response({"message": str(error)}, status=422)
+        if "/jobs/" in http.path:
+            return await self._job(http, body)
+        found = WHOLE.get(http.path) or WHOLE.get(f"{http.method} {http.path}")
+        return web.json_response(found) if found else web.Response(status=404)
+
+    async def _job(self, http: web.Request, body: bytes) -> web.StreamResponse:
+        service, _, what = http.path.partition("/jobs/")
+        vectors = service.startswith("/vector_store")
+        asked = dict(http.query) | (orjson.loads(body) if body else {})
+        field = "id" if vectors else "job_id"
+        if what == "submit":
+            id_ = f"job {len(self.jobs) + 1}"
+            self.jobs[id_] = "running"
+        else:
+            id_ = asked.get(field, "")
+            if id_ not in self.jobs:
+                return web.json_response({"message": "no such job"}, status=404)
+        if what == "cancel":
+            self.jobs[id_] = "cancelled" if service == "/fine_tuning" else "failed"
+        if what == "tail":
+            return await self._tail(http)
+        if vectors:
+            return web.json_response({"id": id_, "content": "x"})
+        return web.json_response({"job_id": id_, "created": TODAY, "status": self.jobs[id_]})
+
+    async def _tail(self, http: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(http)
+        for message in ("begun", "ended"):
+            line = {"logs": [{"message": message, "timestamp": TODAY}]}
+            await response.write(orjson.dumps(line) + b"\n")
+            await self.going_on.wait()
+        await response.write_eof()
+        return response
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Services]:
+    """Run one on a free port of loopback."""
+    services = Services()
+    app = web.Application()
+    for path in {path.rpartition(" ")[2] for path in (*ANSWERS, *BODIES)}:
+        app.router.add_route("*", path, services.handle)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    services.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield services
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,129 @@
+"""A server of OpenAI's files, batches, fine-tuning jobs and vector stores. It keeps what it is given, and does no work."""
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from tests.workers.openai_worker import Received
+
+NOW = 1_767_323_045
+KINDS = {"batches": "batch", "jobs": "fine_tuning.job", "vector_stores": "vector_store"}
+
+
+class Services:
+    """The server, while it runs: `kept` is all that it has, by kind and id."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.received: list[Received] = []
+        self.kept: dict[str, dict[str, dict[str, Any]]] = {}
+        self.contents: dict[str, bytes] = {}
+        self._numbers = itertools.count(1)
+
+    def keep(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Keep something under a new id."""
+        made = {"id": f"{kind}-{next(self._numbers)}", "created_at": NOW, **fields}
+        self.kept.setdefault(kind, {})[made["id"]] = made
+        return made
+
+    async def handle(self, http: web.Request) -> web.StreamResponse:
+        """Answer one request."""
+        form = "multipart" in http.content_type
+        body = b"" if form else await http.read()
+        self.received.append(Received(http.path_qs, http.headers, body))
+        match [
+            http.method,
+            *http.path.removeprefix("/v1/").removeprefix("fine_tuning/").split("/"),
+        ]:
+            case ["POST", "files"]:
+                given = await http.post()
+                content = given["file"].file.read()
+                made = self.keep("files", object="file", bytes=len(content), filename=given["file"].filename,
+                                 purpose=given["purpose"], status="processed")  # fmt: skip
+                self.contents[made["id"]] = content
+                return web.json_response(made)
+            case ["POST", kind]:
+                asked = await http.json()
+                state = {"status": "completed" if kind == "vector_stores" else "validating"}
+                return web.json_response(self.keep(kind, object=KINDS[kind], **state, **asked))
+            case ["GET", kind]:
+                return web.json_response(self._listed(kind, http))
+            case ["POST", "vector_stores", id_, "files" | "search"]:
+                return web.json_response(self._in_store(id_, await http.json()))
+            case [method, kind, id_, *rest]:
+                return self._about(method, kind, id_, rest)
+        return web.Response(status=404)
+
+    def _in_store(self, id_: str, asked: dict[str, Any]) -> dict[str, Any]:
+        if "file_id" in asked:
+            more = {"vector_store_id": id_, "status": "completed", "usage_bytes": 1}
+            return {
+                "id": asked["file_id"],
+                "object": "vector_store.file",
+                "created_at": NOW,
+                **more,
+            }
+        found = [
+            {"file_id": f, "filename": "a", "score": 0.5, "content": []} for f in self.kept["files"]
+        ]
+        page = {"object": "vector_store.search_results.page", "search_query": ["a"], "data": found}
+        return {**page, "has_more": False, "next_page": None}
+
+    def _about(self, method: str, kind: str, id_: str, rest: list[str]) -> web.Response:
+        found = self.kept.get(kind, {}).get(id_)
+        if found is None:
+            error = {"message": f"no {kind} is called {id_}", "type": "invalid_request_error"}
+            return web.json_response({"error": error}, status=404)
+        match method, rest:
+            case "GET", ["content"]:
+                return web.Response(
+                    body=self.contents[id_], content_type="application/octet-stream"
+                )
+            case "GET", ["events"]:
+                event = {
+                    "id": "e-1",
+                    "object": "fine_tuning.job.event",
+                    "created_at": NOW,
+                    "level": "info",
+                    "message": "begun",
+                }
+                return web.json_response({"object": "list", "data": [event], "has_more": False})
+            case "POST", ["cancel"]:
+                found["status"] = "cancelling" if kind == "batches" else "cancelled"
+            case "DELETE", []:
+                del self.kept[kind][id_]
+                return web.json_response({"id": id_, "object": f"{kind}.deleted", "deleted": True})
+        return web.json_response(found)
+
+    def _listed(self, kind: str, http: web.Request) -> dict[str, Any]:
+        ids = list(self.kept.get(kind, {}))
+        after, limit = http.query.get("after"), int(http.query.get("limit", 20))
+        begin = ids.index(after) + 1 if after else 0
+        page = ids[begin : begin + limit]
+        data = [self.kept[kind][id_] for id_ in page]
+        return {
+            "object": "list",
+            "data": data,
+            "first_id": page[0] if page else None,
+            "last_id": page[-1] if page else None,
+            "has_more": begin + limit < len(ids),
+        }
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Services]:
+    """Run one on a free port of loopback."""
+    services = Services()
+    app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_route("*", "/v1/{path:.*}", services.handle)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    services.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield services
+    finally:
+        await runner.cleanup()
