@@ -46,6 +46,9 @@ EVENTS: Mapping[str, str] = {
 """Every event with what it counts."""
 
 
+KEPT_FREE = 10.0
+"""Seconds after an answer to somebody who waits for it, in which one slot of its worker is kept free of background requests."""
+
 LONGEST_SLOT_WAIT = 5.0
 """Seconds: who wants to be left alone for longer has no lack of slots but a limit of another kind."""
 
@@ -172,9 +175,20 @@ class Ledger:
         key = self._own, service
         worker = self.workers().by_key.get(service.key)
         # Second attempts may have come on top of what it takes at one time; theirs are no slots to hand on.
-        beyond = worker is not None and 0 < worker.capacity < self.in_flight[key]
-        if not self.waiting.hand_over(service, beyond=beyond):
+        taken = self.in_flight[key]
+        beyond = worker is not None and 0 < worker.capacity < taken
+        spare = (
+            worker is None
+            or not worker.capacity
+            or taken + self.kept_free(worker) <= worker.capacity
+        )
+        if not self.waiting.hand_over(service, beyond=beyond, background=spare):
             self._count(key, -1)
+
+    def kept_free(self, worker: Worker) -> int:
+        """Return how many slots of a worker of ours no background request may take now."""
+        asked = self._meter.of(worker.service).asked
+        return int(worker.capacity > 1 and self._now() - asked < KEPT_FREE)
 
     def is_full(self, candidate: Candidate) -> bool:
         """Say whether a candidate is a worker of this machine that has no slot free now."""
@@ -238,6 +252,8 @@ class Ledger:
         self.silence.ended(candidate.worker.api, now, first_byte=seconds)
         tally = self._meter.of(candidate.service)
         tally.first = seconds
+        if not request.background:
+            tally.asked = now
         if answer.streamed:
             there = self.in_flight[candidate.key]
             self.times.began(request, candidate, candidate.worker, seconds, there=there)
@@ -369,3 +385,6 @@ class _Moment:
 
     def allowance(self, candidate: Candidate) -> float:
         return self._ledger.warming.allowance(candidate.node, candidate.service, self._now)
+
+    def kept_free(self, worker: Worker) -> int:
+        return self._ledger.kept_free(worker)

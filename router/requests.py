@@ -110,7 +110,8 @@ class Request:
     up a text stream whose worker dies. `fallbacks` are the names to be asked for in turn when nobody answers by the first; the
     body holds the first alone. `verbatim` is the same request in its caller's own words, where those are not OpenAI's. `deaths`
     is how many workers have died of it. `prefixes` is how its conversation begins. `aim` are the seconds within which its first
-    byte is wanted, if any. `target` is set for requests of services, whose body may be empty.
+    byte is wanted, if any. `target` is set for requests of services, whose body may be empty. `background` says that all
+    others come before it.
     """
 
     id: str
@@ -127,6 +128,7 @@ class Request:
     patience: float = 0.0
     aim: float = 0.0
     holds: bool = True
+    background: bool = False
     continues: bool = False
     fallbacks: tuple[str, ...] = ()
     verbatim: Verbatim | None = None

@@ -73,7 +73,7 @@ class Lent:
         self._granted(service)
         return service
 
-    def hand_over(self, worker: Service, *, beyond: bool) -> bool:  # noqa: ARG002
+    def hand_over(self, worker: Service, *, beyond: bool, background: bool = True) -> bool:  # noqa: ARG002
         """Give a slot back: whoever is next, the lender knows."""
         if self.held[worker]:
             self.held[worker] -= 1

@@ -97,7 +97,8 @@ class SlotWaits:
         if not request.waits and ahead > request.patience:
             raise self._queues.refusal(request.model, slots=slots)
         accepts = frozenset(candidate.service for candidate in full)
-        joined = self._queues.join(request.model, request.caller, accepts, slots=slots)
+        asked = request.model, request.caller, accepts
+        joined = self._queues.join(*asked, slots=slots, background=request.background)
         if joined.displaced is not None:
             refusal = self._queues.refusal(request.model, slots=slots)
             displaced = self._turns.pop(joined.displaced)
@@ -124,12 +125,13 @@ class SlotWaits:
             self._queues.leave(joined.ticket)
             self._turns.pop(joined.ticket, None)
 
-    def hand_over(self, worker: Service, *, beyond: bool = False) -> bool:
+    def hand_over(self, worker: Service, *, beyond: bool = False, background: bool = True) -> bool:
         """Give a slot that would be free to whoever is next; return whether there was somebody.
 
-        `beyond` says that it is none: its request came on top of what the worker takes at one time.
+        `beyond` says that it is none: its request came on top of what the worker takes at one time. `background` says whether
+        a background request may have it.
         """
-        while not beyond and (ticket := self._queues.freed(worker)) is not None:
+        while not beyond and (ticket := self._queues.freed(worker, background=background)):
             turn = self._turns.pop(ticket)
             # Whoever was cancelled has not had the time to leave the queue.
             if not turn.done():

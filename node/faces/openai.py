@@ -23,11 +23,13 @@ from router.openai.prefixes import MIN_BYTES, NONE, prefixes_of
 from router.openai.usage import TEXT
 from router.peers.headers import (
     AIM,
+    BACKGROUND,
     CID,
     CONTINUE,
     HOP,
     NODE,
     PATIENCE,
+    PRIORITY,
     PROJECT,
     READY,
     SESSION,
@@ -172,6 +174,7 @@ def request_of(
         caller=caller_of(http),
         waits=HOP not in http.headers or WAIT in http.headers,
         aim=_aim(http.headers),
+        background=http.headers.get(PRIORITY) == BACKGROUND,
         patience=_seconds(http.headers.get(PATIENCE, "")) if HOP in http.headers else 0.0,
         holds=HOP not in http.headers or http.headers.get(WAIT) == READY,
         # Whoever the caller asked takes the stream up, so nobody else has to.
@@ -233,6 +236,8 @@ def passed(http: web.HttpRequest, own: PeerId) -> MappingProxyType[str, str]:
     """
     found = trace_of(http.headers)
     found[VIA] = via_onward(http.headers.get(VIA, ""), own)
+    if http.headers.get(PRIORITY) == BACKGROUND:
+        found[PRIORITY] = BACKGROUND
     accept = http.headers.get("accept", "")
     if accept and accept.isascii() and accept.isprintable():
         found["accept"] = accept

@@ -24,7 +24,7 @@ from router.errors import BadRequest
 from router.openai import multipart
 from router.openai.body import object_of
 from router.openai.media_type import media_of
-from router.peers.headers import HOP, MODEL, READY, TARGET, WAIT
+from router.peers.headers import BACKGROUND, HOP, MODEL, PRIORITY, READY, TARGET, WAIT
 from router.requests import SERVICES, Kind, Pin, Request, Target
 from router.select.candidates import away
 from router.services import calls
@@ -175,6 +175,7 @@ def _request(
         session=session_of(http),
         caller=caller_of(http),
         waits=HOP not in http.headers or WAIT in http.headers,
+        background=http.headers.get(PRIORITY) == BACKGROUND,
         holds=HOP not in http.headers or http.headers.get(WAIT) == READY,
         target=target,
         passed=passed(http, context.peer),

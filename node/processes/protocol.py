@@ -271,6 +271,7 @@ class Take:
     caller: str = ""
     waits: bool = True
     patience: float = 0.0
+    background: bool = False
     kind: Literal["take"] = "take"
 
 

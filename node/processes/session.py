@@ -111,6 +111,7 @@ class Loans:
             caller=word.caller,
             waits=word.waits,
             patience=word.patience,
+            background=word.background,
         )
         try:
             service = await self._lending.turn(request, word.services)

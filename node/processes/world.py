@@ -108,6 +108,7 @@ class Borrowing:
             caller=request.caller,
             waits=request.waits,
             patience=request.patience,
+            background=request.background,
         )
         service = _service(await self._answer(asked))
         if service is None:

@@ -36,7 +36,7 @@ from router.http.connection import (
 from router.http.deadlines import Deadlines, GivenUp
 from router.http.pool import PooledPlace
 from router.openai.sse import Splitter
-from router.peers.headers import DROPPED, HEARD, VIA
+from router.peers.headers import DROPPED, HEARD, PRIORITY, VIA
 from router.requests import Request
 from router.settings import RouterSettings
 from router.workers import Worker
@@ -50,7 +50,7 @@ MAX_REFUSAL_BYTES = 64 * 1024
 REFUSALS = frozenset({400, 413, 415, 422})
 """Statuses that find fault with the request itself: every worker would say the same."""
 
-_PASSED = ("accept", "traceparent", "tracestate", VIA)
+_PASSED = ("accept", "traceparent", "tracestate", VIA, PRIORITY)
 _SHOWN = ("content-disposition", DROPPED, HEARD)
 _LONGEST_RETRY = 3600.0
 

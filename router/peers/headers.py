@@ -94,6 +94,7 @@ CID = "x-modelvine-cid"
 NODE = "x-modelvine-node"
 SESSION = "x-modelvine-session"
 CONTINUE = "x-modelvine-continue"
+PRIORITY = "x-modelvine-priority"
 AIM = "x-modelvine-ttft-ms"
 ROUTE = "x-modelvine-route"
 ATTEMPTS = "x-modelvine-attempts"
@@ -110,6 +111,9 @@ TARGET = "x-modelvine-target"
 MODEL = "x-modelvine-model"
 CALLER = "x-modelvine-caller"
 
+BACKGROUND = "background"
+"""The value of `PRIORITY` of what nobody waits for."""
+
 READY = "ready"
 """The value of `WAIT` by which a request may also wait until a worker is ready, and by which a 503 says that one may be soon."""
 
@@ -121,6 +125,7 @@ SAID_BY_CALLERS: Mapping[str, str] = MappingProxyType(
         SESSION: "what the conversation is called, where its first words do not tell; `router.policy` `session` keeps it at "
         "one machine",
         AIM: "milliseconds within which the first byte is wanted: who will not make it is tried after who will",
+        PRIORITY: "`background`: every other request comes first, and where somebody asked lately, one slot stays free for them",
         CONTINUE: "`0`: where a worker dies in the middle of a text stream, no other goes on; `1`: one does, whatever the node's "
         "`router.continue_streams` says",
     }
@@ -143,6 +148,7 @@ SAID_BY_NODES: Mapping[str, str] = MappingProxyType(
         "second hop",
         PROJECT: "the project that is meant",
         CID: "its replica; where that has several types, the kind of the request chooses",
+        PRIORITY: "as its caller sent it",
         WAIT: "`1` when the asker knows nobody else to ask: the request may queue for a slot, and a worker that answers nothing "
         f"while it works is waited for. Without it a full node answers 429 at once. `{READY}`: it may wait for one to be ready",
         PATIENCE: "seconds, where the asker knows others: the request may queue if a slot is to be expected within them, "

@@ -166,6 +166,9 @@ class Known(Protocol):
     def allowance(self, candidate: Candidate) -> float:
         """Return how many of our requests one may have at one time, while it is new here."""
 
+    def kept_free(self, worker: Worker) -> int:
+        """Return how many slots of a worker of ours no background request may take now."""
+
 
 def candidates(
     request: Request,
@@ -199,7 +202,8 @@ def candidates(
 
     for worker in here:
         ours = known.row(own, worker.service, worker)
-        full = bool(worker.capacity) and ours.in_flight >= worker.capacity
+        taken = ours.in_flight + (known.kept_free(worker) if request.background else 0)
+        full = bool(worker.capacity) and taken >= worker.capacity
         # A peer may still have us in its catalog while we drain; what it sends on is told to go elsewhere.
         reason = _unwanted(request, ours, types) or (Reason.DRAINING if draining else None)
         sort(ours, reason or (Reason.FULL if full else None))

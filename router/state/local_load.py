@@ -6,6 +6,7 @@ one for each token, or for a few.
 
 from collections import deque
 from collections.abc import Mapping
+from math import inf
 
 from registry.records import Load, Service
 from router.workers import Workers
@@ -18,12 +19,16 @@ _EVENT_END = b"\n\n"
 
 
 class Tally:
-    """What was seen of one worker: the events that it streamed so far, and the seconds to its last first byte."""
+    """What was seen of one worker: the events that it streamed so far, and the seconds to its last first byte.
 
-    __slots__ = ("_marks", "events", "first", "rate")
+    `asked` is when somebody who waits for it had the last one.
+    """
+
+    __slots__ = ("_marks", "asked", "events", "first", "rate")
 
     def __init__(self) -> None:
         self.events = 0
+        self.asked = -inf
         self.first: float | None = None
         self.rate = 0.0
         self._marks: deque[tuple[float, int]] = deque()

@@ -2,6 +2,7 @@
 
 Fair queueing by start tags: each caller's requests are spaced on a virtual clock, the smallest tag goes first, so whoever asks
 for one answer does not stand behind a hundred of somebody else. A full queue gives up the newest place of whoever holds most.
+Background requests come after all others, and lose their places to them.
 """
 
 from collections import Counter
@@ -30,6 +31,7 @@ class Ticket:
     caller: str
     accepts: frozenset[Service]
     tag: float
+    background: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +56,25 @@ class Queues:
         return sum(map(len, self._waiting.values()))
 
     def join(
-        self, model: str, caller: str, accepts: frozenset[Service], *, slots: int
+        self,
+        model: str,
+        caller: str,
+        accepts: frozenset[Service],
+        *,
+        slots: int,
+        background: bool = False,
     ) -> WaitingRequest:
         """Take a place; raise `NoCapacity` when there is none that this caller has a better claim to than another."""
         waiting = self._waiting.get(model, [])
         displaced = None
         if len(waiting) >= self._places:
-            displaced = _least_deserving(waiting, caller)
+            displaced = _least_deserving(waiting, caller, background=background)
             if displaced is None:
                 raise self.refusal(model, slots=slots)
             self.leave(displaced)
         tag = max(self._clock, self._last.get(caller, 0.0)) + 1.0
         self._remember(caller, tag)
-        ticket = Ticket(model, caller, accepts, tag)
+        ticket = Ticket(model, caller, accepts, tag, background)
         self._waiting.setdefault(model, []).append(ticket)
         return WaitingRequest(ticket, displaced)
 
@@ -78,14 +86,17 @@ class Queues:
             if not waiting:
                 del self._waiting[ticket.model]
 
-    def freed(self, worker: Service) -> Ticket | None:
-        """A slot of a worker is free: return whose turn it is, nobody's if nobody waits for it."""
+    def freed(self, worker: Service, *, background: bool = True) -> Ticket | None:
+        """A slot of a worker is free: return whose turn it is, nobody's if nobody waits for it.
+
+        `background` says whether it may be a background request's.
+        """
         if not self._waiting:
             return None
         able = [t for waiting in self._waiting.values() for t in waiting if worker in t.accepts]
-        if not able:
+        turn = min(able, key=lambda ticket: (ticket.background, ticket.tag), default=None)
+        if turn is None or (turn.background and not background):
             return None
-        turn = min(able, key=lambda ticket: ticket.tag)
         self._clock = max(self._clock, turn.tag)
         self.leave(turn)
         return turn
@@ -119,7 +130,10 @@ class Queues:
         self._last[caller] = tag
 
 
-def _least_deserving(waiting: list[Ticket], caller: str) -> Ticket | None:
+def _least_deserving(waiting: list[Ticket], caller: str, *, background: bool) -> Ticket | None:
+    last = next((ticket for ticket in reversed(waiting) if ticket.background), None)
+    if background or last is not None:
+        return None if background else last
     held = Counter(ticket.caller for ticket in waiting)
     hog, most = max(held.items(), key=lambda item: item[1], default=("", 0))
     # One place of difference is none: they would displace each other for ever.

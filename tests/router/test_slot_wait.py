@@ -208,3 +208,38 @@ async def test_the_time_to_come_again_is_learnt_from_answers_by_the_name_that_wa
     for one in busy:
         one.cancel()
     await asyncio.wait(busy)
+
+
+async def test_background_requests_leave_a_slot_to_who_asked_lately(
+    world: World, worker: OpenAIWorker
+) -> None:
+    lines = [replace(chat(), background=True) for _ in range(6)]
+    worker.fail(delay_first=0.1)
+    # Nobody else asks: they have all slots.
+    asking = [asyncio.ensure_future(world.ask(line)) for line in lines[:2]]
+    await until(lambda: taken(world) == SLOTS)
+    await asyncio.gather(*asking)
+    # Somebody does: one is theirs.
+    await world.ask(chat())
+    asking = [asyncio.ensure_future(world.ask(line)) for line in lines[2:]]
+    await queued(world, 3)
+    assert taken(world) == 1
+    await world.ask(replace(chat(), waits=False))
+    await asyncio.gather(*asking)
+
+
+async def test_who_waits_for_an_answer_comes_before_background_requests(
+    world: World, worker: OpenAIWorker
+) -> None:
+    worker.fail(delay_first=0.03)
+    order: list[bool] = []
+
+    async def ask(*, background: bool) -> None:
+        await world.ask(replace(chat(), background=background))
+        order.append(background)
+
+    lines = [asyncio.ensure_future(ask(background=True)) for _ in range(8)]
+    await queued(world, 6)
+    others = [asyncio.ensure_future(ask(background=False)) for _ in range(4)]
+    await asyncio.gather(*lines, *others)
+    assert not any(order[SLOTS : SLOTS + 4])

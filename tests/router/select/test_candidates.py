@@ -53,6 +53,9 @@ class Said:
     def allowance(self, candidate: Candidate) -> float:
         return self.allowances.get(candidate.node, 99)
 
+    def kept_free(self, worker: Worker) -> int:
+        return 1 if worker.capacity > 1 else 0
+
 
 def find(
     *offers: tuple[PeerId, Service],

@@ -126,3 +126,34 @@ def test_a_place_is_expected_after_those_ahead() -> None:
     queue.took("llama", 6.0)
     join(queue, "ann")
     assert queue.expected_wait("llama", slots=4) == 3.0
+
+
+def background(queue: Queues, caller: str = "batch") -> Ticket:
+    return queue.join("llama", caller, ONLY, slots=1, background=True).ticket
+
+
+def test_background_requests_come_after_all_others_and_in_turn() -> None:
+    queue = queues()
+    first, second = background(queue), background(queue)
+    ann, bob = join(queue, "ann"), join(queue, "bob")
+    assert [queue.freed(WORKER) for _ in range(4)] == [ann, bob, first, second]
+
+
+def test_a_slot_that_is_kept_free_goes_to_no_background_request() -> None:
+    queue = queues()
+    waits = background(queue)
+    assert queue.freed(WORKER, background=False) is None
+    ann = join(queue, "ann")
+    assert queue.freed(WORKER, background=False) is ann
+    assert queue.freed(WORKER) is waits
+
+
+def test_in_a_full_queue_background_requests_lose_their_places_and_take_nobodys() -> None:
+    queue = queues(places=3)
+    early, late = background(queue), background(queue)
+    join(queue, "ann")
+    joined = queue.join("llama", "ann", ONLY, slots=1)
+    assert joined.displaced is late
+    with pytest.raises(NoCapacity):
+        background(queue, "another")
+    assert queue.join("llama", "ann", ONLY, slots=1).displaced is early
