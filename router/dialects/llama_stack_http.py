@@ -13,6 +13,7 @@ import orjson
 from router.canonical import TextRequest
 from router.errors import WorkerFailed, WorkerUnable
 from router.http.probe import glance
+from router.http.service_call import services_of
 from router.http.translator import Translating, Words
 from router.http.verbatim import Passing
 from router.openai.body import splice_model
@@ -72,9 +73,11 @@ class LlamaStackHttp(Translating):
         heard = await glance(self._places, worker, url, method="POST", body=b"{}")
         if heard.status not in _LACKING or not isinstance(heard.json, dict):
             return Sighting(asked, heard.came)
-        return Sighting(
-            asked, f"{heard.status}, it lacks what /inference needs", Described("Llama Stack")
-        )
+        services = await services_of(self._links, worker)
+        came = f"{heard.status}, it lacks what /inference needs"
+        if services:
+            came += f"; and {' and '.join(one.name for one in services)}"
+        return Sighting(asked, came, Described("Llama Stack", services))
 
 
 def create(links: Links) -> LlamaStackHttp:

@@ -1,5 +1,6 @@
 """Call of a service over HTTP: a method and a path go to it as they came, and its answer comes back with its own status."""
 
+import asyncio
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
 
@@ -19,9 +20,11 @@ from router.http.exchange import (
     refusal,
 )
 from router.http.pool import start_of
+from router.http.probe import Heard, glance
 from router.peers.links import Links
-from router.requests import Request, Target
-from router.services.calls import CALLS
+from router.requests import SERVICES, Request, Target
+from router.services.calls import CALLS, PROBES
+from router.worker_description import Offered
 from router.workers import Worker
 
 _NO_PATH = frozenset({405, 501})
@@ -46,6 +49,37 @@ def url_of(api: str, path: str) -> URL:
     base, query = base_of(api)
     more = f"{'&' if '?' in path else '?'}{query}" if query else ""
     return URL(f"{base}{path}{more}", encoded=True)
+
+
+async def services_of(links: Links, worker: Worker) -> tuple[Offered, ...]:
+    """Return the services that a worker has beside its models, by asking for a list, or for nothing, in each."""
+    probes = PROBES[worker.dialect]
+    heard = await asyncio.gather(
+        *(
+            glance(
+                links.workers,
+                worker,
+                url_of(worker.api, path),
+                method=method,
+                body=b"{}" if method == "POST" else b"",
+            )
+            for method, path in probes.values()
+        )
+    )
+    return tuple(
+        Offered(SERVICES[kind].shown, type=SERVICES[kind])
+        for kind, said in zip(probes, heard, strict=True)
+        if _has(said)
+    )
+
+
+def _has(said: Heard) -> bool:
+    match said.status, said.json:
+        case 200, {"object": "list"}:
+            return True
+        case 400 | 422, dict():
+            return True
+    return False
 
 
 def is_answer(status: int) -> bool:

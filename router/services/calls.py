@@ -112,6 +112,25 @@ CALLS: tuple[ServiceCall, ...] = (
 """Every call of a service, in both protocols."""
 
 
+PROBES: Mapping[str, Mapping[Kind, tuple[str, str]]] = {
+    OPENAI: {
+        Kind.BATCH: ("GET", "/v1/batches"),
+        Kind.FINE_TUNING: ("GET", "/v1/fine_tuning/jobs"),
+        Kind.VECTORS: ("GET", "/v1/vector_stores"),
+    },
+    LLAMA_STACK: {
+        Kind.BATCH: ("GET", "/batch_inference/jobs/status"),
+        Kind.FINE_TUNING: ("GET", "/fine_tuning/jobs/status"),
+        Kind.REWARD: ("POST", "/reward_scoring"),
+        Kind.SYNTHETIC: ("GET", "/synthetic_data_gen/jobs/status"),
+        Kind.VECTORS: ("GET", "/vector_store/insert/jobs/status"),
+        Kind.AGENTS: ("POST", "/agents/execute"),
+        Kind.MEMORY: ("GET", "/agents/execute"),
+    },
+}
+"""What to ask a server, to see whether it has a service: of OpenAI's a list, of Llama Stack's what lacks something it needs."""
+
+
 def find(method: str, path: str) -> tuple[ServiceCall, list[str]] | None:
     """Return which call this is, and the ids in its path, `None` for what is none; `path` is as sent, without its query."""
     for call in CALLS:

@@ -62,12 +62,8 @@ class Services:
             return web.Response()
         if self.status != 200:
             return web.json_response({"message": "not now"}, status=self.status)
-        schema = BODIES.get(http.path) if http.method == "POST" else None
-        try:
-            if schema:
-                schema.validate_json(body)
-        except ValidationError as error:
-            return web.json_response({"message": str(error)}, status=422)
+        if objection := _objection(http, body):
+            return web.json_response({"message": objection}, status=422)
         if "/jobs/" in http.path:
             return await self._job(http, body)
         found = WHOLE.get(http.path) or WHOLE.get(f"{http.method} {http.path}")
@@ -83,6 +79,8 @@ class Services:
             self.jobs[id_] = "running"
         else:
             id_ = asked.get(field, "")
+            if not id_:
+                return web.json_response({"message": f"{field} is needed"}, status=422)
             if id_ not in self.jobs:
                 return web.json_response({"message": "no such job"}, status=404)
         if what == "cancel":
@@ -104,6 +102,23 @@ class Services:
         return response
 
 
+def _objection(http: web.Request, body: bytes) -> str:
+    """Say what the specification does not have, or requires; nothing where it is well."""
+    if http.method == "GET" and http.path == "/agents/execute" and "bankIds" not in http.query:
+        return "bankIds is needed"
+    schema = BODIES.get(http.path) if http.method == "POST" else None
+    try:
+        if schema:
+            schema.validate_json(body)
+    except ValidationError as error:
+        return str(error)
+    return ""
+
+
+async def _lacking(_: web.Request) -> web.Response:
+    return web.json_response({"message": "no messages"}, status=422)
+
+
 @asynccontextmanager
 async def running() -> AsyncIterator[Services]:
     """Run one on a free port of loopback."""
@@ -111,6 +126,7 @@ async def running() -> AsyncIterator[Services]:
     app = web.Application()
     for path in {path.rpartition(" ")[2] for path in (*ANSWERS, *BODIES)}:
         app.router.add_route("*", path, services.handle)
+    app.router.add_route("*", "/inference", _lacking)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -113,11 +113,16 @@ class Services:
         }
 
 
+async def _no_models(_: web.Request) -> web.Response:
+    return web.json_response({"object": "list", "data": []})
+
+
 @asynccontextmanager
 async def running() -> AsyncIterator[Services]:
     """Run one on a free port of loopback."""
     services = Services()
     app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_get("/v1/models", _no_models)
     app.router.add_route("*", "/v1/{path:.*}", services.handle)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()

@@ -8,6 +8,9 @@ from urllib.parse import urlsplit
 GONE_AFTER = 2
 """Looks in a row at which nothing was recognised, until a worker's models are withdrawn: one may be an accident."""
 
+FIRST_SERVICE = 9
+"""The first of `registry.records.SERVICE_TYPES`, whose import would slow every --help down; a test compares them."""
+
 Found = Mapping[str, Any]
 """What the node recognised: `dialect`, `api`, `models` and more, as `/api/v1/recognise` tells it."""
 
@@ -79,8 +82,9 @@ def rows_of(found: Found, only: Iterable[str]) -> list[Mapping[str, Any]]:
     """
     wanted = tuple(only)
     told = [dict(model) for model in found.get("models") or ()]
-    if not told:
-        told = [{"name": name} for name in wanted]
+    if all((model.get("type") or 0) >= FIRST_SERVICE for model in told):
+        services = {model.get("name") for model in told}
+        told += [{"name": name} for name in wanted if name not in services]
     rows: list[Mapping[str, Any]] = []
     for model in told:
         own = str(model.pop("name", ""))

@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 from yarl import URL
 
@@ -42,7 +43,7 @@ from router.http.exchange import (
 )
 from router.http.pool import start_of
 from router.http.probe import Heard, glance
-from router.http.service_call import call_service
+from router.http.service_call import call_service, services_of
 from router.openai import usage
 from router.openai.body import for_worker, with_model
 from router.openai.result_writer import DONE
@@ -198,7 +199,12 @@ class OpenAIHttp:
         said = await self.describe(worker) or Described()
         count = len(said.models)
         who = f", {said.software}" if said.software else ""
-        return Sighting(asked, f"200, {count} model{'s'[: count != 1]}{who}", said)
+        came = f"200, {count} model{'s'[: count != 1]}{who}"
+        # A node of ours lists its services among its models.
+        if said.software != "modelvine" and (more := await services_of(self._links, worker)):
+            came += f", and {' and '.join(one.name for one in more)}"
+            said = replace(said, models=(*said.models, *more))
+        return Sighting(asked, came, said)
 
     async def _chats(self, worker: Worker) -> str:
         """Say how it is known that a server has chats: it describes them, or lacks something of an empty one."""

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from node.cli.console.attach_plan import (
+    FIRST_SERVICE,
     GONE_AFTER,
     PlanStep,
     Registered,
@@ -13,6 +14,7 @@ from node.cli.console.attach_plan import (
     rows_of,
     shown_name,
 )
+from registry.records import SERVICE_TYPES
 
 
 def found(*models: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -129,3 +131,12 @@ def test_a_file_goes_by_its_name_and_is_asked_for_by_its_path() -> None:
 )
 def test_replicas_are_told_apart_by_their_ports(url: str, port: str) -> None:
     assert port_of(url) == port
+
+
+def test_models_can_be_named_where_a_worker_tells_of_its_services_alone() -> None:
+    assert min(SERVICE_TYPES) == FIRST_SERVICE
+    services = found({"name": "batch", "type": 9}, {"name": "vectors", "type": 13})
+    assert [row["model"] for row in rows_of(services, ())] == ["batch", "vectors"]
+    assert [row["model"] for row in rows_of(services, ("llama", "batch"))] == ["batch", "llama"]
+    both = found("tiny", {"name": "batch", "type": 9})
+    assert [row["model"] for row in rows_of(both, ("llama", "batch"))] == ["batch"]

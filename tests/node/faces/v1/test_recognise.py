@@ -9,12 +9,15 @@ from aiohttp import web
 from node.access import is_own_address
 from node.faces.errors import Unparseable, WrongParameter
 from node.faces.v1.recognise import candidates
+from registry.records import SERVICE_TYPES, ModelType
 from router import dialects
 from router.ssrf_guard import Premises
 from tests.node.faces.assembly import TOKEN, told, until
 from tests.workers import (
+    llama_stack_services,
     llama_stack_worker,
     localai_worker,
+    openai_services,
     openai_worker,
     remotellm_worker,
     tgi_worker,
@@ -50,6 +53,27 @@ async def test_a_server_of_openais_protocol_is_known_by_its_list_of_models(alone
         }
         assert await look(alone, worker.url.removeprefix("http://")) == (tries, found)
         assert worker.received == []
+
+
+async def test_services_beside_the_models_are_seen_and_can_be_registered(alone):
+    async with openai_services.running() as server:
+        tries, found = await look(alone, server.url)
+        assert tries[-1][2] == "200, 0 models, and batch and fine-tuning and vectors"
+        assert [(one["name"], one["type"]) for one in found["models"]] == [
+            ("batch", ModelType.BATCH),
+            ("fine-tuning", ModelType.FINE_TUNING),
+            ("vectors", ModelType.VECTORS),
+        ]
+        row = {"project": "p", "model": "batch", "api": found["api"], "type": 9}
+        assert (await told(alone.http.post("/api/v0/ai/model/register", json=row)))[0] == 200
+        assert (await told(alone.http.get("/v1/batches")))[1]["data"] == []
+
+
+async def test_a_llama_stack_of_services_is_known_by_what_it_lacks(alone):
+    async with llama_stack_services.running() as server:
+        tries, found = await look(alone, server.url)
+        assert tries[-1][0] == found["dialect"] == "llama_stack_http"
+        assert {one["type"] for one in found["models"]} == SERVICE_TYPES
 
 
 async def test_the_standards_own_list_of_models_is_known_with_what_it_names(alone):
