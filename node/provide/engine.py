@@ -1,0 +1,306 @@
+"""Engine of batches: validates them, asks a node for their lines in the background, and writes their files of results.
+
+A line is asked until it has a result or its batch is over: what is busy or away is asked again later and costs no attempt, what
+fails is asked again a few times, and what finds fault with the line itself is its result.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import aiohttp
+import orjson
+
+from node.provide import lines
+from node.provide.lines import BadLine, Line
+from node.provide.store import BatchStore, DatabaseError, OpenLine
+from router.peers.headers import BACKGROUND, PRIORITY
+
+log = logging.getLogger("modelvine.provide")
+
+T = TypeVar("T")
+
+MAX_LINES = 50_000
+MAX_FILE_BYTES = 200 * 1000 * 1000
+"""OpenAI's limits of a batch."""
+
+MOST_ATTEMPTS = 5
+"""Failures of a line after which the last of them is its result."""
+
+LONGEST_PAUSE = 60.0
+"""Seconds until a line is asked again at most."""
+
+CHUNK = 500
+"""Lines that are read in one transaction."""
+
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+
+_IDLE = 0.5  # seconds between two looks for what is due, where nothing wakes the engine
+_BUSY = frozenset({408, 425, 429, 503})
+_HEADERS = {"content-type": "application/json", PRIORITY: BACKGROUND}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What follows from one attempt: a result, or a pause in seconds before the next, which `counts` or does not."""
+
+    result: bytes = b""
+    ok: bool = False
+    pause: float = 0.0
+    counts: bool = False
+
+
+def judge(
+    line: OpenLine, status: int, body: bytes, *, request_id: str = "", after: str = ""
+) -> Verdict:
+    """Say what an answer means for a line; `status` 0 is none at all, and `after` a `Retry-After`."""
+    pause = min(2.0**line.attempts, LONGEST_PAUSE)
+    if status in _BUSY or status == 0:
+        wanted = float(after) if after.isdigit() else pause
+        return Verdict(pause=min(max(wanted, 1.0), LONGEST_PAUSE))
+    id_ = f"{line.batch}_{line.number}"
+    try:
+        said: object = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        said = None
+    ok = 200 <= status <= 299 and isinstance(said, dict)
+    if not ok and not 400 <= status <= 499 and line.attempts + 1 < MOST_ATTEMPTS:
+        return Verdict(pause=pause, counts=True)
+    if said is None:
+        row = lines.failed(id_, line.custom_id, "invalid_answer", f"status {status}, without JSON")
+        return Verdict(row)
+    return Verdict(lines.answered(id_, line.custom_id, status, request_id, said), ok)
+
+
+class Engine:
+    """All batches of one folder. `now` is Unix time in seconds."""
+
+    def __init__(
+        self,
+        folder: Path,
+        store: BatchStore,
+        *,
+        node: str,
+        concurrency: int,
+        now: Callable[[], float],
+    ) -> None:
+        self.folder = folder
+        self.store = store
+        self._node = node
+        self._now = now
+        self._most = concurrency
+        self._asking: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+        # One thread, so that the file is written by one at a time and no loop waits for the disk.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
+
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
+        """Do what blocks, after all that was asked before."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def wake(self) -> None:
+        """Something may be due."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until cancelled; then let go of what is under way: it is asked again at the next start."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+        async with (
+            aiohttp.ClientSession(timeout=timeout, headers=_HEADERS) as session,
+            asyncio.TaskGroup() as group,
+        ):
+            while True:
+                self._wake.clear()
+                try:
+                    await self._advance()
+                    await self._ask_some(session, group)
+                except (DatabaseError, OSError) as error:
+                    log.error("nothing can be kept now, which is tried again: %s", error)  # noqa: TRY400
+                await self._rest()
+
+    def close(self) -> None:
+        """Wait for the disk, and close the store."""
+        self._thread.shutdown(wait=True)
+        self.store.close()
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(_IDLE):
+                await self._wake.wait()
+        except TimeoutError:
+            pass  # something may be due by now
+
+    async def _advance(self) -> None:
+        """Bring each batch to its next state where it can go there."""
+        now = int(self._now())
+        for id_, status, expires in await self.run_in_thread(self.store.unfinished):
+            if status == "validating":
+                await self.run_in_thread(partial(self._validate, id_))
+            elif status == "cancelling":
+                await self._end(id_, "cancelled", "batch_cancelled", "the batch was cancelled")
+            elif now >= expires:
+                await self._end(id_, "expired", "batch_expired", "the batch was not done in time")
+            elif status == "finalizing" or await self.run_in_thread(
+                partial(self.store.is_answered, id_)
+            ):
+                await self._end(id_, "completed")
+
+    async def _ask_some(self, session: aiohttp.ClientSession, group: asyncio.TaskGroup) -> None:
+        room = self._most - len(self._asking)
+        if room <= 0:
+            return
+        now = self._now()
+        for line in await self.run_in_thread(lambda: self.store.lease(now, room)):
+            key = (line.batch, line.number)
+            self._asking[key] = group.create_task(self._ask(session, line))
+
+    async def _ask(self, session: aiohttp.ClientSession, line: OpenLine) -> None:
+        try:
+            verdict = await self._answer(session, line)
+            due = self._now() + verdict.pause
+            await self.run_in_thread(lambda: self._keep(line, verdict, due))
+        except (DatabaseError, OSError) as error:
+            # It is open still, and asked again.
+            log.error("a result could not be kept: %s", error)  # noqa: TRY400
+        finally:
+            self._asking.pop((line.batch, line.number), None)
+            self._wake.set()
+
+    async def _answer(self, session: aiohttp.ClientSession, line: OpenLine) -> Verdict:
+        try:
+            async with session.post(f"{self._node}{line.endpoint}", data=line.body) as response:
+                body = await _at_most(response, MAX_ANSWER_BYTES)
+                return judge(
+                    line,
+                    response.status,
+                    body,
+                    request_id=response.headers.get("x-request-id", ""),
+                    after=response.headers.get("retry-after", ""),
+                )
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.debug("a line of %s was not answered: %s", line.batch, type(error).__name__)
+            return judge(line, 0, b"")
+
+    # What follows runs in the thread.
+
+    def _keep(self, line: OpenLine, verdict: Verdict, due: float) -> None:
+        if verdict.result:
+            self.store.commit(line, verdict.result, ok=verdict.ok)
+        else:
+            self.store.put_off(line, due, counts=verdict.counts)
+
+    def _validate(self, id_: str) -> None:
+        batch = self.store.batch(id_)
+        if batch is None:
+            return
+        self.store.reset(id_)
+        try:
+            with (self.folder / batch["input_file_id"]).open("rb") as file:
+                count = 0
+                for chunk in _chunks(enumerate(file, 1)):
+                    count += len(chunk)
+                    if count > MAX_LINES:
+                        break
+                    self._fill(id_, chunk, batch["endpoint"])
+        except OSError:
+            count = 0
+        if 0 < count <= MAX_LINES:
+            self.store.stand(id_, "in_progress", int(self._now()))
+            log.info("batch %s begins: %d lines", id_, count)
+            return
+        code, message = ("empty_file", "the input file has no lines, or is gone")
+        if count:
+            code, message = ("too_many_tasks", f"the input file has more than {MAX_LINES:,} lines")
+        self.store.reset(id_)
+        fault = {"code": code, "message": message, "line": None, "param": None}
+        errors = {"object": "list", "data": [fault]}
+        self.store.stand(id_, "failed", int(self._now()), errors=errors)
+        log.info("batch %s failed: %s", id_, message)
+
+    def _fill(self, id_: str, chunk: Iterable[tuple[int, bytes]], endpoint: str) -> None:
+        rows: list[Line | tuple[int, str | None, bytes]] = []
+        for number, raw in chunk:
+            try:
+                rows.append(lines.read(number, raw, endpoint))
+            except BadLine as bad:
+                row = lines.failed(f"{id_}_{number}", bad.custom_id, bad.code, str(bad))
+                rows.append((number, bad.custom_id, row))
+        for line in self.store.fill(id_, rows):
+            words = f"line {line.number} has the custom_id of a line before it"
+            row = lines.failed(f"{id_}_{line.number}", line.custom_id, "duplicate_custom_id", words)
+            self.store.fill(id_, [(line.number, line.custom_id, row)])
+
+    async def _end(self, id_: str, status: str, code: str = "", message: str = "") -> None:
+        """End a batch; lines without a result get this error."""
+        under_way = [task for (batch, _), task in self._asking.items() if batch == id_]
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        await self.run_in_thread(lambda: self._write(id_, status, code, message))
+
+    def _write(self, id_: str, status: str, code: str, message: str) -> None:
+        for number, custom_id in self.store.open_lines(id_):
+            row = lines.failed(f"{id_}_{number}", custom_id, code, message)
+            self.store.commit(OpenLine(id_, "", number, custom_id, b"", 0), row, ok=False)
+        if status == "completed":
+            self.store.stand(id_, "finalizing", int(self._now()))
+        files: list[tuple[str, int, str]] = []
+        for field, ok in (("output_file_id", True), ("error_file_id", False)):
+            name = f"file-{id_.removeprefix('batch_')}-{'output' if ok else 'errors'}"
+            if size := write_file(self.folder / name, self.store.results(id_, ok=ok)):
+                files.append((field, size, name))
+        self.store.finish(id_, status, int(self._now()), files)
+        log.info(
+            "batch %s is %s: %s", id_, status, (self.store.batch(id_) or {}).get("request_counts")
+        )
+
+
+def write_file(path: Path, rows: Iterable[bytes]) -> int:
+    """Write a file whole or not at all, none where there is nothing to write; return its bytes."""
+    part, size = path.with_name(f"{path.name}.part"), 0
+    with part.open("wb") as file:
+        for row in rows:
+            size += file.write(row)
+        file.flush()
+        os.fsync(file.fileno())
+    if size:
+        part.replace(path)
+    else:
+        part.unlink()
+    return size
+
+
+async def _at_most(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """Read a body, nothing of one that is too long."""
+    pieces, size = [], 0
+    async for piece in response.content.iter_any():
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            return b""
+    return b"".join(pieces)
+
+
+def new_id(kind: str) -> str:
+    """Return an id that nobody can guess."""
+    return f"{kind}{secrets.token_hex(12)}"
+
+
+def _chunks(rows: Iterable[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    chunk: list[tuple[int, bytes]] = []
+    for row in rows:
+        if not row[1].strip():
+            continue
+        chunk.append(row)
+        if len(chunk) >= CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

@@ -1,0 +1,96 @@
+"""Lines of a batch: what each asks, and what stands in the files of results. Values in, values out.
+
+OpenAI's Batch API: a line is a JSON object with `custom_id`, `method`, `url` and `body`.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import orjson
+
+MAX_LINE_BYTES = 4 * 1024 * 1024
+"""The longest line."""
+
+MAX_ID_CHARACTERS = 512
+
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+"""What a batch may ask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One request: `number` counts the lines of the file from 1, and lines with a common beginning have one `prefix`."""
+
+    number: int
+    custom_id: str
+    body: bytes
+    prefix: bytes
+
+
+class BadLine(Exception):
+    """A line that is no request; it becomes an error row. `custom_id` is its own where it could be read."""
+
+    def __init__(self, code: str, message: str, custom_id: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.custom_id = custom_id
+
+
+def read(number: int, raw: bytes, endpoint: str) -> Line:
+    """Read one line; raise `BadLine`."""
+    if len(raw) > MAX_LINE_BYTES:
+        raise BadLine("line_too_long", f"line {number} has more than {MAX_LINE_BYTES:,} bytes")
+    try:
+        said = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise BadLine("invalid_json_line", f"line {number} is not JSON: {error.msg}") from error
+    if not isinstance(said, dict):
+        raise BadLine("invalid_json_line", f"line {number} is no JSON object")
+    id_ = said.get("custom_id")
+    if not isinstance(id_, str) or not 0 < len(id_) <= MAX_ID_CHARACTERS:
+        raise BadLine("missing_required_parameter", f"line {number} has no custom_id")
+    if said.get("method") != "POST" or said.get("url") != endpoint:
+        raise BadLine(
+            "invalid_url", f"line {number} is no POST to {endpoint}, as its batch is", id_
+        )
+    body = said.get("body")
+    if not isinstance(body, dict) or not isinstance(body.get("model"), str):
+        raise BadLine("invalid_request", f"line {number} has no body that names a model", id_)
+    if body.get("stream"):
+        raise BadLine("invalid_request", f"line {number} asks for a stream", id_)
+    try:
+        return Line(number, id_, orjson.dumps(body), _prefix(body))
+    except orjson.JSONEncodeError as error:
+        raise BadLine("invalid_json_line", f"line {number} is nested too deep", id_) from error
+
+
+def _prefix(body: Mapping[str, object]) -> bytes:
+    """Return what the request begins with, in a few bytes: its model, and its first message or words."""
+    messages, prompt = body.get("messages"), body.get("prompt")
+    first: object = messages[0] if isinstance(messages, list) and messages else prompt
+    if isinstance(first, str):
+        first = first[:256]
+    return hashlib.sha256(orjson.dumps([body["model"], first])).digest()[:8]
+
+
+def answered(id_: str, custom_id: str, status: int, request_id: str, body: object) -> bytes:
+    """Return the row of a line that was answered, with whatever status."""
+    response = {"status_code": status, "request_id": request_id, "body": body}
+    return _row(id_, custom_id, response=response)
+
+
+def failed(id_: str, custom_id: str | None, code: str, message: str) -> bytes:
+    """Return the row of a line that nobody answered."""
+    return _row(id_, custom_id, error={"code": code, "message": message})
+
+
+def _row(id_: str, custom_id: str | None, **said: object) -> bytes:
+    row = {
+        "id": f"batch_req_{id_}",
+        "custom_id": custom_id,
+        "response": None,
+        "error": None,
+        **said,
+    }
+    return orjson.dumps(row) + b"\n"

@@ -1,0 +1,260 @@
+"""Store of batches: one SQLite file. A result and the end of its line are one transaction, so each line has one result.
+
+Plain calls that block; whoever has an event loop runs them in one thread.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from node.provide.lines import Line
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS file (
+  id TEXT PRIMARY KEY, created_at INTEGER NOT NULL, bytes INTEGER NOT NULL, filename TEXT NOT NULL, purpose TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS batch (
+  id TEXT PRIMARY KEY, created_at INTEGER NOT NULL, status TEXT NOT NULL, expires_at INTEGER NOT NULL, said TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS line (
+  batch TEXT NOT NULL, number INTEGER NOT NULL, custom_id TEXT, prefix BLOB NOT NULL, body BLOB NOT NULL,
+  attempts INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL DEFAULT 0, ok INTEGER, result BLOB,
+  PRIMARY KEY (batch, number)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX IF NOT EXISTS line_id ON line (batch, custom_id) WHERE custom_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS line_open ON line (batch, prefix, number) WHERE result IS NULL;
+"""
+
+DatabaseError = sqlite3.Error
+"""What any call may raise: the disk is full, or the file is damaged."""
+
+OVER = ("completed", "failed", "expired", "cancelled")
+"""What a batch is at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLine:
+    """A line that is to be asked: how often it was, and where its result belongs."""
+
+    batch: str
+    endpoint: str
+    number: int
+    custom_id: str
+    body: bytes
+    attempts: int
+
+
+class BatchStore:
+    """Files, batches and their lines. `now` is Unix time in seconds wherever it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, or make it; every line that was leased when the last process died is open again."""
+        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = FULL")
+        self._database.executescript(SCHEMA)
+        self._database.execute("UPDATE line SET due = 0 WHERE result IS NULL")
+        self._leased: set[tuple[str, int]] = set()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    # Files.
+
+    def add_file(self, id_: str, now: int, size: int, name: str, purpose: str) -> dict[str, Any]:
+        """Note a file that is there."""
+        row = (id_, now, size, name, purpose)
+        self._database.execute("INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?)", row)
+        return _file(row)
+
+    def file(self, id_: str) -> dict[str, Any] | None:
+        """Return a file as OpenAI shows it."""
+        row = self._database.execute("SELECT * FROM file WHERE id = ?", (id_,)).fetchone()
+        return None if row is None else _file(row)
+
+    def files(self) -> list[dict[str, Any]]:
+        """Return all files, the newest first."""
+        rows = self._database.execute("SELECT * FROM file ORDER BY created_at DESC, rowid DESC")
+        return [_file(row) for row in rows]
+
+    def remove_file(self, id_: str) -> bool:
+        """Forget a file; say whether there was one."""
+        return self._database.execute("DELETE FROM file WHERE id = ?", (id_,)).rowcount > 0
+
+    # Batches.
+
+    def add_batch(self, id_: str, now: int, expires: int, said: Mapping[str, Any]) -> None:
+        """Take in a batch that is to be validated."""
+        row = (id_, now, "validating", expires, orjson.dumps(said).decode())
+        self._database.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?)", row)
+
+    def batch(self, id_: str) -> dict[str, Any] | None:
+        """Return a batch as OpenAI shows it."""
+        row = self._database.execute("SELECT * FROM batch WHERE id = ?", (id_,)).fetchone()
+        return None if row is None else self._shown(row)
+
+    def batches(self) -> list[str]:
+        """Return the ids of all batches, the newest first."""
+        rows = self._database.execute("SELECT id FROM batch ORDER BY created_at DESC, rowid DESC")
+        return [row[0] for row in rows]
+
+    def unfinished(self) -> list[tuple[str, str, int]]:
+        """Return id, status and time to expire of what is not over, the oldest first."""
+        marks = ",".join("?" * len(OVER))
+        asked = (
+            f"SELECT id, status, expires_at FROM batch WHERE status NOT IN ({marks}) ORDER BY rowid"  # noqa: S608
+        )
+        return self._database.execute(asked, OVER).fetchall()
+
+    def stand(self, id_: str, status: str, now: int, **more: Any) -> None:
+        """Give a batch another status, note when, and what else there is to say of it."""
+        with self._transaction():
+            self._stand(id_, status, now, more)
+
+    def reset(self, id_: str) -> None:
+        """Forget the lines that were read of a batch whose validation did not come to its end."""
+        self._database.execute("DELETE FROM line WHERE batch = ?", (id_,))
+
+    def fill(self, id_: str, rows: Iterable[Line | tuple[int, str | None, bytes]]) -> list[Line]:
+        """Add lines, and error rows for what is none; return the lines whose `custom_id` is taken."""
+        taken: list[Line] = []
+        with self._transaction():
+            for row in rows:
+                if not isinstance(row, Line):
+                    number, _, result = row
+                    self._put((id_, number, None, b"", b"", 0, result))
+                elif not self._put(
+                    (id_, row.number, row.custom_id, row.prefix, row.body, None, None)
+                ):
+                    taken.append(row)
+        return taken
+
+    def _put(self, row: tuple[Any, ...]) -> bool:
+        added = "INSERT OR IGNORE INTO line (batch, number, custom_id, prefix, body, ok, result) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        return self._database.execute(added, row).rowcount > 0
+
+    def lease(self, now: float, most: int) -> list[OpenLine]:
+        """Return lines to ask now, those with a common beginning one after the other; nobody else gets them."""
+        found: list[OpenLine] = []
+        for id_, status, _ in self.unfinished():
+            if status != "in_progress":
+                continue
+            said = self._said(id_)
+            rows = self._database.execute(
+                "SELECT number, custom_id, body, attempts FROM line WHERE batch = ? AND result IS NULL AND due <= ? "
+                "ORDER BY prefix, number LIMIT ?",
+                (id_, now, most + len(self._leased)),
+            )
+            for number, custom_id, body, attempts in rows:
+                if len(found) >= most:
+                    return found
+                if (id_, number) not in self._leased:
+                    self._leased.add((id_, number))
+                    found.append(OpenLine(id_, said["endpoint"], number, custom_id, body, attempts))
+        return found
+
+    def commit(self, line: OpenLine, result: bytes, *, ok: bool) -> bool:
+        """Write the one result of a line; say whether it was still open."""
+        # Given back first: where the write fails the line is asked again.
+        self._leased.discard((line.batch, line.number))
+        written = (
+            "UPDATE line SET ok = ?, result = ? WHERE batch = ? AND number = ? AND result IS NULL"
+        )
+        row = (int(ok), result, line.batch, line.number)
+        return self._database.execute(written, row).rowcount > 0
+
+    def put_off(self, line: OpenLine, due: float, *, counts: bool) -> None:
+        """Have a line asked again, not before `due`; `counts` says that it failed."""
+        self._leased.discard((line.batch, line.number))
+        self._database.execute(
+            "UPDATE line SET due = ?, attempts = attempts + ? WHERE batch = ? AND number = ?",
+            (due, int(counts), line.batch, line.number),
+        )
+
+    def is_answered(self, id_: str) -> bool:
+        """Say whether no line of a batch is open."""
+        asked = "SELECT 1 FROM line WHERE batch = ? AND result IS NULL LIMIT 1"
+        return self._database.execute(asked, (id_,)).fetchone() is None
+
+    def open_lines(self, id_: str) -> list[tuple[int, str]]:
+        """Return number and `custom_id` of the lines of a batch without a result."""
+        asked = (
+            "SELECT number, custom_id FROM line WHERE batch = ? AND result IS NULL ORDER BY number"
+        )
+        return self._database.execute(asked, (id_,)).fetchall()
+
+    def results(self, id_: str, *, ok: bool) -> Iterator[bytes]:
+        """Go through the results of a batch in the order of its lines."""
+        last = 0
+        asked = "SELECT number, result FROM line WHERE batch = ? AND ok = ? AND number > ? ORDER BY number LIMIT 500"
+        while rows := self._database.execute(asked, (id_, int(ok), last)).fetchall():
+            yield from (row[1] for row in rows)
+            last = rows[-1][0]
+
+    def finish(
+        self, id_: str, status: str, now: int, files: Iterable[tuple[str, int, str]]
+    ) -> None:
+        """End a batch: its files of results are there, so its lines need not be. `files` are field, bytes and id of each."""
+        with self._transaction():
+            counts = self._counts(id_)
+            more: dict[str, Any] = {"request_counts": counts}
+            for field, size, file in files:
+                self.add_file(file, now, size, f"{file}.jsonl", "batch_output")
+                more[field] = file
+            self._stand(id_, status, now, more)
+            self.reset(id_)
+
+    def _transaction(self) -> "_Transaction":
+        return _Transaction(self._database)
+
+    def _said(self, id_: str) -> dict[str, Any]:
+        row = self._database.execute("SELECT said FROM batch WHERE id = ?", (id_,)).fetchone()
+        said: dict[str, Any] = orjson.loads(row[0])
+        return said
+
+    def _stand(self, id_: str, status: str, now: int, more: Mapping[str, Any]) -> None:
+        said = {**self._said(id_), f"{status}_at": now, **more}
+        row = (status, orjson.dumps(said).decode(), id_)
+        self._database.execute("UPDATE batch SET status = ?, said = ? WHERE id = ?", row)
+
+    def _counts(self, id_: str) -> dict[str, int]:
+        asked = "SELECT count(*), coalesce(sum(ok = 1), 0), coalesce(sum(ok = 0), 0) FROM line WHERE batch = ?"
+        total, completed, failed = self._database.execute(asked, (id_,)).fetchone()
+        return {"total": total, "completed": completed, "failed": failed}
+
+    def _shown(self, row: tuple[Any, ...]) -> dict[str, Any]:
+        id_, created, status, expires, said = row
+        shown = {
+            "id": id_,
+            "object": "batch",
+            "created_at": created,
+            "status": status,
+            "expires_at": expires,
+        }
+        return {**shown, "request_counts": self._counts(id_), **orjson.loads(said)}
+
+
+class _Transaction:
+    """All of it or nothing."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def __enter__(self) -> None:
+        self._database.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        self._database.execute("ROLLBACK" if failure else "COMMIT")
+
+
+def _file(row: tuple[Any, ...]) -> dict[str, Any]:
+    id_, created, size, name, purpose = row
+    return {
+        "id": id_, "object": "file", "bytes": size, "created_at": created, "filename": name, "purpose": purpose,
+        "status": "processed",
+    }  # fmt: skip

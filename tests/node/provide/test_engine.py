@@ -1,0 +1,215 @@
+"""Laws of the engine: what each answer means for a line, and how a batch comes to its end."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import orjson
+import pytest
+from aiohttp import web
+
+from node.provide import engine as engines
+from node.provide.engine import MOST_ATTEMPTS, Engine, judge, write_file
+from node.provide.store import BatchStore, OpenLine
+from tests.node.faces.assembly import until
+
+CHAT = "/v1/chat/completions"
+
+
+def line(attempts=0):
+    return OpenLine("b", CHAT, 1, "a", b"{}", attempts)
+
+
+def row_of(verdict):
+    return orjson.loads(verdict.result)
+
+
+@pytest.mark.parametrize("status", [0, 408, 425, 429, 503])
+def test_who_is_busy_or_away_is_asked_again_and_it_costs_no_attempt(status):
+    for attempts in (0, MOST_ATTEMPTS, 1_000):
+        verdict = judge(line(attempts), status, b"")
+        assert not verdict.result
+        assert not verdict.counts
+        assert 1 <= verdict.pause <= engines.LONGEST_PAUSE
+    assert judge(line(), status, b"", after="7").pause == 7
+    assert judge(line(), status, b"", after="99999").pause == engines.LONGEST_PAUSE
+
+
+def test_a_failure_is_tried_again_a_few_times_and_longer_apart():
+    pauses = []
+    for attempts in range(MOST_ATTEMPTS - 1):
+        verdict = judge(line(attempts), 502, b'{"error":{}}')
+        assert verdict.counts
+        pauses.append(verdict.pause)
+    assert pauses == sorted({*pauses})
+    last = judge(line(MOST_ATTEMPTS - 1), 502, b'{"error":{}}')
+    assert row_of(last)["response"]["status_code"] == 502
+    assert not last.ok
+
+
+def test_an_answer_is_the_result_and_so_is_what_finds_fault():
+    good = judge(line(), 200, b'{"choices":[]}', request_id="r")
+    assert good.ok
+    assert row_of(good)["response"] == {
+        "status_code": 200,
+        "request_id": "r",
+        "body": {"choices": []},
+    }
+    bad = judge(line(), 400, b'{"error":{"message":"no"}}')
+    assert not bad.ok
+    assert row_of(bad)["response"]["body"]["error"]["message"] == "no"
+
+
+def test_what_is_no_json_is_no_success():
+    for body in (b"", b"<html>", b"[1]"):
+        verdict = judge(line(MOST_ATTEMPTS), 200, body)
+        assert verdict.result
+        assert not verdict.ok
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    def broken():
+        yield b"a\n"
+        raise OSError("the disk is full")
+
+    path = tmp_path / "out"
+    with pytest.raises(OSError, match="full"):
+        write_file(path, broken())
+    assert not path.exists()
+    assert write_file(path, []) == 0
+    assert list(tmp_path.glob("out")) == []
+    assert write_file(path, [b"a\n", b"b\n"]) == 4
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    now = 1_000.0
+
+    def __call__(self):
+        return self.now
+
+
+class StandIn:
+    """Stands where the node would: answers by the name that a line asks for."""
+
+    def __init__(self):
+        self.asked = []
+        self.says = {}
+        self.holds = None
+
+    async def chat(self, http):
+        assert http.headers["x-modelvine-priority"] == "background"
+        model = (await http.json())["model"]
+        self.asked.append(model)
+        if self.holds:
+            await self.holds.wait()
+        statuses = self.says.get(model, [200])
+        status = statuses.pop(0) if len(statuses) > 1 else statuses[0]
+        return web.json_response({"model": model}, status=status)
+
+
+@pytest.fixture
+async def node():
+    stand_in = StandIn()
+    app = web.Application()
+    app.router.add_post(CHAT, stand_in.chat)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    stand_in.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield stand_in
+    await runner.cleanup()
+
+
+@asynccontextmanager
+async def working(tmp_path, node, *models, clock=None, content=None):
+    """Run an engine with one batch of a line for each model."""
+    rows = [
+        orjson.dumps({"custom_id": str(n), "method": "POST", "url": CHAT, "body": {"model": model}})
+        for n, model in enumerate(models)
+    ]
+    (tmp_path / "f").write_bytes(b"\n".join(rows) if content is None else content)
+    store, clock = BatchStore(tmp_path / "b.db"), clock or Clock()
+    engine = Engine(tmp_path, store, node=node.url, concurrency=3, now=clock)
+    said = {"input_file_id": "f", "endpoint": CHAT, "output_file_id": None, "error_file_id": None}
+    store.add_batch("batch_1", 1_000, 5_000, said)
+    try:
+        async with asyncio.TaskGroup() as group:
+            work = group.create_task(engine.run())
+            yield engine
+            work.cancel()
+    finally:
+        engine.close()
+
+
+def rows(engine, field):
+    name = engine.store.batch("batch_1")[field]
+    return (
+        [orjson.loads(row) for row in (engine.folder / name).read_bytes().splitlines()]
+        if name
+        else []
+    )
+
+
+async def over(engine, status):
+    await until(lambda: engine.store.batch("batch_1")["status"] == status)
+
+
+async def test_all_lines_are_asked_and_their_results_are_in_two_files(tmp_path, node):
+    node.says = {"bad": [400]}
+    async with working(tmp_path, node, "x", "bad", "y", "x") as engine:
+        await over(engine, "completed")
+        assert [row["custom_id"] for row in rows(engine, "output_file_id")] == ["0", "2", "3"]
+        assert [row["custom_id"] for row in rows(engine, "error_file_id")] == ["1"]
+    assert len(node.asked) == 4
+    assert not list(tmp_path.glob("*.part"))
+
+
+async def test_what_is_busy_is_asked_again_when_it_is_due(tmp_path, node):
+    node.says = {"busy": [429, 503, 200]}
+    clock = Clock()
+    async with working(tmp_path, node, "busy", clock=clock) as engine:
+        for times in (1, 2):
+            await until(lambda times=times: len(node.asked) == times)
+            await until(lambda: not engine.store.lease(clock.now, 1) and not engine._asking)
+            clock.now += 60
+        await over(engine, "completed")
+        assert len(rows(engine, "output_file_id")) == 1
+
+
+async def test_a_batch_that_is_cancelled_keeps_what_has_a_result(tmp_path, node):
+    async with working(tmp_path, node, *["x"] * 2) as engine:
+        node.holds = asyncio.Event()
+        await until(lambda: len(node.asked) == 2)
+        engine.store.stand("batch_1", "cancelling", 1_001)
+        engine.wake()
+        await over(engine, "cancelled")
+        assert {row["error"]["code"] for row in rows(engine, "error_file_id")} == {
+            "batch_cancelled"
+        }
+        node.holds.set()
+
+
+async def test_a_batch_expires_with_the_results_that_it_has(tmp_path, node):
+    node.says = {"never": [429]}
+    clock = Clock()
+    async with working(tmp_path, node, "x", "never", clock=clock) as engine:
+        await until(lambda: len(node.asked) >= 2)
+        clock.now = 5_000
+        await over(engine, "expired")
+        assert [row["custom_id"] for row in rows(engine, "output_file_id")] == ["0"]
+        assert [row["error"]["code"] for row in rows(engine, "error_file_id")] == ["batch_expired"]
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(b"", "empty_file"), (b"\n \n", "empty_file"), (b"{}\n" * 4, "too_many_tasks")],
+)
+async def test_a_file_that_is_no_batch_fails_with_a_reason(
+    tmp_path, node, monkeypatch, content, code
+):
+    monkeypatch.setattr(engines, "MAX_LINES", 3)
+    async with working(tmp_path, node, content=content) as engine:
+        await over(engine, "failed")
+        assert engine.store.batch("batch_1")["errors"]["data"][0]["code"] == code
+    assert not node.asked

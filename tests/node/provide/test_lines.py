@@ -1,0 +1,68 @@
+"""Laws of the lines of a batch: what is no request says why, and what begins alike is known as alike."""
+
+import orjson
+import pytest
+
+from node.provide.lines import MAX_LINE_BYTES, BadLine, answered, failed, read
+
+CHAT = "/v1/chat/completions"
+
+
+def raw(**changed):
+    body = {"model": "m", "messages": [{"role": "system", "content": "s"}]}
+    said = {"custom_id": "a", "method": "POST", "url": CHAT, "body": body, **changed}
+    return orjson.dumps({name: value for name, value in said.items() if value is not None})
+
+
+def test_a_request_is_read():
+    line = read(3, raw(), CHAT)
+    assert (line.number, line.custom_id) == (3, "a")
+    assert orjson.loads(line.body)["model"] == "m"
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "custom_id"),
+    [
+        (b"{", "invalid_json_line", None),
+        (b"[]", "invalid_json_line", None),
+        (b"\xff", "invalid_json_line", None),
+        (b" " * (MAX_LINE_BYTES + 1), "line_too_long", None),
+        (raw(custom_id=None), "missing_required_parameter", None),
+        (raw(custom_id=""), "missing_required_parameter", None),
+        (raw(custom_id=1), "missing_required_parameter", None),
+        (raw(custom_id="x" * 513), "missing_required_parameter", None),
+        (raw(method="GET"), "invalid_url", "a"),
+        (raw(url="/v1/embeddings"), "invalid_url", "a"),
+        (raw(url="http://10.0.0.1/"), "invalid_url", "a"),
+        (raw(body=None), "invalid_request", "a"),
+        (raw(body={"messages": []}), "invalid_request", "a"),
+        (raw(body={"model": 1}), "invalid_request", "a"),
+        (raw(body={"model": "m", "stream": True}), "invalid_request", "a"),
+    ],
+)
+def test_what_is_no_request_says_why(line, code, custom_id):
+    with pytest.raises(BadLine, match="line 7") as bad:
+        read(7, line, CHAT)
+    assert (bad.value.code, bad.value.custom_id) == (code, custom_id)
+
+
+def test_lines_with_a_common_beginning_are_alike():
+    def prefix(**body):
+        return read(1, raw(body={"model": "m", **body}), CHAT).prefix
+
+    system, one, two = ({"role": "system", "content": c} for c in "abc")
+    assert prefix(messages=[system, one]) == prefix(messages=[system, two])
+    assert prefix(messages=[one]) != prefix(messages=[two])
+    assert prefix(prompt="a" * 300 + "b") == prefix(prompt="a" * 300 + "c")
+    assert prefix(messages=[]) == prefix()
+
+
+def test_rows_are_openais():
+    assert orjson.loads(answered("i", "a", 200, "r", {"x": 1})) == {
+        "id": "batch_req_i",
+        "custom_id": "a",
+        "response": {"status_code": 200, "request_id": "r", "body": {"x": 1}},
+        "error": None,
+    }
+    row = orjson.loads(failed("i", None, "c", "why"))
+    assert (row["response"], row["error"]) == (None, {"code": "c", "message": "why"})

@@ -1,0 +1,32 @@
+"""What a provider leaves in its folder, and what it tells the node. That it runs is shown by tests/swarm/test_batches.py."""
+
+import stat
+
+import pytest
+
+from node.config.addresses import HostPort
+from node.errors import CommandFailed
+from node.provide.service import BATCH_TYPE, Plan, _key, _locked, registration
+from registry.records import ModelType
+
+
+def test_the_key_is_made_once_and_is_private(tmp_path):
+    path = tmp_path / "key"
+    made = _key(path)
+    assert len(made) >= 32
+    assert _key(path) == made
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_node_is_told_where_the_key_is_and_not_what_it_is(tmp_path):
+    plan = Plan(tmp_path, HostPort("127.0.0.1", 0), "p", "batch", 4)
+    told = registration(plan, "http://127.0.0.1:1")
+    assert told["headers"] == {"authorization": f"Bearer @{tmp_path.resolve()}/key"}
+    assert told["type"] == BATCH_TYPE == ModelType.BATCH
+
+
+def test_a_folder_is_one_providers_alone(tmp_path):
+    with _locked(tmp_path), pytest.raises(CommandFailed, match="in use"), _locked(tmp_path):
+        pass
+    with _locked(tmp_path):
+        pass
