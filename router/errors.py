@@ -67,7 +67,8 @@ class NoProvider(UnknownModel):
     def __init__(self, kind: str) -> None:
         RouterError.__init__(
             self,
-            f"no node offers a service of type {kind!r}; register one: modelvine register PROJECT NAME URL --type {kind}",
+            f"no node offers a service of type {kind!r}; register one: modelvine register PROJECT NAME URL --type {kind}"
+            + (", or run: modelvine provide batch" if kind == "batch" else ""),
         )
         self.nearest = ()
 

@@ -1,7 +1,12 @@
 """Batches over real nodes: OpenAI's own client, `modelvine provide batch`, and whatever is killed meanwhile."""
 
+import asyncio
+import signal
+from asyncio.subprocess import PIPE
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -144,5 +149,45 @@ async def test_what_is_killed_in_the_middle_costs_no_line_and_doubles_none(
         found = Counter(row["custom_id"] for row in await rows(ask, done.output_file_id))
         assert found == Counter(f"line {n}" for n in range(300))
         assert done.error_file_id is None
+    provider.process.terminate()
+    assert provider.process.wait(10) == 0
+
+
+async def test_a_command_has_a_file_answered_and_goes_on_where_it_was(
+    swarm: Swarm, nodes: list[Node], serving: Actor, client: Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "lines.jsonl"
+    file.write_bytes(lines(60, b"{broken"))
+    where = ("--node", nodes[1].http, "--data-dir", str(nodes[1].folder), "--every", "0.1")
+    command = python("-m", "node", "batch", "run", str(file), *where)
+
+    async def run(*, within: float) -> tuple[int, str, str]:
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), within)
+        if process.returncode is None:
+            process.send_signal(signal.SIGINT)
+        out, err = await process.communicate()
+        return process.returncode or 0, out.decode(), err.decode()
+
+    code, _, said = await run(within=10)
+    assert (code, "modelvine provide batch" in said or "--type batch" in said) == (1, True)
+    provider = provide(swarm, nodes[0])
+    await client.listed(nodes, "batch")
+    trace = tmp_path / "lines.jsonl.batch"
+    watching = asyncio.ensure_future(run(within=30))
+    await until(trace.exists, within=10, otherwise="no batch was begun")
+    code, out, said = await watching
+    assert (code, out.splitlines()[0]) == (1, "completed: 60 answered, 1 refused, of 61")
+    answers = (tmp_path / "lines.jsonl.answers").read_bytes().splitlines()
+    assert [orjson.loads(row)["custom_id"] for row in answers] == [f"line {n}" for n in range(60)]
+    assert len((tmp_path / "lines.jsonl.errors").read_bytes().splitlines()) == 1
+    assert not trace.exists()
+    file.write_bytes(lines(200))
+    code, _, said = await run(within=1.5)
+    assert (code, "began batch_" in said) == (130, True)
+    code, out, said = await run(within=60)
+    assert (code, out.splitlines()[0]) == (0, "completed: 200 answered, 0 refused, of 200")
+    assert "goes on with batch_" in said
     provider.process.terminate()
     assert provider.process.wait(10) == 0

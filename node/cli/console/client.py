@@ -45,11 +45,11 @@ class Client:
     def post(
         self,
         path: str,
-        body: Mapping[str, object],
+        body: Mapping[str, object] | bytes,
         *,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> dict[str, Any]:
-        """Send a JSON body and return the answer."""
+        """Send a JSON body, or bytes whose type is in the headers, and return the answer."""
         with self.request("POST", path, body, headers=headers) as answer:
             return self._object(answer)
 
@@ -58,7 +58,7 @@ class Client:
         self,
         method: str,
         path: str,
-        body: Mapping[str, object] | None = None,
+        body: Mapping[str, object] | bytes | None = None,
         *,
         headers: Mapping[str, str] = _NO_HEADERS,
         wait: float = ANSWER_TIMEOUT,
@@ -72,7 +72,7 @@ class Client:
         try:
             connection.connect()
             connection.sock.settimeout(wait)
-            payload = None if body is None else json.dumps(body).encode()
+            payload = json.dumps(body).encode() if isinstance(body, Mapping) else body
             connection.request(
                 method,
                 place.path.rstrip("/") + path,

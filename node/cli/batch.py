@@ -1,0 +1,157 @@
+"""Have a file of requests answered in the background, and watch it.
+
+FILE has one request in each line, as OpenAI's Batch API has it: `custom_id`, `method`, `url` and `body`. It goes to a service of
+the network (`modelvine provide batch`); the answers are written beside it. Ctrl-C ends the watching, not the work: the same
+command again goes on watching, also after an hour, or after a restart of whatever it was.
+
+Examples:
+  modelvine batch run lines.jsonl
+  modelvine batch run lines.jsonl --out answers.jsonl --errors refused.jsonl
+  modelvine batch run lines.jsonl --node http://127.0.0.1:6200 --window 7d
+"""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from node.cli.console.options import add_node_options
+
+if TYPE_CHECKING:
+    from node.cli.console.client import Client
+
+EVERY = 1.0
+"""Seconds between two looks."""
+
+_OVER = frozenset({"completed", "failed", "expired", "cancelled"})
+_PIECE = 256 * 1024
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    actions = parser.add_subparsers(
+        title="what to do", dest="action", metavar="{run}", required=True
+    )
+    run_ = actions.add_parser("run", help="have a file answered, and watch it")
+    add = run_.add_argument
+    add("file", metavar="FILE", type=Path, help="the requests")
+    add("--out", metavar="FILE", type=Path, help="where the answers go (default: FILE.answers)")
+    add(
+        "--errors",
+        metavar="FILE",
+        type=Path,
+        help="where what was refused goes (default: FILE.errors)",
+    )
+    add("--window", metavar="T", default="24h", help="the time until it expires (default: 24h)")
+    add("--every", metavar="S", type=float, default=EVERY, help=argparse.SUPPRESS)
+    add_node_options(run_)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run a batch to its end; return 1 where it did not complete, or a line was refused."""
+    import time  # noqa: PLC0415
+
+    from node.cli.console.node_lookup import client  # noqa: PLC0415
+    from node.cli.console.progress import Progress  # noqa: PLC0415
+    from node.errors import CommandFailed, NoNode, Refused  # noqa: PLC0415
+
+    node, file = client(arguments), Path(arguments.file)
+    try:
+        batch = _begin(node, file, arguments.window)
+    except OSError as error:
+        raise CommandFailed(f"{error.filename or file}: {error.strerror}") from error
+    progress = Progress(time.monotonic)
+    try:
+        while batch["status"] not in _OVER:
+            time.sleep(max(arguments.every, 0.01))
+            try:
+                batch = node.get(f"/v1/batches/{batch['id']}", holds="status")
+            except (NoNode, Refused) as away:
+                if isinstance(away, Refused) and away.status < 500:
+                    raise
+                # It may be back in a moment, and goes on then.
+                progress.waits(str(away))
+            else:
+                progress.seen(batch["status"], batch["request_counts"])
+    finally:
+        progress.end()
+    return _finish(node, file, batch, arguments)
+
+
+def _begin(node: "Client", file: Path, window: str) -> dict[str, Any]:
+    """Return the batch of a file: the one that was begun before, or a new one."""
+    import hashlib  # noqa: PLC0415
+    import json  # noqa: PLC0415
+
+    from node.cli.console.text import note  # noqa: PLC0415
+    from node.errors import CommandFailed, Refused  # noqa: PLC0415
+
+    content, trace = file.read_bytes(), _trace(file)
+    digest = hashlib.sha256(content).hexdigest()
+    if trace.exists():
+        said = json.loads(trace.read_text() or "{}")
+        if said.get("sha256") == digest:
+            try:
+                found = node.get(f"/v1/batches/{said['batch']}", holds="status")
+            except Refused as refused:
+                if refused.status != 404:
+                    raise
+                note("the batch that was begun before is gone; it begins anew")
+            else:
+                note(f"goes on with {said['batch']}")
+                return found
+    try:
+        endpoint = json.loads(content.partition(b"\n")[0])["url"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CommandFailed(f"{file}: its first line is no request with a `url`") from error
+    boundary = f"modelvine-{digest[:32]}"
+    head = (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--{boundary}\r\n'
+        f'Content-Disposition: form-data; name="file"; filename="lines.jsonl"\r\n\r\n'
+    )
+    form = head.encode() + content + f"\r\n--{boundary}--\r\n".encode()
+    headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+    sent = node.post("/v1/files", form, headers=headers)
+    asked = {"input_file_id": sent["id"], "endpoint": endpoint, "completion_window": window}
+    batch = node.post("/v1/batches", asked)
+    trace.write_text(json.dumps({"batch": batch["id"], "sha256": digest}))
+    note(f"began {batch['id']}")
+    return batch
+
+
+def _finish(
+    node: "Client", file: Path, batch: dict[str, Any], arguments: argparse.Namespace
+) -> int:
+    from node.cli.console.text import note, plain  # noqa: PLC0415
+
+    wanted = {
+        "output_file_id": arguments.out or file.with_name(f"{file.name}.answers"),
+        "error_file_id": arguments.errors or file.with_name(f"{file.name}.errors"),
+    }
+    for field, path in wanted.items():
+        if batch.get(field):
+            _fetch(node, batch[field], path)
+    counts = batch["request_counts"]
+    print(
+        f"{batch['status']}: {counts['completed']:,} answered, {counts['failed']:,} refused, of {counts['total']:,}"
+    )
+    for field, path in wanted.items():
+        if batch.get(field):
+            print(f"  {path}")
+    for fault in (batch.get("errors") or {}).get("data", ()):
+        note(plain(str(fault.get("message"))))
+    _trace(file).unlink(missing_ok=True)
+    return 0 if batch["status"] == "completed" and not counts["failed"] else 1
+
+
+def _fetch(node: "Client", id_: str, path: Path) -> None:
+    """Write a file of results, whole or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    with node.request("GET", f"/v1/files/{id_}/content") as answer, part.open("wb") as out:
+        while piece := answer.read(_PIECE):
+            out.write(piece)
+    part.replace(path)
+
+
+def _trace(file: Path) -> Path:
+    """Return where it is noted which batch a file is."""
+    return file.with_name(f"{file.name}.batch")

@@ -1,0 +1,79 @@
+"""Progress of a batch, for people: a moving line on a terminal, a line now and then elsewhere."""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+EVERY = 10.0
+"""Seconds between two lines where there is no terminal."""
+
+_BAR = 30
+_MINUTE, _HOUR = 60, 3_600
+
+
+class Progress:
+    """What is seen of one batch, written to standard error. `now` is any clock in seconds."""
+
+    def __init__(self, now: Callable[[], float], out: TextIO | None = None) -> None:
+        self._now = now
+        self._out = out or sys.stderr
+        self._moving = self._out.isatty()
+        self._first: tuple[float, int] | None = None
+        self._written = -EVERY
+        self._said = ""
+
+    def seen(self, status: str, counts: Mapping[str, int]) -> None:
+        """Take in how far it is."""
+        done, total = counts["completed"] + counts["failed"], counts["total"]
+        now = self._now()
+        if self._first is None and done:
+            self._first = now, done
+        self._show(line(status, counts, self._rate(now, done), total - done), now)
+
+    def waits(self, why: str) -> None:
+        """Say that nothing is heard of it now."""
+        self._show(f"waiting: {why}", self._now())
+
+    def end(self) -> None:
+        """Leave the last line where it stands."""
+        if self._moving and self._said:
+            self._out.write("\n")
+
+    def _rate(self, now: float, done: int) -> float:
+        if self._first is None or now <= self._first[0]:
+            return 0.0
+        return (done - self._first[1]) / (now - self._first[0])
+
+    def _show(self, text: str, now: float) -> None:
+        if self._moving:
+            self._out.write(f"\r\033[K{text}")
+        elif text != self._said and now - self._written >= EVERY:
+            self._written = now
+            self._out.write(f"{text}\n")
+        self._said = text
+        self._out.flush()
+
+
+def line(status: str, counts: Mapping[str, int], rate: float, left: int) -> str:
+    """Return one line: how far it is, how many a second, and how long it takes yet."""
+    total = counts["total"]
+    done = total - left
+    if not total:
+        return status
+    filled = _BAR * done // total
+    said = f"{status} [{'#' * filled}{'.' * (_BAR - filled)}] {done:,} of {total:,}"
+    if counts["failed"]:
+        said += f", {counts['failed']:,} refused"
+    if rate > 0 and left:
+        said += f", {rate:.1f} a second, {duration(left / rate)} left"
+    return said
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people: `3h 20m`, `4m 10s` or `7s`."""
+    whole = int(seconds)
+    if whole >= _HOUR:
+        return f"{whole // _HOUR}h {whole % _HOUR // _MINUTE}m"
+    if whole >= _MINUTE:
+        return f"{whole // _MINUTE}m {whole % _MINUTE}s"
+    return f"{whole}s"
