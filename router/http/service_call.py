@@ -1,7 +1,8 @@
 """Call of a service over HTTP: a method and a path go to it as they came, and its answer comes back with its own status."""
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import lru_cache
 
 import orjson
@@ -9,7 +10,7 @@ from yarl import URL
 
 from registry.catalog import names_of
 from router.dialects import Answer, Route
-from router.errors import WorkerFailed, WorkerUnable
+from router.errors import BadRequest, WorkerFailed, WorkerRejected, WorkerUnable
 from router.http.exchange import (
     NOTHING,
     Call,
@@ -23,9 +24,16 @@ from router.http.pool import start_of
 from router.http.probe import Heard, glance
 from router.peers.links import Links
 from router.requests import SERVICES, Request, Target
+from router.services import translation
 from router.services.calls import CALLS, PROBES
+from router.services.translation import JSON, ServiceAsk, Spoken
 from router.worker_description import Offered
 from router.workers import Worker
+
+MAX_TRANSLATED_BYTES = 64 * 1024 * 1024
+"""The longest answer of a worker that is said in other words."""
+
+NOT_FOUND = 404
 
 _NO_PATH = frozenset({405, 501})
 _ABOUT_US = frozenset({401, 403, 408, 425, 429})
@@ -75,7 +83,7 @@ async def services_of(links: Links, worker: Worker) -> tuple[Offered, ...]:
 
 def _has(said: Heard) -> bool:
     match said.status, said.json:
-        case 200, {"object": "list"}:
+        case 200, {"object": "list"} | {"paths": {"/score": {"post": dict()}}}:
             return True
         case 400 | 422, dict():
             return True
@@ -95,7 +103,7 @@ def call_service(
     if worker is None or target is None:
         raise WorkerFailed("this dialect speaks to workers of this machine only")
     if target.protocol != worker.dialect:
-        raise WorkerUnable("the service speaks another protocol, without this path", param="path")
+        return _translated(links, request, target, worker)
     headers = headers_to(worker, request)
     body, url = _addressed(request.body, target, worker), url_of(worker.api, target.path)
 
@@ -108,6 +116,55 @@ def call_service(
 
     call = Call(links.workers.of(url), start_of(url, target.method), headers, body)
     return Sending(call, links.settings, links.deadlines, read)
+
+
+@asynccontextmanager
+async def _translated(
+    links: Links, request: Request, target: Target, worker: Worker
+) -> AsyncIterator[Answer]:
+    """Ask in the worker's own protocol, as often as that takes; where it finds fault, its own answer is the caller's."""
+    steps = translation.begin(target, request.body)
+    answer: bytes | None = None
+    while True:
+        try:
+            # The first step is sent nothing, as a generator wants it.
+            ask = steps.send(answer)
+        except StopIteration as over:
+            said: Spoken = over.value
+            yield Answer(200, said.content_type, said.body, NOTHING, Route.LOCAL, len(said.body))
+            return
+        except BadRequest as error:
+            told = {"error": {"message": str(error), "param": error.param}}
+            raise WorkerRejected(error.status, orjson.dumps(told)) from error
+        found = await _asked(links, request, ask, worker)
+        if found.status == NOT_FOUND and ask.optional:
+            answer = None
+            continue
+        if not 200 <= found.status <= 299:
+            yield found
+            return
+        answer = found.first
+
+
+async def _asked(links: Links, request: Request, ask: ServiceAsk, worker: Worker) -> Answer:
+    url = url_of(worker.api, ask.path)
+    headers = {**headers_to(worker, request), "Content-Type": ask.content_type, "accept": JSON}
+
+    async def read(exchange: Exchange) -> Answer:
+        missing = exchange.status in _NO_PATH
+        if missing and not ask.optional:
+            raise WorkerUnable(f"the service has no {ask.method} {ask.path}", param="path")
+        if not missing and not is_answer(exchange.status):
+            raise await refusal(exchange)
+        body = await exchange.at_most(MAX_TRANSLATED_BYTES)
+        if not exchange.ended:
+            raise WorkerFailed(f"the answer has more than {MAX_TRANSLATED_BYTES:,} bytes")
+        status = NOT_FOUND if missing else exchange.status
+        return Answer(status, exchange.content_type, body, NOTHING, Route.LOCAL, len(body))
+
+    call = Call(links.workers.of(url), start_of(url, ask.method), headers, ask.body)
+    async with Sending(call, links.settings, links.deadlines, read) as answer:
+        return answer
 
 
 async def read_service(exchange: Exchange, route: Route) -> Answer:

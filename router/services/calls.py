@@ -116,6 +116,7 @@ PROBES: Mapping[str, Mapping[Kind, tuple[str, str]]] = {
     OPENAI: {
         Kind.BATCH: ("GET", "/v1/batches"),
         Kind.FINE_TUNING: ("GET", "/v1/fine_tuning/jobs"),
+        Kind.REWARD: ("GET", "/openapi.json"),
         Kind.VECTORS: ("GET", "/v1/vector_stores"),
     },
     LLAMA_STACK: {
@@ -128,7 +129,8 @@ PROBES: Mapping[str, Mapping[Kind, tuple[str, str]]] = {
         Kind.MEMORY: ("GET", "/agents/execute"),
     },
 }
-"""What to ask a server, to see whether it has a service: of OpenAI's a list, of Llama Stack's what lacks something it needs."""
+"""What to ask a server, to see whether it has a service: of OpenAI's a list, or its own description, which names `/score`; of
+Llama Stack's what lacks something it needs."""
 
 
 def find(method: str, path: str) -> tuple[ServiceCall, list[str]] | None:

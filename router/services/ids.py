@@ -23,6 +23,13 @@ FIELDS = frozenset({
 })  # fmt: skip
 """Fields that hold an id or several, in both protocols."""
 
+PLACES = frozenset({
+    "prompt_file_path", "prompt_with_response_path", "input_file_path", "success_file_path", "error_file_path", "data",
+    "validation_data", "checkpoints",
+})  # fmt: skip
+"""Fields of Llama Stack that hold a place of a file, or several; one that is at a node holds its id."""
+
+_FILE = re.compile(r"^((?:https?://[^/?#]{1,300})?/v1/files/)([^/?#]{1,1024})(?=/content$)")
 _HOMED = re.compile(r"(.{1,512})@(12D3KooW[1-9A-HJ-NP-Za-km-z]{44})\.([0-9a-f]{8})", re.DOTALL)
 
 
@@ -49,7 +56,8 @@ def homed(body: bytes, home: Home) -> bytes:
         return body
 
     def name(id_: str) -> str:
-        return f"{id_}@{home.node}.{home.tag}" if id_ else id_
+        # A URI is known everywhere.
+        return f"{id_}@{home.node}.{home.tag}" if id_ and "://" not in id_ else id_
 
     listed = said.get("data")
     for one in (said, said.get("file"), *(listed if isinstance(listed, list) else ())):
@@ -85,6 +93,14 @@ class Stripper:
 
 def _changed(fields: dict[str, object], change: Callable[[str], str]) -> dict[str, object]:
     changed: dict[str, object] = {}
+    for name in PLACES.intersection(fields):
+        match fields[name]:
+            case {"value": str(place), **rest}:
+                changed[name] = {**rest, "value": _FILE.sub(lambda f: f[1] + change(f[2]), place)}
+            case str(place):
+                changed[name] = _FILE.sub(lambda f: f[1] + change(f[2]), place)
+            case [*places] if all(isinstance(one, str) for one in places):
+                changed[name] = [_FILE.sub(lambda f: f[1] + change(f[2]), str(p)) for p in places]
     for name in FIELDS.intersection(fields):
         match fields[name]:
             case str(id_):

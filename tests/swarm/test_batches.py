@@ -1,6 +1,7 @@
 """Batches over real nodes: OpenAI's own client, `modelvine provide batch`, and whatever is killed meanwhile."""
 
 import asyncio
+import base64
 import signal
 from asyncio.subprocess import PIPE
 from collections import Counter
@@ -189,5 +190,30 @@ async def test_a_command_has_a_file_answered_and_goes_on_where_it_was(
     code, out, said = await run(within=60)
     assert (code, out.splitlines()[0]) == (0, "completed: 200 answered, 0 refused, of 200")
     assert "goes on with batch_" in said
+    provider.process.terminate()
+    assert provider.process.wait(10) == 0
+
+
+async def test_llama_stacks_own_calls_reach_the_same_provider(
+    swarm: Swarm, nodes: list[Node], serving: Actor, client: Client
+) -> None:
+    provider = provide(swarm, nodes[0])
+    await client.listed(nodes, "batch")
+    messages = b'[{"role":"user","text":"hi"}]\n[{"role":"user","text":"ho"}]\n'
+    path = {"value": base64.b64encode(messages).decode(), "type": "raw_bytes"}
+    asked = {"model": MODEL, "prompt_file_path": path, "options": {"max_tokens": 4}}
+    seen = await client.post(nodes[1], "/batch_inference/jobs/submit", asked)
+    job = orjson.loads(seen.body)
+    assert job["status"] == "validating"
+
+    async def completed() -> bool:
+        nonlocal job
+        job = await client.get(nodes[1], f"/batch_inference/jobs/status?job_id={job['job_id']}")
+        return bool(job["status"] == "completed")
+
+    await until(completed, within=20, otherwise="the job is not completed")
+    file = job["success_file_path"]["value"].removeprefix("/v1/files/").removesuffix("/content")
+    async with asking(nodes[0]) as ask:
+        assert [row["custom_id"] for row in await rows(ask, file)] == ["1", "2"]
     provider.process.terminate()
     assert provider.process.wait(10) == 0

@@ -21,7 +21,18 @@ class Services:
         self.received: list[Received] = []
         self.kept: dict[str, dict[str, dict[str, Any]]] = {}
         self.contents: dict[str, bytes] = {}
+        self.scores = "score"
         self._numbers = itertools.count(1)
+
+    async def score(self, http: web.Request) -> web.Response:
+        """Score as vLLM does, by the one or the other path."""
+        asked = await http.json()
+        if http.path.rpartition("/")[2] != self.scores:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        if self.scores == "score":
+            assert (asked["text_1"], asked["text_2"]) == ("What grows?", "A vine.")
+            return web.json_response({"id": "s", "data": [{"index": 0, "score": 0.25}]})
+        return web.json_response({"id": "c", "data": [{"label": "good", "probs": [0.25, 0.75]}]})
 
     def keep(self, kind: str, **fields: Any) -> dict[str, Any]:
         """Keep something under a new id."""
@@ -117,12 +128,19 @@ async def _no_models(_: web.Request) -> web.Response:
     return web.json_response({"object": "list", "data": []})
 
 
+async def _description(_: web.Request) -> web.Response:
+    return web.json_response({"openapi": "3.1.0", "paths": {"/score": {"post": {}}}})
+
+
 @asynccontextmanager
 async def running() -> AsyncIterator[Services]:
     """Run one on a free port of loopback."""
     services = Services()
     app = web.Application(client_max_size=64 * 1024 * 1024)
     app.router.add_get("/v1/models", _no_models)
+    app.router.add_get("/openapi.json", _description)
+    app.router.add_post("/v1/score", services.score)
+    app.router.add_post("/classify", services.score)
     app.router.add_route("*", "/v1/{path:.*}", services.handle)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()

@@ -172,9 +172,3 @@ async def test_a_path_that_no_service_has_is_none(http):
         async with http.get(path) as response:
             assert response.status == 404
             assert (await response.json())["error"]["code"] == "unknown_path"
-
-
-async def test_who_speaks_another_protocol_is_not_asked(http, stack):
-    status, answer = await told(http.get("/v1/batches"))
-    assert (status, answer["error"]["code"]) == (400, "unsupported_parameter")
-    assert not stack.received

@@ -48,6 +48,10 @@ def test_ids_are_found_in_the_answer_and_in_what_it_lists():
         "metadata": {"id": "mine"},
         "name": "h",
         "last_id": "",
+        "training_file": "https://example.org/a",
+        "success_file_path": {"type": "uri", "value": "/v1/files/i/content"},
+        "error_file_path": {"type": "filepath", "value": "/srv/out"},
+        "checkpoints": ["/v1/files/j/content", "s3://k"],
     }
     assert put(said) == {
         **said,
@@ -56,6 +60,8 @@ def test_ids_are_found_in_the_answer_and_in_what_it_lists():
         "result_files": [at_home("c"), at_home("d")],
         "file": {"id": at_home("e")},
         "data": [{"id": at_home("f"), "file_id": at_home("g")}, 1],
+        "success_file_path": {"type": "uri", "value": f"/v1/files/{at_home('i')}/content"},
+        "checkpoints": [f"/v1/files/{at_home('j')}/content", "s3://k"],
     }
 
 

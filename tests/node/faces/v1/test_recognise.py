@@ -58,10 +58,11 @@ async def test_a_server_of_openais_protocol_is_known_by_its_list_of_models(alone
 async def test_services_beside_the_models_are_seen_and_can_be_registered(alone):
     async with openai_services.running() as server:
         tries, found = await look(alone, server.url)
-        assert tries[-1][2] == "200, 0 models, and batch and fine-tuning and vectors"
+        assert tries[-1][2] == "200, 0 models, and batch and fine-tuning and reward and vectors"
         assert [(one["name"], one["type"]) for one in found["models"]] == [
             ("batch", ModelType.BATCH),
             ("fine-tuning", ModelType.FINE_TUNING),
+            ("reward", ModelType.REWARD),
             ("vectors", ModelType.VECTORS),
         ]
         row = {"project": "p", "model": "batch", "api": found["api"], "type": 9}

@@ -1,0 +1,314 @@
+"""Words of Llama Stack 0.0.1 for services, as values: what they are in OpenAI's, and back.
+
+Where its specification is silent: a file of `raw_bytes` is its text, or that in base64; a `uri` is one of the service's own
+files, `/v1/files/ID/content`; a job that was cancelled or has expired is `failed`, and its `metadata` says which.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+import orjson
+
+from router.errors import BadRequest, WorkerFailed, WorkerUnable
+
+Fields = Mapping[str, object]
+
+MAX_LINES = 50_000
+
+_FILE = re.compile(r"(?:https?://[^/?#]{1,300})?/v1/files/([^/?#]{1,1024})/content")
+_BOUNDARY = "modelvine-file-of-lines"
+_BATCH_STATES = {
+    "validating": "validating",
+    "in_progress": "running",
+    "finalizing": "running",
+    "completed": "completed",
+}
+_TUNING_STATES = {
+    "validating_files": "validation", "queued": "queued", "paused": "queued", "running": "running", "failed": "failed",
+    "succeeded": "success", "cancelled": "cancelled",
+}  # fmt: skip
+_JOB_STATES = {ours: theirs for theirs, ours in _TUNING_STATES.items() if theirs != "paused"}
+_OPTIONS = ("max_tokens", "temperature", "top_p", "logprobs")
+_SCORERS = frozenset({"", "score", "classify", "rerank"})
+
+
+def text(fields: Fields, name: str) -> str:
+    """Return a field that has to be text; raise `BadRequest`."""
+    value = fields.get(name)
+    if not isinstance(value, str) or not value:
+        raise BadRequest(f"`{name}` is needed", param=name)
+    return value
+
+
+def path(asked: Fields, name: str) -> Fields:
+    """Return a `Path`; raise `BadRequest`."""
+    match asked.get(name):
+        case {"value": str(value), "type": "raw_bytes" | "filepath" | "uri" as kind}:
+            return {"value": value, "type": kind}
+    raise BadRequest(f"`{name}` needs a `value` and a `type`", param=name)
+
+
+def file_of(source: Fields) -> str:
+    """Return the id of the file that a `Path` means, empty where it holds the bytes; raise `WorkerUnable` for other places."""
+    if source["type"] == "raw_bytes":
+        return ""
+    if source["type"] == "uri" and (found := _FILE.fullmatch(str(source["value"]))):
+        return found[1]
+    raise WorkerUnable(
+        "the service reads no files but its own, /v1/files/ID/content", param="prompt_file_path"
+    )
+
+
+def raw_bytes(source: Fields, name: str) -> bytes:
+    """Return the bytes that stand in a `Path`; raise `BadRequest`."""
+    value = str(source["value"])
+    if value.lstrip()[:1] in ("[", "{"):
+        return value.encode(errors="replace")
+    try:
+        return base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise BadRequest(f"`{name}` holds neither JSON lines nor base64", param=name) from error
+
+
+def batch_lines(lines: bytes, asked: Fields) -> bytes:
+    """Return lines of messages as the lines of OpenAI's batch; one that cannot be read stays, and is its own error there."""
+    options = asked.get("options")
+    given = options if isinstance(options, dict) else {}
+    if unknown := [name for name in given if name not in _OPTIONS]:
+        raise WorkerUnable(f"options.{unknown[0]} is unknown", param=f"options.{unknown[0]}")
+    shared = {"model": text(asked, "model"), **given}
+    number = asked.get("num_generations")
+    if isinstance(number, int) and number > 1:
+        shared["n"] = number
+    rows = lines.splitlines()
+    if len(rows) > MAX_LINES:
+        raise BadRequest(f"a batch has at most {MAX_LINES:,} lines", param="prompt_file_path")
+    return b"".join(_batch_line(n, row, shared) for n, row in enumerate(rows, 1) if row.strip())
+
+
+def _batch_line(number: int, row: bytes, shared: Fields) -> bytes:
+    id_ = str(number)
+    try:
+        said = orjson.loads(row)
+    except orjson.JSONDecodeError:
+        return row + b"\n"
+    match said:
+        case {"messages": list(messages), **rest}:
+            id_ = str(rest.get("custom_id", id_))
+        case list(messages):
+            pass
+        case _:
+            return row + b"\n"
+    body = {**shared, "messages": [*map(_message, messages)]}
+    line = {"custom_id": id_, "method": "POST", "url": "/v1/chat/completions", "body": body}
+    return orjson.dumps(line) + b"\n"
+
+
+def _message(message: object) -> object:
+    match message:
+        case {"text": str(said), **rest} if not rest.get("attachments"):
+            return {"role": rest.get("role", "user"), "content": said}
+    return message
+
+
+def upload(lines: bytes) -> tuple[str, bytes]:
+    """Return the content type and the body of a form that brings a file for a batch."""
+    head = (
+        f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--{_BOUNDARY}\r\n'
+        'Content-Disposition: form-data; name="file"; filename="lines.jsonl"\r\n'
+        "Content-Type: application/jsonl\r\n\r\n"
+    )
+    body = head.encode() + lines + f"\r\n--{_BOUNDARY}--\r\n".encode()
+    return f"multipart/form-data; boundary={_BOUNDARY}", body
+
+
+def batch_job(said: Fields) -> dict[str, object]:
+    """Return OpenAI's batch as a `BatchInferenceJob`."""
+    job: dict[str, object] = {"job_id": _own(said), "created": _time(said.get("created_at"))}
+    state = str(said.get("status"))
+    job["status"] = _BATCH_STATES.get(state, "failed")
+    for field, theirs in (("input", "input"), ("success", "output"), ("error", "error")):
+        if isinstance(id_ := said.get(f"{theirs}_file_id"), str):
+            job[f"{field}_file_path"] = {"value": f"/v1/files/{id_}/content", "type": "uri"}
+    if state not in _BATCH_STATES:
+        job["metadata"] = {"status": state}
+    return _without_nothing(job)
+
+
+def tuning_request(asked: Fields) -> dict[str, object]:
+    """Return a `Config` as OpenAI's request of a fine-tuning job; raise `WorkerUnable` for what it has no word for."""
+    job: dict[str, object] = {"model": text(asked, "model")}
+    for field, theirs in (("data", "training_file"), ("validation_data", "validation_file")):
+        if asked.get(field) is not None:
+            place = text(asked, field)
+            found = _FILE.fullmatch(place)
+            if not found and ("/" in place or ":" in place):
+                raise WorkerUnable(
+                    "the service reads no files but its own, by their ids", param=field
+                )
+            job[theirs] = found[1] if found else place
+    options = asked.get("fine_tuning_options")
+    given = dict(options) if isinstance(options, dict) else {}
+    hyper = {name: given.pop(name) for name in ("n_epochs", "batch_size") if name in given}
+    if "seed" in given:
+        job["seed"] = given.pop("seed")
+    named = [f"fine_tuning_options.{name}" for name in given]
+    named += [name for name in ("logger", "overrides") if asked.get(name)]
+    if named:
+        raise WorkerUnable(f"OpenAI's protocol has no word for `{named[0]}`", param=named[0])
+    if hyper:
+        job["hyperparameters"] = hyper
+    return job | ({"metadata": asked["metadata"]} if asked.get("metadata") else {})
+
+
+def tuning_job(said: Fields) -> dict[str, object]:
+    """Return OpenAI's fine-tuning job as a `FineTuningJob`."""
+    files = said.get("result_files")
+    job = {
+        "job_id": _own(said),
+        "created": _time(said.get("created_at")),
+        "finished_at": _time(said.get("finished_at")),
+        "status": _TUNING_STATES.get(str(said.get("status")), "failed"),
+        "checkpoints": [
+            f"/v1/files/{file}/content" for file in (files if isinstance(files, list) else ())
+        ],
+        "metadata": said.get("metadata"),
+    }
+    return _without_nothing(job)
+
+
+def logs(said: Fields) -> bytes:
+    """Return a list of events, the newest first, as the lines of a log, the oldest first."""
+    events = said.get("data")
+    rows = [*_logs(events if isinstance(events, list) else [])]
+    return b"".join(orjson.dumps({"logs": [row]}) + b"\n" for row in reversed(rows))
+
+
+def _logs(events: list[object]) -> Iterator[dict[str, object]]:
+    for event in events:
+        match event:
+            case {"message": str(message), "created_at": int(when)}:
+                yield {"message": message, "timestamp": _time(when)}
+
+
+def scored(asked: Fields) -> tuple[str, str]:
+    """Return prompt and response of a pair to score; raise `WorkerUnable` for a function that the worker does not choose."""
+    match asked.get("scoring_function"):
+        case {"name": str(name)} if name not in _SCORERS:
+            raise WorkerUnable(
+                f"the worker has no scoring function {name!r}", param="scoring_function"
+            )
+    messages = asked.get("prompt_with_response")
+    if not isinstance(messages, list) or len(messages) < 2:
+        raise BadRequest(
+            "`prompt_with_response` has two messages or more", param="prompt_with_response"
+        )
+    *prompt, response = [str(m.get("text", "")) for m in messages if isinstance(m, dict)]
+    return "\n".join(prompt), response
+
+
+def score(said: Fields) -> dict[str, object]:
+    """Return a score of vLLM's, or the last probability of its classes, as the answer of `/reward_scoring`."""
+    match said.get("data"):
+        case [{"score": int() | float() as found}, *_]:
+            value = float(found)
+        case [{"probs": [*_, int() | float() as found]}, *_]:
+            value = float(found)
+        case _:
+            raise WorkerFailed("the worker's answer holds no score")
+    id_ = said.get("id")
+    return {"id": id_ if isinstance(id_, str) else "score", "score": value}
+
+
+def store_request(asked: Fields) -> dict[str, object]:
+    """Return what is said of a vector store in OpenAI's words."""
+    made: dict[str, object] = {}
+    if asked.get("name"):
+        made["name"] = text(asked, "name")
+    if asked.get("description"):
+        made["metadata"] = {"description": text(asked, "description")}
+    return made
+
+
+def store(said: Fields) -> dict[str, object]:
+    """Return OpenAI's vector store as a `VectorStore`."""
+    metadata = said.get("metadata")
+    about = metadata.get("description") if isinstance(metadata, dict) else None
+    return _without_nothing({"id": _own(said), "name": said.get("name"), "description": about})
+
+
+def tuning_config(asked: Fields) -> dict[str, object]:
+    """Return OpenAI's request of a fine-tuning job as a `Config`; raise `WorkerUnable`."""
+    data = text(asked, "training_file")
+    if "://" not in data:
+        raise WorkerUnable("Llama Stack has no files: name one by its URI", param="training_file")
+    config: dict[str, object] = {"model": text(asked, "model"), "data": data}
+    if asked.get("validation_file"):
+        config["validation_data"] = text(asked, "validation_file")
+    hyper = asked.get("hyperparameters")
+    options = dict(hyper) if isinstance(hyper, dict) else {}
+    if "learning_rate_multiplier" in options:
+        raise WorkerUnable(
+            "Llama Stack has no word for `learning_rate_multiplier`", param="hyperparameters"
+        )
+    if isinstance(asked.get("seed"), int):
+        options["seed"] = asked["seed"]
+    return config | ({"fine_tuning_options": options} if options else {})
+
+
+def openai_job(said: Fields, asked: Fields) -> dict[str, object]:
+    """Return a `FineTuningJob` as OpenAI's; what was asked fills what it does not say."""
+    config = said.get("input_config")
+    given = config if isinstance(config, dict) else {}
+    checkpoints = said.get("checkpoints")
+    return {
+        "id": text_of(said, "job_id"),
+        "object": "fine_tuning.job",
+        "created_at": _seconds(said.get("created")) or 0,
+        "finished_at": _seconds(said.get("finished_at")),
+        "status": _JOB_STATES.get(str(said.get("status")), "failed"),
+        "model": given.get("model", asked.get("model", "")),
+        "training_file": given.get("data", asked.get("training_file", "")),
+        "validation_file": given.get("validation_data", asked.get("validation_file")),
+        "hyperparameters": {},
+        "organization_id": "",
+        "result_files": checkpoints if isinstance(checkpoints, list) else [],
+        "seed": 0,
+        "fine_tuned_model": None,
+        "trained_tokens": None,
+        "error": None,
+    }
+
+
+def text_of(said: Fields, name: str) -> str:
+    """Return a text in a worker's answer; raise `WorkerFailed`."""
+    value = said.get(name)
+    if not isinstance(value, str) or not value:
+        raise WorkerFailed(f"the worker's answer has no `{name}`")
+    return value
+
+
+def _own(said: Fields) -> str:
+    return text_of(said, "id")
+
+
+def _time(seconds: object) -> str | None:
+    if not isinstance(seconds, int) or not 0 <= seconds < 2**33:
+        return None
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _seconds(said: object) -> int | None:
+    if not isinstance(said, str):
+        return None
+    try:
+        return int(datetime.fromisoformat(said).timestamp())
+    except (ValueError, OverflowError):
+        return None
+
+
+def _without_nothing(fields: Fields) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value is not None}

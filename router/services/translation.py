@@ -1,0 +1,213 @@
+"""Translator between the two protocols of services: which of the other's calls say the same, and what their answers mean.
+
+A translation is a generator without I/O: it yields what to ask the worker, is sent each answer, and returns what its caller
+hears. What the other protocol has no word for is a `WorkerUnable` that names it.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, quote
+
+import orjson
+
+from router.errors import WorkerFailed, WorkerUnable
+from router.openai.body import object_of
+from router.requests import Target
+from router.services import llama_stack_words as words
+from router.services.calls import OPENAI, find
+
+JSON, LINES = "application/json", "application/x-ndjson"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAsk:
+    """One question to the worker: `path` with its query, and what it holds. `optional` says that it may have no such path."""
+
+    method: str
+    path: str
+    body: bytes = b""
+    content_type: str = JSON
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What the caller hears."""
+
+    body: bytes
+    content_type: str = JSON
+
+
+Fields = Mapping[str, object]
+Answered = bytes | None
+"""The body of an answer, `None` where an optional path was none."""
+Translation = Generator[ServiceAsk, Answered, Spoken]
+
+
+def begin(target: Target, body: bytes) -> Translation:
+    """Return the translation of a call into the other protocol; raise `WorkerUnable` where it has no word for it."""
+    path, _, query = target.path.partition("?")
+    found = find(target.method, path)
+    asked = dict(parse_qsl(query, keep_blank_values=True))
+    fields: dict[str, object] = {**asked, **(object_of(body) if body.lstrip()[:1] == b"{" else {})}
+    table = _TO_LLAMA_STACK if target.protocol == OPENAI else _TO_OPENAI
+    name = f"{target.method} {found[0].path if found else path}"
+    if found is None or name not in table:
+        other = "Llama Stack" if target.protocol == OPENAI else "OpenAI's protocol"
+        raise WorkerUnable(f"{other} has no word for {name}", param="path")
+    if found[1]:
+        fields["id"] = found[1][0]
+    return table[name](fields)
+
+
+# Llama Stack's words at a worker of OpenAI's.
+
+
+def _batch_submit(asked: Fields) -> Translation:
+    source = words.path(asked, "prompt_file_path")
+    if file := words.file_of(source):
+        answer = yield ServiceAsk("GET", f"/v1/files/{_id(file)}/content")
+        lines = answer or b""
+    else:
+        lines = words.raw_bytes(source, "prompt_file_path")
+    content_type, form = words.upload(words.batch_lines(lines, asked))
+    sent = _read((yield ServiceAsk("POST", "/v1/files", form, content_type)))
+    file = words.text_of(sent, "id")
+    batch = {
+        "input_file_id": file,
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    }
+    return _said(words.batch_job(_read((yield _post("/v1/batches", batch)))))
+
+
+def _batch_status(asked: Fields) -> Translation:
+    path = f"/v1/batches/{_id(_text(asked, 'job_id'))}"
+    return _said(words.batch_job(_read((yield ServiceAsk("GET", path)))))
+
+
+def _batch_cancel(asked: Fields) -> Translation:
+    path = f"/v1/batches/{_id(_text(asked, 'job_id'))}/cancel"
+    return _said(words.batch_job(_read((yield _post(path, {})))))
+
+
+def _tuning_submit(asked: Fields) -> Translation:
+    job = words.tuning_request(asked)
+    return _said(words.tuning_job(_read((yield _post("/v1/fine_tuning/jobs", job)))))
+
+
+def _tuning_status(asked: Fields) -> Translation:
+    path = f"/v1/fine_tuning/jobs/{_id(_text(asked, 'job_id'))}"
+    return _said(words.tuning_job(_read((yield ServiceAsk("GET", path)))))
+
+
+def _tuning_cancel(asked: Fields) -> Translation:
+    path = f"/v1/fine_tuning/jobs/{_id(_text(asked, 'job_id'))}/cancel"
+    return _said(words.tuning_job(_read((yield _post(path, {})))))
+
+
+def _tuning_tail(asked: Fields) -> Translation:
+    path = f"/v1/fine_tuning/jobs/{_id(_text(asked, 'job_id'))}/events?limit=100"
+    return Spoken(words.logs(_read((yield ServiceAsk("GET", path)))), LINES)
+
+
+def _reward(asked: Fields) -> Translation:
+    prompt, response = words.scored(asked)
+    model = _text(asked, "reward")
+    pair = {"model": model, "text_1": prompt, "text_2": response}
+    answer = yield ServiceAsk("POST", "/v1/score", orjson.dumps(pair), optional=True)
+    if answer is None:
+        whole = {"model": model, "input": f"{prompt}\n{response}"}
+        answer = yield ServiceAsk("POST", "/classify", orjson.dumps(whole), optional=True)
+    if answer is None:
+        raise WorkerUnable("the worker has neither /v1/score nor /classify", param="path")
+    return _said(words.score(_read(answer)))
+
+
+def _store_create(asked: Fields) -> Translation:
+    return _said(words.store(_read((yield _post("/v1/vector_stores", words.store_request(asked))))))
+
+
+def _store_get(asked: Fields) -> Translation:
+    path = f"/v1/vector_stores/{_id(_text(asked, 'id'))}"
+    return _said(words.store(_read((yield ServiceAsk("GET", path)))))
+
+
+def _store_update(asked: Fields) -> Translation:
+    path = f"/v1/vector_stores/{_id(_text(asked, 'id'))}"
+    return _said(words.store(_read((yield _post(path, words.store_request(asked))))))
+
+
+def _store_drop(asked: Fields) -> Translation:
+    path = f"/v1/vector_stores/{_id(_text(asked, 'id'))}"
+    _read((yield ServiceAsk("DELETE", path)))
+    return _said({"id": asked["id"]})
+
+
+# OpenAI's words at a worker of Llama Stack's.
+
+
+def _job_create(asked: Fields) -> Translation:
+    config = words.tuning_config(asked)
+    return _said(words.openai_job(_read((yield _post("/fine_tuning/jobs/submit", config))), asked))
+
+
+def _job_get(asked: Fields) -> Translation:
+    path = f"/fine_tuning/jobs/status?job_id={_id(_text(asked, 'id'))}"
+    return _said(words.openai_job(_read((yield ServiceAsk("GET", path))), {}))
+
+
+def _job_cancel(asked: Fields) -> Translation:
+    body = {"job_id": _text(asked, "id")}
+    return _said(words.openai_job(_read((yield _post("/fine_tuning/jobs/cancel", body))), {}))
+
+
+_TO_OPENAI: Mapping[str, Callable[[Fields], Translation]] = {
+    "POST /batch_inference/jobs/submit": _batch_submit,
+    "GET /batch_inference/jobs/status": _batch_status,
+    "POST /batch_inference/jobs/cancel": _batch_cancel,
+    "POST /fine_tuning/jobs/submit": _tuning_submit,
+    "GET /fine_tuning/jobs/status": _tuning_status,
+    "POST /fine_tuning/jobs/cancel": _tuning_cancel,
+    "GET /fine_tuning/jobs/tail": _tuning_tail,
+    "POST /reward_scoring": _reward,
+    "POST /vector_store/create": _store_create,
+    "GET /vector_store": _store_get,
+    "POST /vector_store/update": _store_update,
+    "POST /vector_store/drop": _store_drop,
+}
+
+_TO_LLAMA_STACK: Mapping[str, Callable[[Fields], Translation]] = {
+    "POST /v1/fine_tuning/jobs": _job_create,
+    "GET /v1/fine_tuning/jobs/*": _job_get,
+    "POST /v1/fine_tuning/jobs/*/cancel": _job_cancel,
+}
+
+TRANSLATED = frozenset({*_TO_OPENAI, *_TO_LLAMA_STACK})
+"""The calls that are translated, by method and path."""
+
+
+def _post(path: str, body: Mapping[str, object]) -> ServiceAsk:
+    return ServiceAsk("POST", path, orjson.dumps(body))
+
+
+def _said(value: object) -> Spoken:
+    return Spoken(orjson.dumps(value))
+
+
+def _read(answer: Answered) -> dict[str, object]:
+    try:
+        said = orjson.loads(answer or b"")
+    except orjson.JSONDecodeError as error:
+        raise WorkerFailed("the worker's answer is not JSON") from error
+    if not isinstance(said, dict):
+        raise WorkerFailed("the worker's answer is no JSON object")
+    return said
+
+
+def _text(fields: Fields, name: str) -> str:
+    return words.text(fields, name)
+
+
+def _id(text: str) -> str:
+    return quote(text, safe="")

@@ -1,0 +1,203 @@
+"""Callers of Llama Stack at services of OpenAI's form, and the other way round, at their node and one hop away."""
+
+import base64
+
+import openai
+import orjson
+import pytest
+
+from registry.records import ModelType, name_of_any
+from tests.node.faces.assembly import openai_at, told
+from tests.node.faces.test_services import as_specified
+from tests.workers import llama_stack_services, openai_services
+
+KINDS = (ModelType.BATCH, ModelType.FINE_TUNING, ModelType.VECTORS, ModelType.REWARD)
+LINES = b'[{"role":"user","text":"hi"}]\n{"custom_id":"two","messages":[{"text":"ho"}]}\n{broken\n'
+SUBMIT = "/batch_inference/jobs/submit"
+
+
+@pytest.fixture
+async def server():
+    async with openai_services.running() as started:
+        yield started
+
+
+async def placed(request, mesh, url, **fields):
+    for kind in KINDS:
+        await mesh.one.register(type("At", (), {"url": url}), model="it", type=int(kind), **fields)
+        await mesh.knows(mesh.two, name_of_any(kind))
+    return mesh.one if request.param == "serving" else mesh.two
+
+
+@pytest.fixture(params=["serving", "asked"])
+async def http(request, mesh, server):
+    return (await placed(request, mesh, server.url)).http
+
+
+def batch(lines=LINES, **fields):
+    source = {"value": base64.b64encode(lines).decode(), "type": "raw_bytes"}
+    return {"model": "tiny", "prompt_file_path": source, **fields}
+
+
+async def test_a_batch_of_messages_is_openais_batch(http, server):
+    asked = batch(options={"max_tokens": 7}, num_generations=2)
+    status, job = await told(http.post(SUBMIT, json=asked))
+    assert status == 200, job
+    as_specified(SUBMIT, "POST", job)
+    rows = server.contents["files-1"].splitlines()
+    assert orjson.loads(rows[0]) == {
+        "custom_id": "1",
+        "method": "POST",
+        "url": "/v1/chat/completions",
+        "body": {
+            "model": "tiny",
+            "max_tokens": 7,
+            "n": 2,
+            "messages": [{"role": "user", "content": "hi"}],
+        },
+    }
+    assert orjson.loads(rows[1])["custom_id"] == "two"
+    # It becomes its own error there, and no other's.
+    assert rows[2] == b"{broken"
+    for state, seen in (
+        ("in_progress", "running"),
+        ("finalizing", "running"),
+        ("completed", "completed"),
+        ("expired", "failed"),
+    ):
+        server.kept["batches"]["batches-2"].update(status=state, output_file_id="files-1")
+        _, found = await told(
+            http.get("/batch_inference/jobs/status", params={"job_id": job["job_id"]})
+        )
+        as_specified("/batch_inference/jobs/status", "GET", found)
+        assert found["status"] == seen
+        assert found.get("metadata", {}) == ({"status": "expired"} if state == "expired" else {})
+    # What it names by a URI is had at any node.
+    async with http.get(found["success_file_path"]["value"]) as response:
+        assert await response.read() == server.contents["files-1"]
+    server.kept["batches"]["batches-2"]["status"] = "in_progress"
+    _, found = await told(http.post("/batch_inference/jobs/cancel", json={"job_id": job["job_id"]}))
+    assert (found["status"], found["metadata"]) == ("failed", {"status": "cancelling"})
+
+
+async def test_a_file_of_the_service_may_be_named_by_its_uri(http, server):
+    _, job = await told(http.post(SUBMIT, json=batch()))
+    place = {"value": job["input_file_path"]["value"], "type": "uri"}
+    server.contents["files-1"] = LINES
+    status, _ = await told(http.post(SUBMIT, json={"model": "tiny", "prompt_file_path": place}))
+    assert status == 200
+    assert b'"custom_id":"two"' in server.contents["files-3"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"model": "m"}, "prompt_file_path"),
+        (
+            batch() | {"prompt_file_path": {"value": "/etc/passwd", "type": "filepath"}},
+            "prompt_file_path",
+        ),
+        (
+            batch() | {"prompt_file_path": {"value": "http://10.0.0.1/", "type": "uri"}},
+            "prompt_file_path",
+        ),
+        (batch() | {"prompt_file_path": {"value": "?", "type": "raw_bytes"}}, "prompt_file_path"),
+        (batch(options={"top_k": 1}), "options.top_k"),
+    ],
+)
+async def test_what_there_is_no_word_for_is_refused_by_its_name(http, server, asked, param):
+    status, said = await told(http.post(SUBMIT, json=asked))
+    assert (status, said["error"]["param"]) == (400, param)
+    assert not server.kept
+
+
+async def test_fine_tuning_and_its_log(http, server):
+    asked = {"model": "tiny", "data": "files-9", "fine_tuning_options": {"n_epochs": 2, "seed": 3}}
+    status, job = await told(http.post("/fine_tuning/jobs/submit", json=asked))
+    assert status == 200, job
+    as_specified("/fine_tuning/jobs/submit", "POST", job)
+    kept = server.kept["jobs"]["jobs-1"]
+    assert (kept["training_file"], kept["hyperparameters"], kept["seed"]) == (
+        "files-9",
+        {"n_epochs": 2},
+        3,
+    )
+    kept |= {"status": "succeeded", "finished_at": 1_767_323_999, "result_files": ["files-8"]}
+    params = {"job_id": job["job_id"]}
+    _, found = await told(http.get("/fine_tuning/jobs/status", params=params))
+    as_specified("/fine_tuning/jobs/status", "GET", found)
+    assert found["status"] == "success"
+    assert found["checkpoints"][0].startswith("/v1/files/files-8@12D3KooW")
+    async with http.get("/fine_tuning/jobs/tail", params=params) as response:
+        assert response.content_type == "application/x-ndjson"
+        line = orjson.loads(await response.read())
+    as_specified("/fine_tuning/jobs/tail", "GET", line)
+    assert line["logs"][0]["message"] == "begun"
+    _, found = await told(http.post("/fine_tuning/jobs/cancel", json=params))
+    assert found["status"] == "cancelled"
+    for wrong, param in (
+        ({"fine_tuning_options": {"lr": 0.1}}, "fine_tuning_options.lr"),
+        ({"data": "https://example.org/a.jsonl"}, "data"),
+        ({"overrides": "--x"}, "overrides"),
+    ):
+        _, said = await told(http.post("/fine_tuning/jobs/submit", json={**asked, **wrong}))
+        assert said["error"]["param"] == param
+
+
+async def test_a_vector_store(http, server):
+    made = {"name": "notes", "description": "mine"}
+    status, store = await told(http.post("/vector_store/create", json=made))
+    assert (status, store["name"], store["description"]) == (200, "notes", "mine")
+    _, found = await told(http.get("/vector_store", params={"id": store["id"]}))
+    assert found == store
+    _, found = await told(http.post("/vector_store/drop", json={"id": store["id"]}))
+    assert found == {"id": store["id"]}
+    status, _ = await told(http.get("/vector_store", params={"id": store["id"]}))
+    assert status == 404
+
+
+@pytest.mark.parametrize("by", ["score", "classify"])
+async def test_a_pair_is_scored(http, server, by):
+    server.scores = by
+    pair = [{"role": "user", "text": "What grows?"}, {"role": "assistant", "text": "A vine."}]
+    asked = {"reward": "it", "prompt_with_response": pair, "scoring_function": {"name": "score"}}
+    status, said = await told(http.post("/reward_scoring", json=asked))
+    assert (status, said["score"]) == (200, 0.25 if by == "score" else 0.75)
+    as_specified("/reward_scoring", "POST", said)
+    asked["scoring_function"]["name"] = "llm_judge"
+    status, said = await told(http.post("/reward_scoring", json=asked))
+    assert (status, said["error"]["param"]) == (400, "scoring_function")
+
+
+async def test_what_has_no_translation_is_refused_by_its_name(http):
+    for path in (
+        "/batch_reward_scoring/jobs/submit",
+        "/vector_store/insert/jobs/submit",
+        "/quantize",
+    ):
+        status, said = await told(http.post(path, json={}))
+        assert (status, said["error"]["code"]) == (400, "unsupported_parameter")
+        assert f"POST {path}" in said["message"]
+
+
+@pytest.fixture(params=["serving", "asked"])
+async def client(request, mesh):
+    async with llama_stack_services.running() as stack:
+        node = await placed(request, mesh, stack.url, dialect="llama_stack_http")
+        async with openai_at(node) as made:
+            yield made
+
+
+async def test_openais_client_fine_tunes_at_a_llama_stack(client):
+    asked = {"model": "tiny", "training_file": "https://example.org/a.jsonl"}
+    job = await client.fine_tuning.jobs.create(**asked)
+    assert (job.status, job.training_file) == ("running", asked["training_file"])
+    assert (await client.fine_tuning.jobs.retrieve(job.id)).id == job.id
+    assert (await client.fine_tuning.jobs.cancel(job.id)).status == "cancelled"
+    with pytest.raises(openai.BadRequestError, match="Llama Stack has no files"):
+        await client.fine_tuning.jobs.create(model="tiny", training_file="file-1")
+
+
+async def test_llama_stack_has_no_word_for_files(client):
+    with pytest.raises(openai.BadRequestError, match="Llama Stack has no word for POST /v1/files"):
+        await client.files.create(file=("a", b"x"), purpose="batch")

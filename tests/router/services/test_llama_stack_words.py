@@ -1,0 +1,90 @@
+"""Laws of Llama Stack's words in OpenAI's: states, times and lines; what cannot be said is named."""
+
+import orjson
+import pytest
+
+from router.errors import BadRequest, WorkerFailed, WorkerUnable
+from router.services import llama_stack_words as words
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("validating", "validating"),
+        ("in_progress", "running"),
+        ("finalizing", "running"),
+        ("completed", "completed"),
+        ("cancelling", "failed"),
+        ("expired", "failed"),
+        ("?", "failed"),
+    ],
+)
+def test_each_state_of_a_batch_has_a_word(theirs, ours):
+    job = words.batch_job({"id": "b", "status": theirs, "created_at": 0})
+    assert (job["status"], job["created"]) == (ours, "1970-01-01T00:00:00Z")
+    assert ("metadata" in job) == (ours == "failed")
+
+
+def test_every_state_of_fine_tuning_goes_there_and_back():
+    for state in ("validating_files", "queued", "running", "failed", "succeeded", "cancelled"):
+        job = words.tuning_job({"id": "j", "status": state, "created_at": 1_700_000_000})
+        back = words.openai_job(job, {})
+        assert (back["status"], back["created_at"]) == (state, 1_700_000_000)
+
+
+def test_a_time_that_is_none_is_left_out():
+    for when in (None, -1, 2**40, "x", 1.5):
+        assert "created" not in words.batch_job(
+            {"id": "b", "status": "completed", "created_at": when}
+        )
+    assert words.openai_job({"job_id": "j", "created": "soon"}, {})["created_at"] == 0
+
+
+def test_the_bytes_of_a_file_are_text_or_base64():
+    for value in ('{"messages":[]}', '[{"text":"a"}]', "W10="):
+        source = words.path({"f": {"value": value, "type": "raw_bytes"}}, "f")
+        assert words.raw_bytes(source, "f")
+    with pytest.raises(BadRequest):
+        words.raw_bytes({"value": "not base64!", "type": "raw_bytes"}, "f")
+    for wrong in (
+        None,
+        "x",
+        {"value": "x"},
+        {"value": 1, "type": "uri"},
+        {"value": "x", "type": "ftp"},
+    ):
+        with pytest.raises(BadRequest):
+            words.path({"f": wrong}, "f")
+
+
+@pytest.mark.parametrize(
+    "place", ["/etc/passwd", "file:///etc/passwd", "http://10.0.0.1/x", "/v1/files/a/../b/content"]
+)
+def test_a_service_reads_no_files_but_its_own(place):
+    for kind in ("uri", "filepath"):
+        with pytest.raises(WorkerUnable):
+            words.file_of({"value": place, "type": kind})
+    assert words.file_of({"value": "/v1/files/a/content", "type": "uri"}) == "a"
+    assert words.file_of({"value": "http://n:1/v1/files/a/content", "type": "uri"}) == "a"
+
+
+def test_too_many_lines_are_refused():
+    with pytest.raises(BadRequest, match="50,000"):
+        words.batch_lines(b"[]\n" * 50_001, {"model": "m"})
+
+
+def test_a_log_is_told_the_oldest_first_and_what_is_no_event_is_left_out():
+    events = [{"message": "b", "created_at": 2}, {"message": 1}, {"message": "a", "created_at": 1}]
+    rows = [
+        orjson.loads(row)["logs"][0]["message"] for row in words.logs({"data": events}).splitlines()
+    ]
+    assert rows == ["a", "b"]
+    assert words.logs({"data": 1}) == b""
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"data": []}, {"data": [{"score": "1"}]}, {"data": [{"probs": []}]}]
+)
+def test_an_answer_without_a_score_is_none(said):
+    with pytest.raises(WorkerFailed):
+        words.score(said)
