@@ -175,13 +175,11 @@ class Ledger:
         key = self._own, service
         worker = self.workers().by_key.get(service.key)
         # Second attempts may have come on top of what it takes at one time; theirs are no slots to hand on.
-        taken = self.in_flight[key]
-        beyond = worker is not None and 0 < worker.capacity < taken
-        spare = (
-            worker is None
-            or not worker.capacity
-            or taken + self.kept_free(worker) <= worker.capacity
-        )
+        beyond, spare = False, True
+        if worker is not None and worker.capacity:
+            taken = self.in_flight[key]
+            beyond = worker.capacity < taken
+            spare = taken + self.kept_free(worker) <= worker.capacity
         if not self.waiting.hand_over(service, beyond=beyond, background=spare):
             self._count(key, -1)
 
