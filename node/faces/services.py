@@ -17,6 +17,7 @@ from node.faces.errors import UnknownPath, UnsupportedMediaType, UrlTooLong
 from node.faces.openai import PREFIXES, caller_of, passed, pin_of, session_of
 from node.faces.request_reader import TAKEN_FOR_JSON, read_body
 from node.faces.respond import answer
+from node.faces.service_lists import Place, in_order, is_list, listed
 from registry.catalog import names_of
 from registry.records import name_of_any
 from router.attempt import Routed
@@ -69,6 +70,11 @@ def _asking(context: Serving, beneath: str) -> web.Handler:
         found = calls.find(method, http.path.removeprefix(beneath))
         # Nothing else is read of a path that is none.
         kind = found[0].kinds[0] if found else Kind.BATCH
+        if found and is_list(found[0], method) and HOP not in http.headers:
+            asked = _without_homes(found, method, http.query_string, b"", {})
+            places = _places(context, http, asked)
+            if len(places) > 1:
+                return await _list(context, http, asked, places)
 
         async def ask() -> SpokenAnswer:
             if found is None:
@@ -81,6 +87,39 @@ def _asking(context: Serving, beneath: str) -> web.Handler:
         return await answer(context, http, kind, ask)
 
     return handle
+
+
+def _places(context: Serving, http: web.HttpRequest, asked: _Asked) -> list[Place]:
+    """Return the services whose lists a caller asks for, in order."""
+    pin = pin_of(context, http.headers)
+    kinds = calls.kinds_of(asked.call, asked.fields.get("purpose"))
+    return in_order(
+        [
+            (kind, node, service)
+            for kind in kinds
+            for node, service in context.router.services(kind)
+            if pin.node in (None, node)
+            and pin.project in ("", service.project)
+            and pin.cid in (None, service.cid)
+        ]
+    )
+
+
+async def _list(
+    context: Serving, http: web.HttpRequest, asked: _Asked, places: list[Place]
+) -> web.Response:
+    path, _, query = asked.target.path.partition("?")
+    said = dict(parse_qsl(query, keep_blank_values=True))
+    limit, after = said.pop("limit", ""), said.pop("after", "")
+
+    def request_of(place: Place, page: Mapping[str, str]) -> Request:
+        kind, node, service = place
+        target = calls.target_of(asked.call, "GET", f"{path}?{urlencode({**said, **page})}")
+        pin = Pin(cid=service.cid, node=node)
+        name = f"{service.project}/{service.model}"
+        return _request(context, http, kind, target, b"", model=name, pin=pin)
+
+    return await listed(context, places, limit, after, asked.home, request_of)
 
 
 def _serving(context: Serving, kind: Kind) -> web.Handler:
@@ -135,7 +174,8 @@ def _without_homes(
         raise UrlTooLong("the path of this request is too long")
     if changed := stripper.fields(fields):
         body = orjson.dumps({**fields, **changed})
-    return _Asked(call, calls.target_of(call, method, path), body, fields, stripper.home)
+    target = calls.target_of(call, method, path)
+    return _Asked(call, target, body, {**dict(pairs), **fields}, stripper.home)
 
 
 def _service(context: Serving, http: web.HttpRequest, asked: _Asked) -> tuple[Kind, str, Pin]:

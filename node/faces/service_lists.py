@@ -1,0 +1,109 @@
+"""Lists of what several services keep: one after the other, so that a page goes on where the last one ended.
+
+A service that is away has nothing in the list; asked for by an id, it is said to be away.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from node import web
+from node.faces import Serving
+from node.faces.model_call import asking
+from node.faces.request_reader import json_answer
+from registry.records import PeerId, Service
+from router.errors import BadRequest, RouterError, WorkerFailed
+from router.requests import Kind, Request
+from router.select.candidates import away
+from router.services.calls import OPENAI, ServiceCall
+from router.services.ids import Home, home_of, homed
+
+USUAL, MOST = 20, 100
+"""Entries of a page where nobody says how many, and at most."""
+
+MAX_SERVICES = 64
+"""Services that are asked for one page at most."""
+
+Place = tuple[Kind, PeerId, Service]
+"""One service: what it is asked as, where it is, and which one there."""
+
+RequestMaker = Callable[[Place, Mapping[str, str]], Request]
+"""Returns the request of one service for a page, by these parameters of its query."""
+
+
+def is_list(call: ServiceCall, method: str) -> bool:
+    """Say whether a call lists all that a service keeps."""
+    return call.protocol == OPENAI and method == "GET" and "*" not in call.path
+
+
+def in_order(offered: Sequence[Place]) -> list[Place]:
+    """Return services in the order of their lists, each once: one may be registered with several types."""
+    found = {
+        (node, s.project, s.model, s.cid): (kind, node, s) for kind, node, s in reversed(offered)
+    }
+    return [found[key] for key in sorted(found)][:MAX_SERVICES]
+
+
+async def listed(
+    context: Serving,
+    places: Sequence[Place],
+    limit: str,
+    after: str,
+    home: Home | None,
+    request_of: RequestMaker,
+) -> web.Response:
+    """Return one page over all services; raise a `RouterError` where none answers."""
+    left, data, more = _limit(limit), list[Any](), False
+    begin = 0 if home is None else _place_of(home, places)
+    failed: RouterError | None = None
+    answered = False
+    for number, place in enumerate(places[begin:], begin):
+        cursor = {"after": after} if number == begin and after else {}
+        if left <= 0:
+            more = True
+            break
+        try:
+            page = await _page(context, request_of(place, {"limit": str(left), **cursor}), place)
+        except RouterError as error:
+            failed = failed or error
+            continue
+        answered = True
+        data += page["data"]
+        left -= len(page["data"])
+        if page.get("has_more"):
+            more = True
+            break
+    if failed is not None and not answered:
+        raise failed
+    first, last = (data[0].get("id"), data[-1].get("id")) if data else (None, None)
+    shown = {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": more}
+    return json_answer(shown)
+
+
+def _place_of(home: Home, places: Sequence[Place]) -> int:
+    for number, (_, node, service) in enumerate(places):
+        if home_of(node, service) == home:
+            return number
+    raise away()
+
+
+async def _page(context: Serving, request: Request, place: Place) -> dict[str, Any]:
+    _, node, service = place
+    async with asking(context, request) as answer:
+        body = await answer.body()
+        if answer.routed.answer.status != 200:
+            raise WorkerFailed(f"a service answered with status {answer.routed.answer.status}")
+    said = orjson.loads(homed(body, home_of(node, service)) or b"null")
+    match said:
+        case {"data": [*rows]} if all(isinstance(row, dict) for row in rows):
+            return {"data": rows, "has_more": said.get("has_more") is True}
+    raise WorkerFailed("a service's list is none")
+
+
+def _limit(said: str) -> int:
+    if not said:
+        return USUAL
+    if not (said.isascii() and said.isdigit()) or not 1 <= int(said[:6]) <= 10_000:
+        raise BadRequest("limit is a number from 1", param="limit")
+    return min(int(said[:6]), MOST)

@@ -1,0 +1,87 @@
+"""Lists of several services: every entry once, page after page, and who is away has none."""
+
+import openai
+import pytest
+
+from tests.node.faces.assembly import openai_at, told
+from tests.workers import openai_services
+
+BATCH, FINE_TUNING = 9, 10
+
+
+@pytest.fixture
+async def servers():
+    async with openai_services.running() as one, openai_services.running() as two:
+        yield one, two
+
+
+@pytest.fixture
+async def client(mesh, servers):
+    """A client at the second node; a server is at each, the second with two types."""
+    one, two = servers
+    await mesh.one.register(one, model="one", type=BATCH)
+    await mesh.two.register(two, model="two", type=BATCH)
+    await mesh.two.register(two, model="two", type=FINE_TUNING)
+    await mesh.knows(mesh.two, "one")
+    async with openai_at(mesh.two) as made:
+        yield made
+
+
+def keep(servers, *counts):
+    for server, count in zip(servers, counts, strict=True):
+        for _ in range(count):
+            server.keep("batches", object="batch", status="completed", endpoint="e", input_file_id="f",
+                        completion_window="24h")  # fmt: skip
+            server.keep(
+                "files", object="file", bytes=1, filename="a", purpose="batch", status="processed"
+            )
+
+
+@pytest.mark.parametrize("counts", [(5, 4), (0, 5), (5, 0), (4, 4), (2, 2), (0, 0)])
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 100])
+async def test_pages_go_through_all_of_them_once(client, servers, counts, limit):
+    keep(servers, *counts)
+    batches = [batch.id async for batch in await client.batches.list(limit=limit)]
+    assert len(batches) == len({*batches}) == sum(counts)
+    files = [file.id async for file in await client.files.list(limit=limit, purpose="batch")]
+    assert len(files) == len({*files}) == sum(counts)
+    for id_ in batches:
+        assert (await client.batches.retrieve(id_)).id == id_
+
+
+async def test_one_of_them_may_be_named(client, servers, mesh):
+    keep(servers, 3, 2)
+    headers = {"x-modelvine-node": mesh.one.context.peer}
+    found = await client.batches.list(extra_headers=headers)
+    assert len(found.data) == 3
+
+
+async def test_who_is_away_has_nothing_in_the_list(client, servers, mesh):
+    keep(servers, 3, 2)
+    row = {"project": "p", "model": "gone", "api": "http://127.0.0.1:9", "type": BATCH}
+    async with mesh.one.http.post("/api/v0/ai/model/register", json=row) as response:
+        assert response.status == 200
+    await mesh.knows(mesh.two, "gone")
+    found = [batch.id async for batch in await client.batches.list(limit=2)]
+    assert len(found) == 5
+
+
+async def test_where_none_answers_the_failure_is_told(mesh):
+    for name in ("a", "b"):
+        row = {"project": "p", "model": name, "api": "http://127.0.0.1:9", "type": BATCH}
+        async with mesh.one.http.post("/api/v0/ai/model/register", json=row) as response:
+            assert response.status == 200
+    status, said = await told(mesh.one.http.get("/v1/batches"))
+    assert (status, said["error"]["code"]) == (503, "worker_unreachable")
+
+
+@pytest.mark.parametrize("limit", ["0", "x", "-1", "99999"])
+async def test_a_limit_that_is_none_is_refused(client, limit):
+    with pytest.raises(openai.BadRequestError, match="limit"):
+        await client.batches.list(extra_query={"limit": limit})
+
+
+async def test_a_cursor_of_a_home_that_nobody_knows_is_away(client, servers, stranger):
+    keep(servers, 2, 1)
+    with pytest.raises(openai.InternalServerError, match="away"):
+        await client.batches.list(after=f"batches-1@{stranger}.0123abcd")
