@@ -217,3 +217,37 @@ async def test_llama_stacks_own_calls_reach_the_same_provider(
         assert [row["custom_id"] for row in await rows(ask, file)] == ["1", "2"]
     provider.process.terminate()
     assert provider.process.wait(10) == 0
+
+
+async def test_two_thousand_lines_outlive_a_worker_a_node_and_the_provider(
+    tmp_path: Path, client: Client
+) -> None:
+    with Swarm(tmp_path) as swarm:
+        home, entry, other = swarm.start_all("home", "entry", "other")
+        workers = [swarm.start_worker(f"worker{n}", "--delay-first", "0.03") for n in range(3)]
+        for node, worker in zip((home, entry, other), workers, strict=True):
+            await client.register(node, "p", [MODEL], worker.fields["url"], capacity=4)
+        provider = provide(swarm, home)
+        await client.listed([home, entry, other], MODEL, "batch")
+        async with asking(entry) as ask:
+            batch = await begun(ask, lines(2_000))
+
+            async def answered(count: int) -> None:
+                async def enough() -> bool:
+                    counts = (await ask.batches.retrieve(batch.id)).request_counts
+                    return counts is not None and counts.completed >= count
+
+                await until(enough, within=60, otherwise=f"not {count} lines are answered")
+
+            await answered(200)
+            swarm.kill(workers[0])
+            await answered(500)
+            swarm.kill(other.actor)
+            await answered(800)
+            swarm.kill(provider)
+            provide(swarm, home)
+            done = await over(ask, batch)
+            assert done.status == "completed"
+            found = Counter(row["custom_id"] for row in await rows(ask, done.output_file_id))
+            assert found == Counter(f"line {n}" for n in range(2_000))
+            assert done.error_file_id is None
