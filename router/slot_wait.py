@@ -87,18 +87,23 @@ class SlotWaits:
         self._turns: dict[Ticket, asyncio.Future[Service]] = {}
 
     def lengths(self) -> Mapping[Service, int]:
-        """Return how many wait for each worker; one that would do with several counts at each."""
-        return Counter(service for ticket in self._turns for service in ticket.accepts)
+        """Return how many wait for each worker; one that would do with several counts at each, and background ones nowhere.
+
+        Whoever reads this has to know how many come before a request that somebody waits for.
+        """
+        ahead = (ticket.accepts for ticket in self._turns if not ticket.background)
+        return Counter(service for accepts in ahead for service in accepts)
 
     async def turn(self, request: Request, full: Sequence[Candidate]) -> Service:
         """Wait until a slot of one of these workers is handed to this request, and return whose; raise `NoCapacity`."""
         slots = sum(c.worker.capacity for c in full if c.worker)
-        ahead = self._queues.expected_wait(request.model, slots=slots)
+        behind = request.background
+        ahead = self._queues.expected_wait(request.model, slots=slots, background=behind)
         if not request.waits and ahead > request.patience:
             raise self._queues.refusal(request.model, slots=slots)
         accepts = frozenset(candidate.service for candidate in full)
         asked = request.model, request.caller, accepts
-        joined = self._queues.join(*asked, slots=slots, background=request.background)
+        joined = self._queues.join(*asked, slots=slots, background=behind)
         if joined.displaced is not None:
             refusal = self._queues.refusal(request.model, slots=slots)
             displaced = self._turns.pop(joined.displaced)

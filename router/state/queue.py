@@ -108,9 +108,9 @@ class Queues:
             del self._usual[next(iter(self._usual))]
         self._usual[model] = usual + _WEIGHT * (seconds - usual)
 
-    def expected_wait(self, model: str, *, slots: int) -> float:
-        """Return the seconds after which a place is to be expected for one more."""
-        ahead = len(self._waiting.get(model, ()))
+    def expected_wait(self, model: str, *, slots: int, background: bool = True) -> float:
+        """Return the seconds after which a place is to be expected for one more, whom `background` ones are ahead of or not."""
+        ahead = sum(background or not ticket.background for ticket in self._waiting.get(model, ()))
         return self._usual.get(model, 1.0) * (ahead + 1) / max(1, slots)
 
     def refusal(self, model: str, *, slots: int) -> NoCapacity:

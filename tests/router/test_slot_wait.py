@@ -222,8 +222,7 @@ async def test_background_requests_leave_a_slot_to_who_asked_lately(
     # Somebody does: one is theirs.
     await world.ask(chat())
     asking = [asyncio.ensure_future(world.ask(line)) for line in lines[2:]]
-    await queued(world, 3)
-    assert taken(world) == 1
+    await until(lambda: taken(world) == 1)
     await world.ask(replace(chat(), waits=False))
     await asyncio.gather(*asking)
 
@@ -239,7 +238,7 @@ async def test_who_waits_for_an_answer_comes_before_background_requests(
         order.append(background)
 
     lines = [asyncio.ensure_future(ask(background=True)) for _ in range(8)]
-    await queued(world, 6)
+    await until(lambda: taken(world) == SLOTS)
     others = [asyncio.ensure_future(ask(background=False)) for _ in range(4)]
     await asyncio.gather(*lines, *others)
     assert not any(order[SLOTS : SLOTS + 4])

@@ -157,3 +157,12 @@ def test_in_a_full_queue_background_requests_lose_their_places_and_take_nobodys(
     with pytest.raises(NoCapacity):
         background(queue, "another")
     assert queue.join("llama", "ann", ONLY, slots=1).displaced is early
+
+
+def test_background_requests_are_ahead_of_background_requests_alone() -> None:
+    queue = queues()
+    queue.took("llama", 2.0)
+    for _ in range(9):
+        background(queue)
+    assert queue.expected_wait("llama", slots=1, background=False) == 2.0
+    assert queue.expected_wait("llama", slots=1) == 20.0

@@ -1,0 +1,135 @@
+"""Batches over real nodes: how long one takes on machines that are unlike, and what people who chat meanwhile notice of it.
+
+    python -m bench.batches                   some two minutes
+    python -m bench.batches --write docs/performance.md
+
+Three nodes, each with a stand-in for a worker of two slots; one is eight times as fast as the slowest.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import openai
+import orjson
+
+from bench.compare import replace_between_marks
+from bench.serving.scene import Row, table
+from node.demo.play import Actor
+from tests.swarm.client import Client, connected
+from tests.swarm.nodes import Node, Swarm, python
+from tests.swarm.waiting import percentile, until
+
+MODEL = "answers"
+SECONDS = (0.16, 0.08, 0.02)
+"""What an answer takes at each worker."""
+
+SLOTS = 2
+LINES = 1_500
+CHATS = 120
+EVERY = 0.15
+"""Seconds between two chats of people, who ask whether an answer has come or not."""
+
+
+async def measure(swarm: Swarm, client: Client) -> list[Row]:
+    """Run a batch alone, then one beside people, and people alone."""
+    nodes = swarm.start_all("one", "two", "three")
+    for node, seconds in zip(nodes, SECONDS, strict=True):
+        worker = swarm.start_worker(f"takes{seconds}", "--delay-first", f"{seconds}")
+        await client.register(node, "p", [MODEL], worker.fields["url"], capacity=SLOTS)
+    provide(swarm, nodes[0])
+    await client.listed(nodes, MODEL, "batch")
+    ideal = LINES / sum(SLOTS / seconds for seconds in SECONDS)
+    async with openai.AsyncOpenAI(base_url=f"{nodes[1].http}/v1", api_key="x") as ask:
+        await people(nodes[2], client)
+        alone = await people(nodes[2], client)
+        took = min([await batch(ask) for _ in range(2)])
+        running = asyncio.ensure_future(batch(ask, lines=4 * LINES))
+        await asyncio.sleep(1)
+        beside = await people(nodes[2], client)
+        running.cancel()
+    p50, p99 = (percentile(beside, s) / percentile(alone, s) for s in (0.5, 0.99))
+    figures = f"{1e3 * percentile(alone, 0.99):.0f} → {1e3 * percentile(beside, 0.99):.0f} ms"
+    return [
+        Row(f"{LINES:,} lines on machines of speed 1 : 2 : 8, against the ideal {ideal:.1f} s", "≤ 1.15",
+            f"{took:.1f} s, {took / ideal:.2f}", took <= 1.15 * ideal),
+        Row("people's answers beside a batch ÷ without, p50", "≤ 1.1", f"{p50:.2f}", p50 <= 1.1),
+        Row("the same, p99", "first ≤ 1.3, then ≤ 1.1", f"{p99:.2f} ({figures})", p99 <= 1.3),
+    ]  # fmt: skip
+
+
+def provide(swarm: Swarm, node: Node) -> Actor:
+    """Start the provider of batches."""
+    where = ("--node", node.http, "--data-dir", str(node.folder), "--concurrency", "12")
+    return swarm.start_program("batches", *python("-m", "node", "provide", "batch", *where))
+
+
+async def batch(ask: openai.AsyncOpenAI, lines: int = LINES) -> float:
+    """Return the seconds that a batch takes."""
+    rows = (
+        {"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions",
+         "body": {"model": MODEL, "messages": [{"role": "user", "content": str(n)}]}}
+        for n in range(lines)
+    )  # fmt: skip
+    content = b"\n".join(map(orjson.dumps, rows))
+    file = await ask.files.create(file=("lines.jsonl", content), purpose="batch")
+    began = time.monotonic()
+    made = await ask.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+
+    async def over() -> bool:
+        nonlocal made
+        made = await ask.batches.retrieve(made.id)
+        return made.status == "completed"
+
+    await until(over, within=120, otherwise="the batch is not over")
+    assert made.request_counts is not None
+    assert made.request_counts.completed == lines
+    return time.monotonic() - began
+
+
+async def people(node: Node, client: Client) -> Sequence[float]:
+    """Ask now and then, and return the seconds of each answer."""
+
+    async def one() -> float:
+        began = time.monotonic()
+        seen = await client.chat(node, MODEL)
+        assert seen.status == 200, seen.body
+        return time.monotonic() - began
+
+    asked = []
+    for _ in range(CHATS):
+        asked.append(asyncio.ensure_future(one()))
+        await asyncio.sleep(EVERY)
+    return await asyncio.gather(*asked)
+
+
+async def _measured() -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder, Swarm(Path(folder)) as swarm:
+        async with connected() as client:
+            return await measure(swarm, client)
+
+
+def main() -> int:
+    """Measure, print, and write the table where it is asked for; return 1 where a goal was missed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--write", type=Path, help="page whose table is replaced")
+    arguments = parser.parse_args()
+    rows = asyncio.run(_measured())
+    said = f"Measured {datetime.now(UTC):%Y-%m-%d} with `python -m bench.batches`.\n\n{table(rows)}"
+    print(said)
+    if arguments.write:
+        replace_between_marks(arguments.write, said, "batches")
+    return 0 if all(row.kept for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
