@@ -26,11 +26,11 @@ from tests.swarm.nodes import Node, Swarm, python
 from tests.swarm.waiting import percentile, until
 
 MODEL = "answers"
-SECONDS = (0.16, 0.08, 0.02)
+SECONDS = (0.48, 0.24, 0.06)
 """What an answer takes at each worker."""
 
 SLOTS = 2
-LINES = 1_500
+LINES = 500
 CHATS = 120
 EVERY = 0.15
 """Seconds between two chats of people, who ask whether an answer has come or not."""
