@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import aiohttp
 import orjson
 
 from node.provide import lines
-from node.provide.lines import BadLine, Line
+from node.provide.lines import MAX_LINE_BYTES, BadLine, Line
 from node.provide.store import BatchStore, DatabaseError, OpenLine
 from router.peers.headers import BACKGROUND, PRIORITY
 
@@ -37,8 +37,8 @@ MOST_ATTEMPTS = 5
 LONGEST_PAUSE = 60.0
 """Seconds until a line is asked again at most."""
 
-CHUNK = 500
-"""Lines that are read in one transaction."""
+CHUNK, CHUNK_BYTES = 500, 8 * 1024 * 1024
+"""Lines that are read in one transaction, and their bytes."""
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 
@@ -204,7 +204,7 @@ class Engine:
         try:
             with (self.folder / batch["input_file_id"]).open("rb") as file:
                 count = 0
-                for chunk in _chunks(enumerate(file, 1)):
+                for chunk in _chunks(_rows(file)):
                     count += len(chunk)
                     if count > MAX_LINES:
                         break
@@ -293,14 +293,26 @@ def new_id(kind: str) -> str:
     return f"{kind}{secrets.token_hex(12)}"
 
 
+def _rows(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Go through the lines of a file by number; of one that is too long only the beginning is read."""
+    number = 0
+    while raw := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        rest = raw
+        while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
+            rest = file.readline(MAX_LINE_BYTES + 1)
+        if raw.strip():
+            yield number, raw
+
+
 def _chunks(rows: Iterable[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
     chunk: list[tuple[int, bytes]] = []
+    size = 0
     for row in rows:
-        if not row[1].strip():
-            continue
         chunk.append(row)
-        if len(chunk) >= CHUNK:
+        size += len(row[1])
+        if len(chunk) >= CHUNK or size >= CHUNK_BYTES:
             yield chunk
-            chunk = []
+            chunk, size = [], 0
     if chunk:
         yield chunk

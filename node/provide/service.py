@@ -75,7 +75,7 @@ async def _serve(plan: Plan, node: Client, store: BatchStore, ready: Callable[[s
     try:
         await web.TCPSite(runner, plan.place.host, plan.place.port).start()
         host, port = runner.addresses[0][:2]
-        api = f"http://{host}:{port}"
+        api = f"http://{HostPort(host, port)}"
         await asyncio.to_thread(node.post, "/api/v0/ai/model/register", registration(plan, api))
         ready(f"ready batch={api} registered={plan.project}/{plan.name} node={node.target.url}")
         async with asyncio.TaskGroup() as group:

@@ -213,3 +213,16 @@ async def test_a_file_that_is_no_batch_fails_with_a_reason(
         await over(engine, "failed")
         assert engine.store.batch("batch_1")["errors"]["data"][0]["code"] == code
     assert not node.asked
+
+
+async def test_a_line_that_is_too_long_is_its_own_error_and_no_others(tmp_path, node, monkeypatch):
+    monkeypatch.setattr(engines, "MAX_LINE_BYTES", 300)
+    monkeypatch.setattr(engines.lines, "MAX_LINE_BYTES", 300)
+    monkeypatch.setattr(engines, "CHUNK_BYTES", 100)
+    good = orjson.dumps({"custom_id": "a", "method": "POST", "url": CHAT, "body": {"model": "x"}})
+    content = b"\n".join((b"y" * 2_000, good, b"z" * 301, good.replace(b'"a"', b'"b"')))
+    async with working(tmp_path, node, content=content) as engine:
+        await over(engine, "completed")
+        assert [row["custom_id"] for row in rows(engine, "output_file_id")] == ["a", "b"]
+        codes = [row["error"]["code"] for row in rows(engine, "error_file_id")]
+        assert codes == ["line_too_long"] * 2
