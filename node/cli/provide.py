@@ -19,6 +19,8 @@ from node.cli.console.options import add_node_options
 
 SERVICES = ("batch",)
 CONCURRENCY, MOST = 8, 256
+KEEP = 20
+"""Gigabytes of `node.provide.engine.KEEP`, whose import would slow every --help down; a test compares them."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +39,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_count,
         default=CONCURRENCY,
         help=f"lines that are asked at one time (default: {CONCURRENCY})",
+    )
+    add(
+        "--keep",
+        metavar="GB",
+        type=_count,
+        default=KEEP,
+        help=f"gigabytes of all its files (default: {KEEP})",
     )
     add(
         "--listen",
@@ -86,7 +95,9 @@ def run(arguments: argparse.Namespace) -> int:
         )
     folder = Path(arguments.data or Path(settings.data_dir) / arguments.service)
     name = arguments.name or arguments.service
-    plan = service.Plan(folder, place, arguments.project, name, arguments.concurrency)
+    plan = service.Plan(
+        folder, place, arguments.project, name, arguments.concurrency, arguments.keep * 1000**3
+    )
 
     def ready(line: str) -> None:
         with suppress(OSError):  # whoever started us need not read

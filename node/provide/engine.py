@@ -31,6 +31,9 @@ MAX_LINES = 50_000
 MAX_FILE_BYTES = 200 * 1000 * 1000
 """OpenAI's limits of a batch."""
 
+KEEP = 20 * 1000**3
+"""Bytes of all files."""
+
 MOST_ATTEMPTS = 5
 """Failures of a line after which the last of them is its result."""
 
@@ -45,6 +48,10 @@ MAX_ANSWER_BYTES = 16 * 1024 * 1024
 _IDLE = 0.5  # seconds between two looks for what is due, where nothing wakes the engine
 _BUSY = frozenset({408, 425, 429, 503})
 _HEADERS = {"content-type": "application/json", PRIORITY: BACKGROUND}
+
+
+class NoRoom(OSError):
+    """The files that are kept are too many for one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +97,14 @@ class Engine:
         node: str,
         concurrency: int,
         now: Callable[[], float],
+        keep: int = KEEP,
     ) -> None:
+        """`keep` is how many bytes all files may have."""
         self.folder = folder
         self.store = store
         self._node = node
         self._now = now
+        self._bound = keep
         self._most = concurrency
         self._asking: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
@@ -104,6 +114,12 @@ class Engine:
     async def run_in_thread(self, work: Callable[[], T]) -> T:
         """Do what blocks, after all that was asked before."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def require_room(self, size: int) -> None:
+        """Raise `NoRoom` where the files that are kept leave none for so many bytes more."""
+        held = await self.run_in_thread(self.store.bytes_held)
+        if held + size > self._bound:
+            raise NoRoom(f"{held:,} of {self._bound:,} bytes are taken by files: delete some")
 
     def wake(self) -> None:
         """Something may be due."""

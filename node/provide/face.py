@@ -7,37 +7,24 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import orjson
 from aiohttp import BodyPartReader, web
 
-from node.provide.engine import MAX_FILE_BYTES, Engine, new_id
+from node.provide.engine import MAX_FILE_BYTES, Engine, NoRoom, new_id
+from node.provide.form import MAX_JSON_BYTES, Fault, as_json, object_of, take
 from node.provide.lines import ENDPOINTS
 from node.provide.store import DatabaseError
+from node.provide.uploads import Uploads
 
 log = logging.getLogger("modelvine.provide")
 
-MAX_JSON_BYTES = 1024 * 1024
 MAX_METADATA = 16
 MAX_PAGE = 100
 
 _WINDOW = re.compile(r"([1-9][0-9]{0,2})([hd])")
 _HOURS = {"h": 3600, "d": 86_400}
 _CHUNK = 256 * 1024
-
-
-class Fault(web.HTTPException):
-    """An error in OpenAI's form."""
-
-    def __init__(self, status: int, message: str, *, param: str | None = None) -> None:
-        self.status_code = status
-        kind = "invalid_request_error" if status < 500 else "server_error"
-        error = {"message": message, "type": kind, "param": param, "code": None}
-        super().__init__(
-            text=orjson.dumps({"error": error}).decode(), content_type="application/json"
-        )
 
 
 def application(engine: Engine, key: str, now: Callable[[], float]) -> web.Application:
@@ -55,11 +42,13 @@ def application(engine: Engine, key: str, now: Callable[[], float]) -> web.Appli
             return await handler(request)
         except ConnectionError:
             raise
+        except NoRoom as full:
+            raise Fault(507, str(full)) from full
         except (OSError, DatabaseError) as error:
             log.error("%s %s failed: %s", request.method, request.path, error)  # noqa: TRY400
             raise Fault(507, "this service cannot keep anything now; its log says why") from error
 
-    face = _Face(engine, now)
+    face, uploads = _Face(engine, now), Uploads(engine, engine.folder.parent / "uploads", now)
     app = web.Application(middlewares=[admit], client_max_size=MAX_JSON_BYTES)
     app.add_routes(
         [
@@ -69,6 +58,10 @@ def application(engine: Engine, key: str, now: Callable[[], float]) -> web.Appli
             web.get("/v1/files/{id}", face.file),
             web.delete("/v1/files/{id}", face.delete),
             web.get("/v1/files/{id}/content", face.content),
+            web.post("/v1/uploads", uploads.create),
+            web.post("/v1/uploads/{id}/parts", uploads.add_part),
+            web.post("/v1/uploads/{id}/complete", uploads.complete),
+            web.post("/v1/uploads/{id}/cancel", uploads.cancel),
             web.get("/v1/batches", face.batches),
             web.post("/v1/batches", face.create),
             web.get("/v1/batches/{id}", face.batch),
@@ -89,7 +82,7 @@ class _Face:
 
     async def models(self, _: web.Request) -> web.Response:
         """Have none."""
-        return _json({"object": "list", "data": []})
+        return as_json({"object": "list", "data": []})
 
     # Files.
 
@@ -101,7 +94,7 @@ class _Face:
 
     async def file(self, http: web.Request) -> web.Response:
         """Show a file."""
-        return _json(await self._file(http))
+        return as_json(await self._file(http))
 
     async def content(self, http: web.Request) -> web.StreamResponse:
         """Send what is in a file."""
@@ -121,12 +114,13 @@ class _Face:
             path.unlink(missing_ok=True)
 
         await self._run(remove)
-        return _json({"id": found["id"], "object": "file", "deleted": True})
+        return as_json({"id": found["id"], "object": "file", "deleted": True})
 
     async def upload(self, http: web.Request) -> web.Response:
         """Take in a file, as long as it is short enough; nothing is left behind of one that is not."""
         if not http.content_type.startswith("multipart/"):
             raise Fault(400, "send a form with `purpose` and `file`")
+        await self._engine.require_room(http.content_length or 0)
         id_ = new_id("file-")
         part = self._engine.folder / f"{id_}.part"
         name, purpose, size = "", "", -1
@@ -138,7 +132,7 @@ class _Face:
                     purpose = (await field.read(decode=True)).decode(errors="replace")[:64]
                 elif field.name == "file":
                     name = (field.filename or "file")[:255]
-                    size = await self._take(field, part)
+                    size = await take(field, part, most=MAX_FILE_BYTES)
             if purpose != "batch":
                 raise Fault(400, "`purpose` must be batch", param="purpose")
             if size < 0:
@@ -151,18 +145,7 @@ class _Face:
         made = await self._run(
             lambda: self._store.add_file(id_, int(self._now()), size, name, purpose)
         )
-        return _json(made)
-
-    async def _take(self, field: BodyPartReader, part: Path) -> int:
-        size = 0
-        with part.open("wb") as file:
-            while chunk := await field.read_chunk(_CHUNK):
-                size += len(chunk)
-                if size > MAX_FILE_BYTES:
-                    raise Fault(413, f"a file has at most {MAX_FILE_BYTES:,} bytes", param="file")
-                await asyncio.to_thread(file.write, chunk)
-            await asyncio.to_thread(_sync, file.fileno())
-        return size
+        return as_json(made)
 
     async def _file(self, http: web.Request) -> dict[str, Any]:
         id_ = http.match_info["id"]
@@ -184,11 +167,11 @@ class _Face:
 
     async def batch(self, http: web.Request) -> web.Response:
         """Show a batch."""
-        return _json(await self._batch(http))
+        return as_json(await self._batch(http))
 
     async def create(self, http: web.Request) -> web.Response:
         """Take in a batch."""
-        asked = await _object(http)
+        asked = await object_of(http)
         file, endpoint = asked.get("input_file_id"), asked.get("endpoint")
         window, metadata = asked.get("completion_window"), asked.get("metadata")
         seconds = _seconds(window)
@@ -210,7 +193,7 @@ class _Face:
         }
         await self._run(lambda: self._store.add_batch(id_, now, now + seconds, said))
         self._engine.wake()
-        return _json(await self._run(lambda: self._store.batch(id_)))
+        return as_json(await self._run(lambda: self._store.batch(id_)))
 
     async def cancel(self, http: web.Request) -> web.Response:
         """End a batch before its time; what has a result keeps it."""
@@ -220,7 +203,7 @@ class _Face:
         id_, now = found["id"], int(self._now())
         await self._run(lambda: self._store.stand(id_, "cancelling", now))
         self._engine.wake()
-        return _json(await self._run(lambda: self._store.batch(id_)))
+        return as_json(await self._run(lambda: self._store.batch(id_)))
 
     async def _batch(self, http: web.Request) -> dict[str, Any]:
         id_ = http.match_info["id"]
@@ -247,16 +230,6 @@ def _is_metadata(given: object) -> bool:
     )
 
 
-async def _object(http: web.Request) -> dict[str, Any]:
-    try:
-        said = orjson.loads(await http.read())
-    except orjson.JSONDecodeError as error:
-        raise Fault(400, f"the body is not JSON: {error.msg}") from error
-    if not isinstance(said, dict):
-        raise Fault(400, "the body must be a JSON object")
-    return said
-
-
 def _cut(http: web.Request, ids: list[str]) -> tuple[list[str], bool]:
     """Return the page of a list that is asked for, and whether there is more."""
     limit, after = http.query.get("limit", "20"), http.query.get("after")
@@ -277,14 +250,6 @@ def _page(http: web.Request, found: list[dict[str, Any]]) -> web.Response:
 def _listed(data: Iterable[dict[str, Any]], *, more: bool) -> web.Response:
     shown = list(data)
     first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
-    return _json(
+    return as_json(
         {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": more}
     )
-
-
-def _json(value: object) -> web.Response:
-    return web.Response(body=orjson.dumps(value), content_type="application/json")
-
-
-def _sync(number: int) -> None:
-    os.fsync(number)

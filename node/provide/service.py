@@ -19,7 +19,7 @@ from aiohttp import web
 from node.cli.console.client import Client
 from node.config.addresses import HostPort
 from node.errors import CommandFailed
-from node.provide.engine import Engine
+from node.provide.engine import KEEP, Engine
 from node.provide.face import application
 from node.provide.store import BatchStore
 
@@ -40,6 +40,7 @@ class Plan:
     project: str
     name: str
     concurrency: int
+    keep: int = KEEP
 
 
 def run(plan: Plan, node: Client, ready: Callable[[str], None]) -> int:
@@ -68,6 +69,7 @@ async def _serve(plan: Plan, node: Client, store: BatchStore, ready: Callable[[s
         node=node.target.url.rstrip("/"),
         concurrency=plan.concurrency,
         now=time.time,
+        keep=plan.keep,
     )
     key = _key(plan.folder / _KEY)
     runner = web.AppRunner(application(engine, key, time.time), access_log=None)

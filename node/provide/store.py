@@ -82,6 +82,11 @@ class BatchStore:
         rows = self._database.execute("SELECT * FROM file ORDER BY created_at DESC, rowid DESC")
         return [_file(row) for row in rows]
 
+    def bytes_held(self) -> int:
+        """Return the bytes of all files."""
+        held: int = self._database.execute("SELECT coalesce(sum(bytes), 0) FROM file").fetchone()[0]
+        return held
+
     def remove_file(self, id_: str) -> bool:
         """Forget a file; say whether there was one."""
         return self._database.execute("DELETE FROM file WHERE id = ?", (id_,)).rowcount > 0

@@ -5,7 +5,7 @@ import openai
 import pytest
 from aiohttp import web
 
-from node.provide import face
+from node.provide import face, form
 from node.provide.engine import Engine
 from node.provide.face import application
 from node.provide.store import BatchStore
@@ -119,7 +119,7 @@ async def test_a_disk_that_is_full_is_told(client, engine, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(face, "_sync", full)
+    monkeypatch.setattr(form, "sync", full)
     with pytest.raises(openai.InternalServerError) as told:
         await client.files.create(file=("a", b"x"), purpose="batch")
     assert told.value.status_code == 507

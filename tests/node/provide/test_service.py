@@ -4,8 +4,10 @@ import stat
 
 import pytest
 
+from node.cli import provide
 from node.config.addresses import HostPort
 from node.errors import CommandFailed
+from node.provide.engine import KEEP
 from node.provide.service import BATCH_TYPE, Plan, _key, _locked, registration
 from registry.records import ModelType
 
@@ -30,3 +32,7 @@ def test_a_folder_is_one_providers_alone(tmp_path):
         pass
     with _locked(tmp_path):
         pass
+
+
+def test_the_command_names_the_engines_bound() -> None:
+    assert provide.KEEP * 1000**3 == KEEP

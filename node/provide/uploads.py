@@ -1,0 +1,137 @@
+"""Uploads in parts, for files that are longer than one request may be: OpenAI's `/v1/uploads`."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiohttp import BodyPartReader, web
+
+from node.provide.engine import MAX_FILE_BYTES, Engine, new_id
+from node.provide.form import Fault, as_json, object_of, take
+
+MAX_OPEN = 8
+"""Uploads that are open at one time; the oldest makes room."""
+
+MAX_PARTS = 1_000
+LASTS = 3_600
+"""Seconds after which an upload that is not complete is forgotten."""
+
+_ABOUT = "about.json"
+
+
+class Uploads:
+    """What may be asked of uploads. Each is a folder: what it is about, and its parts."""
+
+    def __init__(self, engine: Engine, folder: Path, now: Callable[[], float]) -> None:
+        self._engine = engine
+        self._folder = folder
+        self._now = now
+
+    async def create(self, http: web.Request) -> web.Response:
+        """Begin one."""
+        asked = await object_of(http)
+        size = asked.get("bytes")
+        if asked.get("purpose") != "batch":
+            raise Fault(400, "`purpose` must be batch", param="purpose")
+        if not isinstance(size, int) or not 0 < size <= MAX_FILE_BYTES:
+            raise Fault(400, f"`bytes` is a number up to {MAX_FILE_BYTES:,}", param="bytes")
+        await self._engine.require_room(size)
+        id_, now = new_id("upload_"), int(self._now())
+        about = {
+            "id": id_,
+            "object": "upload",
+            "bytes": size,
+            "created_at": now,
+            "expires_at": now + LASTS,
+            "filename": str(asked.get("filename") or "file")[:255],
+            "purpose": "batch",
+            "status": "pending",
+        }
+        await asyncio.to_thread(self._begin, id_, about)
+        return as_json(about)
+
+    async def add_part(self, http: web.Request) -> web.Response:
+        """Take in one part."""
+        folder, about = await self._found(http)
+        sizes = [path.stat().st_size for path in folder.iterdir()]
+        # Each part may come once more, where its answer was lost.
+        if len(sizes) > MAX_PARTS or sum(sizes) > 2 * about["bytes"] + MAX_FILE_BYTES // 100:
+            raise Fault(413, "the upload has too many parts, or too long ones")
+        id_ = new_id("part_")
+        part = folder / f"{id_}.part"
+        size = -1
+        try:
+            async for field in await http.multipart():
+                if isinstance(field, BodyPartReader) and field.name == "data":
+                    size = await take(field, part, most=about["bytes"])
+            if size < 0:
+                raise Fault(400, "the form has no `data`", param="data")
+            await asyncio.to_thread(part.replace, folder / id_)
+        except ValueError as error:
+            raise Fault(400, "the form is malformed") from error
+        finally:
+            part.unlink(missing_ok=True)
+        now = int(self._now())
+        made = {"id": id_, "object": "upload.part", "created_at": now, "upload_id": about["id"]}
+        return as_json(made)
+
+    async def complete(self, http: web.Request) -> web.Response:
+        """Put the parts together, in the order that is asked for, to a file."""
+        folder, about = await self._found(http)
+        ids = (await object_of(http)).get("part_ids")
+        parts = [folder / str(id_) for id_ in ids] if isinstance(ids, list) else []
+        known = set(folder.iterdir()) - {folder / _ABOUT}
+        if not parts or not known.issuperset(parts):
+            raise Fault(400, "`part_ids` names no parts of this upload", param="part_ids")
+        if sum(part.stat().st_size for part in parts) != about["bytes"]:
+            raise Fault(400, f"the parts are not the {about['bytes']:,} bytes that were announced")
+        id_, now = new_id("file-"), int(self._now())
+        place = self._engine.folder / id_
+        await asyncio.to_thread(_join, parts, place)
+        said = (id_, now, about["bytes"], about["filename"], about["purpose"])
+        file = await self._engine.run_in_thread(lambda: self._engine.store.add_file(*said))
+        await asyncio.to_thread(shutil.rmtree, folder)
+        return as_json({**about, "status": "completed", "file": file})
+
+    async def cancel(self, http: web.Request) -> web.Response:
+        """Forget one."""
+        folder, about = await self._found(http)
+        await asyncio.to_thread(shutil.rmtree, folder)
+        return as_json({**about, "status": "cancelled"})
+
+    def _begin(self, id_: str, about: dict[str, Any]) -> None:
+        self._folder.mkdir(exist_ok=True)
+        there = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime)
+        old = [path for path in there if path.stat().st_mtime < self._now() - LASTS]
+        for path in {*old, *there[: max(0, len(there) + 1 - MAX_OPEN)]}:
+            shutil.rmtree(path)
+        folder = self._folder / id_
+        folder.mkdir()
+        (folder / _ABOUT).write_bytes(orjson.dumps(about))
+
+    async def _found(self, http: web.Request) -> tuple[Path, dict[str, Any]]:
+        id_ = http.match_info["id"]
+        folder = self._folder / id_
+        # An id of ours is one name, so this is no way out of the folder.
+        if not id_.startswith("upload_") or not id_.isidentifier() or not folder.is_dir():
+            raise Fault(404, f"no upload is called {id_[:100]!r}", param="id")
+        about: dict[str, Any] = orjson.loads((folder / _ABOUT).read_bytes())
+        return folder, about
+
+
+def _join(parts: list[Path], place: Path) -> None:
+    whole = place.with_name(f"{place.name}.part")
+    try:
+        with whole.open("wb") as file:
+            for part in parts:
+                with part.open("rb") as one:
+                    shutil.copyfileobj(one, file)
+            file.flush()
+            os.fsync(file.fileno())
+        whole.replace(place)
+    finally:
+        whole.unlink(missing_ok=True)

@@ -1,0 +1,18 @@
+"""Errors of the provider have OpenAI's shape."""
+
+import orjson
+
+from node.provide.form import Fault, as_json
+
+
+def test_a_fault_says_what_and_where() -> None:
+    fault = Fault(400, "no", param="file")
+    assert fault.status == 400
+    assert orjson.loads(fault.body or b"") == {
+        "error": {"message": "no", "type": "invalid_request_error", "param": "file", "code": None}
+    }
+    assert orjson.loads(Fault(507, "full").body or b"")["error"]["type"] == "server_error"
+
+
+def test_an_answer_is_json() -> None:
+    assert as_json({"a": 1}).content_type == "application/json"

@@ -1,0 +1,111 @@
+"""Uploads in parts: OpenAI's client brings a long file, and what is broken off or wrong leaves nothing behind."""
+
+import openai
+import pytest
+from aiohttp import web
+
+from node.provide import uploads
+from node.provide.engine import Engine
+from node.provide.face import application
+from node.provide.store import BatchStore
+
+KEY = "the-key"
+
+
+@pytest.fixture
+async def engine(tmp_path):
+    (tmp_path / "files").mkdir()
+    store = BatchStore(tmp_path / "b.db")
+    made = Engine(tmp_path / "files", store, node="", concurrency=1, now=lambda: 1e9, keep=1_000)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def client(engine):
+    runner = web.AppRunner(application(engine, KEY, lambda: 1e9), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as made:
+        yield made
+    await runner.cleanup()
+
+
+def left(engine):
+    folder = engine.folder.parent / "uploads"
+    return list(folder.iterdir()) if folder.exists() else []
+
+
+async def begun(client, size=6, **changed):
+    said = {
+        "bytes": size,
+        "filename": "a.jsonl",
+        "mime_type": "application/jsonl",
+        "purpose": "batch",
+    }
+    return await client.uploads.create(**{**said, **changed})
+
+
+async def test_a_file_in_parts_is_one_file(client, engine):
+    done = await client.uploads.upload_file_chunked(
+        file=b"0123456789", filename="a.jsonl", bytes=10, mime_type="application/jsonl",
+        purpose="batch", part_size=4,
+    )  # fmt: skip
+    assert done.status == "completed"
+    assert done.file is not None
+    assert (await client.files.content(done.file.id)).content == b"0123456789"
+    assert left(engine) == []
+
+
+async def test_parts_are_joined_in_the_order_that_is_asked_for(client):
+    made = await begun(client)
+    one, two = [
+        (await client.uploads.parts.create(made.id, data=data)).id for data in (b"abc", b"def")
+    ]
+    done = await client.uploads.complete(made.id, part_ids=[two, one])
+    assert (await client.files.content(done.file.id)).content == b"defabc"
+
+
+async def test_parts_that_are_not_what_was_announced_are_refused(client, engine):
+    made = await begun(client)
+    one = (await client.uploads.parts.create(made.id, data=b"abc")).id
+    for ids in ([], [one], ["part_none"], ["about.json"], ["../files"]):
+        with pytest.raises(openai.BadRequestError):
+            await client.uploads.complete(made.id, part_ids=ids)
+    with pytest.raises(openai.APIStatusError) as large:
+        await client.uploads.parts.create(made.id, data=b"x" * 7)
+    assert large.value.status_code == 413
+    assert not list(engine.folder.iterdir())
+    assert (await client.uploads.cancel(made.id)).status == "cancelled"
+    assert left(engine) == []
+    with pytest.raises(openai.NotFoundError):
+        await client.uploads.cancel(made.id)
+
+
+@pytest.mark.parametrize("id_", ["upload_none", "upload_..", "files", "%2e%2e"])
+async def test_what_is_no_upload_is_not_found(client, id_):
+    with pytest.raises(openai.NotFoundError):
+        await client.uploads.cancel(id_)
+
+
+async def test_what_cannot_be_is_refused(client):
+    for wrong in ({"size": 0}, {"size": 10**12}, {"purpose": "assistants"}):
+        with pytest.raises(openai.BadRequestError):
+            await begun(client, **wrong)
+
+
+async def test_files_beyond_the_bound_are_told_to_be_deleted(client):
+    await client.files.create(file=("a", b"x" * 600), purpose="batch")
+    for size in (401, 900):
+        with pytest.raises(openai.InternalServerError, match="delete some") as full:
+            await begun(client, size)
+        assert full.value.status_code == 507
+    with pytest.raises(openai.InternalServerError, match="delete some"):
+        await client.files.create(file=("a", b"x" * 600), purpose="batch")
+
+
+async def test_the_oldest_upload_makes_room(client, engine):
+    made = [await begun(client) for _ in range(uploads.MAX_OPEN + 3)]
+    assert len(left(engine)) == uploads.MAX_OPEN
+    assert (await client.uploads.cancel(made[-1].id)).status == "cancelled"
