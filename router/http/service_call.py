@@ -39,6 +39,9 @@ _NO_PATH = frozenset({405, 501})
 _ABOUT_US = frozenset({401, 403, 408, 425, 429})
 """What finds fault with this node or the moment, not with what was asked."""
 
+_NO_SPACE = 507
+"""The service's own disk is full (RFC 4918 11.5), which its caller can do something about."""
+
 
 _ENDS = sorted({"/v1", "/inference", *(call.path for call in CALLS)}, key=len, reverse=True)
 
@@ -92,7 +95,11 @@ def _has(said: Heard) -> bool:
 
 def is_answer(status: int) -> bool:
     """Say whether a status is the service's own answer for its caller: that something is unknown to it is one."""
-    return 200 <= status <= 299 or (400 <= status <= 499 and status not in _ABOUT_US | _NO_PATH)
+    return (
+        200 <= status <= 299
+        or status == _NO_SPACE
+        or (400 <= status <= 499 and status not in _ABOUT_US | _NO_PATH)
+    )
 
 
 def call_service(

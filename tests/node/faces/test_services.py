@@ -159,7 +159,7 @@ async def test_a_job_is_begun_once_though_its_service_dies_of_it(http, stack):
     assert len(stack.received) == 1
 
 
-@pytest.mark.parametrize(("said", "status"), [(500, 502), (429, 429), (405, 400)])
+@pytest.mark.parametrize(("said", "status"), [(500, 502), (507, 507), (429, 429), (405, 400)])
 async def test_failures_are_told_as_those_of_a_worker(http, stack, said, status):
     stack.status = said
     body = BODIES["/batch_inference/jobs/submit"]
