@@ -45,6 +45,8 @@ CHUNK, CHUNK_BYTES = 500, 8 * 1024 * 1024
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 
+NOT_FOUND = 404
+
 _IDLE = 0.5  # seconds between two looks for what is due, where nothing wakes the engine
 _BUSY = frozenset({408, 425, 429, 503})
 _HEADERS = {"content-type": "application/json", PRIORITY: BACKGROUND}
@@ -78,7 +80,9 @@ def judge(
     except orjson.JSONDecodeError:
         said = None
     ok = 200 <= status <= 299 and isinstance(said, dict)
-    if not ok and not 400 <= status <= 499 and line.attempts + 1 < MOST_ATTEMPTS:
+    # A node that has just been started may not know the model yet.
+    final = 400 <= status <= 499 and status != NOT_FOUND
+    if not (ok or final) and line.attempts + 1 < MOST_ATTEMPTS:
         return Verdict(pause=pause, counts=True)
     if said is None:
         row = lines.failed(id_, line.custom_id, "invalid_answer", f"status {status}, without JSON")

@@ -34,15 +34,16 @@ def test_who_is_busy_or_away_is_asked_again_and_it_costs_no_attempt(status):
     assert judge(line(), status, b"", after="99999").pause == engines.LONGEST_PAUSE
 
 
-def test_a_failure_is_tried_again_a_few_times_and_longer_apart():
+@pytest.mark.parametrize("status", [404, 500, 502, 504])
+def test_a_failure_is_tried_again_a_few_times_and_longer_apart(status):
     pauses = []
     for attempts in range(MOST_ATTEMPTS - 1):
-        verdict = judge(line(attempts), 502, b'{"error":{}}')
+        verdict = judge(line(attempts), status, b'{"error":{}}')
         assert verdict.counts
         pauses.append(verdict.pause)
     assert pauses == sorted({*pauses})
-    last = judge(line(MOST_ATTEMPTS - 1), 502, b'{"error":{}}')
-    assert row_of(last)["response"]["status_code"] == 502
+    last = judge(line(MOST_ATTEMPTS - 1), status, b'{"error":{}}')
+    assert row_of(last)["response"]["status_code"] == status
     assert not last.ok
 
 
