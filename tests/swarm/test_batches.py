@@ -44,6 +44,12 @@ def provide(swarm: Swarm, node: Node) -> Actor:
     return swarm.start_program("batches", *python("-m", "node", "provide", "batch", *where))
 
 
+def ended(provider: Actor) -> int:
+    """Have a provider end, and return its exit code."""
+    provider.process.terminate()
+    return provider.process.wait(10)
+
+
 @pytest.fixture
 async def serving(swarm: Swarm, nodes: list[Node], client: Client) -> Actor:
     """A worker at the node that is asked."""
@@ -122,8 +128,7 @@ async def test_each_line_is_answered_and_a_bad_one_is_its_own_error(
             "invalid_json_line",
             "duplicate_custom_id",
         ]
-    provider.process.terminate()
-    assert provider.process.wait(10) == 0
+    assert ended(provider) == 0
 
 
 async def test_what_is_killed_in_the_middle_costs_no_line_and_doubles_none(
@@ -150,8 +155,7 @@ async def test_what_is_killed_in_the_middle_costs_no_line_and_doubles_none(
         found = Counter(row["custom_id"] for row in await rows(ask, done.output_file_id))
         assert found == Counter(f"line {n}" for n in range(300))
         assert done.error_file_id is None
-    provider.process.terminate()
-    assert provider.process.wait(10) == 0
+    assert ended(provider) == 0
 
 
 async def test_a_command_has_a_file_answered_and_goes_on_where_it_was(
@@ -184,14 +188,13 @@ async def test_a_command_has_a_file_answered_and_goes_on_where_it_was(
     assert [orjson.loads(row)["custom_id"] for row in answers] == [f"line {n}" for n in range(60)]
     assert len((tmp_path / "lines.jsonl.errors").read_bytes().splitlines()) == 1
     assert not trace.exists()
-    file.write_bytes(lines(200))
-    code, _, said = await run(within=1.5)
+    file.write_bytes(lines(1_000))
+    code, _, said = await run(within=2)
     assert (code, "began batch_" in said) == (130, True)
     code, out, said = await run(within=60)
-    assert (code, out.splitlines()[0]) == (0, "completed: 200 answered, 0 refused, of 200")
+    assert (code, out.splitlines()[0]) == (0, "completed: 1,000 answered, 0 refused, of 1,000")
     assert "goes on with batch_" in said
-    provider.process.terminate()
-    assert provider.process.wait(10) == 0
+    assert ended(provider) == 0
 
 
 async def test_llama_stacks_own_calls_reach_the_same_provider(
@@ -215,8 +218,7 @@ async def test_llama_stacks_own_calls_reach_the_same_provider(
     file = job["success_file_path"]["value"].removeprefix("/v1/files/").removesuffix("/content")
     async with asking(nodes[0]) as ask:
         assert [row["custom_id"] for row in await rows(ask, file)] == ["1", "2"]
-    provider.process.terminate()
-    assert provider.process.wait(10) == 0
+    assert ended(provider) == 0
 
 
 async def test_two_thousand_lines_outlive_a_worker_a_node_and_the_provider(

@@ -237,6 +237,11 @@ async def a_model_that_nobody_has(scene: Scene) -> None:
     await scene.chat("nobody-has-this")
 
 
+@provokes(router.NoProvider)
+async def a_service_that_nobody_offers(scene: Scene) -> None:
+    await scene.ai.batches.list()
+
+
 @provokes(router.NobodyServes)
 async def a_node_that_drains(scene: Scene) -> None:
     await scene.control("/v1/drain", {})
