@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from tests.workers.llama_stack_schema import ANSWERS, BODIES
 from tests.workers.openai_worker import Received
+from tests.workers.serving import served
 
 TODAY = datetime(2026, 1, 2, tzinfo=UTC).isoformat()
 STEP = {
@@ -127,11 +128,5 @@ async def running() -> AsyncIterator[Services]:
     for path in {path.rpartition(" ")[2] for path in (*ANSWERS, *BODIES)}:
         app.router.add_route("*", path, services.handle)
     app.router.add_route("*", "/inference", _lacking)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    services.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with served(app) as services.url:
         yield services
-    finally:
-        await runner.cleanup()

@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.workers.openai_worker import Received
+from tests.workers.serving import served
 
 NOW = 1_767_323_045
 KINDS = {"batches": "batch", "jobs": "fine_tuning.job", "vector_stores": "vector_store"}
@@ -142,11 +143,5 @@ async def running() -> AsyncIterator[Services]:
     app.router.add_post("/v1/score", services.score)
     app.router.add_post("/classify", services.score)
     app.router.add_route("*", "/v1/{path:.*}", services.handle)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    services.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with served(app) as services.url:
         yield services
-    finally:
-        await runner.cleanup()

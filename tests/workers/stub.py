@@ -14,6 +14,7 @@ import orjson
 from aiohttp import web
 
 from tests.workers.openai_worker import WORDS, Received
+from tests.workers.serving import served
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +84,8 @@ class Stub(ABC, Generic[F]):
         for path in paths:
             app.router.add_post(path, self._handle)
             app.router.add_get(path, self._probe)
-        runner = web.AppRunner(
-            app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
-        )
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        try:
+        async with served(app) as self.url:
             yield
-        finally:
-            await runner.cleanup()
 
     async def _probe(self, http: web.Request) -> web.Response:
         """Have no such method."""

@@ -12,6 +12,7 @@ import orjson
 from aiohttp import web
 
 from tests.workers.openai_worker import WORDS, Received
+from tests.workers.serving import served
 
 PARAMETERS = {
     "adapter_id", "best_of", "decoder_input_details", "details", "do_sample", "frequency_penalty", "grammar", "max_new_tokens",
@@ -343,12 +344,5 @@ async def running() -> AsyncIterator[TgiWorker]:
         "/v1/chat/completions",
     ):
         app.router.add_post(path, worker.handle)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    worker.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with served(app) as worker.url:
         yield worker
-    finally:
-        await runner.cleanup()

@@ -11,6 +11,7 @@ from node.provide import engine as engines
 from node.provide.engine import MOST_ATTEMPTS, Engine, judge, write_file
 from node.provide.store import BatchStore, OpenLine
 from tests.node.faces.assembly import until
+from tests.workers.serving import served
 
 CHAT = "/v1/chat/completions"
 
@@ -114,12 +115,8 @@ async def node():
     stand_in = StandIn()
     app = web.Application()
     app.router.add_post(CHAT, stand_in.chat)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    stand_in.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield stand_in
-    await runner.cleanup()
+    async with served(app) as stand_in.url:
+        yield stand_in
 
 
 @asynccontextmanager

@@ -3,36 +3,9 @@
 import aiohttp
 import openai
 import pytest
-from aiohttp import web
 
 from node.provide import face, form
-from node.provide.engine import Engine
-from node.provide.face import application
-from node.provide.store import BatchStore
-
-KEY = "the-key"
-
-
-@pytest.fixture
-async def engine(tmp_path):
-    made = Engine(tmp_path, BatchStore(tmp_path / "b.db"), node="", concurrency=1, now=lambda: 1e9)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-async def url(engine):
-    runner = web.AppRunner(application(engine, KEY, lambda: 1e9), access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    await runner.cleanup()
-
-
-@pytest.fixture
-async def client(url):
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as made:
-        yield made
+from tests.node.provide.conftest import KEY
 
 
 async def test_who_does_not_show_the_key_learns_nothing(url):

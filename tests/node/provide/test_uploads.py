@@ -2,34 +2,8 @@
 
 import openai
 import pytest
-from aiohttp import web
 
 from node.provide import uploads
-from node.provide.engine import Engine
-from node.provide.face import application
-from node.provide.store import BatchStore
-
-KEY = "the-key"
-
-
-@pytest.fixture
-async def engine(tmp_path):
-    (tmp_path / "files").mkdir()
-    store = BatchStore(tmp_path / "b.db")
-    made = Engine(tmp_path / "files", store, node="", concurrency=1, now=lambda: 1e9, keep=1_000)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-async def client(engine):
-    runner = web.AppRunner(application(engine, KEY, lambda: 1e9), access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as made:
-        yield made
-    await runner.cleanup()
 
 
 def left(engine):
