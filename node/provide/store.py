@@ -32,6 +32,8 @@ CREATE INDEX IF NOT EXISTS line_open ON line (batch, prefix, number) WHERE resul
 DatabaseError = sqlite3.Error
 """What any call may raise: the disk is full, or the file is damaged."""
 
+_OPEN = "SELECT prefix, number, custom_id, body, attempts FROM line WHERE batch = ? AND result IS NULL AND due <= ?"
+
 OVER = ("completed", "failed", "expired", "cancelled")
 """What a batch is at its end."""
 
@@ -58,7 +60,7 @@ class BatchStore:
         self._database.execute("PRAGMA synchronous = FULL")
         self._database.executescript(SCHEMA)
         self._database.execute("UPDATE line SET due = 0 WHERE result IS NULL")
-        self._leased: set[tuple[str, int]] = set()
+        self._leased: dict[tuple[str, int], bytes] = {}
 
     def close(self) -> None:
         """Close the file."""
@@ -144,29 +146,53 @@ class BatchStore:
         return self._database.execute(added, row).rowcount > 0
 
     def lease(self, now: float, most: int) -> list[OpenLine]:
-        """Return lines to ask now, those with a common beginning one after the other; nobody else gets them."""
+        """Return lines to ask now, which nobody else gets.
+
+        Of lines with a common beginning one goes after the other, so that each finds in a cache what the one before has read;
+        several go at one time only where there is nothing else to ask.
+        """
         found: list[OpenLine] = []
         for id_, status, _ in self.unfinished():
-            if status != "in_progress":
+            if status != "in_progress" or len(found) >= most:
                 continue
-            said = self._said(id_)
-            rows = self._database.execute(
-                "SELECT number, custom_id, body, attempts FROM line WHERE batch = ? AND result IS NULL AND due <= ? "
-                "ORDER BY prefix, number LIMIT ?",
-                (id_, now, most + len(self._leased)),
-            )
-            for number, custom_id, body, attempts in rows:
-                if len(found) >= most:
-                    return found
-                if (id_, number) not in self._leased:
-                    self._leased.add((id_, number))
-                    found.append(OpenLine(id_, said["endpoint"], number, custom_id, body, attempts))
+            endpoint = self._said(id_)["endpoint"]
+            for take in (self._apart, self._any):
+                for prefix, number, custom_id, body, attempts in take(id_, now, most - len(found)):
+                    self._leased[id_, number] = prefix
+                    found.append(OpenLine(id_, endpoint, number, custom_id, body, attempts))
         return found
+
+    def _apart(self, id_: str, now: float, most: int) -> list[tuple[Any, ...]]:
+        """Return a line each of beginnings of which none is under way."""
+        busy = {prefix for (batch, _), prefix in self._leased.items() if batch == id_}
+        found: list[tuple[Any, ...]] = []
+        last = b""
+        for _ in range(2 * (most + len(busy))):
+            if len(found) >= most:
+                break
+            # From one beginning to the next, whatever the number of lines with each.
+            seen = "SELECT prefix FROM line WHERE batch = ? AND result IS NULL AND prefix > ? ORDER BY prefix LIMIT 1"
+            row = self._database.execute(seen, (id_, last)).fetchone()
+            if row is None:
+                break
+            last = row[0]
+            if last not in busy:
+                asked = f"{_OPEN} AND prefix = ? ORDER BY number LIMIT 1"
+                found += self._database.execute(asked, (id_, now, last)).fetchall()
+        return found
+
+    def _any(self, id_: str, now: float, most: int) -> list[tuple[Any, ...]]:
+        """Return any lines that are not under way."""
+        if most <= 0:
+            return []
+        asked = f"{_OPEN} ORDER BY prefix, number LIMIT ?"
+        rows = self._database.execute(asked, (id_, now, most + len(self._leased))).fetchall()
+        return [row for row in rows if (id_, row[1]) not in self._leased][:most]
 
     def commit(self, line: OpenLine, result: bytes, *, ok: bool) -> bool:
         """Write the one result of a line; say whether it was still open."""
         # Given back first: where the write fails the line is asked again.
-        self._leased.discard((line.batch, line.number))
+        self._leased.pop((line.batch, line.number), None)
         written = (
             "UPDATE line SET ok = ?, result = ? WHERE batch = ? AND number = ? AND result IS NULL"
         )
@@ -175,7 +201,7 @@ class BatchStore:
 
     def put_off(self, line: OpenLine, due: float, *, counts: bool) -> None:
         """Have a line asked again, not before `due`; `counts` says that it failed."""
-        self._leased.discard((line.batch, line.number))
+        self._leased.pop((line.batch, line.number), None)
         self._database.execute(
             "UPDATE line SET due = ?, attempts = attempts + ? WHERE batch = ? AND number = ?",
             (due, int(counts), line.batch, line.number),

@@ -28,11 +28,30 @@ def filled(store, count=4, id_="b"):
     store.stand(id_, "in_progress", 2)
 
 
-def test_lines_with_a_common_beginning_go_one_after_the_other_and_to_one_alone(store):
+def test_lines_with_a_common_beginning_go_one_after_the_other(store):
+    filled(store, 6)
+    one, two = store.lease(5, 2)
+    assert (one.number, two.number) == (1, 2)
+    store.commit(two, b"x", ok=True)
+    (again,) = store.lease(5, 1)
+    assert again.number == 4
+    store.commit(one, b"x", ok=True)
+    assert [line.number for line in store.lease(5, 1)] == [3]
+
+
+def test_where_nothing_else_is_to_be_asked_they_go_together_and_each_once(store):
     filled(store)
-    assert [line.number for line in store.lease(5, 3)] == [1, 3, 2]
+    assert [line.number for line in store.lease(5, 3)] == [1, 2, 3]
     assert [line.number for line in store.lease(5, 3)] == [4]
     assert store.lease(5, 3) == []
+
+
+def test_what_is_put_off_holds_no_other_beginning_up(store):
+    filled(store, 4)
+    one, two = store.lease(5, 2)
+    store.put_off(one, 99, counts=False)
+    store.put_off(two, 99, counts=False)
+    assert [line.number for line in store.lease(5, 2)] == [3, 4]
 
 
 def test_a_line_has_one_result(store):
