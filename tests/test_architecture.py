@@ -163,7 +163,7 @@ def test_nothing_that_is_shipped_imports_tests_or_benches() -> None:
     [
         ({"trio", "libp2p"}, ("registry/mesh/",)),
         ({"redis"}, ("registry/store/",)),
-        ({"sqlite3"}, ("registry/store/", "node/provide/store.py")),
+        ({"sqlite3"}, ("registry/store/", "node/provide/")),
         ({"grpc", "google"}, ("router/rpc/",)),
     ],
     ids=["libp2p", "redis", "sqlite", "grpc"],

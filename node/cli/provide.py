@@ -20,7 +20,7 @@ from node.cli.console.options import add_node_options
 SERVICES = ("batch",)
 CONCURRENCY, MOST = 8, 256
 KEEP = 20
-"""Gigabytes of `node.provide.engine.KEEP`, whose import would slow every --help down; a test compares them."""
+"""Gigabytes of `node.provide.files.KEEP`, whose import would slow every --help down; a test compares them."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +71,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Provide until a signal comes."""
     import sys  # noqa: PLC0415
+    from importlib import import_module  # noqa: PLC0415
     from pathlib import Path  # noqa: PLC0415
 
     from node.cli.console.node_lookup import client  # noqa: PLC0415
@@ -80,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.errors import WrongUsage  # noqa: PLC0415
     from node.observe import logs  # noqa: PLC0415
     from node.provide import service  # noqa: PLC0415
+    from node.provide.plan import Plan  # noqa: PLC0415
 
     settings = sources.load(settings_given(arguments)).settings.node
     logs.configure(
@@ -95,15 +97,22 @@ def run(arguments: argparse.Namespace) -> int:
         )
     folder = Path(arguments.data or Path(settings.data_dir) / arguments.service)
     name = arguments.name or arguments.service
-    plan = service.Plan(
-        folder, place, arguments.project, name, arguments.concurrency, arguments.keep * 1000**3
+    plan = Plan(
+        arguments.service,
+        folder,
+        place,
+        arguments.project,
+        name,
+        arguments.concurrency,
+        arguments.keep * 1000**3,
     )
+    made = import_module(f"node.provide.{arguments.service}.provider").provider
 
     def ready(line: str) -> None:
         with suppress(OSError):  # whoever started us need not read
             print(line, flush=True)
 
-    return service.run(plan, client(arguments), ready)
+    return service.run(plan, made, client(arguments), ready)
 
 
 def _count(text: str) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,12 @@ async def take(field: BodyPartReader, part: Path, *, most: int) -> int:
             await asyncio.to_thread(file.write, chunk)
         await asyncio.to_thread(sync, file.fileno())
     return size
+
+
+def require_purpose(said: object, purposes: Collection[str]) -> None:
+    """Raise `Fault` where a file is for what is none of these."""
+    if said not in purposes:
+        raise Fault(400, f"`purpose` must be {' or '.join(sorted(purposes))}", param="purpose")
 
 
 def as_json(value: object) -> web.Response:

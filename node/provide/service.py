@@ -1,15 +1,12 @@
-"""One provider of batches, from its start to its end: folder, key, server, registration, engine."""
+"""One provider, from its start to its end: folder, key, server, registrations, work."""
 
 import asyncio
 import fcntl
-import logging
 import os
 import secrets
 import signal
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -19,88 +16,69 @@ from aiohttp import web
 from node.cli.console.client import Client
 from node.config.addresses import HostPort
 from node.errors import CommandFailed
-from node.provide.engine import KEEP, Engine
 from node.provide.face import application
-from node.provide.store import BatchStore
+from node.provide.plan import Plan, Provider
 
-log = logging.getLogger("modelvine.provide")
-
-BATCH_TYPE = 9
-"""`registry.records.ModelType.BATCH`."""
-
-_KEY, _LOCK, _DATABASE, _FILES = "key", "lock", "batches.db", "files"
+_KEY, _LOCK = "key", "lock"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is provided, where, and by which name it is registered at which node."""
-
-    folder: Path
-    place: HostPort
-    project: str
-    name: str
-    concurrency: int
-    keep: int = KEEP
-
-
-def run(plan: Plan, node: Client, ready: Callable[[str], None]) -> int:
-    """Provide batches until a signal comes; raise `CommandFailed`."""
-    folder = plan.folder / _FILES
+def run(
+    plan: Plan, make: Callable[[Plan, str], Provider], node: Client, ready: Callable[[str], None]
+) -> int:
+    """Provide until a signal comes; raise `CommandFailed`."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        plan.folder.mkdir(parents=True, exist_ok=True)
         plan.folder.chmod(0o700)
         with _locked(plan.folder):
-            for part in folder.glob("*.part"):
-                part.unlink()
-            store = BatchStore(plan.folder / _DATABASE)
-            uvloop.run(_serve(plan, node, store, ready))
+            provider = make(plan, node.target.url.rstrip("/"))
+            try:
+                uvloop.run(_serve(plan, provider, node, ready))
+            finally:
+                provider.close()
     except OSError as error:
         raise CommandFailed(f"{error.filename or plan.folder}: {error.strerror}") from error
     return 0
 
 
-async def _serve(plan: Plan, node: Client, store: BatchStore, ready: Callable[[str], None]) -> None:
+async def _serve(
+    plan: Plan, provider: Provider, node: Client, ready: Callable[[str], None]
+) -> None:
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
-    engine = Engine(
-        plan.folder / _FILES,
-        store,
-        node=node.target.url.rstrip("/"),
-        concurrency=plan.concurrency,
-        now=time.time,
-        keep=plan.keep,
-    )
     key = _key(plan.folder / _KEY)
-    runner = web.AppRunner(application(engine, key, time.time), access_log=None)
+    runner = web.AppRunner(application(provider.routes(), key), access_log=None)
     await runner.setup()
     try:
         await web.TCPSite(runner, plan.place.host, plan.place.port).start()
         host, port = runner.addresses[0][:2]
         api = f"http://{HostPort(host, port)}"
-        await asyncio.to_thread(node.post, "/api/v0/ai/model/register", registration(plan, api))
-        ready(f"ready batch={api} registered={plan.project}/{plan.name} node={node.target.url}")
         async with asyncio.TaskGroup() as group:
-            working = group.create_task(engine.run())
+            working = group.create_task(provider.run())
+            for said in registrations(plan, provider, api):
+                await asyncio.to_thread(node.post, "/api/v0/ai/model/register", said)
+            name = f"{plan.project}/{plan.name}"
+            ready(f"ready {plan.service}={api} registered={name} node={node.target.url}")
             await over.wait()
             working.cancel()
         gone = {"project": plan.project, "model": plan.name, "cid": ""}
         await asyncio.to_thread(node.post, "/api/v0/ai/model/unregister", gone)
     finally:
         await runner.cleanup()
-        engine.close()
 
 
-def registration(plan: Plan, api: str) -> Mapping[str, object]:
+def registrations(plan: Plan, provider: Provider, api: str) -> Iterator[dict[str, object]]:
     """Return what the node is told: the key stays in its file."""
     header = f"Bearer @{(plan.folder / _KEY).resolve()}"
-    return {
-        "project": plan.project,
-        "model": plan.name,
-        "api": api,
-        "type": BATCH_TYPE,
-        "headers": {"authorization": header},
-    }
+    for kind, dialect in provider.types.items():
+        yield {
+            "project": plan.project,
+            "model": plan.name,
+            "api": api,
+            "type": int(kind),
+            "dialect": dialect,
+            "headers": {"authorization": header},
+        }
 
 
 def _key(path: Path) -> str:

@@ -3,15 +3,18 @@
 import asyncio
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import orjson
 from aiohttp import BodyPartReader, web
 
-from node.provide.engine import MAX_FILE_BYTES, Engine, new_id
-from node.provide.form import Fault, as_json, object_of, take
+from node.provide.files import Files, new_id
+from node.provide.form import Fault, as_json, object_of, require_purpose, take
+
+MAX_FILE_BYTES = 200 * 1000 * 1000
+"""The longest file: OpenAI's limit of a batch."""
 
 MAX_OPEN = 8
 """Uploads that are open at one time; the oldest makes room."""
@@ -26,20 +29,20 @@ _ABOUT = "about.json"
 class Uploads:
     """What may be asked of uploads. Each is a folder: what it is about, and its parts."""
 
-    def __init__(self, engine: Engine, folder: Path, now: Callable[[], float]) -> None:
-        self._engine = engine
-        self._folder = folder
+    def __init__(self, files: Files, purposes: Collection[str], now: Callable[[], float]) -> None:
+        self._files = files
+        self._folder = files.folder.parent / "uploads"
+        self._purposes = purposes
         self._now = now
 
     async def create(self, http: web.Request) -> web.Response:
         """Begin one."""
         asked = await object_of(http)
         size = asked.get("bytes")
-        if asked.get("purpose") != "batch":
-            raise Fault(400, "`purpose` must be batch", param="purpose")
+        require_purpose(asked.get("purpose"), self._purposes)
         if not isinstance(size, int) or not 0 < size <= MAX_FILE_BYTES:
             raise Fault(400, f"`bytes` is a number up to {MAX_FILE_BYTES:,}", param="bytes")
-        await self._engine.require_room(size)
+        await self._files.require_room(size)
         id_, now = new_id("upload_"), int(self._now())
         about = {
             "id": id_,
@@ -48,7 +51,7 @@ class Uploads:
             "created_at": now,
             "expires_at": now + LASTS,
             "filename": str(asked.get("filename") or "file")[:255],
-            "purpose": "batch",
+            "purpose": asked["purpose"],
             "status": "pending",
         }
         await asyncio.to_thread(self._begin, id_, about)
@@ -90,10 +93,10 @@ class Uploads:
         if sum(part.stat().st_size for part in parts) != about["bytes"]:
             raise Fault(400, f"the parts are not the {about['bytes']:,} bytes that were announced")
         id_, now = new_id("file-"), int(self._now())
-        place = self._engine.folder / id_
+        place = self._files.path(id_)
         await asyncio.to_thread(_join, parts, place)
         said = (id_, now, about["bytes"], about["filename"], about["purpose"])
-        file = await self._engine.run_in_thread(lambda: self._engine.store.add_file(*said))
+        file = await self._files.run_in_thread(lambda: self._files.table.add(*said))
         await asyncio.to_thread(shutil.rmtree, folder)
         return as_json({**about, "status": "completed", "file": file})
 

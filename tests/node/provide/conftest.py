@@ -3,9 +3,12 @@
 import openai
 import pytest
 
-from node.provide.engine import Engine
+from node.provide.batch.engine import Engine
+from node.provide.batch.face import BatchFace
+from node.provide.batch.store import BatchStore
 from node.provide.face import application
-from node.provide.store import BatchStore
+from node.provide.file_face import FileFace
+from node.provide.files import Files
 from tests.workers.serving import served
 
 KEY = "the-key"
@@ -15,16 +18,23 @@ KEEP = 1_000
 
 @pytest.fixture
 def engine(tmp_path):
-    (tmp_path / "files").mkdir()
     store = BatchStore(tmp_path / "b.db")
-    made = Engine(tmp_path / "files", store, node="", concurrency=1, now=lambda: 1e9, keep=KEEP)
-    yield made
-    made.close()
+    files = Files(tmp_path / "files", store.files, keep=KEEP)
+    yield Engine(files, store, node="", concurrency=1, now=lambda: 1e9)
+    files.close()
+    store.close()
+
+
+@pytest.fixture
+def files(engine):
+    return engine.files
 
 
 @pytest.fixture
 async def url(engine):
-    async with served(application(engine, KEY, lambda: 1e9)) as found:
+    files = FileFace(engine.files, {"batch"}, lambda: 1e9)
+    routes = files.routes() + BatchFace(engine, lambda: 1e9).routes()
+    async with served(application(routes, KEY)) as found:
         yield found
 
 

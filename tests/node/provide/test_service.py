@@ -7,8 +7,10 @@ import pytest
 from node.cli import provide
 from node.config.addresses import HostPort
 from node.errors import CommandFailed
-from node.provide.engine import KEEP
-from node.provide.service import BATCH_TYPE, Plan, _key, _locked, registration
+from node.provide.batch.provider import BatchProvider
+from node.provide.files import KEEP
+from node.provide.plan import Plan
+from node.provide.service import _key, _locked, registrations
 from registry.records import ModelType
 
 
@@ -21,10 +23,12 @@ def test_the_key_is_made_once_and_is_private(tmp_path):
 
 
 def test_the_node_is_told_where_the_key_is_and_not_what_it_is(tmp_path):
-    plan = Plan(tmp_path, HostPort("127.0.0.1", 0), "p", "batch", 4)
-    told = registration(plan, "http://127.0.0.1:1")
+    plan = Plan("batch", tmp_path, HostPort("127.0.0.1", 0), "p", "batch", 4)
+    provider = BatchProvider(plan, "http://127.0.0.1:2")
+    (told,) = registrations(plan, provider, "http://127.0.0.1:1")
+    provider.close()
     assert told["headers"] == {"authorization": f"Bearer @{tmp_path.resolve()}/key"}
-    assert told["type"] == BATCH_TYPE == ModelType.BATCH
+    assert told["type"] == ModelType.BATCH
 
 
 def test_a_folder_is_one_providers_alone(tmp_path):

@@ -6,8 +6,8 @@ import pytest
 from node.provide import uploads
 
 
-def left(engine):
-    folder = engine.folder.parent / "uploads"
+def left(files):
+    folder = files.folder.parent / "uploads"
     return list(folder.iterdir()) if folder.exists() else []
 
 
@@ -21,7 +21,7 @@ async def begun(client, size=6, **changed):
     return await client.uploads.create(**{**said, **changed})
 
 
-async def test_a_file_in_parts_is_one_file(client, engine):
+async def test_a_file_in_parts_is_one_file(client, files):
     done = await client.uploads.upload_file_chunked(
         file=b"0123456789", filename="a.jsonl", bytes=10, mime_type="application/jsonl",
         purpose="batch", part_size=4,
@@ -29,7 +29,7 @@ async def test_a_file_in_parts_is_one_file(client, engine):
     assert done.status == "completed"
     assert done.file is not None
     assert (await client.files.content(done.file.id)).content == b"0123456789"
-    assert left(engine) == []
+    assert left(files) == []
 
 
 async def test_parts_are_joined_in_the_order_that_is_asked_for(client):
@@ -41,7 +41,7 @@ async def test_parts_are_joined_in_the_order_that_is_asked_for(client):
     assert (await client.files.content(done.file.id)).content == b"defabc"
 
 
-async def test_parts_that_are_not_what_was_announced_are_refused(client, engine):
+async def test_parts_that_are_not_what_was_announced_are_refused(client, files):
     made = await begun(client)
     one = (await client.uploads.parts.create(made.id, data=b"abc")).id
     for ids in ([], [one], ["part_none"], ["about.json"], ["../files"]):
@@ -50,9 +50,9 @@ async def test_parts_that_are_not_what_was_announced_are_refused(client, engine)
     with pytest.raises(openai.APIStatusError) as large:
         await client.uploads.parts.create(made.id, data=b"x" * 7)
     assert large.value.status_code == 413
-    assert not list(engine.folder.iterdir())
+    assert not list(files.folder.iterdir())
     assert (await client.uploads.cancel(made.id)).status == "cancelled"
-    assert left(engine) == []
+    assert left(files) == []
     with pytest.raises(openai.NotFoundError):
         await client.uploads.cancel(made.id)
 
@@ -79,7 +79,7 @@ async def test_files_beyond_the_bound_are_told_to_be_deleted(client):
         await client.files.create(file=("a", b"x" * 600), purpose="batch")
 
 
-async def test_the_oldest_upload_makes_room(client, engine):
+async def test_the_oldest_upload_makes_room(client, files):
     made = [await begun(client) for _ in range(uploads.MAX_OPEN + 3)]
-    assert len(left(engine)) == uploads.MAX_OPEN
+    assert len(left(files)) == uploads.MAX_OPEN
     assert (await client.uploads.cancel(made[-1].id)).status == "cancelled"

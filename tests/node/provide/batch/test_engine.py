@@ -7,9 +7,11 @@ import orjson
 import pytest
 from aiohttp import web
 
-from node.provide import engine as engines
-from node.provide.engine import MOST_ATTEMPTS, Engine, judge, write_file
-from node.provide.store import BatchStore, OpenLine
+from node.provide.asker import Heard
+from node.provide.batch import engine as engines
+from node.provide.batch.engine import MOST_ATTEMPTS, Engine, judge
+from node.provide.batch.store import BatchStore, OpenLine
+from node.provide.files import Files
 from tests.node.faces.assembly import until
 from tests.workers.serving import served
 
@@ -27,59 +29,45 @@ def row_of(verdict):
 @pytest.mark.parametrize("status", [0, 408, 425, 429, 503])
 def test_who_is_busy_or_away_is_asked_again_and_it_costs_no_attempt(status):
     for attempts in (0, MOST_ATTEMPTS, 1_000):
-        verdict = judge(line(attempts), status, b"")
+        verdict = judge(line(attempts), Heard(status))
         assert not verdict.result
         assert not verdict.counts
         assert 1 <= verdict.pause <= engines.LONGEST_PAUSE
-    assert judge(line(), status, b"", after="7").pause == 7
-    assert judge(line(), status, b"", after="99999").pause == engines.LONGEST_PAUSE
+    assert judge(line(), Heard(status, after="7")).pause == 7
+    assert judge(line(), Heard(status, after="99999")).pause == engines.LONGEST_PAUSE
 
 
 @pytest.mark.parametrize("status", [404, 500, 502, 504])
 def test_a_failure_is_tried_again_a_few_times_and_longer_apart(status):
     pauses = []
     for attempts in range(MOST_ATTEMPTS - 1):
-        verdict = judge(line(attempts), status, b'{"error":{}}')
+        verdict = judge(line(attempts), Heard(status, b'{"error":{}}'))
         assert verdict.counts
         pauses.append(verdict.pause)
     assert pauses == sorted({*pauses})
-    last = judge(line(MOST_ATTEMPTS - 1), status, b'{"error":{}}')
+    last = judge(line(MOST_ATTEMPTS - 1), Heard(status, b'{"error":{}}'))
     assert row_of(last)["response"]["status_code"] == status
     assert not last.ok
 
 
 def test_an_answer_is_the_result_and_so_is_what_finds_fault():
-    good = judge(line(), 200, b'{"choices":[]}', request_id="r")
+    good = judge(line(), Heard(200, b'{"choices":[]}', "r"))
     assert good.ok
     assert row_of(good)["response"] == {
         "status_code": 200,
         "request_id": "r",
         "body": {"choices": []},
     }
-    bad = judge(line(), 400, b'{"error":{"message":"no"}}')
+    bad = judge(line(), Heard(400, b'{"error":{"message":"no"}}'))
     assert not bad.ok
     assert row_of(bad)["response"]["body"]["error"]["message"] == "no"
 
 
 def test_what_is_no_json_is_no_success():
     for body in (b"", b"<html>", b"[1]"):
-        verdict = judge(line(MOST_ATTEMPTS), 200, body)
+        verdict = judge(line(MOST_ATTEMPTS), Heard(200, body))
         assert verdict.result
         assert not verdict.ok
-
-
-def test_a_file_is_written_whole_or_not_at_all(tmp_path):
-    def broken():
-        yield b"a\n"
-        raise OSError("the disk is full")
-
-    path = tmp_path / "out"
-    with pytest.raises(OSError, match="full"):
-        write_file(path, broken())
-    assert not path.exists()
-    assert write_file(path, []) == 0
-    assert list(tmp_path.glob("out")) == []
-    assert write_file(path, [b"a\n", b"b\n"]) == 4
 
 
 class Clock:
@@ -128,7 +116,8 @@ async def working(tmp_path, node, *models, clock=None, content=None):
     ]
     (tmp_path / "f").write_bytes(b"\n".join(rows) if content is None else content)
     store, clock = BatchStore(tmp_path / "b.db"), clock or Clock()
-    engine = Engine(tmp_path, store, node=node.url, concurrency=3, now=clock)
+    files = Files(tmp_path, store.files)
+    engine = Engine(files, store, node=node.url, concurrency=3, now=clock)
     said = {"input_file_id": "f", "endpoint": CHAT, "output_file_id": None, "error_file_id": None}
     store.add_batch("batch_1", 1_000, 5_000, said)
     try:
@@ -137,13 +126,14 @@ async def working(tmp_path, node, *models, clock=None, content=None):
             yield engine
             work.cancel()
     finally:
-        engine.close()
+        files.close()
+        store.close()
 
 
 def rows(engine, field):
     name = engine.store.batch("batch_1")[field]
     return (
-        [orjson.loads(row) for row in (engine.folder / name).read_bytes().splitlines()]
+        [orjson.loads(row) for row in (engine.files.path(name)).read_bytes().splitlines()]
         if name
         else []
     )

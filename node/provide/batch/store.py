@@ -3,7 +3,6 @@
 Plain calls that block; whoever has an event loop runs them in one thread.
 """
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import Any
 
 import orjson
 
-from node.provide.lines import Line
+from node.provide import files
+from node.provide.batch.lines import Line
+from node.provide.database import Transaction, connect
+from node.provide.files import FileTable
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS file (
-  id TEXT PRIMARY KEY, created_at INTEGER NOT NULL, bytes INTEGER NOT NULL, filename TEXT NOT NULL, purpose TEXT NOT NULL
-) STRICT;
+SCHEMA = f"""{files.SCHEMA}
 CREATE TABLE IF NOT EXISTS batch (
   id TEXT PRIMARY KEY, created_at INTEGER NOT NULL, status TEXT NOT NULL, expires_at INTEGER NOT NULL, said TEXT NOT NULL
 ) STRICT;
@@ -28,9 +27,6 @@ CREATE TABLE IF NOT EXISTS line (
 CREATE UNIQUE INDEX IF NOT EXISTS line_id ON line (batch, custom_id) WHERE custom_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS line_open ON line (batch, prefix, number) WHERE result IS NULL;
 """
-
-DatabaseError = sqlite3.Error
-"""What any call may raise: the disk is full, or the file is damaged."""
 
 _OPEN = "SELECT prefix, number, custom_id, body, attempts FROM line WHERE batch = ? AND result IS NULL AND due <= ?"
 
@@ -51,49 +47,18 @@ class OpenLine:
 
 
 class BatchStore:
-    """Files, batches and their lines. `now` is Unix time in seconds wherever it is asked for."""
+    """Batches and their lines. `now` is Unix time in seconds wherever it is asked for."""
 
     def __init__(self, path: Path) -> None:
         """Open the file, or make it; every line that was leased when the last process died is open again."""
-        self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = FULL")
-        self._database.executescript(SCHEMA)
+        self._database = connect(path, SCHEMA)
+        self.files = FileTable(self._database)
         self._database.execute("UPDATE line SET due = 0 WHERE result IS NULL")
         self._leased: dict[tuple[str, int], bytes] = {}
 
     def close(self) -> None:
         """Close the file."""
         self._database.close()
-
-    # Files.
-
-    def add_file(self, id_: str, now: int, size: int, name: str, purpose: str) -> dict[str, Any]:
-        """Note a file that is there."""
-        row = (id_, now, size, name, purpose)
-        self._database.execute("INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?)", row)
-        return _file(row)
-
-    def file(self, id_: str) -> dict[str, Any] | None:
-        """Return a file as OpenAI shows it."""
-        row = self._database.execute("SELECT * FROM file WHERE id = ?", (id_,)).fetchone()
-        return None if row is None else _file(row)
-
-    def files(self) -> list[dict[str, Any]]:
-        """Return all files, the newest first."""
-        rows = self._database.execute("SELECT * FROM file ORDER BY created_at DESC, rowid DESC")
-        return [_file(row) for row in rows]
-
-    def bytes_held(self) -> int:
-        """Return the bytes of all files."""
-        held: int = self._database.execute("SELECT coalesce(sum(bytes), 0) FROM file").fetchone()[0]
-        return held
-
-    def remove_file(self, id_: str) -> bool:
-        """Forget a file; say whether there was one."""
-        return self._database.execute("DELETE FROM file WHERE id = ?", (id_,)).rowcount > 0
-
-    # Batches.
 
     def add_batch(self, id_: str, now: int, expires: int, said: Mapping[str, Any]) -> None:
         """Take in a batch that is to be validated."""
@@ -120,7 +85,7 @@ class BatchStore:
 
     def stand(self, id_: str, status: str, now: int, **more: Any) -> None:
         """Give a batch another status, note when, and what else there is to say of it."""
-        with self._transaction():
+        with Transaction(self._database):
             self._stand(id_, status, now, more)
 
     def reset(self, id_: str) -> None:
@@ -130,7 +95,7 @@ class BatchStore:
     def fill(self, id_: str, rows: Iterable[Line | tuple[int, str | None, bytes]]) -> list[Line]:
         """Add lines, and error rows for what is none; return the lines whose `custom_id` is taken."""
         taken: list[Line] = []
-        with self._transaction():
+        with Transaction(self._database):
             for row in rows:
                 if not isinstance(row, Line):
                     number, _, result = row
@@ -231,17 +196,14 @@ class BatchStore:
         self, id_: str, status: str, now: int, files: Iterable[tuple[str, int, str]]
     ) -> None:
         """End a batch: its files of results are there, so its lines need not be. `files` are field, bytes and id of each."""
-        with self._transaction():
+        with Transaction(self._database):
             counts = self._counts(id_)
             more: dict[str, Any] = {"request_counts": counts}
             for field, size, file in files:
-                self.add_file(file, now, size, f"{file}.jsonl", "batch_output")
+                self.files.add(file, now, size, f"{file}.jsonl", "batch_output")
                 more[field] = file
             self._stand(id_, status, now, more)
             self.reset(id_)
-
-    def _transaction(self) -> "_Transaction":
-        return _Transaction(self._database)
 
     def _said(self, id_: str) -> dict[str, Any]:
         row = self._database.execute("SELECT said FROM batch WHERE id = ?", (id_,)).fetchone()
@@ -268,24 +230,3 @@ class BatchStore:
             "expires_at": expires,
         }
         return {**shown, "request_counts": self._counts(id_), **orjson.loads(said)}
-
-
-class _Transaction:
-    """All of it or nothing."""
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-
-    def __enter__(self) -> None:
-        self._database.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
-        self._database.execute("ROLLBACK" if failure else "COMMIT")
-
-
-def _file(row: tuple[Any, ...]) -> dict[str, Any]:
-    id_, created, size, name, purpose = row
-    return {
-        "id": id_, "object": "file", "bytes": size, "created_at": created, "filename": name, "purpose": purpose,
-        "status": "processed",
-    }  # fmt: skip

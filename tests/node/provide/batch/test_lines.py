@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from node.provide.lines import MAX_LINE_BYTES, BadLine, answered, failed, read
+from node.provide.batch.lines import MAX_LINE_BYTES, BadLine, answered, failed, read
 
 CHAT = "/v1/chat/completions"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.provide.lines import Line
-from node.provide.store import BatchStore
+from node.provide.batch.lines import Line
+from node.provide.batch.store import BatchStore
 
 SAID = {"endpoint": "/v1/chat/completions", "input_file_id": "f"}
 
@@ -109,18 +109,18 @@ def test_a_batch_that_is_over_keeps_its_counts_and_not_its_lines(store):
     assert (found["status"], found["completed_at"]) == ("completed", 7)
     assert found["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
     assert found["output_file_id"] == "file-b-output"
-    assert store.file("file-b-output")["purpose"] == "batch_output"
+    assert store.files.find("file-b-output")["purpose"] == "batch_output"
     assert store.unfinished() == []
     assert list(store.results("b", ok=True)) == []
 
 
 def test_files_and_batches_are_listed_the_newest_first(store):
     for n in range(3):
-        store.add_file(f"f{n}", 1, 5, "a.jsonl", "batch")
+        store.files.add(f"f{n}", 1, 5, "a.jsonl", "batch")
         store.add_batch(f"b{n}", 1, 100, SAID)
-    assert [file["id"] for file in store.files()] == ["f2", "f1", "f0"]
+    assert [file["id"] for file in store.files.all()] == ["f2", "f1", "f0"]
     assert store.batches() == ["b2", "b1", "b0"]
-    assert store.remove_file("f1")
-    assert not store.remove_file("f1")
-    assert store.file("f1") is None
+    assert store.files.remove("f1")
+    assert not store.files.remove("f1")
+    assert store.files.find("f1") is None
     assert store.batch("none") is None

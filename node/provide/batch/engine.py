@@ -6,33 +6,24 @@ fails is asked again a few times, and what finds fault with the line itself is i
 
 import asyncio
 import logging
-import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
-import aiohttp
 import orjson
 
-from node.provide import lines
-from node.provide.lines import MAX_LINE_BYTES, BadLine, Line
-from node.provide.store import BatchStore, DatabaseError, OpenLine
-from router.peers.headers import BACKGROUND, PRIORITY
+from node.provide.asker import Asker, Heard
+from node.provide.batch import lines
+from node.provide.batch.lines import MAX_LINE_BYTES, BadLine, Line
+from node.provide.batch.store import BatchStore, OpenLine
+from node.provide.database import DatabaseError
+from node.provide.files import Files, write_file
 
 log = logging.getLogger("modelvine.provide")
 
-T = TypeVar("T")
-
 MAX_LINES = 50_000
-MAX_FILE_BYTES = 200 * 1000 * 1000
-"""OpenAI's limits of a batch."""
-
-KEEP = 20 * 1000**3
-"""Bytes of all files."""
+"""OpenAI's limit of a batch."""
 
 MOST_ATTEMPTS = 5
 """Failures of a line after which the last of them is its result."""
@@ -43,17 +34,10 @@ LONGEST_PAUSE = 60.0
 CHUNK, CHUNK_BYTES = 500, 8 * 1024 * 1024
 """Lines that are read in one transaction, and their bytes."""
 
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
-
 NOT_FOUND = 404
 
 _IDLE = 0.5  # seconds between two looks for what is due, where nothing wakes the engine
 _BUSY = frozenset({408, 425, 429, 503})
-_HEADERS = {"content-type": "application/json", PRIORITY: BACKGROUND}
-
-
-class NoRoom(OSError):
-    """The files that are kept are too many for one more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +50,16 @@ class Verdict:
     counts: bool = False
 
 
-def judge(
-    line: OpenLine, status: int, body: bytes, *, request_id: str = "", after: str = ""
-) -> Verdict:
-    """Say what an answer means for a line; `status` 0 is none at all, and `after` a `Retry-After`."""
+def judge(line: OpenLine, heard: Heard) -> Verdict:
+    """Say what an answer means for a line."""
+    status = heard.status
     pause = min(2.0**line.attempts, LONGEST_PAUSE)
     if status in _BUSY or status == 0:
-        wanted = float(after) if after.isdigit() else pause
+        wanted = float(heard.after) if heard.after.isdigit() else pause
         return Verdict(pause=min(max(wanted, 1.0), LONGEST_PAUSE))
     id_ = f"{line.batch}_{line.number}"
     try:
-        said: object = orjson.loads(body)
+        said: object = orjson.loads(heard.body)
     except orjson.JSONDecodeError:
         said = None
     ok = 200 <= status <= 299 and isinstance(said, dict)
@@ -87,7 +70,7 @@ def judge(
     if said is None:
         row = lines.failed(id_, line.custom_id, "invalid_answer", f"status {status}, without JSON")
         return Verdict(row)
-    return Verdict(lines.answered(id_, line.custom_id, status, request_id, said), ok)
+    return Verdict(lines.answered(id_, line.custom_id, status, heard.request_id, said), ok)
 
 
 class Engine:
@@ -95,35 +78,20 @@ class Engine:
 
     def __init__(
         self,
-        folder: Path,
+        files: Files,
         store: BatchStore,
         *,
         node: str,
         concurrency: int,
         now: Callable[[], float],
-        keep: int = KEEP,
     ) -> None:
-        """`keep` is how many bytes all files may have."""
-        self.folder = folder
+        self.files = files
         self.store = store
         self._node = node
         self._now = now
-        self._bound = keep
         self._most = concurrency
         self._asking: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
-        # One thread, so that the file is written by one at a time and no loop waits for the disk.
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
-
-    async def run_in_thread(self, work: Callable[[], T]) -> T:
-        """Do what blocks, after all that was asked before."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    async def require_room(self, size: int) -> None:
-        """Raise `NoRoom` where the files that are kept leave none for so many bytes more."""
-        held = await self.run_in_thread(self.store.bytes_held)
-        if held + size > self._bound:
-            raise NoRoom(f"{held:,} of {self._bound:,} bytes are taken by files: delete some")
 
     def wake(self) -> None:
         """Something may be due."""
@@ -131,24 +99,15 @@ class Engine:
 
     async def run(self) -> None:
         """Work until cancelled; then let go of what is under way: it is asked again at the next start."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
-        async with (
-            aiohttp.ClientSession(timeout=timeout, headers=_HEADERS) as session,
-            asyncio.TaskGroup() as group,
-        ):
+        async with Asker(self._node, background=True) as asker, asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
                 try:
                     await self._advance()
-                    await self._ask_some(session, group)
+                    await self._ask_some(asker, group)
                 except (DatabaseError, OSError) as error:
                     log.error("nothing can be kept now, which is tried again: %s", error)  # noqa: TRY400
                 await self._rest()
-
-    def close(self) -> None:
-        """Wait for the disk, and close the store."""
-        self._thread.shutdown(wait=True)
-        self.store.close()
 
     async def _rest(self) -> None:
         try:
@@ -160,53 +119,38 @@ class Engine:
     async def _advance(self) -> None:
         """Bring each batch to its next state where it can go there."""
         now = int(self._now())
-        for id_, status, expires in await self.run_in_thread(self.store.unfinished):
+        for id_, status, expires in await self.files.run_in_thread(self.store.unfinished):
             if status == "validating":
-                await self.run_in_thread(partial(self._validate, id_))
+                await self.files.run_in_thread(partial(self._validate, id_))
             elif status == "cancelling":
                 await self._end(id_, "cancelled", "batch_cancelled", "the batch was cancelled")
             elif now >= expires:
                 await self._end(id_, "expired", "batch_expired", "the batch was not done in time")
-            elif status == "finalizing" or await self.run_in_thread(
+            elif status == "finalizing" or await self.files.run_in_thread(
                 partial(self.store.is_answered, id_)
             ):
                 await self._end(id_, "completed")
 
-    async def _ask_some(self, session: aiohttp.ClientSession, group: asyncio.TaskGroup) -> None:
+    async def _ask_some(self, asker: Asker, group: asyncio.TaskGroup) -> None:
         room = self._most - len(self._asking)
         if room <= 0:
             return
         now = self._now()
-        for line in await self.run_in_thread(lambda: self.store.lease(now, room)):
+        for line in await self.files.run_in_thread(lambda: self.store.lease(now, room)):
             key = (line.batch, line.number)
-            self._asking[key] = group.create_task(self._ask(session, line))
+            self._asking[key] = group.create_task(self._ask(asker, line))
 
-    async def _ask(self, session: aiohttp.ClientSession, line: OpenLine) -> None:
+    async def _ask(self, asker: Asker, line: OpenLine) -> None:
         try:
-            verdict = await self._answer(session, line)
+            verdict = judge(line, await asker.post(line.endpoint, line.body))
             due = self._now() + verdict.pause
-            await self.run_in_thread(lambda: self._keep(line, verdict, due))
+            await self.files.run_in_thread(lambda: self._keep(line, verdict, due))
         except (DatabaseError, OSError) as error:
             # It is open still, and asked again.
             log.error("a result could not be kept: %s", error)  # noqa: TRY400
         finally:
             self._asking.pop((line.batch, line.number), None)
             self._wake.set()
-
-    async def _answer(self, session: aiohttp.ClientSession, line: OpenLine) -> Verdict:
-        try:
-            async with session.post(f"{self._node}{line.endpoint}", data=line.body) as response:
-                body = await _at_most(response, MAX_ANSWER_BYTES)
-                return judge(
-                    line,
-                    response.status,
-                    body,
-                    request_id=response.headers.get("x-request-id", ""),
-                    after=response.headers.get("retry-after", ""),
-                )
-        except (aiohttp.ClientError, TimeoutError) as error:
-            log.debug("a line of %s was not answered: %s", line.batch, type(error).__name__)
-            return judge(line, 0, b"")
 
     # What follows runs in the thread.
 
@@ -222,7 +166,7 @@ class Engine:
             return
         self.store.reset(id_)
         try:
-            with (self.folder / batch["input_file_id"]).open("rb") as file:
+            with self.files.path(batch["input_file_id"]).open("rb") as file:
                 count = 0
                 for chunk in _chunks(_rows(file)):
                     count += len(chunk)
@@ -263,7 +207,7 @@ class Engine:
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
-        await self.run_in_thread(lambda: self._write(id_, status, code, message))
+        await self.files.run_in_thread(lambda: self._write(id_, status, code, message))
 
     def _write(self, id_: str, status: str, code: str, message: str) -> None:
         for number, custom_id in self.store.open_lines(id_):
@@ -274,43 +218,12 @@ class Engine:
         files: list[tuple[str, int, str]] = []
         for field, ok in (("output_file_id", True), ("error_file_id", False)):
             name = f"file-{id_.removeprefix('batch_')}-{'output' if ok else 'errors'}"
-            if size := write_file(self.folder / name, self.store.results(id_, ok=ok)):
+            if size := write_file(self.files.path(name), self.store.results(id_, ok=ok)):
                 files.append((field, size, name))
         self.store.finish(id_, status, int(self._now()), files)
         log.info(
             "batch %s is %s: %s", id_, status, (self.store.batch(id_) or {}).get("request_counts")
         )
-
-
-def write_file(path: Path, rows: Iterable[bytes]) -> int:
-    """Write a file whole or not at all, none where there is nothing to write; return its bytes."""
-    part, size = path.with_name(f"{path.name}.part"), 0
-    with part.open("wb") as file:
-        for row in rows:
-            size += file.write(row)
-        file.flush()
-        os.fsync(file.fileno())
-    if size:
-        part.replace(path)
-    else:
-        part.unlink()
-    return size
-
-
-async def _at_most(response: aiohttp.ClientResponse, most: int) -> bytes:
-    """Read a body, nothing of one that is too long."""
-    pieces, size = [], 0
-    async for piece in response.content.iter_any():
-        pieces.append(piece)
-        size += len(piece)
-        if size > most:
-            return b""
-    return b"".join(pieces)
-
-
-def new_id(kind: str) -> str:
-    """Return an id that nobody can guess."""
-    return f"{kind}{secrets.token_hex(12)}"
 
 
 def _rows(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -1,0 +1,86 @@
+"""Asker of models: sends a provider's own requests to its node, which finds who answers them."""
+
+import logging
+from dataclasses import dataclass
+from types import TracebackType
+
+import aiohttp
+
+from router.peers.headers import BACKGROUND, PRIORITY
+
+log = logging.getLogger("modelvine.provide")
+
+MAX_ANSWER_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One answer; `status` 0 is none at all, and `after` a `Retry-After`."""
+
+    status: int
+    body: bytes = b""
+    request_id: str = ""
+    after: str = ""
+
+
+class Asker:
+    """One node, to be entered before it is asked. In the background, whoever asks for themselves comes first."""
+
+    def __init__(self, node: str, *, background: bool = False) -> None:
+        """`node` is the URL of its `/v1`, without that."""
+        self._node = node.rstrip("/")
+        self._session: aiohttp.ClientSession | None = None
+        self._headers = {"content-type": "application/json"}
+        if background:
+            self._headers[PRIORITY] = BACKGROUND
+
+    async def __aenter__(self) -> "Asker":
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+        self._session = aiohttp.ClientSession(timeout=timeout)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def get(self, path: str) -> Heard:
+        """Ask for what is there."""
+        return await self._ask("GET", path, None)
+
+    async def post(self, path: str, body: bytes) -> Heard:
+        """Send JSON, and return what is answered."""
+        return await self._ask("POST", path, body)
+
+    async def _ask(self, method: str, path: str, body: bytes | None) -> Heard:
+        if self._session is None:
+            raise RuntimeError("an asker is entered before it asks")
+        url = f"{self._node}{path}"
+        try:
+            async with self._session.request(
+                method, url, data=body, headers=self._headers
+            ) as response:
+                return Heard(
+                    response.status,
+                    await _at_most(response, MAX_ANSWER_BYTES),
+                    response.headers.get("x-request-id", ""),
+                    response.headers.get("retry-after", ""),
+                )
+        except (aiohttp.ClientError, TimeoutError) as error:
+            log.debug("%s was not answered: %s", path, type(error).__name__)
+            return Heard(0)
+
+
+async def _at_most(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """Read a body, nothing of one that is too long."""
+    pieces, size = [], 0
+    async for piece in response.content.iter_any():
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            return b""
+    return b"".join(pieces)
