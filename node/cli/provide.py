@@ -2,11 +2,17 @@
 
 `batch` gives OpenAI's files and batches to every node of the network: a file of requests is answered in the background, by
 whoever serves their models, when nobody waits for those. It is a process of its own: files and results are in --data, and after
-a crash or a restart it goes on where it was. One line goes to standard output when it is registered. Ctrl-C withdraws it.
+a crash or a restart it goes on where it was.
+
+`agents` answers Llama Stack's POST /agents/execute with the models of the network. It keeps nothing and executes no tool: a
+model's request for one comes back to whoever asks.
+
+One line goes to standard output when the service is registered. Ctrl-C withdraws it.
 
 Examples:
   modelvine provide batch
   modelvine provide batch --data /srv/batches --concurrency 16
+  modelvine provide agents
   # then, with OpenAI's client at any node:
   #   client.files.create(file=open("lines.jsonl", "rb"), purpose="batch")
   #   client.batches.create(input_file_id=…, endpoint="/v1/chat/completions", completion_window="24h")
@@ -17,7 +23,7 @@ from contextlib import suppress
 
 from node.cli.console.options import add_node_options
 
-SERVICES = ("batch",)
+SERVICES = ("batch", "agents")
 CONCURRENCY, MOST = 8, 256
 KEEP = 20
 """Gigabytes of `node.provide.files.KEEP`, whose import would slow every --help down; a test compares them."""
@@ -38,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_count,
         default=CONCURRENCY,
-        help=f"lines that are asked at one time (default: {CONCURRENCY})",
+        help=f"requests that are under way at one time (default: {CONCURRENCY})",
     )
     add(
         "--keep",

@@ -1,0 +1,76 @@
+"""Provider of agents, put together. It keeps nothing: a turn brings its whole history."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+import orjson
+from aiohttp import web
+
+from node.provide.agents import turns
+from node.provide.asker import Asker, Heard
+from node.provide.files import new_id
+from node.provide.form import Fault, as_json, object_of
+from node.provide.plan import LLAMA_STACK, Plan
+from registry.records import ModelType
+from router.errors import BadRequest
+
+_BUSY = frozenset({429, 503})
+
+
+class AgentsProvider:
+    """Turns of agents, over the models of a node."""
+
+    types: Mapping[ModelType, str] = MappingProxyType({ModelType.AGENTS: LLAMA_STACK})
+
+    def __init__(self, plan: Plan, node: str) -> None:
+        self._asker = Asker(node)
+        self._at_one_time = asyncio.Semaphore(plan.concurrency)
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what may be asked."""
+        return [web.post("/agents/execute", self.execute)]
+
+    async def run(self) -> None:
+        """Be ready to ask until cancelled."""
+        async with self._asker:
+            await asyncio.Event().wait()
+
+    def close(self) -> None:
+        """Keep nothing."""
+
+    async def execute(self, http: web.Request) -> web.Response:
+        """Have a model say the next step of a turn."""
+        asked = await object_of(http)
+        try:
+            chat = turns.chat_of(asked)
+        except BadRequest as bad:
+            raise Fault(400, str(bad), param=bad.param) from bad
+        ids, began = (new_id("turn_"), new_id("step_")), _now()
+        async with self._at_one_time:
+            heard = await self._asker.post("/v1/chat/completions", chat)
+        if heard.status in _BUSY or 400 <= heard.status <= 499:
+            return _passed(heard)
+        try:
+            answer = orjson.loads(heard.body)
+        except orjson.JSONDecodeError:
+            answer = None
+        if heard.status != 200 or not isinstance(answer, dict):
+            why = f"the model was not answered for: status {heard.status}"
+            return as_json(turns.failed(asked, ids, began, _now(), why))
+        return as_json(turns.turn_of(asked, ids, began, _now(), answer))
+
+
+def _passed(heard: Heard) -> web.Response:
+    headers = {"retry-after": heard.after} if heard.after else {}
+    return web.Response(
+        status=heard.status, body=heard.body, content_type="application/json", headers=headers
+    )
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+
+
+provider = AgentsProvider

@@ -1,0 +1,114 @@
+"""Turns of agents: history becomes a chat, a chat's answer becomes a step, and what cannot be is named."""
+
+import orjson
+import pytest
+
+from node.provide.agents.turns import chat_of, failed, turn_of
+from router.errors import BadRequest
+from tests.workers.llama_stack_schema import ANSWERS
+
+WEATHER = {
+    "name": "weather",
+    "tool_type": "zeroshot",
+    "description": "tells the weather",
+    "parameters": [
+        {"name": "city", "type": "string", "description": "where"},
+        {"type": "list", "itemType": "int"},
+    ],
+    "returnValue": {},
+}
+AGENT = {"name": "Ann", "description": "You know plants.", "model": "m", "tools": [WEATHER]}
+ASKS = {"role": "user", "stepType": "user_response", "messages": [{"role": "user", "text": "hi"}]}
+IDS, TODAY = ("turn_1", "step_1"), "2026-11-24T12:00:00Z"
+
+
+def asked(**changed):
+    return {"agent": AGENT, "userStep": ASKS, **changed}
+
+
+def turned(**message):
+    answer = {"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"a": 1}}
+    made = turn_of(asked(), IDS, TODAY, TODAY, answer)
+    ANSWERS["POST /agents/execute"].validate_json(orjson.dumps(made))
+    return made
+
+
+def test_a_turn_is_a_chat_with_its_tools():
+    chat = orjson.loads(chat_of(asked()))
+    assert chat["model"] == "m"
+    assert chat["messages"] == [
+        {"role": "system", "content": "You are Ann. You know plants."},
+        {"role": "user", "content": "hi"},
+    ]
+    (tool,) = chat["tools"]
+    assert tool["function"]["parameters"] == {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "where"},
+            "arg2": {"type": "array", "items": {"type": "integer"}},
+        },
+        "required": ["city", "arg2"],
+    }
+
+
+def test_an_answer_is_the_next_step_and_the_usage_is_told():
+    made = turned(content="hello")
+    assert made["status"] == "completed"
+    assert [step["stepType"] for step in made["steps"]] == ["user_response", "assistant_response"]
+    assert made["steps"][1]["messages"][0]["text"] == "hello"
+    assert made["metadata"] == {"usage": {"a": 1}}
+
+
+def test_a_request_for_a_tool_comes_back_and_its_result_goes_on():
+    call = {"id": "x", "function": {"name": "weather", "arguments": '{"city":"Rome"}'}}
+    made = turned(content=None, tool_calls=[call])
+    step = made["steps"][1]
+    assert step["stepType"] == "tool_request"
+    said = step["messages"][0]["tool_call"]
+    assert said == {"name": "weather", "arguments": [{"city": "Rome"}]}
+    result = {"role": "user", "stepType": "tool_response", "messages": [{"text": "sun"}]}
+    chat = orjson.loads(chat_of(asked(turnHistory=made["steps"], userStep=result)))
+    _, _, calling, told = chat["messages"]
+    assert calling["tool_calls"][0]["function"]["name"] == "weather"
+    assert told == {
+        "role": "tool",
+        "content": "sun",
+        "tool_call_id": calling["tool_calls"][0]["id"],
+    }
+
+
+def test_arguments_that_are_no_json_are_kept_as_they_are():
+    call = {"function": {"name": "weather", "arguments": "{"}}
+    (said,) = turned(content="", tool_calls=[call])["steps"][1]["messages"]
+    assert said["tool_call"]["arguments"] == [{"unparsed": "{"}]
+
+
+def test_an_answer_that_is_none_is_a_turn_that_failed():
+    for answer in ({}, {"choices": []}, {"choices": [{"message": "x"}]}):
+        assert turn_of(asked(), IDS, TODAY, TODAY, answer)["status"] == "failed"
+    made = failed(asked(), IDS, TODAY, TODAY, "no")
+    ANSWERS["POST /agents/execute"].validate_json(orjson.dumps(made))
+
+
+@pytest.mark.parametrize(
+    ("changed", "param"),
+    [
+        ({"agent": {}}, "agent"),
+        ({"userStep": None}, "userStep"),
+        ({"turnHistory": 1}, "turnHistory"),
+        ({"turnHistory": [1]}, "turnHistory[0]"),
+        ({"agent": {**AGENT, "tools": [{}]}}, "agent.tools[0]"),
+        (
+            {"agent": {**AGENT, "tools": [{**WEATHER, "parameters": 1}]}},
+            "agent.tools[0].parameters",
+        ),
+        (
+            {"agent": {**AGENT, "tools": [{**WEATHER, "tool_type": "builtin"}]}},
+            "agent.tools[0].tool_type",
+        ),
+    ],
+)
+def test_what_cannot_be_is_named(changed, param):
+    with pytest.raises(BadRequest) as bad:
+        chat_of(asked(**changed))
+    assert bad.value.param == param
