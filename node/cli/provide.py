@@ -1,8 +1,8 @@
 """Provide a service that is made of inference, and register it at the local node.
 
 `batch` gives OpenAI's files and batches to every node of the network: a file of requests is answered in the background, by
-whoever serves their models, when nobody waits for those. It is a process of its own: files and results are in --data, and after
-a crash or a restart it goes on where it was.
+whoever serves their models, when nobody waits for those; so are rewards and synthetic data of Llama Stack.
+It is a process of its own: files and results are in --data, and after a crash or a restart it goes on where it was.
 
 `agents` answers Llama Stack's POST /agents/execute with the models of the network. It keeps nothing and executes no tool: a
 model's request for one comes back to whoever asks.

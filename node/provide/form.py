@@ -9,7 +9,10 @@ from typing import Any
 import orjson
 from aiohttp import BodyPartReader, web
 
-MAX_JSON_BYTES = 1024 * 1024
+from node.provide.asker import Heard
+
+MAX_JSON_BYTES = 64 * 1024 * 1024
+"""As much as a node passes on."""
 
 _CHUNK = 256 * 1024
 
@@ -54,6 +57,15 @@ def require_purpose(said: object, purposes: Collection[str]) -> None:
     """Raise `Fault` where a file is for what is none of these."""
     if said not in purposes:
         raise Fault(400, f"`purpose` must be {' or '.join(sorted(purposes))}", param="purpose")
+
+
+def passed(heard: Heard) -> web.Response:
+    """Return what a node answered as this provider's own answer; none at all is a 502."""
+    headers = {"retry-after": heard.after} if heard.after else {}
+    kind = "application/json"
+    return web.Response(
+        status=heard.status or 502, body=heard.body, content_type=kind, headers=headers
+    )
 
 
 def as_json(value: object) -> web.Response:

@@ -201,12 +201,20 @@ def scored(asked: Fields) -> tuple[str, str]:
             raise WorkerUnable(
                 f"the worker has no scoring function {name!r}", param="scoring_function"
             )
+    return conversation(asked)
+
+
+def conversation(asked: Fields) -> tuple[str, str]:
+    """Return the prompt and the response of a request for a score, as text; raise `BadRequest`."""
     messages = asked.get("prompt_with_response")
     if not isinstance(messages, list) or len(messages) < 2:
         raise BadRequest(
             "`prompt_with_response` has two messages or more", param="prompt_with_response"
         )
-    *prompt, response = [str(m.get("text", "")) for m in messages if isinstance(m, dict)]
+    said = [m.get("text") or m.get("content") for m in messages if isinstance(m, dict)]
+    if len(said) < len(messages) or not all(isinstance(one, str) for one in said):
+        raise BadRequest("each message has a `text`", param="prompt_with_response")
+    *prompt, response = map(str, said)
     return "\n".join(prompt), response
 
 

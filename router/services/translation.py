@@ -65,6 +65,12 @@ def begin(target: Target, body: bytes) -> Translation:
 
 def _batch_submit(asked: Fields) -> Translation:
     source = words.path(asked, "prompt_file_path")
+    if source["type"] == "filepath":
+        # Only a provider that has these words too can read a file of its machine.
+        body = orjson.dumps(asked)
+        own = yield ServiceAsk("POST", "/batch_inference/jobs/submit", body, optional=True)
+        if own is not None:
+            return _said(_read(own))
     if file := words.file_of(source):
         answer = yield ServiceAsk("GET", f"/v1/files/{_id(file)}/content")
         lines = answer or b""

@@ -9,9 +9,9 @@ import orjson
 from aiohttp import web
 
 from node.provide.agents import turns
-from node.provide.asker import Asker, Heard
+from node.provide.asker import Asker
 from node.provide.files import new_id
-from node.provide.form import Fault, as_json, object_of
+from node.provide.form import Fault, as_json, object_of, passed
 from node.provide.plan import LLAMA_STACK, Plan
 from registry.records import ModelType
 from router.errors import BadRequest
@@ -51,7 +51,7 @@ class AgentsProvider:
         async with self._at_one_time:
             heard = await self._asker.post("/v1/chat/completions", chat)
         if heard.status in _BUSY or 400 <= heard.status <= 499:
-            return _passed(heard)
+            return passed(heard)
         try:
             answer = orjson.loads(heard.body)
         except orjson.JSONDecodeError:
@@ -60,13 +60,6 @@ class AgentsProvider:
             why = f"the model was not answered for: status {heard.status}"
             return as_json(turns.failed(asked, ids, began, _now(), why))
         return as_json(turns.turn_of(asked, ids, began, _now(), answer))
-
-
-def _passed(heard: Heard) -> web.Response:
-    headers = {"retry-after": heard.after} if heard.after else {}
-    return web.Response(
-        status=heard.status, body=heard.body, content_type="application/json", headers=headers
-    )
 
 
 def _now() -> str:

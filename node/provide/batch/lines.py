@@ -55,7 +55,9 @@ def read(number: int, raw: bytes, endpoint: str) -> Line:
             "invalid_url", f"line {number} is no POST to {endpoint}, as its batch is", id_
         )
     body = said.get("body")
-    if not isinstance(body, dict) or not isinstance(body.get("model"), str):
+    if not isinstance(body, dict) or (
+        endpoint in ENDPOINTS and not isinstance(body.get("model"), str)
+    ):
         raise BadLine("invalid_request", f"line {number} has no body that names a model", id_)
     if body.get("stream"):
         raise BadLine("invalid_request", f"line {number} asks for a stream", id_)
@@ -67,11 +69,12 @@ def read(number: int, raw: bytes, endpoint: str) -> Line:
 
 def _prefix(body: Mapping[str, object]) -> bytes:
     """Return what the request begins with, in a few bytes: its model, and its first message or words."""
-    messages, prompt = body.get("messages"), body.get("prompt")
+    messages = body.get("messages") or body.get("prompt_with_response")
+    prompt = body.get("prompt")
     first: object = messages[0] if isinstance(messages, list) and messages else prompt
     if isinstance(first, str):
         first = first[:256]
-    return hashlib.sha256(orjson.dumps([body["model"], first])).digest()[:8]
+    return hashlib.sha256(orjson.dumps([body.get("model"), first])).digest()[:8]
 
 
 def answered(id_: str, custom_id: str, status: int, request_id: str, body: object) -> bytes:

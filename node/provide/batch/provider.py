@@ -6,23 +6,34 @@ from types import MappingProxyType
 
 from aiohttp import web
 
+from node.provide.asker import Asker
 from node.provide.batch.engine import Engine
 from node.provide.batch.face import BatchFace
+from node.provide.batch.stack_face import StackFace
 from node.provide.batch.store import BatchStore
 from node.provide.file_face import FileFace
 from node.provide.files import Files
-from node.provide.plan import OPENAI, Plan
+from node.provide.plan import LLAMA_STACK, OPENAI, Plan
 from registry.records import ModelType
 
 
 class BatchProvider:
     """Files and batches of one folder."""
 
-    types: Mapping[ModelType, str] = MappingProxyType({ModelType.BATCH: OPENAI})
+    types: Mapping[ModelType, str] = MappingProxyType(
+        {
+            ModelType.BATCH: OPENAI,
+            ModelType.REWARD: LLAMA_STACK,
+            ModelType.SYNTHETIC: LLAMA_STACK,
+        }
+    )
 
     def __init__(self, plan: Plan, node: str) -> None:
         self._store = BatchStore(plan.folder / "batches.db")
         self._files = Files(plan.folder / "files", self._store.files, keep=plan.keep)
+        self._inbox = plan.folder / "inbox"
+        self._inbox.mkdir(exist_ok=True)
+        self._asker = Asker(node)
         self._engine = Engine(
             self._files, self._store, node=node, concurrency=plan.concurrency, now=time.time
         )
@@ -30,11 +41,13 @@ class BatchProvider:
     def routes(self) -> list[web.RouteDef]:
         """Return what may be asked."""
         files = FileFace(self._files, {"batch"}, time.time)
-        return files.routes() + BatchFace(self._engine, time.time).routes()
+        stack = StackFace(self._engine, self._asker, self._inbox, time.time)
+        return files.routes() + BatchFace(self._engine, time.time).routes() + stack.routes()
 
     async def run(self) -> None:
         """Work until cancelled."""
-        await self._engine.run()
+        async with self._asker:
+            await self._engine.run()
 
     def close(self) -> None:
         """Close what is kept."""

@@ -1,18 +1,22 @@
 """Services of this project's own, `modelvine provide`, at their node and one hop away: real providers over real nodes."""
 
 import asyncio
+import base64
 from contextlib import asynccontextmanager
 
+import orjson
 import pytest
 
 from node.config.addresses import HostPort
 from node.provide.agents.provider import AgentsProvider
+from node.provide.batch.provider import BatchProvider
 from node.provide.face import application
 from node.provide.plan import Plan
 from node.provide.service import registrations
 from registry.records import name_of_any
 from tests.node.faces.assembly import told
 from tests.node.faces.test_services import BODIES, as_specified
+from tests.swarm.waiting import until as wait
 from tests.workers.serving import served
 
 KEY = "the-key-of-this-provider"
@@ -22,8 +26,8 @@ KEY = "the-key-of-this-provider"
 async def providing(make, mesh, folder):
     """Run a provider that asks the second node and is registered at the first, and known to both."""
     plan = Plan(make.__module__, folder, HostPort("127.0.0.1", 0), "services", "own", 4)
+    folder.mkdir()
     provider = make(plan, str(mesh.two.http._base_url))
-    folder.mkdir(exist_ok=True)
     (folder / "key").write_text(KEY)
     try:
         async with served(application(provider.routes(), KEY)) as url, asyncio.TaskGroup() as group:
@@ -79,3 +83,143 @@ async def test_an_agent_whose_model_is_nobodys_says_so(node, agents):
     asked["agent"] = {"model": "m", "tools": [{"name": "search", "tool_type": "builtin"}]}
     status, said = await told(node.http.post("/agents/execute", json=asked))
     assert (status, said["error"]["param"]) == (400, "agent.tools[0].tool_type")
+
+
+@pytest.fixture
+async def batches(mesh, worker, tmp_path):
+    await mesh.two.register(worker, model="tiny")
+    await mesh.knows(mesh.two, "tiny")
+    async with providing(BatchProvider, mesh, tmp_path / "batch"):
+        yield tmp_path / "batch"
+
+
+def asks(text):
+    return [{"role": "user", "text": text}]
+
+
+def pair(response):
+    return [*asks("What grows?"), {"role": "assistant", "text": response}]
+
+
+def raw(*rows):
+    lines = b"\n".join(row if isinstance(row, bytes) else orjson.dumps(row) for row in rows)
+    return {"value": base64.b64encode(lines).decode(), "type": "raw_bytes"}
+
+
+LENGTH = {"name": "length", "params": {"max": 7}}
+
+
+async def done(node, body, jobs):
+    """Submit a job, wait for its end, and return it and the rows of its two files, as any node serves them."""
+    status, said = await told(node.http.post(f"/{jobs}/jobs/submit", json=body))
+    assert status == 200, said
+    as_specified(f"/{jobs}/jobs/submit", "POST", said)
+    found = {}
+
+    async def over():
+        nonlocal found
+        params = {"job_id": said["job_id"]}
+        _, found = await told(node.http.get(f"/{jobs}/jobs/status", params=params))
+        return found["status"] in ("completed", "failed")
+
+    await wait(over, within=10, otherwise="the job is not over")
+    as_specified(f"/{jobs}/jobs/status", "GET", found)
+    rows = []
+    for name in ("success_file_path", "error_file_path"):
+        place = found.get(name)
+        url = place["value"] if isinstance(place, dict) else place
+        if url is None:
+            rows.append([])
+            continue
+        async with node.http.get(url) as response:
+            assert response.status == 200
+            rows.append([orjson.loads(row) for row in (await response.read()).splitlines()])
+    return found, *rows
+
+
+async def test_a_pair_is_scored(node, batches):
+    asked = {"prompt_with_response": pair("A vine."), "scoring_function": LENGTH}
+    status, said = await told(node.http.post("/reward_scoring", json=asked))
+    assert (status, said["score"]) == (200, 1)
+    as_specified("/reward_scoring", "POST", said)
+    asked["scoring_function"] = {"name": "llm_judge"}
+    # The worker here says words, and no number.
+    status, _ = await told(node.http.post("/reward_scoring", json={**asked, "reward": "tiny"}))
+    assert status == 502
+    status, said = await told(node.http.post("/reward_scoring", json={**asked, "reward": "none"}))
+    assert status == 404
+
+
+async def test_many_pairs_are_scored_and_a_broken_one_is_its_own_error(node, batches):
+    rows = [{"custom_id": "one", "messages": pair("A vine.")}, pair("A vine." * 2), b"{broken", [1]]
+    asked = {
+        "prompt_with_response_path": raw(*rows),
+        "scoring_function": LENGTH,
+        "metadata": {"a": 1},
+    }
+    job, good, bad = await done(node, asked, "batch_reward_scoring")
+    assert (job["status"], job["metadata"]) == ("completed", {"a": 1})
+    scores = {row["custom_id"]: row["response"]["body"]["score"] for row in good}
+    assert scores == {"one": 1, "2": 0.5}
+    assert [row["custom_id"] for row in bad] == [None, "4"]
+
+
+async def test_synthetic_data_is_made_of_a_file_in_the_inbox(node, batches):
+    (batches / "inbox" / "prompts.jsonl").write_bytes(
+        b"\n".join(orjson.dumps({"custom_id": c, "messages": asks(c)}) for c in "ab")
+    )
+    asked = {
+        "model": "tiny", "prompt_file_path": "prompts.jsonl", "num_generations": 3,
+        "scoring_function": LENGTH, "filtering_function": {"name": "best_of"},
+    }  # fmt: skip
+    job, points, _ = await done(node, asked, "synthetic_data_gen")
+    assert job["status"] == "completed"
+    assert [(point["custom_id"], point["index"]) for point in points] == [("a", 0), ("b", 0)]
+    assert all(point["response"]["text"] and point["score"] <= 1 for point in points)
+
+
+async def test_chats_of_a_file_in_the_inbox(node, batches):
+    (batches / "inbox" / "chats.jsonl").write_bytes(orjson.dumps(asks("hi")))
+    place = {"value": "chats.jsonl", "type": "filepath"}
+    asked = {"model": "tiny", "prompt_file_path": place}
+    job, good, _ = await done(node, asked, "batch_inference")
+    assert (job["status"], len(good)) == ("completed", 1)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"value": "../key", "type": "filepath"},
+        {"value": "/etc/passwd", "type": "filepath"},
+        {"value": "link", "type": "filepath"},
+        {"value": "a\0b", "type": "filepath"},
+        {"value": "none", "type": "filepath"},
+        {"value": "http://10.0.0.1/a", "type": "uri"},
+        {"value": "/v1/files/file-none/content", "type": "uri"},
+        {"value": "?", "type": "raw_bytes"},
+    ],
+)
+async def test_a_file_that_is_not_here_is_refused_and_leaves_nothing(node, batches, place):
+    (batches / "inbox" / "link").symlink_to(batches / "key")
+    name = "prompt_with_response_path"
+    asked = {name: place, "scoring_function": LENGTH}
+    status, said = await told(node.http.post("/batch_reward_scoring/jobs/submit", json=asked))
+    assert status == 400, said
+    asked = {"model": "tiny", "prompt_file_path": place["value"]}
+    status, said = await told(node.http.post("/synthetic_data_gen/jobs/submit", json=asked))
+    assert status == 400, said
+    assert not list((batches / "files").iterdir())
+
+
+async def test_a_job_is_cancelled_and_one_that_is_not_there_is_not_found(node, batches, worker):
+    worker.fail(hang=True)
+    prompts = {"prompt_file_path": raw(asks("hi")), "model": "tiny"}
+    _, job = await told(node.http.post("/batch_inference/jobs/submit", json=prompts))
+    _, said = await told(
+        node.http.post("/batch_inference/jobs/cancel", json={"job_id": job["job_id"]})
+    )
+    assert (said["status"], said["metadata"]["status"][:6]) == ("failed", "cancel")
+    for jobs in ("batch_reward_scoring", "synthetic_data_gen"):
+        for id_ in ("none", job["job_id"]):
+            status, _ = await told(node.http.post(f"/{jobs}/jobs/cancel", json={"job_id": id_}))
+            assert status == 404

@@ -25,10 +25,12 @@ def test_the_key_is_made_once_and_is_private(tmp_path):
 def test_the_node_is_told_where_the_key_is_and_not_what_it_is(tmp_path):
     plan = Plan("batch", tmp_path, HostPort("127.0.0.1", 0), "p", "batch", 4)
     provider = BatchProvider(plan, "http://127.0.0.1:2")
-    (told,) = registrations(plan, provider, "http://127.0.0.1:1")
+    told, reward, synthetic = registrations(plan, provider, "http://127.0.0.1:1")
     provider.close()
     assert told["headers"] == {"authorization": f"Bearer @{tmp_path.resolve()}/key"}
     assert told["type"] == ModelType.BATCH
+    # One home, so that files are found whichever of them made them.
+    assert (reward["model"], synthetic["model"]) == (told["model"],) * 2
 
 
 def test_a_folder_is_one_providers_alone(tmp_path):

@@ -1,0 +1,230 @@
+"""HTTP face of the jobs of Llama Stack 0.0.1 on the engine of batches: rewards, synthetic data, and inference of files here.
+
+A `Path` of type `filepath` is a file in the folder `inbox` of the provider's own; `uri` names one of its files.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from node.provide.asker import Asker
+from node.provide.batch import synthetic
+from node.provide.batch.engine import MAX_LINES, Engine
+from node.provide.batch.lines import MAX_LINE_BYTES
+from node.provide.files import new_id, write_file
+from node.provide.form import Fault, as_json, object_of, passed
+from node.provide.rewards.pair import Unscored
+from node.provide.rewards.scoring import scored
+from node.provide.uploads import MAX_FILE_BYTES
+from router.errors import BadRequest, WorkerUnable
+from router.services import llama_stack_words as words
+
+LASTS = 86_400
+"""Seconds after which a job is over, whatever is left of it."""
+
+CHAT = "/v1/chat/completions"
+
+
+class StackFace:
+    """What may be asked of jobs. `inbox` is the only folder that files are read from by their paths."""
+
+    def __init__(self, engine: Engine, asker: Asker, inbox: Path, now: Callable[[], float]) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._asker = asker
+        self._run = engine.files.run_in_thread
+        self._inbox = inbox
+        self._now = now
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what may be asked."""
+        jobs = {
+            "batch_inference": (CHAT, self.infer),
+            "batch_reward_scoring": (synthetic.SCORING, self.score_all),
+            "synthetic_data_gen": (synthetic.ENDPOINT, self.generate),
+        }
+        routes = [web.post(synthetic.SCORING, self.score)]
+        for name, (endpoint, submit) in jobs.items():
+            at = f"/{name}/jobs"
+            routes += [
+                web.post(f"{at}/submit", submit),
+                web.get(f"{at}/status", partial(self.status, endpoint)),
+                web.post(f"{at}/cancel", partial(self.cancel, endpoint)),
+            ]
+        return routes
+
+    async def score(self, http: web.Request) -> web.Response:
+        """Score one pair."""
+        return passed(await scored(self._asker, await object_of(http)))
+
+    async def infer(self, http: web.Request) -> web.Response:
+        """Take in a job of chats."""
+        asked = await object_of(http)
+        content = await self._content(_path(asked, "prompt_file_path"), "prompt_file_path")
+        with _told():
+            lines = words.batch_lines(content, asked)
+        return await self._begin(CHAT, [lines], asked.get("metadata"))
+
+    async def score_all(self, http: web.Request) -> web.Response:
+        """Take in a job of scores."""
+        asked = await object_of(http)
+        with _told():
+            synthetic.check_function(asked.get("scoring_function"))
+        name = "prompt_with_response_path"
+        content = await self._content(_path(asked, name), name)
+        shared = {
+            "reward": asked.get("reward_model"),
+            "scoring_function": asked["scoring_function"],
+        }
+        rows = _lines(content, synthetic.SCORING, "prompt_with_response", shared)
+        return await self._begin(synthetic.SCORING, rows, asked.get("metadata"))
+
+    async def generate(self, http: web.Request) -> web.Response:
+        """Take in a job of synthetic data."""
+        asked = await object_of(http)
+        with _told():
+            synthetic.check(asked)
+        place = asked.get("prompt_file_path")
+        if not isinstance(place, str):
+            raise Fault(400, "`prompt_file_path` is a path", param="prompt_file_path")
+        kind = "uri" if place.startswith("/v1/files/") or "://" in place else "filepath"
+        content = await self._content({"value": place, "type": kind}, "prompt_file_path")
+        taken = (
+            "model",
+            "options",
+            "num_generations",
+            "reward_model",
+            "scoring_function",
+            "filtering_function",
+        )
+        shared = {name: asked[name] for name in taken if asked.get(name) is not None}
+        rows = _lines(content, synthetic.ENDPOINT, "messages", shared)
+        return await self._begin(synthetic.ENDPOINT, rows, asked.get("metadata"))
+
+    async def status(self, endpoint: str, http: web.Request) -> web.Response:
+        """Show a job."""
+        return as_json(_shown(await self._job(endpoint, http.query.get("job_id"))))
+
+    async def cancel(self, endpoint: str, http: web.Request) -> web.Response:
+        """End a job before its time."""
+        job = await self._job(endpoint, (await object_of(http)).get("job_id"))
+        if job["status"] in ("validating", "in_progress"):
+            await self._run(lambda: self._store.stand(job["id"], "cancelling", int(self._now())))
+            self._engine.wake()
+        return as_json(_shown(await self._job(endpoint, job["id"])))
+
+    async def _job(self, endpoint: str, id_: object) -> dict[str, Any]:
+        found = await self._run(lambda: self._store.batch(str(id_)))
+        if found is None or found["endpoint"] != endpoint:
+            raise Fault(404, f"no job is called {str(id_)[:100]!r}", param="job_id")
+        return found
+
+    async def _content(self, source: Mapping[str, object], name: str) -> bytes:
+        """Return the bytes that a `Path` means; raise `Fault`."""
+        if source["type"] == "filepath":
+            return await self._run(lambda: self._read(str(source["value"]), name))
+        with _told():
+            file = words.file_of(source)
+            if not file:
+                return words.raw_bytes(source, name)
+        found = await self._run(lambda: self._engine.files.table.find(file))
+        if found is None:
+            raise Fault(400, f"`{name}` names no file that is here", param=name)
+        return await self._run(self._engine.files.path(found["id"]).read_bytes)
+
+    def _read(self, place: str, name: str) -> bytes:
+        """Return a file of the inbox; one that is elsewhere is not even looked at."""
+        inbox = self._inbox.resolve()
+        try:
+            path = (inbox / place).resolve()
+            if not path.is_relative_to(inbox) or not path.is_file():
+                raise Fault(400, f"`{name}`: no such file in {self._inbox.name}/", param=name)
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise Fault(413, f"a file has at most {MAX_FILE_BYTES:,} bytes here", param=name)
+            return path.read_bytes()
+        except (ValueError, RuntimeError) as error:
+            raise Fault(400, f"`{name}` is no path", param=name) from error
+
+    async def _begin(
+        self, endpoint: str, rows: Iterator[bytes] | list[bytes], metadata: object
+    ) -> web.Response:
+        if metadata is not None and not isinstance(metadata, dict):
+            raise Fault(400, "`metadata` is an object", param="metadata")
+        files, now = self._engine.files, int(self._now())
+        await files.require_room(0)
+        file, id_ = new_id("file-"), new_id("batch_")
+
+        def keep() -> dict[str, Any]:
+            size = write_file(files.path(file), rows)
+            files.table.add(file, now, size, "lines.jsonl", "batch")
+            said = {
+                "input_file_id": file,
+                "endpoint": endpoint,
+                "completion_window": "24h",
+                "metadata": metadata,
+                "errors": None,
+                "output_file_id": None,
+                "error_file_id": None,
+            }
+            self._store.add_batch(id_, now, now + LASTS, said)
+            return self._store.batch(id_) or {}
+
+        made = await self._run(keep)
+        self._engine.wake()
+        return as_json(_shown(made))
+
+
+class _told:  # noqa: N801 (used as a function)
+    """Whatever finds fault with a request is a `Fault`."""
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
+        if isinstance(failure, Unscored):
+            error = orjson.loads(failure.heard.body)["error"]
+            raise Fault(400, error["message"], param=error["param"]) from failure
+        if isinstance(failure, BadRequest | WorkerUnable):
+            raise Fault(400, str(failure), param=failure.param) from failure
+
+
+def _path(asked: Mapping[str, object], name: str) -> Mapping[str, object]:
+    with _told():
+        return words.path(asked, name)
+
+
+def _lines(content: bytes, url: str, field: str, shared: Mapping[str, object]) -> Iterator[bytes]:
+    """Return lines of messages as those of a batch; one that cannot be read stays, and is its own error there."""
+    for number, raw in enumerate(content.splitlines()[: MAX_LINES + 1], 1):
+        try:
+            said = orjson.loads(raw[:MAX_LINE_BYTES]) if raw.strip() else None
+        except orjson.JSONDecodeError:
+            said = None
+        id_, messages = str(number), said
+        if isinstance(said, dict):
+            id_ = str(said.get("custom_id", number))
+            messages = said.get(field) or said.get("messages")
+        if isinstance(messages, list):
+            body = {**shared, field: messages}
+            line = {"custom_id": id_, "method": "POST", "url": url, "body": body}
+            yield orjson.dumps(line) + b"\n"
+        elif raw.strip():
+            yield raw + b"\n"
+
+
+def _shown(batch: Mapping[str, Any]) -> dict[str, object]:
+    job = words.batch_job(batch)
+    told = job.get("metadata")
+    more = {**(batch.get("metadata") or {}), **(told if isinstance(told, dict) else {})}
+    if more:
+        job["metadata"] = more
+    if batch["endpoint"] == synthetic.ENDPOINT:
+        # Its specification has plain paths.
+        for name, value in job.items():
+            if name.endswith("_path") and isinstance(value, dict):
+                job[name] = value["value"]
+    return job

@@ -1,0 +1,136 @@
+"""Synthetic data, Llama Stack 0.0.1: of one prompt, a model's responses, their scores, and those that a filter keeps.
+
+Filters: `threshold` keeps a score of `min` or more, `top_k` the best `k` of each prompt, `best_of` the best one.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from node.faces.llama_stack.request_mapping import body_of
+from node.provide.asker import Asker, Heard
+from node.provide.rewards.pair import Unscored, fault
+from node.provide.rewards.scoring import ELSEWHERE, FUNCTIONS, scored
+from router.errors import BadRequest
+
+ENDPOINT = "/synthetic_data_gen"
+SCORING = "/reward_scoring"
+
+MAX_GENERATIONS = 64
+
+FILTERS = ("threshold", "top_k", "best_of")
+
+Point = dict[str, Any]
+
+
+def check(asked: Mapping[str, Any]) -> None:
+    """Raise `Unscored` for a job that no line of could be done."""
+    number, reward = asked.get("num_generations", 1), asked.get("scoring_function")
+    if not isinstance(number, int) or not 1 <= number <= MAX_GENERATIONS:
+        raise fault(f"`num_generations` is a number up to {MAX_GENERATIONS}", "num_generations")
+    if not isinstance(asked.get("model"), str):
+        raise fault("`model` is needed", "model")
+    if reward is not None:
+        check_function(reward)
+    elif asked.get("filtering_function") is not None:
+        raise fault("a filter needs a `scoring_function`", "scoring_function")
+    kept([], asked.get("filtering_function"))
+
+
+def check_function(said: object) -> None:
+    """Raise `Unscored` where no function has this name."""
+    match said:
+        case {"name": str(name)} if name in FUNCTIONS or name in ELSEWHERE:
+            return
+    known = ", ".join(sorted({*FUNCTIONS, *ELSEWHERE}))
+    raise fault(f"`scoring_function` needs a `name`, one of {known}", "scoring_function")
+
+
+async def points_of(asker: Asker, asked: Mapping[str, Any], custom_id: str) -> Heard:
+    """Return the points of one prompt as lines of JSON, or the answer that stands in their way."""
+    words = {"model": asked.get("model"), "messages": asked.get("messages")}
+    try:
+        chat = orjson.dumps(body_of({**words, "options": asked.get("options")}, streams=False))
+    except BadRequest as bad:
+        return fault(str(bad), bad.param or "messages").heard
+    points: list[Point] = []
+    for index in range(asked.get("num_generations", 1)):
+        heard = await asker.post("/v1/chat/completions", chat)
+        if heard.status != 200:
+            return heard
+        response = _response(heard.body)
+        point: Point = {
+            "custom_id": custom_id,
+            "index": index,
+            "prompt": words["messages"],
+            "response": response,
+        }
+        if asked.get("scoring_function") is not None:
+            pair = {
+                "prompt_with_response": [*point["prompt"], response],
+                "reward": asked.get("reward_model"),
+                "scoring_function": asked["scoring_function"],
+            }
+            heard = await score(asker, pair)
+            if heard.status != 200:
+                return heard
+            said = orjson.loads(heard.body)
+            point |= {name: said[name] for name in ("score", "logprob") if name in said}
+        points.append(point)
+    try:
+        found = kept(points, asked.get("filtering_function"))
+    except Unscored as unscored:
+        return unscored.heard
+    return Heard(200, b"".join(orjson.dumps(point) + b"\n" for point in found))
+
+
+async def score(asker: Asker, asked: Mapping[str, Any]) -> Heard:
+    """Score a pair, here or by a reward model that has its own way."""
+    match asked.get("scoring_function"):
+        case {"name": str(name)} if name in ELSEWHERE:
+            return await asker.post(SCORING, orjson.dumps(asked))
+    return await scored(asker, asked)
+
+
+def kept(points: list[Point], by: object) -> list[Point]:
+    """Return the points that a filter keeps, in their order; raise `Unscored`."""
+    if by is None:
+        return points
+    match by:
+        case {"name": str(name), **rest} if name in FILTERS:
+            params = rest.get("params") or {}
+        case _:
+            known = ", ".join(FILTERS)
+            raise fault(
+                f"`filtering_function` needs a `name`, one of {known}", "filtering_function"
+            )
+    if not isinstance(params, dict):
+        raise fault("`params` is an object", "filtering_function.params")
+    if name == "threshold":
+        least = params.get("min")
+        if isinstance(least, bool) or not isinstance(least, int | float):
+            raise fault("`min` is a number", "filtering_function.params.min")
+        return [point for point in points if _score(point) >= least]
+    count = 1 if name == "best_of" else params.get("k")
+    if not isinstance(count, int) or count < 1:
+        raise fault("`k` is a number from 1", "filtering_function.params.k")
+    best = sorted(points, key=_score, reverse=True)[:count]
+    return sorted(best, key=lambda point: int(point["index"]))
+
+
+def _score(point: Point) -> float:
+    value = point.get("score")
+    return float(value) if isinstance(value, int | float) else -math.inf
+
+
+def _response(body: bytes) -> dict[str, object]:
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        said = None
+    match said:
+        case {"choices": [{"message": {"content": str(text)}}, *_]}:
+            return {"role": "assistant", "text": text}
+    return {"role": "assistant", "text": ""}

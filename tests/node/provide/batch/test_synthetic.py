@@ -1,0 +1,104 @@
+"""Synthetic data: how many responses there are, what they score, and which a filter keeps."""
+
+import orjson
+import pytest
+
+from node.provide.asker import Asker, Heard
+from node.provide.batch import work
+from node.provide.batch.store import OpenLine
+from node.provide.batch.synthetic import ENDPOINT, SCORING, check, kept, points_of
+from node.provide.rewards.pair import Unscored
+
+LENGTH = {"name": "length", "params": {"max": 2}}
+
+
+class Counts(Asker):
+    """Stands where the node would: each chat is a letter longer than the one before."""
+
+    def __init__(self, status=200):
+        super().__init__("")
+        self.asked = []
+        self._status = status
+
+    async def post(self, path, body):
+        self.asked.append(path)
+        text = "x" * len(self.asked)
+        return Heard(self._status, orjson.dumps({"choices": [{"message": {"content": text}}]}))
+
+
+def asked(**more):
+    prompt = [{"role": "user", "text": "hi"}]
+    return {
+        "model": "m",
+        "messages": prompt,
+        "num_generations": 4,
+        "scoring_function": LENGTH,
+        **more,
+    }
+
+
+def rows(heard):
+    return [orjson.loads(row) for row in heard.body.splitlines()]
+
+
+async def test_each_generation_is_a_point_with_its_score():
+    heard = await points_of(Counts(), asked(), "a")
+    assert [(row["custom_id"], row["index"]) for row in rows(heard)] == [("a", n) for n in range(4)]
+    assert [row["score"] for row in rows(heard)] == [1, 1, 2 / 3, 0.5]
+    assert rows(heard)[1]["response"] == {"role": "assistant", "text": "xx"}
+
+
+@pytest.mark.parametrize(
+    ("by", "indices"),
+    [
+        ({"name": "threshold", "params": {"min": 0.6}}, [0, 1, 2]),
+        ({"name": "threshold", "params": {"min": 2}}, []),
+        ({"name": "top_k", "params": {"k": 3}}, [0, 1, 2]),
+        ({"name": "best_of"}, [0]),
+    ],
+)
+async def test_a_filter_keeps_the_best(by, indices):
+    heard = await points_of(Counts(), asked(filtering_function=by), "a")
+    assert [row["index"] for row in rows(heard)] == indices
+
+
+async def test_what_stands_in_the_way_is_heard():
+    assert (await points_of(Counts(429), asked(), "a")).status == 429
+    assert (await points_of(Counts(), asked(messages=[1]), "a")).status == 400
+    wrong = {"name": "exact_match"}
+    assert (await points_of(Counts(), asked(scoring_function=wrong), "a")).status == 400
+
+
+async def test_a_reward_model_with_a_way_of_its_own_is_asked_by_the_node():
+    counts = Counts()
+    line = OpenLine("b", SCORING, 1, "a", b'{"scoring_function":{"name":"score"}}', 0)
+    assert (await work.do(counts, line)).status == 200
+    assert counts.asked == [SCORING]
+    other = OpenLine("b", "/v1/embeddings", 1, "a", b"{}", 0)
+    await work.do(counts, other)
+    await work.do(counts, OpenLine("b", ENDPOINT, 1, "a", orjson.dumps(asked()), 0))
+    assert counts.asked[1:] == ["/v1/embeddings", *["/v1/chat/completions"] * 4]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"num_generations": 0}, "num_generations"),
+        ({"num_generations": 65}, "num_generations"),
+        ({"model": None}, "model"),
+        ({"scoring_function": {"name": "none"}}, "scoring_function"),
+        ({"scoring_function": None, "filtering_function": {"name": "best_of"}}, "scoring_function"),
+        ({"filtering_function": {"name": "none"}}, "filtering_function"),
+        ({"filtering_function": {"name": "top_k"}}, "filtering_function.params.k"),
+        ({"filtering_function": {"name": "threshold"}}, "filtering_function.params.min"),
+        ({"filtering_function": {"name": "top_k", "params": [1]}}, "filtering_function.params"),
+    ],
+)
+def test_a_job_that_cannot_be_done_is_named(wrong, param):
+    with pytest.raises(Unscored) as unscored:
+        check(asked(**wrong))
+    assert orjson.loads(unscored.value.heard.body)["error"]["param"] == param
+
+
+def test_no_filter_keeps_all():
+    assert kept([{"index": 0}], None) == [{"index": 0}]

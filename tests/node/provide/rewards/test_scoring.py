@@ -1,0 +1,138 @@
+"""Laws of reward functions: what each finds good, what they ask of models, and what is wrong with a request."""
+
+import orjson
+import pytest
+
+from node.provide.asker import Asker, Heard
+from node.provide.rewards import exact_match, length, llm_judge, logprob, regex, rerank
+from node.provide.rewards.pair import Pair, Unscored
+from node.provide.rewards.scoring import FUNCTIONS, scored
+
+
+class Says(Asker):
+    """Stands where the node would: one answer to everything."""
+
+    def __init__(self, said=None, status=200):
+        super().__init__("")
+        self.asked = []
+        self._said = Heard(status, orjson.dumps(said))
+
+    async def post(self, path, body):
+        self.asked.append((path, orjson.loads(body)))
+        return self._said
+
+
+def pair(response="A vine.", model="m", **params):
+    return Pair("What grows?", response, model, params)
+
+
+@pytest.mark.parametrize(
+    ("function", "params", "response", "score"),
+    [
+        (exact_match, {"expected": "A vine."}, " A vine.\n", 1),
+        (exact_match, {"expected": "a VINE."}, "A vine.", 0),
+        (exact_match, {"expected": "a VINE.", "ignore_case": True}, "A vine.", 1),
+        (regex, {"pattern": r"^A \w+\.$"}, "A vine.", 1),
+        (regex, {"pattern": "tree"}, "A vine.", 0),
+        (length, {"max": 7}, "A vine.", 1),
+        (length, {"max": 7}, "A vine." * 2, 0.5),
+        (length, {"min": 4, "unit": "words"}, "A vine.", 0.5),
+        (length, {"min": 1, "max": 2, "unit": "words"}, "A vine.", 1),
+        (length, {"min": 1}, "", 0),
+    ],
+)
+async def test_what_needs_no_model(function, params, response, score):
+    says = Says()
+    assert (await function.score(says, pair(response, **params))).score == score
+    assert not says.asked
+
+
+async def test_a_reranker_is_asked_how_relevant_a_response_is():
+    says = Says({"results": [{"index": 0, "relevance_score": 0.7}]})
+    assert (await rerank.score(says, pair())).score == 0.7
+    assert says.asked == [
+        ("/v1/rerank", {"model": "m", "query": "What grows?", "documents": ["A vine."]})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "score"),
+    [("7", 0.7), ("I think 3, no: 8.5", 0.85), ("11", 1), ("-3", 0), ("10", 1)],
+)
+async def test_a_judge_says_a_number_last(said, score):
+    says = Says({"choices": [{"message": {"content": said}}]})
+    assert (await llm_judge.score(says, pair(criteria="It {rhymes}."))).score == score
+    assert "It {rhymes}." in says.asked[0][1]["messages"][0]["content"]
+
+
+async def test_likelihood_is_that_of_the_response_alone():
+    told = {"token_logprobs": [None, -1.0, -2.0, -4.0, -9.0], "text_offset": [0, 5, 12, 14, 19]}
+    found = await logprob.score(Says({"choices": [{"logprobs": told}]}), pair())
+    assert (found.score, found.logprob) == (-3.0, -6.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "said", "status"),
+    [
+        (rerank, {"results": []}, 502),
+        (llm_judge, {"choices": [{"message": {"content": "Good!"}}]}, 502),
+        (llm_judge, {}, 502),
+        (llm_judge, [], 502),
+        (logprob, {"choices": [{"logprobs": None}]}, 400),
+    ],
+)
+async def test_a_model_that_does_not_tell_is_an_error(function, said, status):
+    with pytest.raises(Unscored) as unscored:
+        await function.score(Says(said), pair())
+    assert unscored.value.heard.status == status
+
+
+async def test_a_model_that_is_busy_is_heard_as_it_is():
+    with pytest.raises(Unscored) as unscored:
+        await rerank.score(Says({"error": 1}, 429), pair())
+    assert unscored.value.heard == Heard(429, b'{"error":1}')
+
+
+async def test_a_pattern_that_takes_for_ever_is_ended(monkeypatch):
+    monkeypatch.setattr(regex, "LONGEST_SEARCH", 0.3)
+    with pytest.raises(Unscored) as unscored:
+        await regex.score(Says(), pair("a" * 64, pattern="(a+)+b"))
+    assert b"too long" in unscored.value.heard.body
+
+
+def asked(name="length", params=None, **changed):
+    words = [{"role": "user", "text": "What grows?"}, {"role": "assistant", "text": "A vine."}]
+    function = {"name": name, "params": {"max": 9} if params is None else params}
+    return {"prompt_with_response": words, "scoring_function": function, **changed}
+
+
+async def test_a_score_has_an_id():
+    heard = await scored(Says(), asked())
+    said = orjson.loads(heard.body)
+    assert (heard.status, said["score"]) == (200, 1)
+    assert said["id"].startswith("score_")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        (asked("none"), "scoring_function"),
+        (asked(scoring_function=1), "scoring_function"),
+        (asked(params=[1]), "scoring_function.params"),
+        (asked(params={"unit": "x"}), "scoring_function.params"),
+        (asked(params={"max": "x"}), "scoring_function.params.max"),
+        (asked(params={"max": 1, "unit": "x"}), "scoring_function.params.unit"),
+        (asked("exact_match"), "scoring_function.params.expected"),
+        (asked("regex", {"pattern": "("}), "scoring_function.params.pattern"),
+        (asked("rerank"), "reward"),
+        (asked(prompt_with_response=[{"text": "a"}]), "prompt_with_response"),
+        (asked(prompt_with_response=[{"text": "a"}, 1]), "prompt_with_response"),
+    ],
+)
+async def test_what_cannot_be_is_named(wrong, param):
+    heard = await scored(Says(), wrong)
+    assert (heard.status, orjson.loads(heard.body)["error"]["param"]) == (400, param)
+
+
+def test_every_function_is_known_by_its_file():
+    assert all(function.__module__.endswith(f".{name}") for name, function in FUNCTIONS.items())
