@@ -4,6 +4,9 @@
 whoever serves their models, when nobody waits for those; so are rewards and synthetic data of Llama Stack.
 It is a process of its own: files and results are in --data, and after a crash or a restart it goes on where it was.
 
+`vectors` keeps texts and finds them by their meaning: OpenAI's vector stores, and memory banks of Llama Stack. Any node's
+embeddings will do. It needs more of Python: pip install "modelvine[vectors]".
+
 `agents` answers Llama Stack's POST /agents/execute with the models of the network. It keeps nothing and executes no tool: a
 model's request for one comes back to whoever asks.
 
@@ -12,6 +15,7 @@ One line goes to standard output when the service is registered. Ctrl-C withdraw
 Examples:
   modelvine provide batch
   modelvine provide batch --data /srv/batches --concurrency 16
+  modelvine provide vectors --model nomic-embed-text
   modelvine provide agents
   # then, with OpenAI's client at any node:
   #   client.files.create(file=open("lines.jsonl", "rb"), purpose="batch")
@@ -23,7 +27,7 @@ from contextlib import suppress
 
 from node.cli.console.options import add_node_options
 
-SERVICES = ("batch", "agents")
+SERVICES = ("batch", "vectors", "agents")
 CONCURRENCY, MOST = 8, 256
 KEEP = 20
 """Gigabytes of `node.provide.files.KEEP`, whose import would slow every --help down; a test compares them."""
@@ -52,6 +56,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=_count,
         default=KEEP,
         help=f"gigabytes of all its files (default: {KEEP})",
+    )
+    add(
+        "--model",
+        metavar="NAME",
+        default="",
+        help="vectors: the model of embeddings where a store names none (default: the first that is known)",
     )
     add(
         "--listen",
@@ -84,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.options import settings_given  # noqa: PLC0415
     from node.config import sources  # noqa: PLC0415
     from node.config.addresses import host_port  # noqa: PLC0415
-    from node.errors import WrongUsage  # noqa: PLC0415
+    from node.errors import CommandFailed, WrongUsage  # noqa: PLC0415
     from node.observe import logs  # noqa: PLC0415
     from node.provide import service  # noqa: PLC0415
     from node.provide.plan import Plan  # noqa: PLC0415
@@ -111,8 +121,16 @@ def run(arguments: argparse.Namespace) -> int:
         name,
         arguments.concurrency,
         arguments.keep * 1000**3,
+        arguments.model,
     )
-    made = import_module(f"node.provide.{arguments.service}.provider").provider
+    try:
+        made = import_module(f"node.provide.{arguments.service}.provider").provider
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("apsw", "sqlite_vec"):
+            raise
+        raise CommandFailed(
+            'vector stores need more: pip install "modelvine[vectors]"'
+        ) from missing
 
     def ready(line: str) -> None:
         with suppress(OSError):  # whoever started us need not read

@@ -1,0 +1,124 @@
+"""Engine of vector stores: it reads their files in the background, and finds texts by their meaning.
+
+A file whose embeddings cannot be had now is tried again; one that is no text, or whose embeddings are refused, has failed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import orjson
+
+from node.provide.asker import Asker, Heard
+from node.provide.database import DatabaseError
+from node.provide.files import Files
+from node.provide.vectors.chunks import cut
+from node.provide.vectors.store import Found, Member, VectorStore, WrongVector
+
+log = logging.getLogger("modelvine.provide")
+
+MAX_TEXT_BYTES = 20 * 1000 * 1000
+"""The longest file that is read."""
+
+AT_ONCE = 16
+"""Texts of one request for embeddings."""
+
+PAUSE = 2.0
+"""Seconds until what is busy or away is asked again."""
+
+_BUSY = frozenset({0, 404, 408, 425, 429, 500, 502, 503, 504})
+
+
+class NoEmbedding(Exception):
+    """A text has no embedding now. `heard` is what the node answered."""
+
+    def __init__(self, heard: Heard, message: str = "") -> None:
+        super().__init__(message or f"no embedding: status {heard.status}")
+        self.heard = heard
+
+
+class Engine:
+    """All stores of one folder."""
+
+    def __init__(
+        self, files: Files, store: VectorStore, *, node: str, now: Callable[[], float]
+    ) -> None:
+        self.files = files
+        self.store = store
+        self.asker = Asker(node)
+        self._readers = Asker(node, background=True)
+        self._now = now
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """There is something to read."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Read files until cancelled."""
+        async with self.asker, self._readers:
+            while True:
+                self._wake.clear()
+                try:
+                    member = await self.files.run_in_thread(self.store.waiting)
+                    if member is None:
+                        await self._wake.wait()
+                    else:
+                        await self._read(member)
+                except NoEmbedding as error:
+                    log.debug("%s", error)
+                    await asyncio.sleep(PAUSE)
+                except (DatabaseError, OSError) as error:
+                    log.error("nothing can be kept now, which is tried again: %s", error)  # noqa: TRY400
+                    await asyncio.sleep(PAUSE)
+
+    async def search(self, store: str, model: str, query: str) -> list[Found]:
+        """Return what is nearest; raise `NoEmbedding` or `WrongVector`."""
+        (vector,) = await embeddings(self.asker, model, [query])
+        now = int(self._now())
+        return await self.files.run_in_thread(lambda: self.store.search(store, vector, now))
+
+    async def _read(self, member: Member) -> None:
+        """Put a file's texts into its store, all again where that was broken off."""
+        try:
+            text = await self.files.run_in_thread(lambda: self._text(member))
+            texts = [*cut(text, member.chunk, member.overlap)]
+            await self.files.run_in_thread(lambda: self.store.forget(member))
+            for at in range(0, len(texts), AT_ONCE):
+                some = texts[at : at + AT_ONCE]
+                vectors = await embeddings(self._readers, member.model, some)
+                await self.files.run_in_thread(partial(self.store.put, member, some, vectors))
+            error = ""
+        except NoEmbedding as failure:
+            if failure.heard.status in _BUSY:
+                raise
+            error = str(failure)
+        except (UnicodeError, WrongVector, FileNotFoundError) as failure:
+            error = str(failure)[:200]
+        await self.files.run_in_thread(lambda: self.store.settle(member, error))
+
+    def _text(self, member: Member) -> str:
+        path = self.files.path(member.file)
+        if path.stat().st_size > MAX_TEXT_BYTES:
+            raise UnicodeError(f"a text has at most {MAX_TEXT_BYTES:,} bytes here")
+        return path.read_bytes().decode("utf-8-sig")
+
+
+async def embeddings(asker: Asker, model: str, texts: Sequence[str]) -> list[list[float]]:
+    """Return a vector for each text; raise `NoEmbedding`."""
+    body = orjson.dumps({"model": model, "input": [*texts], "encoding_format": "float"})
+    heard = await asker.post("/v1/embeddings", body)
+    if heard.status != 200:
+        raise NoEmbedding(heard)
+    try:
+        said = orjson.loads(heard.body)
+    except orjson.JSONDecodeError:
+        said = None
+    match said:
+        case {"data": [*rows]} if len(rows) == len(texts):
+            try:
+                return [[float(n) for n in row["embedding"]] for row in rows]
+            except (KeyError, TypeError, ValueError):
+                pass
+    raise NoEmbedding(Heard(502), "the model's answer holds no embeddings")

@@ -1,0 +1,313 @@
+"""HTTP face of vector stores: OpenAI's `/v1/vector_stores`, and memory banks of Llama Stack 0.0.1, which are the same stores."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from node.provide.face import page_of
+from node.provide.files import new_id
+from node.provide.form import Fault, as_json, object_of, passed
+from node.provide.vectors.engine import Engine, NoEmbedding
+from node.provide.vectors.filters import BadFilter, fits
+from node.provide.vectors.store import Found, WrongVector
+from registry.records import ModelType
+
+MAX_RESULTS = 50
+USUAL_RESULTS = 10
+
+MAX_CHUNK = 4_096
+"""Tokens."""
+
+AUTO = (800, 400)
+"""Tokens of a chunk and of what two share, where nobody says."""
+
+MAX_BANKS = 20
+
+
+class VectorFace:
+    """What may be asked of vector stores. `model` makes the embeddings where a store names none."""
+
+    def __init__(self, engine: Engine, model: str, now: Callable[[], float]) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._run = engine.files.run_in_thread
+        self._model = model
+        self._now = now
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what may be asked."""
+        one, files = "/v1/vector_stores/{id}", "/v1/vector_stores/{id}/files"
+        batches = "/v1/vector_stores/{id}/file_batches"
+        return [
+            web.get("/v1/vector_stores", self.all),
+            web.post("/v1/vector_stores", self.create),
+            web.get(one, self.show),
+            web.post(one, self.change),
+            web.delete(one, self.delete),
+            web.post(f"{one}/search", self.search),
+            web.get(files, self.members),
+            web.post(files, self.join),
+            web.get(f"{files}/{{file}}", self.member),
+            web.delete(f"{files}/{{file}}", self.leave),
+            web.get(f"{files}/{{file}}/content", self.content),
+            web.post(batches, self.join_several),
+            web.get(f"{batches}/{{batch}}", self.batch),
+            web.post(f"{batches}/{{batch}}/cancel", self.cancel),
+            web.get(f"{batches}/{{batch}}/files", self.members),
+            web.get("/agents/execute", self.memories),
+        ]
+
+    async def all(self, http: web.Request) -> web.Response:
+        """List stores."""
+        ids = await self._run(self._store.ids)
+        found = await self._run(lambda: [one for id_ in ids if (one := self._store.find(id_))])
+        return page_of(http, found)
+
+    async def create(self, http: web.Request) -> web.Response:
+        """Make a store."""
+        asked = await object_of(http)
+        model = asked.get("embedding_model") or self._model or await self._any_model()
+        if not isinstance(model, str):
+            raise Fault(400, "`embedding_model` is a name", param="embedding_model")
+        name, metadata = _about(asked)
+        chunk = _chunking(asked.get("chunking_strategy"))
+        files = await self._named(asked.get("file_ids") or [])
+        id_, now = new_id("vs_"), int(self._now())
+
+        def make() -> None:
+            self._store.add(id_, now, name, model, metadata)
+            self._store.join(id_, files, now, {}, chunk)
+
+        await self._run(make)
+        self._engine.wake()
+        return as_json(await self._run(lambda: self._store.find(id_)))
+
+    async def show(self, http: web.Request) -> web.Response:
+        """Show a store."""
+        return as_json(await self._found(http.match_info["id"]))
+
+    async def change(self, http: web.Request) -> web.Response:
+        """Call a store otherwise."""
+        found, asked = await self._found(http.match_info["id"]), await object_of(http)
+        name, metadata = _about({**found, **asked})
+        await self._run(lambda: self._store.change(found["id"], name, metadata))
+        return as_json(await self._found(found["id"]))
+
+    async def delete(self, http: web.Request) -> web.Response:
+        """Forget a store; its files stay."""
+        found = await self._found(http.match_info["id"])
+        await self._run(lambda: self._store.remove(found["id"]))
+        return as_json({"id": found["id"], "object": "vector_store.deleted", "deleted": True})
+
+    async def search(self, http: web.Request) -> web.Response:
+        """Find texts by their meaning."""
+        store, asked = await self._found(http.match_info["id"]), await object_of(http)
+        query, most = asked.get("query"), asked.get("max_num_results", USUAL_RESULTS)
+        if isinstance(query, list) and all(isinstance(one, str) for one in query):
+            query = "\n".join(query)
+        if not isinstance(query, str) or not query:
+            raise Fault(400, "`query` is a text", param="query")
+        if not isinstance(most, int) or not 1 <= most <= MAX_RESULTS:
+            raise Fault(400, f"`max_num_results` is 1 to {MAX_RESULTS}", param="max_num_results")
+        ranking = asked.get("ranking_options")
+        least = ranking.get("score_threshold", 0) if isinstance(ranking, dict) else 0
+        if isinstance(least, bool) or not isinstance(least, int | float):
+            raise Fault(400, "`score_threshold` is a number", param="ranking_options")
+        by = asked.get("filters")
+        try:
+            fits({}, by)
+        except BadFilter as error:
+            raise Fault(400, str(error), param="filters") from error
+        found = await self._nearest(store, query)
+        wanted = [one for one in found if fits(one.attributes, by)]
+        rows = [_row(one) for one in wanted[:most] if one.score >= least]
+        kind = "vector_store.search_results.page"
+        said = {"object": kind, "search_query": [query], "data": rows}
+        return as_json({**said, "has_more": False, "next_page": None})
+
+    async def join(self, http: web.Request) -> web.Response:
+        """Put a file in a store."""
+        store, asked = await self._found(http.match_info["id"]), await object_of(http)
+        await self._join(store["id"], [asked.get("file_id")], asked, "")
+        return as_json(await self._member(store["id"], str(asked["file_id"])))
+
+    async def join_several(self, http: web.Request) -> web.Response:
+        """Put files in a store."""
+        store, asked = await self._found(http.match_info["id"]), await object_of(http)
+        files = asked.get("file_ids")
+        if not isinstance(files, list) or not 1 <= len(files) <= 500:
+            raise Fault(400, "`file_ids` has 1 to 500 ids", param="file_ids")
+        id_ = new_id("vsfb_")
+        await self._join(store["id"], files, asked, id_)
+        return await self._batch(store["id"], id_)
+
+    async def batch(self, http: web.Request) -> web.Response:
+        """Show how far the files of a batch are."""
+        store = await self._found(http.match_info["id"])
+        return await self._batch(store["id"], http.match_info["batch"])
+
+    async def cancel(self, http: web.Request) -> web.Response:
+        """Read no further file of a batch."""
+        store, id_ = await self._found(http.match_info["id"]), http.match_info["batch"]
+        await self._run(lambda: self._store.cancel(id_))
+        return await self._batch(store["id"], id_)
+
+    async def members(self, http: web.Request) -> web.Response:
+        """List the files of a store, or of a batch."""
+        store, batch = await self._found(http.match_info["id"]), http.match_info.get("batch", "")
+        found = await self._run(lambda: self._store.members(store["id"], batch))
+        state = http.query.get("filter")
+        return page_of(http, [one for one in found if state in (None, one["status"])])
+
+    async def member(self, http: web.Request) -> web.Response:
+        """Show a file of a store."""
+        store = await self._found(http.match_info["id"])
+        return as_json(await self._member(store["id"], http.match_info["file"]))
+
+    async def leave(self, http: web.Request) -> web.Response:
+        """Take a file out of a store; the file itself stays."""
+        store = await self._found(http.match_info["id"])
+        found = await self._member(store["id"], http.match_info["file"])
+        await self._run(lambda: self._store.leave(store["id"], found["id"]))
+        kind = "vector_store.file.deleted"
+        return as_json({"id": found["id"], "object": kind, "deleted": True})
+
+    async def content(self, http: web.Request) -> web.Response:
+        """Show the texts of a file as they are searched."""
+        store = await self._found(http.match_info["id"])
+        found = await self._member(store["id"], http.match_info["file"])
+        texts = await self._run(lambda: self._store.texts(store["id"], found["id"]))
+        rows = [{"type": "text", "text": text} for text in texts]
+        kind = "vector_store.file_content.page"
+        return as_json({"object": kind, "data": rows, "has_more": False, "next_page": None})
+
+    async def memories(self, http: web.Request) -> web.Response:
+        """Return texts of several banks: the nearest to `input`, or the newest where there is none."""
+        said = http.query.getall("bankIds", [])
+        ids = [id_ for one in said for id_ in one.split(",") if id_]
+        if not 1 <= len(ids) <= MAX_BANKS:
+            raise Fault(400, f"`bankIds` names 1 to {MAX_BANKS} banks", param="bankIds")
+        query, rows = http.query.get("input", ""), list[dict[str, Any]]()
+        for id_ in ids:
+            bank = await self._found(id_)
+            if query:
+                found = (await self._nearest(bank, query))[:USUAL_RESULTS]
+                rows += [{"bank_id": id_, "content": one.text, "score": one.score} for one in found]
+            else:
+                texts = await self._run(partial(self._store.texts, id_, newest=USUAL_RESULTS))
+                rows += [{"bank_id": id_, "content": text} for text in texts]
+        return as_json(sorted(rows, key=lambda row: -row.get("score", 0.0)))
+
+    async def _nearest(self, store: Mapping[str, Any], query: str) -> list[Found]:
+        try:
+            return await self._engine.search(store["id"], store["embedding_model"], query)
+        except NoEmbedding as error:
+            raise _Passed(passed(error.heard)) from error
+        except WrongVector as error:
+            raise Fault(409, f"{error}: the model has changed", param="query") from error
+
+    async def _any_model(self) -> str:
+        heard = await self._engine.asker.get("/v1/models")
+        rows = orjson.loads(heard.body).get("data", []) if heard.status == 200 else []
+        names = [row["id"] for row in rows if row.get("type") == int(ModelType.EMBEDDING)]
+        if not names:
+            why = "no model for embeddings is known: name one as `embedding_model`"
+            raise Fault(400, why, param="embedding_model")
+        return str(min(names))
+
+    async def _found(self, id_: str) -> dict[str, Any]:
+        found = await self._run(lambda: self._store.find(id_))
+        if found is None:
+            raise Fault(404, f"no vector store is called {id_[:100]!r}", param="id")
+        return found
+
+    async def _member(self, id_: str, file: str) -> dict[str, Any]:
+        for one in await self._run(lambda: self._store.members(id_)):
+            if one["id"] == file:
+                return one
+        raise Fault(404, f"no file of this store is called {file[:100]!r}", param="file_id")
+
+    async def _named(self, ids: object) -> list[tuple[str, str]]:
+        found = []
+        for id_ in ids if isinstance(ids, list) else [ids]:
+            file = await self._run(partial(self._engine.files.table.find, str(id_)))
+            if file is None:
+                raise Fault(400, f"no file is called {str(id_)[:100]!r}", param="file_id")
+            found.append((file["id"], file["filename"]))
+        return found
+
+    async def _join(self, id_: str, ids: list[Any], asked: Mapping[str, Any], batch: str) -> None:
+        attributes, chunk = asked.get("attributes") or {}, _chunking(asked.get("chunking_strategy"))
+        if not isinstance(attributes, dict) or len(attributes) > 16:
+            raise Fault(400, "`attributes` has up to 16 values", param="attributes")
+        files, now = await self._named(ids), int(self._now())
+        await self._run(lambda: self._store.join(id_, files, now, attributes, chunk, batch))
+        self._engine.wake()
+
+    async def _batch(self, store: str, id_: str) -> web.Response:
+        found = await self._run(lambda: self._store.members(store, id_))
+        if not found:
+            raise Fault(404, f"no batch of files is called {id_[:100]!r}", param="batch_id")
+        counts = await self._run(lambda: self._store.counts_of_batch(id_))
+        status = "in_progress" if counts["in_progress"] else "completed"
+        if counts["cancelled"]:
+            status = "cancelled"
+        return as_json(
+            {
+                "id": id_,
+                "object": "vector_store.files_batch",
+                "created_at": found[0]["created_at"],
+                "vector_store_id": store,
+                "status": status,
+                "file_counts": counts,
+            }
+        )
+
+
+class _Passed(web.HTTPException):
+    """What the node answered instead of embeddings."""
+
+    def __init__(self, said: web.Response) -> None:
+        self.status_code = said.status
+        after = said.headers.get("retry-after")
+        super().__init__(
+            text=(said.body or b"").decode() if isinstance(said.body, bytes) else "",
+            content_type="application/json",
+            headers={"retry-after": after} if after else None,
+        )
+
+
+def _about(asked: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    name, metadata = asked.get("name") or "", asked.get("metadata") or {}
+    if not isinstance(name, str) or len(name) > 256:
+        raise Fault(400, "`name` is a text of up to 256 characters", param="name")
+    if not isinstance(metadata, dict) or len(metadata) > 16:
+        raise Fault(400, "`metadata` has up to 16 texts", param="metadata")
+    return name, metadata
+
+
+def _chunking(said: object) -> tuple[int, int]:
+    match said:
+        case None | {"type": "auto"}:
+            return AUTO
+        case {
+            "type": "static",
+            "static": {"max_chunk_size_tokens": int(size), "chunk_overlap_tokens": int(overlap)},
+        }:
+            if 100 <= size <= MAX_CHUNK and 0 <= overlap <= size // 2:
+                return size, overlap
+    why = f"chunks have 100 to {MAX_CHUNK:,} tokens, and share half of that at most"
+    raise Fault(400, why, param="chunking_strategy")
+
+
+def _row(found: Found) -> dict[str, Any]:
+    return {
+        "file_id": found.file,
+        "filename": found.name,
+        "score": found.score,
+        "attributes": found.attributes,
+        "content": [{"type": "text", "text": found.text}],
+    }

@@ -1,0 +1,38 @@
+"""Filters of a search, by the attributes of files: comparisons, and `and` and `or` of them, as OpenAI has them."""
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_DEEPEST = 8
+
+_COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+    "in": lambda value, among: value in among,
+    "nin": lambda value, among: value not in among,
+}
+
+
+class BadFilter(ValueError):
+    """What is no filter."""
+
+
+def fits(attributes: Mapping[str, Any], by: object, depth: int = 0) -> bool:
+    """Say whether a file with these attributes is wanted; raise `BadFilter`."""
+    match by:
+        case None:
+            return True
+        case {"type": "and" | "or" as kind, "filters": list(several)} if depth < _DEEPEST:
+            said = [fits(attributes, one, depth + 1) for one in several]
+            return all(said) if kind == "and" else any(said)
+        case {"type": str(kind), "key": str(key), "value": value} if kind in _COMPARED:
+            try:
+                return _COMPARED[kind](attributes.get(key), value)
+            except TypeError:
+                return False
+    raise BadFilter("a filter has a `type`, and `key` and `value`, or `filters`")

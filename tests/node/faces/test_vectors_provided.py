@@ -1,0 +1,207 @@
+"""Vector stores of `modelvine provide vectors`: OpenAI's client and Llama Stack's words, at their node and one hop away."""
+
+import string
+
+import openai
+import pytest
+from aiohttp import web
+
+from node.provide.vectors import engine as engines
+from node.provide.vectors import face as faces
+from node.provide.vectors.provider import VectorsProvider
+from registry.records import ModelType
+from tests.node.faces.assembly import openai_at, told
+from tests.node.faces.test_services import as_specified
+from tests.node.faces.test_services_provided import providing
+from tests.swarm.waiting import until
+from tests.workers.serving import served
+
+PLANTS = b"The vine grows grapes on a trellis.\n" * 3
+SHIPS = b"A ship sails the sea with rope and sail.\n" * 3
+
+
+class Embeds:
+    """A worker whose embeddings count letters."""
+
+    def __init__(self):
+        self.url, self.status, self.asked = "", 200, 0
+
+    async def embeddings(self, http):
+        self.asked += 1
+        if self.status != 200:
+            return web.json_response({"error": {"message": "no"}}, status=self.status)
+        texts = (await http.json())["input"]
+        rows = [
+            {
+                "index": n,
+                "embedding": [text.lower().count(letter) for letter in string.ascii_lowercase],
+            }
+            for n, text in enumerate(texts)
+        ]
+        return web.json_response({"object": "list", "data": rows, "model": "letters"})
+
+
+@pytest.fixture
+async def letters(mesh, monkeypatch):
+    monkeypatch.setattr(engines, "PAUSE", 0.05)
+    made, app = Embeds(), web.Application()
+    app.add_routes([web.post("/v1/embeddings", made.embeddings)])
+    async with served(app) as made.url:
+        await mesh.two.register(made, model="letters", type=int(ModelType.EMBEDDING))
+        await mesh.knows(mesh.two, "letters")
+        yield made
+
+
+@pytest.fixture(params=["serving", "asked"])
+async def node(request, mesh, letters, tmp_path):
+    async with providing(VectorsProvider, mesh, tmp_path / "vectors"):
+        yield mesh.one if request.param == "serving" else mesh.two
+
+
+@pytest.fixture
+async def client(node):
+    async with openai_at(node) as made:
+        yield made
+
+
+async def upload(client, *contents):
+    return [
+        (await client.files.create(file=(f"{n}.txt", c), purpose="assistants")).id
+        for n, c in enumerate(contents)
+    ]
+
+
+async def read(client, store, **counts):
+    async def done():
+        found = (await client.vector_stores.retrieve(store)).file_counts
+        return found.in_progress == 0
+
+    await until(done, within=10, otherwise="the files are not read")
+    found = (await client.vector_stores.retrieve(store)).file_counts
+    assert {name: getattr(found, name) for name in counts} == counts
+
+
+async def test_openais_client_finds_texts_by_their_meaning(client):
+    plants, ships = await upload(client, PLANTS, SHIPS)
+    store = await client.vector_stores.create(name="notes", file_ids=[plants])
+    await client.vector_stores.files.create(store.id, file_id=ships, attributes={"of": "sea"})
+    await read(client, store.id, completed=2)
+    found = (await client.vector_stores.search(store.id, query="sail the sea")).data
+    assert [(one.file_id.split("@")[0], one.filename) for one in found] == [
+        (ships.split("@")[0], "1.txt"), (plants.split("@")[0], "0.txt"),
+    ]  # fmt: skip
+    assert "ship sails" in found[0].content[0].text
+    assert found[0].score > found[1].score
+    by = {"type": "ne", "key": "of", "value": "sea"}
+    found = (await client.vector_stores.search(store.id, query="sea", filters=by)).data
+    assert [one.filename for one in found] == ["0.txt"]
+    page = await client.vector_stores.files.content(ships, vector_store_id=store.id)
+    assert "ship sails" in page.data[0].text
+
+
+async def test_stores_and_their_files_are_listed_changed_and_deleted(client):
+    (plants,) = await upload(client, PLANTS)
+    made = [
+        (await client.vector_stores.create(name=f"{n}", file_ids=[plants])).id for n in range(3)
+    ]
+    listed = [one.id async for one in await client.vector_stores.list(limit=2)]
+    assert listed == list(reversed(made))
+    changed = await client.vector_stores.update(made[0], name="new", metadata={"a": "b"})
+    assert (changed.name, changed.metadata) == ("new", {"a": "b"})
+    assert [one.id for one in (await client.vector_stores.files.list(made[0])).data] == [plants]
+    assert (await client.vector_stores.files.delete(plants, vector_store_id=made[0])).deleted
+    with pytest.raises(openai.NotFoundError):
+        await client.vector_stores.files.retrieve(plants, vector_store_id=made[0])
+    assert (await client.vector_stores.delete(made[0])).deleted
+    with pytest.raises(openai.NotFoundError):
+        await client.vector_stores.retrieve(made[0])
+
+
+async def test_several_files_at_once_and_one_that_is_no_text(client):
+    files = await upload(client, PLANTS, b"\xff\xfe\x00")
+    store = (await client.vector_stores.create()).id
+    batch = await client.vector_stores.file_batches.create_and_poll(
+        store, file_ids=files, poll_interval_ms=50
+    )
+    assert (batch.status, batch.file_counts.completed, batch.file_counts.failed) == (
+        "completed",
+        1,
+        1,
+    )
+    failed = (
+        await client.vector_stores.file_batches.list_files(
+            batch.id, vector_store_id=store, filter="failed"
+        )
+    ).data
+    assert [one.last_error.code for one in failed] == ["unsupported_file"]
+
+
+async def test_what_is_busy_is_asked_again(client, letters):
+    letters.status = 503
+    (plants,) = await upload(client, PLANTS)
+    store = (await client.vector_stores.create(file_ids=[plants])).id
+    await until(lambda: letters.asked > 0, within=10, otherwise="nobody asked")
+    with pytest.raises(openai.APIStatusError):
+        await client.vector_stores.search(store, query="vine")
+    letters.status = 200
+    await read(client, store, completed=1)
+
+
+async def test_a_store_is_a_memory_bank(node, client):
+    files = await upload(client, PLANTS, SHIPS)
+    banks = [(await client.vector_stores.create(file_ids=[file])).id for file in files]
+    for bank in banks:
+        await read(client, bank, completed=1)
+    asked = [("bankIds", bank) for bank in banks]
+    status, found = await told(
+        node.http.get("/agents/execute", params=[*asked, ("input", "sail the sea")])
+    )
+    assert status == 200
+    as_specified("/agents/execute", "GET", found)
+    assert ["ship" in one["content"] for one in found] == [True, False]
+    status, found = await told(node.http.get("/agents/execute", params=asked))
+    assert (status, len(found)) == (200, 2)
+    status, _ = await told(node.http.get("/agents/execute"))
+    assert status == 400
+
+
+async def test_llama_stacks_store_is_the_same_store(node, client):
+    status, made = await told(
+        node.http.post("/vector_store/create", json={"name": "n", "description": "d"})
+    )
+    assert status == 200, made
+    as_specified("/vector_store/create", "POST", made)
+    assert (await client.vector_stores.retrieve(made["id"])).name == "n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"name": 1}, "name"),
+        ({"metadata": 1}, "metadata"),
+        ({"file_ids": ["none"]}, "file_id"),
+        ({"embedding_model": 1}, "embedding_model"),
+        (
+            {"chunking_strategy": {"type": "static", "static": {"max_chunk_size_tokens": 1}}},
+            "chunking_strategy",
+        ),
+    ],
+)
+async def test_what_cannot_be_is_named(node, asked, param):
+    status, said = await told(node.http.post("/v1/vector_stores", json=asked))
+    assert (status, said["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({}, "query"),
+        ({"query": "a", "max_num_results": faces.MAX_RESULTS + 1}, "max_num_results"),
+        ({"query": "a", "filters": {}}, "filters"),
+        ({"query": "a", "ranking_options": {"score_threshold": "x"}}, "ranking_options"),
+    ],
+)
+async def test_a_search_that_cannot_be_is_named(node, client, asked, param):
+    store = (await client.vector_stores.create()).id
+    status, said = await told(node.http.post(f"/v1/vector_stores/{store}/search", json=asked))
+    assert (status, said["error"]["param"]) == (400, param)

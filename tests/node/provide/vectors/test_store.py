@@ -1,0 +1,100 @@
+"""Laws of the store of vectors: exact search, stores apart, and nothing left of what was removed."""
+
+import pytest
+
+from node.provide.vectors.store import Member, VectorStore, WrongVector
+
+CHUNK = (800, 400)
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = VectorStore(tmp_path / "v.db")
+    for id_ in ("one", "two"):
+        made.add(id_, 1, id_, "m", {"a": "b"})
+        made.join(id_, [("f", "f.txt"), ("g", "g.txt")], 2, {"of": id_}, CHUNK)
+    yield made
+    made.close()
+
+
+def put(store, id_, file, *vectors):
+    member = Member(id_, file, "m", *CHUNK)
+    store.put(member, [f"{id_} {file} {n}" for n in range(len(vectors))], vectors)
+    return member
+
+
+def test_the_nearest_comes_first_and_of_this_store_alone(store):
+    put(store, "one", "f", (1, 0), (0, 1))
+    put(store, "one", "g", (1, 1))
+    put(store, "two", "f", (1, 0))
+    found = store.search("one", (2, 0), 5)
+    assert [one.text for one in found] == ["one f 0", "one g 0", "one f 1"]
+    assert found[0].score == pytest.approx(1)
+    assert found[2].score == pytest.approx(0)
+    assert (found[0].name, found[0].attributes) == ("f.txt", {"of": "one"})
+    assert store.find("one")["last_active_at"] == 5
+
+
+def test_a_file_that_leaves_takes_its_texts_along(store):
+    put(store, "one", "f", (1, 0))
+    put(store, "one", "g", (1, 0))
+    store.leave("one", "f")
+    assert [one.file for one in store.search("one", (1, 0), 5)] == ["g"]
+    assert store.texts("one", "f") == []
+    assert [one["id"] for one in store.members("one")] == ["g"]
+
+
+def test_a_store_that_is_removed_leaves_nothing(store):
+    put(store, "one", "f", (1, 0))
+    put(store, "two", "f", (1, 0))
+    store.remove("one")
+    assert store.ids() == ["two"]
+    assert store.find("one") is None
+    assert [one.text for one in store.search("two", (1, 0), 5)] == ["two f 0"]
+    assert store._all("SELECT count(*) FROM text") == [(1,)]
+    assert store._all("SELECT count(*) FROM member WHERE store = 1") == [(0,)]
+
+
+def test_a_vector_of_another_length_is_refused_whole(store):
+    put(store, "one", "f", (1, 0))
+    with pytest.raises(WrongVector, match="3 numbers, not 2"):
+        put(store, "one", "g", (1, 0), (1, 0, 0))
+    assert store.texts("one", "g") == []
+    with pytest.raises(WrongVector):
+        store.search("one", (1, 0, 0), 5)
+    with pytest.raises(WrongVector):
+        put(store, "two", "f", ())
+
+
+def test_files_wait_in_their_order_and_what_failed_has_no_texts(store):
+    first = store.waiting()
+    assert (first.store, first.file, first.chunk) == ("one", "f", 800)
+    put(store, "one", "f", (1, 0))
+    store.settle(first, "no text")
+    assert store.waiting().file == "g"
+    assert store.texts("one") == []
+    (_, failed) = store.members("one")
+    assert (failed["status"], failed["last_error"]["message"]) == ("failed", "no text")
+    store.settle(store.waiting())
+    assert store.find("one")["file_counts"] == {
+        "in_progress": 0, "completed": 1, "failed": 1, "cancelled": 0, "total": 2,
+    }  # fmt: skip
+
+
+def test_what_was_half_read_waits_again_after_a_restart(store, tmp_path):
+    put(store, "one", "f", (1, 0))
+    again = VectorStore(tmp_path / "v.db")
+    member = again.waiting()
+    assert (member.store, member.file) == ("one", "f")
+    again.forget(member)
+    assert again.texts("one") == []
+    again.close()
+
+
+def test_the_newest_texts_of_a_store(store):
+    put(store, "one", "f", (1, 0), (1, 0), (1, 0))
+    assert store.texts("one", newest=2) == ["one f 2", "one f 1"]
+
+
+def test_a_store_without_texts_finds_nothing(store):
+    assert store.search("one", (1, 0), 5) == []
