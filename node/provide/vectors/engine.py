@@ -34,7 +34,7 @@ class NoEmbedding(Exception):
     """A text has no embedding now. `heard` is what the node answered."""
 
     def __init__(self, heard: Heard, message: str = "") -> None:
-        super().__init__(message or f"no embedding: status {heard.status}")
+        super().__init__(message or _said(heard))
         self.heard = heard
 
 
@@ -93,9 +93,11 @@ class Engine:
         except NoEmbedding as failure:
             if failure.heard.status in _BUSY:
                 raise
-            error = str(failure)
+            error = str(failure)[:200]
         except (UnicodeError, WrongVector, FileNotFoundError) as failure:
             error = str(failure)[:200]
+        if error:
+            log.warning("%s of %s is not searched: %s", member.file, member.store, error)
         await self.files.run_in_thread(lambda: self.store.settle(member, error))
 
     def _text(self, member: Member) -> str:
@@ -122,3 +124,15 @@ async def embeddings(asker: Asker, model: str, texts: Sequence[str]) -> list[lis
             except (KeyError, TypeError, ValueError):
                 pass
     raise NoEmbedding(Heard(502), "the model's answer holds no embeddings")
+
+
+def _said(heard: Heard) -> str:
+    """Return why the node has no embedding."""
+    try:
+        said = orjson.loads(heard.body)
+    except orjson.JSONDecodeError:
+        said = None
+    match said:
+        case {"error": {"message": str(message)}}:
+            return f"no embedding: {message}"
+    return f"no embedding: status {heard.status}"

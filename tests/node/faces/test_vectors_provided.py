@@ -147,6 +147,15 @@ async def test_what_is_busy_is_asked_again(client, letters):
     await read(client, store, completed=1)
 
 
+async def test_embeddings_that_are_refused_are_the_reason(client, letters):
+    letters.status = 400
+    (plants,) = await upload(client, PLANTS)
+    store = (await client.vector_stores.create(file_ids=[plants])).id
+    await read(client, store, failed=1)
+    (failed,) = (await client.vector_stores.files.list(store)).data
+    assert failed.last_error.message == "no embedding: no"
+
+
 async def test_a_store_is_a_memory_bank(node, client):
     files = await upload(client, PLANTS, SHIPS)
     banks = [(await client.vector_stores.create(file_ids=[file])).id for file in files]
