@@ -114,14 +114,14 @@ def _message(message: object) -> object:
     return message
 
 
-def upload(lines: bytes) -> tuple[str, bytes]:
-    """Return the content type and the body of a form that brings a file for a batch."""
+def upload(content: bytes, purpose: str = "batch", name: str = "lines.jsonl") -> tuple[str, bytes]:
+    """Return the content type and the body of a form that brings a file."""
     head = (
-        f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--{_BOUNDARY}\r\n'
-        'Content-Disposition: form-data; name="file"; filename="lines.jsonl"\r\n'
-        "Content-Type: application/jsonl\r\n\r\n"
+        f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n{purpose}\r\n--{_BOUNDARY}\r\n'
+        f'Content-Disposition: form-data; name="file"; filename="{name}"\r\n'
+        "Content-Type: application/octet-stream\r\n\r\n"
     )
-    body = head.encode() + lines + f"\r\n--{_BOUNDARY}--\r\n".encode()
+    body = head.encode() + content + f"\r\n--{_BOUNDARY}--\r\n".encode()
     return f"multipart/form-data; boundary={_BOUNDARY}", body
 
 
@@ -246,6 +246,19 @@ def store(said: Fields) -> dict[str, object]:
     metadata = said.get("metadata")
     about = metadata.get("description") if isinstance(metadata, dict) else None
     return _without_nothing({"id": _own(said), "name": said.get("name"), "description": about})
+
+
+def store_job(store_id: str, id_: str, state: str) -> dict[str, object]:
+    """Return a job that changes what a store holds. Its schema has no state, so `content` says it."""
+    return {"id": f"{store_id}:{id_}", "content": state}
+
+
+def of_job(asked: Fields) -> tuple[str, str]:
+    """Return the store and the change that such a job's id names; raise `BadRequest`."""
+    store_id, mark, id_ = text(asked, "id" if "id" in asked else "job_id").partition(":")
+    if not (store_id and mark and id_):
+        raise BadRequest("`id` is no job of a vector store", param="id")
+    return store_id, id_
 
 
 def tuning_config(asked: Fields) -> dict[str, object]:

@@ -150,6 +150,44 @@ def _store_drop(asked: Fields) -> Translation:
     return _said({"id": asked["id"]})
 
 
+def _insert_submit(asked: Fields) -> Translation:
+    store, file = _text(asked, "vector_store_id"), asked.get("file_id")
+    if not isinstance(file, str):
+        content = _text(asked, "content").encode(errors="replace")
+        content_type, form = words.upload(content, "assistants", "content.txt")
+        sent = yield ServiceAsk("POST", "/v1/files", form, content_type)
+        file = words.text_of(_read(sent), "id")
+    path = f"/v1/vector_stores/{_id(store)}/file_batches"
+    batch = _read((yield _post(path, {"file_ids": [file]})))
+    return _said(words.store_job(store, words.text_of(batch, "id"), words.text_of(batch, "status")))
+
+
+def _insert_status(asked: Fields) -> Translation:
+    store, id_ = words.of_job(asked)
+    batch = yield ServiceAsk("GET", f"/v1/vector_stores/{_id(store)}/file_batches/{_id(id_)}")
+    return _said(words.store_job(store, id_, words.text_of(_read(batch), "status")))
+
+
+def _insert_cancel(asked: Fields) -> Translation:
+    store, id_ = words.of_job(asked)
+    batch = yield _post(f"/v1/vector_stores/{_id(store)}/file_batches/{_id(id_)}/cancel", {})
+    return _said(words.store_job(store, id_, words.text_of(_read(batch), "status")))
+
+
+def _delete_submit(asked: Fields) -> Translation:
+    store, file = _text(asked, "vector_store_id"), _text(asked, "file_id")
+    _read((yield ServiceAsk("DELETE", f"/v1/vector_stores/{_id(store)}/files/{_id(file)}")))
+    return _said(words.store_job(store, file, "completed"))
+
+
+def _delete_status(asked: Fields) -> Translation:
+    """What is deleted is so at once, and cannot be cancelled."""
+    store, file = words.of_job(asked)
+    path = f"/v1/vector_stores/{_id(store)}/files/{_id(file)}"
+    there = yield ServiceAsk("GET", path, optional=True)
+    return _said(words.store_job(store, file, "completed" if there is None else "failed"))
+
+
 # OpenAI's words at a worker of Llama Stack's.
 
 
@@ -181,6 +219,12 @@ _TO_OPENAI: Mapping[str, Callable[[Fields], Translation]] = {
     "GET /vector_store": _store_get,
     "POST /vector_store/update": _store_update,
     "POST /vector_store/drop": _store_drop,
+    "POST /vector_store/insert/jobs/submit": _insert_submit,
+    "GET /vector_store/insert/jobs/status": _insert_status,
+    "POST /vector_store/insert/jobs/cancel": _insert_cancel,
+    "POST /vector_store/delete/jobs/submit": _delete_submit,
+    "GET /vector_store/delete/jobs/status": _delete_status,
+    "POST /vector_store/delete/jobs/cancel": _delete_status,
 }
 
 _TO_LLAMA_STACK: Mapping[str, Callable[[Fields], Translation]] = {

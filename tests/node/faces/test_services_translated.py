@@ -172,7 +172,6 @@ async def test_a_pair_is_scored(http, server, by):
 async def test_what_has_no_translation_is_refused_by_its_name(http):
     for path in (
         "/batch_reward_scoring/jobs/submit",
-        "/vector_store/insert/jobs/submit",
         "/quantize",
     ):
         status, said = await told(http.post(path, json={}))

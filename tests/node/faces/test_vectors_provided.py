@@ -183,6 +183,35 @@ async def test_llama_stacks_store_is_the_same_store(node, client):
     assert (await client.vector_stores.retrieve(made["id"])).name == "n"
 
 
+async def test_texts_are_inserted_and_deleted_by_jobs(node, client):
+    _, store = await told(node.http.post("/vector_store/create", json={"name": "n"}))
+    submit, at = "/vector_store/insert/jobs/submit", {"vector_store_id": store["id"]}
+    status, job = await told(node.http.post(submit, json={**at, "content": PLANTS.decode()}))
+    assert status == 200, job
+    as_specified(submit, "POST", job)
+
+    async def inserted():
+        params = {"id": job["id"]}
+        _, said = await told(node.http.get("/vector_store/insert/jobs/status", params=params))
+        return said["content"] == "completed"
+
+    await until(inserted, within=10, otherwise="the text is not inserted")
+    (found,) = (await client.vector_stores.search(store["id"], query="vine")).data
+    assert "grapes" in found.content[0].text
+    _, said = await told(node.http.post("/vector_store/insert/jobs/cancel", json={"id": job["id"]}))
+    assert said == {"id": job["id"], "content": "completed"}
+    gone = {**at, "file_id": found.file_id}
+    _, job = await told(node.http.post("/vector_store/delete/jobs/submit", json=gone))
+    for ask in (
+        node.http.get("/vector_store/delete/jobs/status", params={"id": job["id"]}),
+        node.http.post("/vector_store/delete/jobs/cancel", json={"id": job["id"]}),
+    ):
+        assert (await told(ask))[1] == {"id": job["id"], "content": "completed"}
+    assert (await client.vector_stores.search(store["id"], query="vine")).data == []
+    status, _ = await told(node.http.get("/vector_store/insert/jobs/status", params={"id": "x"}))
+    assert status == 400
+
+
 @pytest.mark.parametrize(
     ("asked", "param"),
     [
