@@ -248,7 +248,8 @@ class VectorStore:
         )
         rows = self._all(asked, (_packed(vector), number, min(most, MAX_NEAREST)))
         return [
-            Found(f, name, orjson.loads(said), text, 1.0 - d) for f, name, said, text, d in rows
+            Found(f, name, orjson.loads(said), text, 0.0 if d is None else 1.0 - d)
+            for f, name, said, text, d in rows
         ]
 
     def _forget(self, id_: str, file: str) -> None:
@@ -284,7 +285,10 @@ class VectorStore:
 
 
 def _packed(vector: Sequence[float]) -> bytes:
-    return struct.pack(f"{len(vector)}f", *vector)
+    try:
+        return struct.pack(f"<{len(vector)}f", *vector)
+    except OverflowError as error:
+        raise WrongVector("a number of a vector is too large") from error
 
 
 def _member(store: str, row: tuple[Any, ...]) -> dict[str, Any]:

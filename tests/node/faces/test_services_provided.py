@@ -13,7 +13,7 @@ from node.provide.batch.provider import BatchProvider
 from node.provide.face import application
 from node.provide.plan import Plan
 from node.provide.service import registrations
-from registry.records import name_of_any
+from registry.records import SERVICE_TYPES, name_of_any
 from tests.node.faces.assembly import told
 from tests.node.faces.test_services import BODIES, as_specified
 from tests.swarm.waiting import until as wait
@@ -37,7 +37,8 @@ async def providing(make, mesh, folder):
                 status, why = await told(mesh.one.http.post("/api/v0/ai/model/register", json=said))
                 assert status == 200, why
             for kind in provider.types:
-                await mesh.knows(mesh.two, name_of_any(kind))
+                named = name_of_any(kind) if kind in SERVICE_TYPES else plan.name
+                await mesh.knows(mesh.two, named)
             yield provider
             work.cancel()
     finally:

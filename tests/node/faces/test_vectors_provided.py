@@ -6,6 +6,7 @@ import openai
 import pytest
 from aiohttp import web
 
+from node.provide.vectors import columns
 from node.provide.vectors import engine as engines
 from node.provide.vectors import face as faces
 from node.provide.vectors.provider import VectorsProvider
@@ -181,6 +182,36 @@ async def test_llama_stacks_store_is_the_same_store(node, client):
     assert status == 200, made
     as_specified("/vector_store/create", "POST", made)
     assert (await client.vector_stores.retrieve(made["id"])).name == "n"
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+async def test_columns_of_localai(node, prefix):
+    keys, values = [[0.5, 1], [3, 4]], ["a", "b"]
+
+    async def store(operation, **fields):
+        path = f"{prefix}/stores/{operation}"
+        return await told(node.http.post(path, json={"store": "own", **fields}))
+
+    assert await store("set", keys=keys, values=["x", "b"]) == (200, {})
+    assert await store("set", keys=keys[:1], values=values[:1]) == (200, {})
+    assert await store("get", keys=[*keys, [9, 9]]) == (200, {"keys": keys, "values": values})
+    status, found = await store("find", key=[3, 3], topk=1)
+    assert (status, found["keys"], found["values"]) == (200, keys[1:], values[1:])
+    assert found["similarities"] == [pytest.approx(0.98995, abs=1e-4)]
+    assert await store("delete", keys=keys[:1]) == (200, {})
+    assert await store("get", keys=keys) == (200, {"keys": keys[1:], "values": values[1:]})
+    for operation, wrong, param in (
+        ("set", {"keys": keys, "values": ["a"]}, "values"),
+        ("set", {"keys": [[1]], "values": ["a"]}, "keys"),
+        ("set", {"keys": [["x", 1]], "values": ["a"]}, "keys"),
+        ("set", {"keys": [[1e300, 1]], "values": ["a"]}, "keys"),
+        ("find", {"key": [1, 2, 3]}, "key"),
+        ("find", {"key": [1, 2], "topk": 0}, "topk"),
+        ("find", {"key": [1, 2], "topk": columns.MAX_FOUND + 1}, "topk"),
+        ("get", {"keys": [[1, 2]] * (columns.MAX_KEYS + 1)}, "keys"),
+    ):
+        status, said = await store(operation, **wrong)
+        assert (status, said["error"]["param"]) == (400, param)
 
 
 async def test_texts_are_inserted_and_deleted_by_jobs(node, client):

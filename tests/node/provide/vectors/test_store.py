@@ -96,5 +96,12 @@ def test_the_newest_texts_of_a_store(store):
     assert store.texts("one", newest=2) == ["one f 2", "one f 1"]
 
 
+def test_numbers_that_cannot_be_are_refused_and_nothing_is_like_nothing(store):
+    with pytest.raises(WrongVector, match="too large"):
+        put(store, "one", "f", (1e300, 0))
+    put(store, "one", "f", (0, 0))
+    assert [one.score for one in store.search("one", (1, 0), 5)] == [0]
+
+
 def test_a_store_without_texts_finds_nothing(store):
     assert store.search("one", (1, 0), 5) == []

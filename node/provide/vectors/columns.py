@@ -1,0 +1,133 @@
+"""HTTP face of a store of vectors in columns: LocalAI's `/stores/…`, where callers bring vectors and text of their own.
+
+Each key is a file of one text, so that the store of vectors serves it as it is.
+"""
+
+import hashlib
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from node.provide.files import Files
+from node.provide.form import Fault, as_json, object_of
+from node.provide.vectors.store import Member, VectorStore, WrongVector
+
+MAX_KEYS = 10_000
+"""Keys of one request."""
+
+MAX_FOUND = 1_000
+
+_STORE = "columns"
+_CHUNK = (1, 0)
+
+
+class ColumnFace:
+    """What may be asked of the one store that this is; it has a database of its own."""
+
+    def __init__(self, files: Files, store: VectorStore, now: Callable[[], float]) -> None:
+        self._run = files.run_in_thread
+        self._store = store
+        self._now = now
+        if store.find(_STORE) is None:
+            store.add(_STORE, int(now()), _STORE, "", {})
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return what may be asked."""
+        return [
+            web.post("/stores/set", self.set),
+            web.post("/stores/get", self.get),
+            web.post("/stores/delete", self.delete),
+            web.post("/stores/find", self.find),
+        ]
+
+    async def set(self, http: web.Request) -> web.Response:
+        """Keep values, each by its key."""
+        asked = await object_of(http)
+        keys, values = _keys(asked), asked.get("values")
+        if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+            raise Fault(400, "`values` are texts", param="values")
+        if len(values) != len(keys):
+            raise Fault(400, "`keys` and `values` are equally many", param="values")
+        now = int(self._now())
+
+        def keep() -> None:
+            for key, value in zip(keys, values, strict=True):
+                id_ = _id(key)
+                self._store.join(_STORE, [(id_, "")], now, {"key": key}, _CHUNK)
+                member = Member(_STORE, id_, "", *_CHUNK)
+                try:
+                    self._store.put(member, [value], [key])
+                except WrongVector:
+                    self._store.leave(_STORE, id_)
+                    raise
+                self._store.settle(member)
+
+        try:
+            await self._run(keep)
+        except WrongVector as error:
+            raise Fault(400, str(error), param="keys") from error
+        return as_json({})
+
+    async def get(self, http: web.Request) -> web.Response:
+        """Return the values of keys that are there."""
+        keys = _keys(await object_of(http))
+
+        def look() -> list[tuple[Sequence[float], str]]:
+            return [(key, text) for key in keys for text in self._store.texts(_STORE, _id(key))]
+
+        found = await self._run(look)
+        return as_json({"keys": [key for key, _ in found], "values": [text for _, text in found]})
+
+    async def delete(self, http: web.Request) -> web.Response:
+        """Forget values."""
+        keys = _keys(await object_of(http))
+
+        def forget() -> None:
+            for key in keys:
+                self._store.leave(_STORE, _id(key))
+
+        await self._run(forget)
+        return as_json({})
+
+    async def find(self, http: web.Request) -> web.Response:
+        """Return what is nearest to a key."""
+        asked = await object_of(http)
+        (key,), most = _keys({"keys": [asked.get("key")]}), asked.get("topk", 1)
+        if not isinstance(most, int) or not 1 <= most <= MAX_FOUND:
+            raise Fault(400, f"`topk` is a number up to {MAX_FOUND:,}", param="topk")
+        now = int(self._now())
+        try:
+            found = await self._run(lambda: self._store.search(_STORE, key, now, most))
+        except WrongVector as error:
+            raise Fault(400, str(error), param="key") from error
+        return as_json(
+            {
+                "keys": [one.attributes["key"] for one in found],
+                "values": [one.text for one in found],
+                "similarities": [one.score for one in found],
+            }
+        )
+
+
+def _keys(asked: Mapping[str, Any]) -> list[list[float]]:
+    keys = asked.get("keys")
+    if not isinstance(keys, list) or len(keys) > MAX_KEYS:
+        raise Fault(400, f"`keys` are up to {MAX_KEYS:,} vectors", param="keys")
+    for key in keys:
+        numbers = isinstance(key, list) and all(
+            isinstance(n, int | float) and not isinstance(n, bool) for n in key
+        )
+        if not numbers or not key:
+            raise Fault(400, "a key is a list of numbers", param="keys")
+    return keys
+
+
+def _id(key: Sequence[float]) -> str:
+    """Return the name of a key: its numbers as they are kept."""
+    try:
+        kept = struct.pack(f"<{len(key)}f", *key)
+    except OverflowError as error:
+        raise Fault(400, "a number of a key is too large", param="keys") from error
+    return hashlib.sha256(kept).hexdigest()
