@@ -10,12 +10,16 @@ embeddings will do. It needs more of Python: pip install "modelvine[vectors]".
 `agents` answers Llama Stack's POST /agents/execute with the models of the network. It keeps nothing and executes no tool: a
 model's request for one comes back to whoever asks.
 
+Providers with one --database (PostgreSQL; vectors need its extension pgvector) are one service: any of them answers for what
+another has begun, and goes on with it where that one dies. It needs more of Python: pip install "modelvine[postgres]".
+
 One line goes to standard output when the service is registered. Ctrl-C withdraws it.
 
 Examples:
   modelvine provide batch
   modelvine provide batch --data /srv/batches --concurrency 16
   modelvine provide vectors --model nomic-embed-text
+  modelvine provide batch --database postgresql://models@db.example/models
   modelvine provide agents
   # then, with OpenAI's client at any node:
   #   client.files.create(file=open("lines.jsonl", "rb"), purpose="batch")
@@ -64,6 +68,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="vectors: the model of embeddings where a store names none (default: the first that is known)",
     )
     add(
+        "--database",
+        metavar="URL",
+        default="",
+        help="batch, vectors: the PostgreSQL that the providers of a site share, instead of files in --data; "
+        "a password may be in ~/.pgpass",
+    )
+    add(
         "--listen",
         metavar="HOST:PORT",
         default="127.0.0.1:0",
@@ -94,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.options import settings_given  # noqa: PLC0415
     from node.config import sources  # noqa: PLC0415
     from node.config.addresses import host_port  # noqa: PLC0415
-    from node.errors import CommandFailed, WrongUsage  # noqa: PLC0415
+    from node.errors import WrongUsage  # noqa: PLC0415
     from node.observe import logs  # noqa: PLC0415
     from node.provide import service  # noqa: PLC0415
     from node.provide.plan import Plan  # noqa: PLC0415
@@ -111,6 +122,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise WrongUsage(
             f"--listen {place} can be reached by other machines; they ask their own nodes"
         )
+    if arguments.database and arguments.service == "agents":
+        raise WrongUsage("agents keep nothing, so they have no --database")
     folder = Path(arguments.data or Path(settings.data_dir) / arguments.service)
     name = arguments.name or arguments.service
     plan = Plan(
@@ -122,15 +135,9 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.concurrency,
         arguments.keep * 1000**3,
         arguments.model,
+        arguments.database,
     )
-    try:
-        made = import_module(f"node.provide.{arguments.service}.provider").provider
-    except ModuleNotFoundError as missing:
-        if missing.name not in ("apsw", "sqlite_vec"):
-            raise
-        raise CommandFailed(
-            'vector stores need more: pip install "modelvine[vectors]"'
-        ) from missing
+    made = import_module(f"node.provide.{arguments.service}.provider").provider
 
     def ready(line: str) -> None:
         with suppress(OSError):  # whoever started us need not read

@@ -3,7 +3,7 @@
 A service that is away has nothing in the list; asked for by an id, it is said to be away.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -14,10 +14,10 @@ from node.faces.model_call import asking
 from node.faces.request_reader import json_answer
 from registry.records import PeerId, Service
 from router.errors import BadRequest, RouterError, WorkerFailed
-from router.requests import Kind, Request
+from router.requests import Kind, Pin, Request
 from router.select.candidates import away
 from router.services.calls import OPENAI, ServiceCall
-from router.services.ids import Home, home_of, homed
+from router.services.ids import Home, home_of, homed, is_kept_by
 
 USUAL, MOST = 20, 100
 """Entries of a page where nobody says how many, and at most."""
@@ -27,6 +27,12 @@ MAX_SERVICES = 64
 
 Place = tuple[Kind, PeerId, Service]
 """One service: what it is asked as, where it is, and which one there."""
+
+
+def pin_to(node: PeerId, service: Service, *, here: bool = False) -> Pin:
+    """Return what keeps a request at a service; without `here`, any node may answer that has the same one."""
+    return Pin(cid=service.cid, node=node if here or not service.cid else None)
+
 
 RequestMaker = Callable[[Place, Mapping[str, str]], Request]
 """Returns the request of one service for a page, by these parameters of its query."""
@@ -38,9 +44,10 @@ def is_list(call: ServiceCall, method: str) -> bool:
 
 
 def in_order(offered: Sequence[Place]) -> list[Place]:
-    """Return services in the order of their lists, each once: one may be registered with several types."""
+    """Return services in the order of their lists, each once: several types may be one service, and so may several nodes' be."""
     found = {
-        (node, s.project, s.model, s.cid): (kind, node, s) for kind, node, s in reversed(offered)
+        ("" if s.cid else node, s.project, s.model, s.cid): (kind, node, s)
+        for kind, node, s in reversed(offered)
     }
     return [found[key] for key in sorted(found)][:MAX_SERVICES]
 
@@ -50,12 +57,12 @@ async def listed(
     places: Sequence[Place],
     limit: str,
     after: str,
-    home: Home | None,
+    homes: Collection[Home],
     request_of: RequestMaker,
 ) -> web.Response:
     """Return one page over all services; raise a `RouterError` where none answers."""
     left, data, more = _limit(limit), list[Any](), False
-    begin = 0 if home is None else _place_of(home, places)
+    begin = _place_of(homes, places)
     failed: RouterError | None = None
     answered = False
     for number, place in enumerate(places[begin:], begin):
@@ -81,9 +88,9 @@ async def listed(
     return json_answer(shown)
 
 
-def _place_of(home: Home, places: Sequence[Place]) -> int:
+def _place_of(homes: Collection[Home], places: Sequence[Place]) -> int:
     for number, (_, node, service) in enumerate(places):
-        if home_of(node, service) == home:
+        if all(is_kept_by(home, node, service) for home in homes):
             return number
     raise away()
 

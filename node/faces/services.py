@@ -17,7 +17,7 @@ from node.faces.errors import UnknownPath, UnsupportedMediaType, UrlTooLong
 from node.faces.openai import PREFIXES, caller_of, passed, pin_of, session_of
 from node.faces.request_reader import TAKEN_FOR_JSON, read_body
 from node.faces.respond import answer
-from node.faces.service_lists import Place, in_order, is_list, listed
+from node.faces.service_lists import Place, in_order, is_list, listed, pin_to
 from registry.catalog import names_of
 from registry.records import name_of_any
 from router.attempt import Routed
@@ -30,7 +30,7 @@ from router.requests import SERVICES, Kind, Pin, Request, Target
 from router.select.candidates import away
 from router.services import calls
 from router.services.calls import CALLS, MAX_PATH_CHARACTERS, OPENAI, ServiceCall
-from router.services.ids import FIELDS, Home, Stripper, home_of, homed
+from router.services.ids import FIELDS, Home, Stripper, home_of, homed, is_kept_by
 
 _BENEATH = tuple(prefix.removesuffix("/v1") for prefix in PREFIXES)
 _LONGEST_QUERY = 100
@@ -61,7 +61,7 @@ class _Asked(NamedTuple):
     target: Target
     body: bytes
     fields: Mapping[str, object]
-    home: Home | None
+    homes: frozenset[Home]
 
 
 def _asking(context: Serving, beneath: str) -> web.Handler:
@@ -115,11 +115,11 @@ async def _list(
     def request_of(place: Place, page: Mapping[str, str]) -> Request:
         kind, node, service = place
         target = calls.target_of(asked.call, "GET", f"{path}?{urlencode({**said, **page})}")
-        pin = Pin(cid=service.cid, node=node)
         name = f"{service.project}/{service.model}"
+        pin = pin_to(node, service)
         return _request(context, http, kind, target, b"", model=name, pin=pin)
 
-    return await listed(context, places, limit, after, asked.home, request_of)
+    return await listed(context, places, limit, after, asked.homes, request_of)
 
 
 def _serving(context: Serving, kind: Kind) -> web.Handler:
@@ -175,23 +175,31 @@ def _without_homes(
     if changed := stripper.fields(fields):
         body = orjson.dumps({**fields, **changed})
     target = calls.target_of(call, method, path)
-    return _Asked(call, target, body, {**dict(pairs), **fields}, stripper.home)
+    return _Asked(call, target, body, {**dict(pairs), **fields}, stripper.homes)
 
 
 def _service(context: Serving, http: web.HttpRequest, asked: _Asked) -> tuple[Kind, str, Pin]:
     """Return which service is asked, by kind, name and pin; raise `NobodyServes` where that one is not known."""
     kinds = calls.kinds_of(asked.call, asked.fields.get("purpose"))
     offered = [(kind, *offer) for kind in kinds for offer in context.router.services(kind)]
-    if asked.home is not None:
-        for kind, node, service in offered:
-            if home_of(node, service) == asked.home:
-                return kind, f"{service.project}/{service.model}", Pin(cid=service.cid, node=node)
-        raise away()
+    if asked.homes:
+        return _at_home(asked, offered)
     kind = next((kind for kind, *_ in offered), kinds[0])
     named = asked.fields.get(asked.call.named_by)
     if isinstance(named, str) and any(named in names_of(service) for _, _, service in offered):
         return kind, named, pin_of(context, http.headers)
     return kind, name_of_any(SERVICES[kind]), pin_of(context, http.headers)
+
+
+def _at_home(asked: _Asked, offered: list[Place]) -> tuple[Kind, str, Pin]:
+    for kind, node, service in offered:
+        if all(is_kept_by(home, node, service) for home in asked.homes):
+            here = asked.call.at_home and asked.homes == {home_of(node, service)}
+            if here or not asked.call.at_home:
+                return kind, f"{service.project}/{service.model}", pin_to(node, service, here=here)
+    if len(asked.homes) > 1:
+        raise BadRequest("the request names what two different services keep")
+    raise away()
 
 
 def _request(

@@ -54,7 +54,8 @@ class FileFace:
         """Send what is in a file."""
         found = await self._file(http)
         headers = {"content-type": "application/octet-stream"}
-        return web.FileResponse(self._files.path(found["id"]), headers=headers, chunk_size=_CHUNK)
+        path = await self._run(lambda: self._files.fetch(found["id"]))
+        return web.FileResponse(path, headers=headers, chunk_size=_CHUNK)
 
     async def delete(self, http: web.Request) -> web.Response:
         """Delete a file."""
@@ -88,12 +89,13 @@ class FileFace:
             require_purpose(purpose, self._purposes)
             if size < 0:
                 raise Fault(400, "the form has no `file`", param="file")
-            await asyncio.to_thread(os.replace, part, self._files.path(id_))
+            path = self._files.path(id_)
+            await asyncio.to_thread(os.replace, part, path)
         except ValueError as error:
             raise Fault(400, "the form is malformed") from error
         finally:
             part.unlink(missing_ok=True)
-        made = await self._run(lambda: self._table.add(id_, int(self._now()), size, name, purpose))
+        made = await self._run(lambda: self._table.add(id_, int(self._now()), name, purpose, path))
         return as_json(made)
 
     async def _file(self, http: web.Request) -> dict[str, Any]:

@@ -3,20 +3,34 @@
 import asyncio
 import os
 import secrets
-import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from node.provide.database import Database
+
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS file (
-  id TEXT PRIMARY KEY, created_at INTEGER NOT NULL, bytes INTEGER NOT NULL, filename TEXT NOT NULL, purpose TEXT NOT NULL
-) STRICT;
+  {rowid} id TEXT PRIMARY KEY, created_at {int} NOT NULL, bytes {int} NOT NULL, filename TEXT NOT NULL, purpose TEXT NOT NULL
+) {strict};
 """
+
+PIECES = """
+CREATE TABLE IF NOT EXISTS piece (
+  file TEXT NOT NULL REFERENCES file (id) ON DELETE CASCADE, number {int} NOT NULL, bytes {bytes} NOT NULL,
+  PRIMARY KEY (file, number)
+) {strict};
+"""
+"""Bytes of files where providers share a database; elsewhere they are in the folder alone."""
+
+PIECE_BYTES = 1024 * 1024
 
 KEEP = 20 * 1000**3
 """Bytes of all files."""
+
+_COLUMNS = "id, created_at, bytes, filename, purpose"
+_PART = ".part"
 
 T = TypeVar("T")
 
@@ -28,33 +42,49 @@ class NoRoom(OSError):
 class FileTable:
     """What is known of files. Plain calls that block."""
 
-    def __init__(self, database: sqlite3.Connection) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
+        self.shared = database.shared
 
-    def add(self, id_: str, now: int, size: int, name: str, purpose: str) -> dict[str, Any]:
-        """Note a file that is there; `now` is Unix time in seconds, `size` bytes."""
-        row = (id_, now, size, name, purpose)
-        self._database.execute("INSERT OR REPLACE INTO file VALUES (?, ?, ?, ?, ?)", row)
+    def add(self, id_: str, now: int, name: str, purpose: str, path: Path) -> dict[str, Any]:
+        """Note a file whose bytes are at `path`; `now` is Unix time in seconds."""
+        row = (id_, now, path.stat().st_size, name, purpose)
+        with self._database.transaction():
+            self._database.change("DELETE FROM file WHERE id = ?", (id_,))
+            self._database.change(f"INSERT INTO file ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)", row)  # noqa: S608
+            if self.shared:
+                self._share(id_, path)
         return _shown(row)
 
     def find(self, id_: str) -> dict[str, Any] | None:
         """Return a file as OpenAI shows it."""
-        row = self._database.execute("SELECT * FROM file WHERE id = ?", (id_,)).fetchone()
-        return None if row is None else _shown(row)
+        rows = self._database.rows(f"SELECT {_COLUMNS} FROM file WHERE id = ?", (id_,))  # noqa: S608
+        return _shown(rows[0]) if rows else None
 
     def all(self) -> list[dict[str, Any]]:
         """Return all files, the newest first."""
-        rows = self._database.execute("SELECT * FROM file ORDER BY created_at DESC, rowid DESC")
-        return [_shown(row) for row in rows]
+        asked = f"SELECT {_COLUMNS} FROM file ORDER BY created_at DESC, rowid DESC"  # noqa: S608
+        return [_shown(row) for row in self._database.rows(asked)]
 
     def bytes_held(self) -> int:
         """Return the bytes of all files."""
-        held: int = self._database.execute("SELECT coalesce(sum(bytes), 0) FROM file").fetchone()[0]
-        return held
+        return int(self._database.rows("SELECT coalesce(sum(bytes), 0) FROM file")[0][0])
 
     def remove(self, id_: str) -> bool:
         """Forget a file; say whether there was one."""
-        return self._database.execute("DELETE FROM file WHERE id = ?", (id_,)).rowcount > 0
+        return self._database.change("DELETE FROM file WHERE id = ?", (id_,)) > 0
+
+    def pieces(self, id_: str) -> Iterator[bytes]:
+        """Go through the bytes of a file that are in the database."""
+        asked, number = "SELECT bytes FROM piece WHERE file = ? AND number = ?", 0
+        while rows := self._database.rows(asked, (id_, number)):
+            yield rows[0][0]
+            number += 1
+
+    def _share(self, id_: str, path: Path) -> None:
+        with path.open("rb") as file:
+            for number, piece in enumerate(iter(lambda: file.read(PIECE_BYTES), b"")):
+                self._database.change("INSERT INTO piece VALUES (?, ?, ?)", (id_, number, piece))
 
 
 class Files:
@@ -68,7 +98,7 @@ class Files:
         # One thread, so that the database is written by one at a time and no loop waits for the disk.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="provider")
         folder.mkdir(parents=True, exist_ok=True)
-        for part in folder.glob("*.part"):
+        for part in folder.glob(f"*{_PART}"):
             part.unlink()
 
     async def run_in_thread(self, work: Callable[[], T]) -> T:
@@ -82,8 +112,21 @@ class Files:
             raise NoRoom(f"{held:,} of {self._bound:,} bytes are taken by files: delete some")
 
     def path(self, id_: str) -> Path:
-        """Return where the bytes of a file are."""
+        """Return where the bytes of a file are, or belong."""
         return self.folder / id_
+
+    def fetch(self, id_: str) -> Path:
+        """Return where the bytes of a file are, once they are there: another provider may have taken them in. It blocks."""
+        path = self.path(id_)
+        if self.table.shared and not path.exists():
+            sizes = {file["id"]: file["bytes"] for file in self.table.all()}
+            for old in self.folder.iterdir():
+                # What others have deleted meanwhile.
+                if old.name not in sizes and old.suffix != _PART:
+                    old.unlink()
+            if not write_file(path, self.table.pieces(id_)) and sizes.get(id_) == 0:
+                path.touch()
+        return path
 
     def close(self) -> None:
         """Wait for the disk."""
@@ -97,7 +140,7 @@ def new_id(kind: str) -> str:
 
 def write_file(path: Path, rows: Iterable[bytes]) -> int:
     """Write a file whole or not at all, none where there is nothing to write; return its bytes."""
-    part, size = path.with_name(f"{path.name}.part"), 0
+    part, size = path.with_name(f"{path.name}{_PART}"), 0
     with part.open("wb") as file:
         for row in rows:
             size += file.write(row)

@@ -8,6 +8,8 @@ from typing import Protocol
 from aiohttp import web
 
 from node.config.addresses import HostPort
+from node.provide.database import Database
+from node.provide.database.sqlite import SqliteDatabase
 from node.provide.files import KEEP
 from registry.records import ModelType
 
@@ -17,7 +19,7 @@ OPENAI, LLAMA_STACK = "openai_http", "llama_stack_http"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is provided. `keep` is in bytes, and `model` is asked where a request names none."""
+    """What is provided. `keep` is in bytes, `model` is asked where a request names none, `database` is that of a site."""
 
     service: str
     folder: Path
@@ -27,6 +29,15 @@ class Plan:
     concurrency: int
     keep: int = KEEP
     model: str = ""
+    database: str = ""
+
+    def open_database(self, name: str) -> Database:
+        """Open a file of the folder, or a schema of the site's PostgreSQL; raise `DatabaseError` or `ModuleNotFoundError`."""
+        if not self.database:
+            return SqliteDatabase(self.folder / f"{name}.db")
+        from node.provide.database.postgres import PostgresDatabase  # noqa: PLC0415 (an extra)
+
+        return PostgresDatabase(self.database, f"modelvine_{name}")
 
 
 class Provider(Protocol):
@@ -34,6 +45,9 @@ class Provider(Protocol):
 
     types: Mapping[ModelType, str]
     """What it is registered as, and the dialect that it speaks as that."""
+
+    cid: str
+    """What all who share a database are registered with, so that nodes know them for one service; "" without others."""
 
     def routes(self) -> list[web.RouteDef]:
         """Return what may be asked."""

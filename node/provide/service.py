@@ -16,8 +16,12 @@ from aiohttp import web
 from node.cli.console.client import Client
 from node.config.addresses import HostPort
 from node.errors import CommandFailed
+from node.provide.database import DatabaseError
 from node.provide.face import application
 from node.provide.plan import Plan, Provider
+
+EXTRAS = {"apsw": "vectors", "sqlite_vec": "vectors", "psycopg": "postgres"}
+"""What brings the modules that only some providers need."""
 
 _KEY, _LOCK = "key", "lock"
 
@@ -30,7 +34,7 @@ def run(
         plan.folder.mkdir(parents=True, exist_ok=True)
         plan.folder.chmod(0o700)
         with _locked(plan.folder):
-            provider = make(plan, node.target.url.rstrip("/"))
+            provider = _made(plan, make, node)
             try:
                 uvloop.run(_serve(plan, provider, node, ready))
             finally:
@@ -38,6 +42,19 @@ def run(
     except OSError as error:
         raise CommandFailed(f"{error.filename or plan.folder}: {error.strerror}") from error
     return 0
+
+
+def _made(plan: Plan, make: Callable[[Plan, str], Provider], node: Client) -> Provider:
+    try:
+        return make(plan, node.target.url.rstrip("/"))
+    except DatabaseError as error:
+        raise CommandFailed(str(error)) from error
+    except ModuleNotFoundError as missing:
+        if missing.name not in EXTRAS:
+            raise
+        raise CommandFailed(
+            f'this needs more: pip install "modelvine[{EXTRAS[missing.name]}]"'
+        ) from missing
 
 
 async def _serve(
@@ -61,7 +78,7 @@ async def _serve(
             ready(f"ready {plan.service}={api} registered={name} node={node.target.url}")
             await over.wait()
             working.cancel()
-        gone = {"project": plan.project, "model": plan.name, "cid": ""}
+        gone = {"project": plan.project, "model": plan.name, "cid": provider.cid}
         await asyncio.to_thread(node.post, "/api/v0/ai/model/unregister", gone)
     finally:
         await runner.cleanup()
@@ -74,6 +91,7 @@ def registrations(plan: Plan, provider: Provider, api: str) -> Iterator[dict[str
         yield {
             "project": plan.project,
             "model": plan.name,
+            "cid": provider.cid,
             "api": api,
             "type": int(kind),
             "dialect": dialect,

@@ -95,7 +95,7 @@ class Uploads:
         id_, now = new_id("file-"), int(self._now())
         place = self._files.path(id_)
         await asyncio.to_thread(_join, parts, place)
-        said = (id_, now, about["bytes"], about["filename"], about["purpose"])
+        said = (id_, now, about["filename"], about["purpose"], place)
         file = await self._files.run_in_thread(lambda: self._files.table.add(*said))
         await asyncio.to_thread(shutil.rmtree, folder)
         return as_json({**about, "status": "completed", "file": file})

@@ -342,7 +342,11 @@ def _unknown(request: Request, excluded: Sequence[Excluded], names: Iterable[str
     """Say which names are alike, or that there is such a model, though not where the caller wants it."""
     if request.kind in SERVICES:
         # Nobody else can know what was begun there.
-        return away() if request.pin.node else NoProvider(SERVICES[request.kind].shown)
+        return (
+            away()
+            if request.pin.node or request.pin.cid
+            else NoProvider(SERVICES[request.kind].shown)
+        )
     if request.own_only:
         return UnknownModel(request.model)
     others = [e.candidate.service for e in excluded if e.reason is Reason.PINNED]

@@ -43,6 +43,11 @@ class ServiceCall:
         """The methods that it is asked with."""
         return (self.method,) if self.method else ("GET", "POST")
 
+    @property
+    def at_home(self) -> bool:
+        """Whether it goes on with what only one provider has, though others may share the rest: parts of an upload."""
+        return self.path.startswith("/v1/uploads/")
+
     @cached_property
     def shape(self) -> re.Pattern[str]:
         """What its path looks like; each group is an id."""

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import orjson
 
 from registry.records import PeerId, Service
-from router.errors import BadRequest
 
 MAX_HOMED_BYTES = 16 * 1024 * 1024
 """The longest answer whose ids are given a home; a longer one passes as it is."""
@@ -46,6 +45,11 @@ def home_of(node: PeerId, service: Service) -> Home:
     return Home(node, hashlib.sha256(named.encode()).hexdigest()[:8])
 
 
+def is_kept_by(home: Home, node: PeerId, service: Service) -> bool:
+    """Say whether a service has what is kept at a home: those of one project, name and cid keep the same, at any node."""
+    return home.tag == home_of(node, service).tag and (bool(service.cid) or home.node == node)
+
+
 def homed(body: bytes, home: Home) -> bytes:
     """Return a JSON answer with this home at each id, in the answer itself and in what it lists."""
     try:
@@ -70,20 +74,17 @@ def homed(body: bytes, home: Home) -> bytes:
 
 
 class Stripper:
-    """Takes the homes from the ids of one request; all of them must be the same."""
+    """Takes the homes from the ids of one request; each of `homes` must keep what the others do."""
 
     def __init__(self) -> None:
-        self.home: Home | None = None
+        self.homes: frozenset[Home] = frozenset()
 
     def id(self, text: str) -> str:
-        """Return an id as its service knows it; raise `BadRequest` where others are kept elsewhere."""
+        """Return an id as its service knows it."""
         found = _HOMED.fullmatch(text)
         if found is None:
             return text
-        home = Home(PeerId(found[2]), found[3])
-        if self.home not in (None, home):
-            raise BadRequest("the request names what two different services keep")
-        self.home = home
+        self.homes |= {Home(PeerId(found[2]), found[3])}
         return found[1]
 
     def fields(self, given: dict[str, object]) -> dict[str, object]:

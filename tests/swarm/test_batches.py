@@ -16,6 +16,7 @@ import pytest
 from openai.types import Batch
 
 from node.demo.play import Actor
+from tests.postgres_server import PostgresServer
 from tests.swarm.client import Client
 from tests.swarm.nodes import Node, Swarm, python
 from tests.swarm.waiting import until
@@ -31,7 +32,7 @@ def nodes(swarm: Swarm) -> list[Node]:
     return swarm.start_all("provider", "entry")
 
 
-def provide(swarm: Swarm, node: Node) -> Actor:
+def provide(swarm: Swarm, node: Node, *more: str, folder: str = "batch") -> Actor:
     """Start the provider at a node; the same files again where it was there before."""
     where = (
         "--node",
@@ -39,7 +40,8 @@ def provide(swarm: Swarm, node: Node) -> Actor:
         "--data-dir",
         str(node.folder),
         "--data",
-        str(swarm.folder / "batch"),
+        str(swarm.folder / folder),
+        *more,
     )
     return swarm.start_program("batches", *python("-m", "node", "provide", "batch", *where))
 
@@ -82,7 +84,7 @@ async def begun(ask: openai.AsyncOpenAI, content: bytes) -> Batch:
     )
 
 
-async def over(ask: openai.AsyncOpenAI, batch: Batch) -> Batch:
+async def over(ask: openai.AsyncOpenAI, batch: Batch, *, within: float = 30) -> Batch:
     """Wait for the end of a batch, and return it."""
     found = batch
 
@@ -94,7 +96,7 @@ async def over(ask: openai.AsyncOpenAI, batch: Batch) -> Batch:
             return False
         return found.status in ("completed", "failed", "expired", "cancelled")
 
-    await until(done, within=30, otherwise="the batch is not over")
+    await until(done, within=within, otherwise="the batch is not over")
     return found
 
 
@@ -253,3 +255,35 @@ async def test_two_thousand_lines_outlive_a_worker_a_node_and_the_provider(
             found = Counter(row["custom_id"] for row in await rows(ask, done.output_file_id))
             assert found == Counter(f"line {n}" for n in range(2_000))
             assert done.error_file_id is None
+
+
+async def test_providers_that_share_a_database_are_one_and_outlive_each_other(
+    tmp_path: Path, client: Client
+) -> None:
+    with PostgresServer() as database, Swarm(tmp_path) as swarm:
+        one, two, entry = swarm.start_all("one", "two", "entry")
+        worker = swarm.start_worker("worker", "--delay-first", "0.03")
+        await client.register(entry, "p", [MODEL], worker.fields["url"], capacity=8)
+        shared = ("--database", database.url)
+        mortal, other = (provide(swarm, node, *shared, folder=node.name) for node in (one, two))
+        await client.listed([one, two, entry], MODEL, "batch")
+        async with asking(entry) as ask, asking(two) as beside:
+            batch = await begun(ask, lines(1_000))
+            assert [found.id.partition("@")[0] for found in (await ask.batches.list()).data] == [
+                batch.id.partition("@")[0]
+            ]
+
+            async def begun_well() -> bool:
+                counts = (await beside.batches.retrieve(batch.id)).request_counts
+                return counts is not None and counts.completed >= 100
+
+            await until(begun_well, within=30, otherwise="no line is answered")
+            swarm.kill(mortal)
+            swarm.kill(one.actor)
+            database.stop()
+            database.start()
+            done = await over(ask, batch, within=90)
+            assert done.status == "completed"
+            found = Counter(row["custom_id"] for row in await rows(ask, done.output_file_id))
+            assert found == Counter(f"line {n}" for n in range(1_000))
+        assert ended(other) == 0

@@ -23,6 +23,7 @@ class AgentsProvider:
     """Turns of agents, over the models of a node."""
 
     types: Mapping[ModelType, str] = MappingProxyType({ModelType.AGENTS: LLAMA_STACK})
+    cid = ""
 
     def __init__(self, plan: Plan, node: str) -> None:
         self._asker = Asker(node)

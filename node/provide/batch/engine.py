@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import BinaryIO
 
 import orjson
@@ -16,8 +17,8 @@ import orjson
 from node.provide.asker import Asker, Heard
 from node.provide.batch import lines, synthetic, work
 from node.provide.batch.lines import MAX_LINE_BYTES, BadLine, Line
-from node.provide.batch.store import BatchStore, OpenLine
-from node.provide.database import DatabaseError
+from node.provide.batch.store import LEASE, BatchStore, OpenLine
+from node.provide.database import DatabaseError, Superseded
 from node.provide.files import Files, write_file
 
 log = logging.getLogger("modelvine.provide")
@@ -76,7 +77,7 @@ def judge(line: OpenLine, heard: Heard) -> Verdict:
 
 
 class Engine:
-    """All batches of one folder. `now` is Unix time in seconds."""
+    """All batches of one database. `now` is Unix time in seconds."""
 
     def __init__(
         self,
@@ -94,6 +95,7 @@ class Engine:
         self._most = concurrency
         self._asking: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
+        self._renewed = 0.0
 
     def wake(self) -> None:
         """Something may be due."""
@@ -106,6 +108,7 @@ class Engine:
                 self._wake.clear()
                 try:
                     await self._advance()
+                    await self._renew()
                     await self._ask_some(asker, group)
                 except (DatabaseError, OSError) as error:
                     log.error("nothing can be kept now, which is tried again: %s", error)  # noqa: TRY400
@@ -119,19 +122,34 @@ class Engine:
             pass  # something may be due by now
 
     async def _advance(self) -> None:
-        """Bring each batch to its next state where it can go there."""
-        now = int(self._now())
-        for id_, status, expires in await self.files.run_in_thread(self.store.unfinished):
-            if status == "validating":
-                await self.files.run_in_thread(partial(self._validate, id_))
-            elif status == "cancelling":
-                await self._end(id_, "cancelled", "batch_cancelled", "the batch was cancelled")
-            elif now >= expires:
-                await self._end(id_, "expired", "batch_expired", "the batch was not done in time")
-            elif status == "finalizing" or await self.files.run_in_thread(
-                partial(self.store.is_answered, id_)
-            ):
-                await self._end(id_, "completed")
+        """Bring each batch that this provider has to its next state, where it can go there."""
+        now = self._now()
+        for id_, status, expires in await self.files.run_in_thread(
+            lambda: self.store.unfinished(now)
+        ):
+            try:
+                await self._bring_on(id_, status, expired=now >= expires)
+            except Superseded:
+                log.warning("batch %s is another provider's now", id_)
+
+    async def _bring_on(self, id_: str, status: str, *, expired: bool) -> None:
+        if status == "validating":
+            await self.files.run_in_thread(partial(self._validate, id_))
+        elif status == "cancelling":
+            await self._end(id_, "cancelled", "batch_cancelled", "the batch was cancelled")
+        elif expired:
+            await self._end(id_, "expired", "batch_expired", "the batch was not done in time")
+        elif status == "finalizing" or await self.files.run_in_thread(
+            partial(self.store.is_answered, id_)
+        ):
+            await self._end(id_, "completed")
+
+    async def _renew(self) -> None:
+        """Keep the lines that are being asked from other providers."""
+        now, keys = self._now(), [*self._asking]
+        if keys and now - self._renewed >= LEASE / 3:
+            await self.files.run_in_thread(lambda: self.store.renew(keys, now))
+            self._renewed = now
 
     async def _ask_some(self, asker: Asker, group: asyncio.TaskGroup) -> None:
         room = self._most - len(self._asking)
@@ -166,9 +184,9 @@ class Engine:
         batch = self.store.batch(id_)
         if batch is None:
             return
-        self.store.reset(id_)
+        self.store.reset(id_, self._now())
         try:
-            with self.files.path(batch["input_file_id"]).open("rb") as file:
+            with self.files.fetch(batch["input_file_id"]).open("rb") as file:
                 count = 0
                 for chunk in _chunks(_rows(file)):
                     count += len(chunk)
@@ -178,16 +196,16 @@ class Engine:
         except OSError:
             count = 0
         if 0 < count <= MAX_LINES:
-            self.store.stand(id_, "in_progress", int(self._now()))
+            self.store.stand(id_, "in_progress", int(self._now()), was="validating")
             log.info("batch %s begins: %d lines", id_, count)
             return
         code, message = ("empty_file", "the input file has no lines, or is gone")
         if count:
             code, message = ("too_many_tasks", f"the input file has more than {MAX_LINES:,} lines")
-        self.store.reset(id_)
+        self.store.reset(id_, self._now())
         fault = {"code": code, "message": message, "line": None, "param": None}
         errors = {"object": "list", "data": [fault]}
-        self.store.stand(id_, "failed", int(self._now()), errors=errors)
+        self.store.stand(id_, "failed", int(self._now()), was="validating", errors=errors)
         log.info("batch %s failed: %s", id_, message)
 
     def _fill(self, id_: str, chunk: Iterable[tuple[int, bytes]], endpoint: str) -> None:
@@ -198,10 +216,10 @@ class Engine:
             except BadLine as bad:
                 row = lines.failed(f"{id_}_{number}", bad.custom_id, bad.code, str(bad))
                 rows.append((number, bad.custom_id, row))
-        for line in self.store.fill(id_, rows):
+        for line in self.store.fill(id_, self._now(), rows):
             words = f"line {line.number} has the custom_id of a line before it"
             row = lines.failed(f"{id_}_{line.number}", line.custom_id, "duplicate_custom_id", words)
-            self.store.fill(id_, [(line.number, line.custom_id, row)])
+            self.store.fill(id_, self._now(), [(line.number, line.custom_id, row)])
 
     async def _end(self, id_: str, status: str, code: str = "", message: str = "") -> None:
         """End a batch; lines without a result get this error."""
@@ -216,13 +234,14 @@ class Engine:
             row = lines.failed(f"{id_}_{number}", custom_id, code, message)
             self.store.commit(OpenLine(id_, "", number, custom_id, b"", 0), row, ok=False)
         if status == "completed":
-            self.store.stand(id_, "finalizing", int(self._now()))
-        files: list[tuple[str, int, str]] = []
+            self.store.stand(id_, "finalizing", int(self._now()), was="in_progress")
+        results: dict[str, Path] = {}
         for field, ok in (("output_file_id", True), ("error_file_id", False)):
             name = f"file-{id_.removeprefix('batch_')}-{'output' if ok else 'errors'}"
-            if size := write_file(self.files.path(name), self.store.results(id_, ok=ok)):
-                files.append((field, size, name))
-        self.store.finish(id_, status, int(self._now()), files)
+            path = self.files.path(name)
+            if write_file(path, self.store.results(id_, ok=ok)):
+                results[field] = path
+        self.store.finish(id_, status, int(self._now()), results)
         log.info(
             "batch %s is %s: %s", id_, status, (self.store.batch(id_) or {}).get("request_counts")
         )

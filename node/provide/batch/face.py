@@ -81,13 +81,13 @@ class BatchFace:
 
     async def cancel(self, http: web.Request) -> web.Response:
         """End a batch before its time; what has a result keeps it."""
-        found = await self._batch(http)
-        if found["status"] not in ("validating", "in_progress", "cancelling"):
-            raise Fault(409, f"the batch is {found['status']} already")
-        id_, now = found["id"], int(self._now())
-        await self._run(lambda: self._store.stand(id_, "cancelling", now))
+        id_, now = (await self._batch(http))["id"], int(self._now())
+        begun = await self._run(lambda: self._store.cancel(id_, now))
         self._engine.wake()
-        return as_json(await self._run(lambda: self._store.batch(id_)))
+        found = await self._batch(http)
+        if not begun and found["status"] != "cancelling":
+            raise Fault(409, f"the batch is {found['status']} already")
+        return as_json(found)
 
     async def _batch(self, http: web.Request) -> dict[str, Any]:
         id_ = http.match_info["id"]

@@ -48,7 +48,7 @@ def read(number: int, raw: bytes, endpoint: str) -> Line:
     if not isinstance(said, dict):
         raise BadLine("invalid_json_line", f"line {number} is no JSON object")
     id_ = said.get("custom_id")
-    if not isinstance(id_, str) or not 0 < len(id_) <= MAX_ID_CHARACTERS:
+    if not isinstance(id_, str) or not 0 < len(id_) <= MAX_ID_CHARACTERS or "\0" in id_:
         raise BadLine("missing_required_parameter", f"line {number} has no custom_id")
     if said.get("method") != "POST" or said.get("url") != endpoint:
         raise BadLine(

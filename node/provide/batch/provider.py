@@ -1,6 +1,5 @@
 """Provider of batches, put together: what it keeps, what may be asked of it, and what it is registered as."""
 
-import time
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -11,6 +10,7 @@ from node.provide.batch.engine import Engine
 from node.provide.batch.face import BatchFace
 from node.provide.batch.stack_face import StackFace
 from node.provide.batch.store import BatchStore
+from node.provide.database import cid_of
 from node.provide.file_face import FileFace
 from node.provide.files import Files
 from node.provide.plan import LLAMA_STACK, OPENAI, Plan
@@ -18,7 +18,7 @@ from registry.records import ModelType
 
 
 class BatchProvider:
-    """Files and batches of one folder."""
+    """Files and batches of one folder, or of a database that providers share."""
 
     types: Mapping[ModelType, str] = MappingProxyType(
         {
@@ -29,20 +29,27 @@ class BatchProvider:
     )
 
     def __init__(self, plan: Plan, node: str) -> None:
-        self._store = BatchStore(plan.folder / "batches.db")
+        self._database = plan.open_database("batches")
+        self.cid = cid_of(self._database)
+        self._store = BatchStore(self._database)
         self._files = Files(plan.folder / "files", self._store.files, keep=plan.keep)
         self._inbox = plan.folder / "inbox"
         self._inbox.mkdir(exist_ok=True)
         self._asker = Asker(node)
         self._engine = Engine(
-            self._files, self._store, node=node, concurrency=plan.concurrency, now=time.time
+            self._files,
+            self._store,
+            node=node,
+            concurrency=plan.concurrency,
+            now=self._database.now,
         )
 
     def routes(self) -> list[web.RouteDef]:
         """Return what may be asked."""
-        files = FileFace(self._files, {"batch"}, time.time)
-        stack = StackFace(self._engine, self._asker, self._inbox, time.time)
-        return files.routes() + BatchFace(self._engine, time.time).routes() + stack.routes()
+        now = self._database.now
+        files = FileFace(self._files, {"batch"}, now)
+        stack = StackFace(self._engine, self._asker, self._inbox, now)
+        return files.routes() + BatchFace(self._engine, now).routes() + stack.routes()
 
     async def run(self) -> None:
         """Work until cancelled."""

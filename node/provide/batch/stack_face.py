@@ -112,9 +112,8 @@ class StackFace:
     async def cancel(self, endpoint: str, http: web.Request) -> web.Response:
         """End a job before its time."""
         job = await self._job(endpoint, (await object_of(http)).get("job_id"))
-        if job["status"] in ("validating", "in_progress"):
-            await self._run(lambda: self._store.stand(job["id"], "cancelling", int(self._now())))
-            self._engine.wake()
+        await self._run(lambda: self._store.cancel(job["id"], int(self._now())))
+        self._engine.wake()
         return as_json(_shown(await self._job(endpoint, job["id"])))
 
     async def _job(self, endpoint: str, id_: object) -> dict[str, Any]:
@@ -134,7 +133,7 @@ class StackFace:
         found = await self._run(lambda: self._engine.files.table.find(file))
         if found is None:
             raise Fault(400, f"`{name}` names no file that is here", param=name)
-        return await self._run(self._engine.files.path(found["id"]).read_bytes)
+        return await self._run(lambda: self._engine.files.fetch(found["id"]).read_bytes())
 
     def _read(self, place: str, name: str) -> bytes:
         """Return a file of the inbox; one that is elsewhere is not even looked at."""
@@ -159,8 +158,10 @@ class StackFace:
         file, id_ = new_id("file-"), new_id("batch_")
 
         def keep() -> dict[str, Any]:
-            size = write_file(files.path(file), rows)
-            files.table.add(file, now, size, "lines.jsonl", "batch")
+            path = files.path(file)
+            if not write_file(path, rows):
+                path.touch()
+            files.table.add(file, now, "lines.jsonl", "batch", path)
             said = {
                 "input_file_id": file,
                 "endpoint": endpoint,

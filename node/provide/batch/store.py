@@ -1,8 +1,11 @@
-"""Store of batches: one SQLite file. A result and the end of its line are one transaction, so each line has one result.
+"""Store of batches and their lines. A result and the end of its line are one transaction, so each line has one result.
 
+Several providers may share it: each leases lines, and one of them brings a batch on. A lease that is not renewed runs out, and
+whoever takes over from a provider that was only slow is safe from it: its late words change nothing.
 Plain calls that block; whoever has an event loop runs them in one thread.
 """
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,26 +15,42 @@ import orjson
 
 from node.provide import files
 from node.provide.batch.lines import Line
-from node.provide.database import Transaction, connect
+from node.provide.database import Database, Row, Superseded, migrate
 from node.provide.files import FileTable
 
-SCHEMA = f"""{files.SCHEMA}
+_TABLES = """
 CREATE TABLE IF NOT EXISTS batch (
-  id TEXT PRIMARY KEY, created_at INTEGER NOT NULL, status TEXT NOT NULL, expires_at INTEGER NOT NULL, said TEXT NOT NULL
-) STRICT;
+  {rowid} id TEXT PRIMARY KEY, created_at {int} NOT NULL, status TEXT NOT NULL, expires_at {int} NOT NULL, said TEXT NOT NULL
+) {strict};
 CREATE TABLE IF NOT EXISTS line (
-  batch TEXT NOT NULL, number INTEGER NOT NULL, custom_id TEXT, prefix BLOB NOT NULL, body BLOB NOT NULL,
-  attempts INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL DEFAULT 0, ok INTEGER, result BLOB,
+  batch TEXT NOT NULL, number {int} NOT NULL, custom_id TEXT, prefix {bytes} NOT NULL, body {bytes} NOT NULL,
+  attempts {int} NOT NULL DEFAULT 0, due {real} NOT NULL DEFAULT 0, ok {int}, result {bytes},
   PRIMARY KEY (batch, number)
-) STRICT, WITHOUT ROWID;
+) {keyed};
 CREATE UNIQUE INDEX IF NOT EXISTS line_id ON line (batch, custom_id) WHERE custom_id IS NOT NULL;
 CREATE INDEX IF NOT EXISTS line_open ON line (batch, prefix, number) WHERE result IS NULL;
 """
 
-_OPEN = "SELECT prefix, number, custom_id, body, attempts FROM line WHERE batch = ? AND result IS NULL AND due <= ?"
+_LEASES = """
+ALTER TABLE batch ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+ALTER TABLE batch ADD COLUMN until {real} NOT NULL DEFAULT 0;
+ALTER TABLE line ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+ALTER TABLE line ADD COLUMN until {real} NOT NULL DEFAULT 0;
+CREATE INDEX line_leased ON line (until) WHERE result IS NULL AND until > 0;
+"""
+
+LEASE = 15.0
+"""Seconds until others may take over what a provider has leased and did not renew."""
+
+_OPEN = (
+    "SELECT prefix, number, custom_id, body, attempts FROM line "
+    "WHERE batch = ? AND result IS NULL AND due <= ? AND until <= ?"
+)
 
 OVER = ("completed", "failed", "expired", "cancelled")
 """What a batch is at its end."""
+
+_GOES_ON = f"status NOT IN ({', '.join(repr(status) for status in OVER)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,66 +68,139 @@ class OpenLine:
 class BatchStore:
     """Batches and their lines. `now` is Unix time in seconds wherever it is asked for."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the file, or make it; every line that was leased when the last process died is open again."""
-        self._database = connect(path, SCHEMA)
-        self.files = FileTable(self._database)
-        self._database.execute("UPDATE line SET due = 0 WHERE result IS NULL")
-        self._leased: dict[tuple[str, int], bytes] = {}
+    def __init__(self, database: Database) -> None:
+        """Make the tables where there are none. Without others, what was leased when the last process died is free again."""
+        self._database = database
+        self._owner = secrets.token_hex(8)
+        migrate(database, (files.SCHEMA + _TABLES, _LEASES, files.PIECES))
+        self.files = FileTable(database)
+        if not database.shared:
+            database.change("UPDATE line SET due = 0, until = 0 WHERE result IS NULL")
+            database.change("UPDATE batch SET until = 0")
 
     def close(self) -> None:
-        """Close the file."""
+        """Let others have what is leased, and close the database."""
+        self._database.change(
+            "UPDATE line SET until = 0 WHERE owner = ? AND result IS NULL AND until > 0",
+            (self._owner,),
+        )
+        self._database.change("UPDATE batch SET until = 0 WHERE owner = ?", (self._owner,))
         self._database.close()
+
+    # What callers see and change.
 
     def add_batch(self, id_: str, now: int, expires: int, said: Mapping[str, Any]) -> None:
         """Take in a batch that is to be validated."""
         row = (id_, now, "validating", expires, orjson.dumps(said).decode())
-        self._database.execute("INSERT INTO batch VALUES (?, ?, ?, ?, ?)", row)
+        asked = (
+            "INSERT INTO batch (id, created_at, status, expires_at, said) VALUES (?, ?, ?, ?, ?)"
+        )
+        self._database.change(asked, row)
 
     def batch(self, id_: str) -> dict[str, Any] | None:
         """Return a batch as OpenAI shows it."""
-        row = self._database.execute("SELECT * FROM batch WHERE id = ?", (id_,)).fetchone()
-        return None if row is None else self._shown(row)
+        asked = "SELECT id, created_at, status, expires_at, said FROM batch WHERE id = ?"
+        rows = self._database.rows(asked, (id_,))
+        return self._shown(rows[0]) if rows else None
 
     def batches(self) -> list[str]:
         """Return the ids of all batches, the newest first."""
-        rows = self._database.execute("SELECT id FROM batch ORDER BY created_at DESC, rowid DESC")
+        rows = self._database.rows("SELECT id FROM batch ORDER BY created_at DESC, rowid DESC")
         return [row[0] for row in rows]
 
-    def unfinished(self) -> list[tuple[str, str, int]]:
-        """Return id, status and time to expire of what is not over, the oldest first."""
-        marks = ",".join("?" * len(OVER))
-        asked = (
-            f"SELECT id, status, expires_at FROM batch WHERE status NOT IN ({marks}) ORDER BY rowid"  # noqa: S608
+    def cancel(self, id_: str, now: int) -> bool:
+        """Have a batch ended before its time; say whether it was under way."""
+        with self._database.transaction():
+            return self._stand(id_, "cancelling", now, ("validating", "in_progress"))
+
+    # What the one provider that has leased a batch does with it; each raises `Superseded` where another one has it now.
+
+    def unfinished(self, now: float) -> list[tuple[str, str, int]]:
+        """Lease what is not over, and return id, status and time to expire of all that this provider has, the oldest first."""
+        self._database.change(
+            f"UPDATE batch SET owner = ?, until = ? WHERE {_GOES_ON} AND (until <= ? OR owner = ? AND until <= ?)",  # noqa: S608
+            (self._owner, now + LEASE, now, self._owner, now + LEASE * 2 / 3),
         )
-        return self._database.execute(asked, OVER).fetchall()
+        asked = f"SELECT id, status, expires_at FROM batch WHERE {_GOES_ON} AND owner = ? ORDER BY rowid"  # noqa: S608
+        return [
+            (id_, status, expires)
+            for id_, status, expires in self._database.rows(asked, (self._owner,))
+        ]
 
-    def stand(self, id_: str, status: str, now: int, **more: Any) -> None:
-        """Give a batch another status, note when, and what else there is to say of it."""
-        with Transaction(self._database):
-            self._stand(id_, status, now, more)
+    def hold(self, id_: str, now: float) -> None:
+        """Renew the lease of a batch."""
+        held = "UPDATE batch SET until = ? WHERE id = ? AND owner = ?"
+        if not self._database.change(held, (now + LEASE, id_, self._owner)):
+            raise Superseded(id_)
 
-    def reset(self, id_: str) -> None:
+    def stand(self, id_: str, status: str, now: int, *, was: str, **more: Any) -> bool:
+        """Give a batch another status if it `was` in this one still, note when, and what else there is to say of it."""
+        with self._database.transaction():
+            self.hold(id_, now)
+            return self._stand(id_, status, now, (was,), **more)
+
+    def reset(self, id_: str, now: float) -> None:
         """Forget the lines that were read of a batch whose validation did not come to its end."""
-        self._database.execute("DELETE FROM line WHERE batch = ?", (id_,))
+        with self._database.transaction():
+            self.hold(id_, now)
+            self._database.change("DELETE FROM line WHERE batch = ?", (id_,))
 
-    def fill(self, id_: str, rows: Iterable[Line | tuple[int, str | None, bytes]]) -> list[Line]:
+    def fill(
+        self, id_: str, now: float, rows: Iterable[Line | tuple[int, str | None, bytes]]
+    ) -> list[Line]:
         """Add lines, and error rows for what is none; return the lines whose `custom_id` is taken."""
-        taken: list[Line] = []
-        with Transaction(self._database):
-            for row in rows:
-                if not isinstance(row, Line):
-                    number, _, result = row
-                    self._put((id_, number, None, b"", b"", 0, result))
-                elif not self._put(
-                    (id_, row.number, row.custom_id, row.prefix, row.body, None, None)
-                ):
-                    taken.append(row)
-        return taken
+        lines: dict[int, Line] = {}
+        values: list[Any] = []
+        for row in rows:
+            if isinstance(row, Line):
+                lines[row.number] = row
+                values += (id_, row.number, row.custom_id, row.prefix, row.body, None, None)
+            else:
+                values += (id_, row[0], None, b"", b"", 0, row[2])
+        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * (len(values) // 7))
+        asked = (
+            f"INSERT INTO line (batch, number, custom_id, prefix, body, ok, result) VALUES {places}"  # noqa: S608
+        )
+        with self._database.transaction():
+            self.hold(id_, now)
+            added = self._database.rows(f"{asked} ON CONFLICT DO NOTHING RETURNING number", values)
+        for (number,) in added:
+            lines.pop(number, None)
+        return [*lines.values()]
 
-    def _put(self, row: tuple[Any, ...]) -> bool:
-        added = "INSERT OR IGNORE INTO line (batch, number, custom_id, prefix, body, ok, result) VALUES (?, ?, ?, ?, ?, ?, ?)"
-        return self._database.execute(added, row).rowcount > 0
+    def is_answered(self, id_: str) -> bool:
+        """Say whether no line of a batch is open."""
+        asked = "SELECT 1 FROM line WHERE batch = ? AND result IS NULL LIMIT 1"
+        return not self._database.rows(asked, (id_,))
+
+    def open_lines(self, id_: str) -> list[tuple[int, str]]:
+        """Return number and `custom_id` of the lines of a batch without a result."""
+        asked = (
+            "SELECT number, custom_id FROM line WHERE batch = ? AND result IS NULL ORDER BY number"
+        )
+        return [(number, custom_id) for number, custom_id in self._database.rows(asked, (id_,))]
+
+    def results(self, id_: str, *, ok: bool) -> Iterator[bytes]:
+        """Go through the results of a batch in the order of its lines."""
+        last = 0
+        asked = "SELECT number, result FROM line WHERE batch = ? AND ok = ? AND number > ? ORDER BY number LIMIT 500"
+        while rows := self._database.rows(asked, (id_, int(ok), last)):
+            self.hold(id_, self._database.now())
+            yield from (row[1] for row in rows)
+            last = rows[-1][0]
+
+    def finish(self, id_: str, status: str, now: int, results: Mapping[str, Path]) -> None:
+        """End a batch: its files of results, each by its field, are there, so its lines need not be."""
+        with self._database.transaction():
+            self.hold(id_, now)
+            more: dict[str, Any] = {"request_counts": self._counts(id_)}
+            for field, path in results.items():
+                self.files.add(path.name, now, f"{path.name}.jsonl", "batch_output", path)
+                more[field] = path.name
+            self._stand(id_, status, now, (), **more)
+            self._database.change("DELETE FROM line WHERE batch = ?", (id_,))
+
+    # Lines, which every provider asks.
 
     def lease(self, now: float, most: int) -> list[OpenLine]:
         """Return lines to ask now, which nobody else gets.
@@ -117,110 +209,100 @@ class BatchStore:
         several go at one time only where there is nothing else to ask.
         """
         found: list[OpenLine] = []
-        for id_, status, _ in self.unfinished():
-            if status != "in_progress" or len(found) >= most:
-                continue
-            endpoint = self._said(id_)["endpoint"]
-            for take in (self._apart, self._any):
-                for prefix, number, custom_id, body, attempts in take(id_, now, most - len(found)):
-                    self._leased[id_, number] = prefix
-                    found.append(OpenLine(id_, endpoint, number, custom_id, body, attempts))
+        with self._database.transaction():
+            for (id_,) in self._database.rows(
+                "SELECT id FROM batch WHERE status = 'in_progress' ORDER BY rowid"
+            ):
+                endpoint = self._said(id_)["endpoint"]
+                for take in (self._apart, self._any):
+                    for _, number, custom_id, body, attempts in take(id_, now, most - len(found)):
+                        self._lease(id_, number, now)
+                        found.append(OpenLine(id_, endpoint, number, custom_id, body, attempts))
         return found
 
-    def _apart(self, id_: str, now: float, most: int) -> list[tuple[Any, ...]]:
+    def renew(self, keys: Iterable[tuple[str, int]], now: float) -> None:
+        """Keep lines that are being asked, by batch and number."""
+        asked = "UPDATE line SET until = ? WHERE batch = ? AND number = ? AND owner = ? AND result IS NULL"
+        with self._database.transaction():
+            for id_, number in keys:
+                self._database.change(asked, (now + LEASE, id_, number, self._owner))
+
+    def commit(self, line: OpenLine, result: bytes, *, ok: bool) -> bool:
+        """Write the one result of a line; say whether it was still open."""
+        written = (
+            "UPDATE line SET ok = ?, result = ? WHERE batch = ? AND number = ? AND result IS NULL"
+        )
+        return self._database.change(written, (int(ok), result, line.batch, line.number)) > 0
+
+    def put_off(self, line: OpenLine, due: float, *, counts: bool) -> None:
+        """Have a line asked again, not before `due`; `counts` says that it failed."""
+        asked = (
+            "UPDATE line SET due = ?, until = 0, attempts = attempts + ? "
+            "WHERE batch = ? AND number = ? AND owner = ? AND result IS NULL"
+        )
+        self._database.change(asked, (due, int(counts), line.batch, line.number, self._owner))
+
+    def _apart(self, id_: str, now: float, most: int) -> list[Row]:
         """Return a line each of beginnings of which none is under way."""
-        busy = {prefix for (batch, _), prefix in self._leased.items() if batch == id_}
-        found: list[tuple[Any, ...]] = []
+        leased = (
+            "SELECT prefix FROM line WHERE batch = ? AND result IS NULL AND until > 0 AND until > ?"
+        )
+        busy = {row[0] for row in self._database.rows(leased, (id_, now))}
+        found: list[Row] = []
         last = b""
         for _ in range(2 * (most + len(busy))):
             if len(found) >= most:
                 break
             # From one beginning to the next, whatever the number of lines with each.
             seen = "SELECT prefix FROM line WHERE batch = ? AND result IS NULL AND prefix > ? ORDER BY prefix LIMIT 1"
-            row = self._database.execute(seen, (id_, last)).fetchone()
-            if row is None:
+            rows = self._database.rows(seen, (id_, last))
+            if not rows:
                 break
-            last = row[0]
+            last = rows[0][0]
             if last not in busy:
-                asked = f"{_OPEN} AND prefix = ? ORDER BY number LIMIT 1"
-                found += self._database.execute(asked, (id_, now, last)).fetchall()
+                asked = f"{_OPEN} AND prefix = ? ORDER BY number LIMIT 1 {self._unlocked}"
+                found += self._database.rows(asked, (id_, now, now, last))
         return found
 
-    def _any(self, id_: str, now: float, most: int) -> list[tuple[Any, ...]]:
+    def _any(self, id_: str, now: float, most: int) -> list[Row]:
         """Return any lines that are not under way."""
         if most <= 0:
             return []
-        asked = f"{_OPEN} ORDER BY prefix, number LIMIT ?"
-        rows = self._database.execute(asked, (id_, now, most + len(self._leased))).fetchall()
-        return [row for row in rows if (id_, row[1]) not in self._leased][:most]
+        asked = f"{_OPEN} ORDER BY prefix, number LIMIT ? {self._unlocked}"
+        return self._database.rows(asked, (id_, now, now, most))
 
-    def commit(self, line: OpenLine, result: bytes, *, ok: bool) -> bool:
-        """Write the one result of a line; say whether it was still open."""
-        # Given back first: where the write fails the line is asked again.
-        self._leased.pop((line.batch, line.number), None)
-        written = (
-            "UPDATE line SET ok = ?, result = ? WHERE batch = ? AND number = ? AND result IS NULL"
-        )
-        row = (int(ok), result, line.batch, line.number)
-        return self._database.execute(written, row).rowcount > 0
+    def _lease(self, id_: str, number: int, now: float) -> None:
+        leased = "UPDATE line SET owner = ?, until = ? WHERE batch = ? AND number = ?"
+        self._database.change(leased, (self._owner, now + LEASE, id_, number))
 
-    def put_off(self, line: OpenLine, due: float, *, counts: bool) -> None:
-        """Have a line asked again, not before `due`; `counts` says that it failed."""
-        self._leased.pop((line.batch, line.number), None)
-        self._database.execute(
-            "UPDATE line SET due = ?, attempts = attempts + ? WHERE batch = ? AND number = ?",
-            (due, int(counts), line.batch, line.number),
-        )
-
-    def is_answered(self, id_: str) -> bool:
-        """Say whether no line of a batch is open."""
-        asked = "SELECT 1 FROM line WHERE batch = ? AND result IS NULL LIMIT 1"
-        return self._database.execute(asked, (id_,)).fetchone() is None
-
-    def open_lines(self, id_: str) -> list[tuple[int, str]]:
-        """Return number and `custom_id` of the lines of a batch without a result."""
-        asked = (
-            "SELECT number, custom_id FROM line WHERE batch = ? AND result IS NULL ORDER BY number"
-        )
-        return self._database.execute(asked, (id_,)).fetchall()
-
-    def results(self, id_: str, *, ok: bool) -> Iterator[bytes]:
-        """Go through the results of a batch in the order of its lines."""
-        last = 0
-        asked = "SELECT number, result FROM line WHERE batch = ? AND ok = ? AND number > ? ORDER BY number LIMIT 500"
-        while rows := self._database.execute(asked, (id_, int(ok), last)).fetchall():
-            yield from (row[1] for row in rows)
-            last = rows[-1][0]
-
-    def finish(
-        self, id_: str, status: str, now: int, files: Iterable[tuple[str, int, str]]
-    ) -> None:
-        """End a batch: its files of results are there, so its lines need not be. `files` are field, bytes and id of each."""
-        with Transaction(self._database):
-            counts = self._counts(id_)
-            more: dict[str, Any] = {"request_counts": counts}
-            for field, size, file in files:
-                self.files.add(file, now, size, f"{file}.jsonl", "batch_output")
-                more[field] = file
-            self._stand(id_, status, now, more)
-            self.reset(id_)
+    @property
+    def _unlocked(self) -> str:
+        """What has a SELECT pass over rows that another transaction is about to lease."""
+        return self._database.words["unlocked"]
 
     def _said(self, id_: str) -> dict[str, Any]:
-        row = self._database.execute("SELECT said FROM batch WHERE id = ?", (id_,)).fetchone()
-        said: dict[str, Any] = orjson.loads(row[0])
+        said: dict[str, Any] = orjson.loads(
+            self._database.rows("SELECT said FROM batch WHERE id = ?", (id_,))[0][0]
+        )
         return said
 
-    def _stand(self, id_: str, status: str, now: int, more: Mapping[str, Any]) -> None:
-        said = {**self._said(id_), f"{status}_at": now, **more}
-        row = (status, orjson.dumps(said).decode(), id_)
-        self._database.execute("UPDATE batch SET status = ?, said = ? WHERE id = ?", row)
+    def _stand(self, id_: str, status: str, now: int, was: tuple[str, ...], **more: Any) -> bool:
+        asked = f"SELECT status, said FROM batch WHERE id = ? {self._database.words['locked']}"  # noqa: S608
+        ((before, said),) = self._database.rows(asked, (id_,))
+        if was and before not in was:
+            return False
+        told = orjson.dumps({**orjson.loads(said), f"{status}_at": now, **more}).decode()
+        self._database.change(
+            "UPDATE batch SET status = ?, said = ? WHERE id = ?", (status, told, id_)
+        )
+        return True
 
     def _counts(self, id_: str) -> dict[str, int]:
-        asked = "SELECT count(*), coalesce(sum(ok = 1), 0), coalesce(sum(ok = 0), 0) FROM line WHERE batch = ?"
-        total, completed, failed = self._database.execute(asked, (id_,)).fetchone()
+        asked = "SELECT count(*), count(*) FILTER (WHERE ok = 1), count(*) FILTER (WHERE ok = 0) FROM line WHERE batch = ?"
+        total, completed, failed = self._database.rows(asked, (id_,))[0]
         return {"total": total, "completed": completed, "failed": failed}
 
-    def _shown(self, row: tuple[Any, ...]) -> dict[str, Any]:
+    def _shown(self, row: Row) -> dict[str, Any]:
         id_, created, status, expires, said = row
         shown = {
             "id": id_,

@@ -58,7 +58,7 @@ class ColumnFace:
                 self._store.join(_STORE, [(id_, "")], now, {"key": key}, _CHUNK)
                 member = Member(_STORE, id_, "", *_CHUNK)
                 try:
-                    self._store.put(member, [value], [key])
+                    self._store.put(member, now, [value], [key])
                 except WrongVector:
                     self._store.leave(_STORE, id_)
                     raise

@@ -11,7 +11,7 @@ from functools import partial
 import orjson
 
 from node.provide.asker import Asker, Heard
-from node.provide.database import DatabaseError
+from node.provide.database import DatabaseError, Superseded
 from node.provide.files import Files
 from node.provide.vectors.chunks import cut
 from node.provide.vectors.store import Found, Member, VectorStore, WrongVector
@@ -61,17 +61,27 @@ class Engine:
             while True:
                 self._wake.clear()
                 try:
-                    member = await self.files.run_in_thread(self.store.waiting)
+                    member = await self.files.run_in_thread(lambda: self.store.waiting(self._now()))
                     if member is None:
-                        await self._wake.wait()
+                        await self._rest()
                     else:
                         await self._read(member)
+                except Superseded:
+                    log.debug("a file is gone, or another provider's now")
                 except NoEmbedding as error:
                     log.debug("%s", error)
                     await asyncio.sleep(PAUSE)
                 except (DatabaseError, OSError) as error:
                     log.error("nothing can be kept now, which is tried again: %s", error)  # noqa: TRY400
                     await asyncio.sleep(PAUSE)
+
+    async def _rest(self) -> None:
+        """Wait for something to read; others who share the store have no other way to say so."""
+        try:
+            async with asyncio.timeout(PAUSE if self.files.table.shared else None):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
 
     async def search(self, store: str, model: str, query: str) -> list[Found]:
         """Return what is nearest; raise `NoEmbedding` or `WrongVector`."""
@@ -84,11 +94,13 @@ class Engine:
         try:
             text = await self.files.run_in_thread(lambda: self._text(member))
             texts = [*cut(text, member.chunk, member.overlap)]
-            await self.files.run_in_thread(lambda: self.store.forget(member))
+            await self.files.run_in_thread(lambda: self.store.forget(member, self._now()))
             for at in range(0, len(texts), AT_ONCE):
                 some = texts[at : at + AT_ONCE]
                 vectors = await embeddings(self._readers, member.model, some)
-                await self.files.run_in_thread(partial(self.store.put, member, some, vectors))
+                await self.files.run_in_thread(
+                    partial(self.store.put, member, self._now(), some, vectors)
+                )
             error = ""
         except NoEmbedding as failure:
             if failure.heard.status in _BUSY:
@@ -101,7 +113,7 @@ class Engine:
         await self.files.run_in_thread(lambda: self.store.settle(member, error))
 
     def _text(self, member: Member) -> str:
-        path = self.files.path(member.file)
+        path = self.files.fetch(member.file)
         if path.stat().st_size > MAX_TEXT_BYTES:
             raise UnicodeError(f"a text has at most {MAX_TEXT_BYTES:,} bytes here")
         return path.read_bytes().decode("utf-8-sig")

@@ -1,44 +1,46 @@
 """Provider of vector stores, put together."""
 
-import time
 from collections.abc import Mapping
 from types import MappingProxyType
 
 from aiohttp import web
 
-from node.provide.database import connect
+from node.provide.database import cid_of, migrate
 from node.provide.file_face import FileFace
-from node.provide.files import SCHEMA, Files, FileTable
+from node.provide.files import PIECES, SCHEMA, Files, FileTable
 from node.provide.plan import LLAMA_STACK, OPENAI, Plan
 from node.provide.vectors.columns import ColumnFace
 from node.provide.vectors.engine import Engine
 from node.provide.vectors.face import VectorFace
-from node.provide.vectors.store import VectorStore
+from node.provide.vectors.store import VectorDatabase, VectorStore
 from registry.records import ModelType
 
 PURPOSES = frozenset({"assistants", "user_data"})
 
 
 class VectorsProvider:
-    """Files and vector stores of one folder; each store is a memory bank too."""
+    """Files and vector stores of one folder, or of a database that providers share; each store is a memory bank too."""
 
     types: Mapping[ModelType, str] = MappingProxyType(
         {ModelType.VECTORS: OPENAI, ModelType.MEMORY: LLAMA_STACK, ModelType.STORE: OPENAI}
     )
 
     def __init__(self, plan: Plan, node: str) -> None:
-        self._database = connect(plan.folder / "files.db", SCHEMA)
+        self._database = plan.open_database("files")
+        self.cid = cid_of(self._database)
+        migrate(self._database, (SCHEMA, PIECES))
         self._files = Files(plan.folder / "files", FileTable(self._database), keep=plan.keep)
-        self._store = VectorStore(plan.folder / "vectors.db")
-        self._columns = VectorStore(plan.folder / "columns.db")
-        self._engine = Engine(self._files, self._store, node=node, now=time.time)
+        self._store = VectorStore(_opened(plan, "vectors"))
+        self._columns = VectorStore(_opened(plan, "columns"))
+        self._engine = Engine(self._files, self._store, node=node, now=self._database.now)
         self._model = plan.model
 
     def routes(self) -> list[web.RouteDef]:
         """Return what may be asked."""
-        files = FileFace(self._files, PURPOSES, time.time)
-        columns = ColumnFace(self._files, self._columns, time.time)
-        vectors = VectorFace(self._engine, self._model, time.time)
+        now = self._database.now
+        files = FileFace(self._files, PURPOSES, now)
+        columns = ColumnFace(self._files, self._columns, now)
+        vectors = VectorFace(self._engine, self._model, now)
         return files.routes() + vectors.routes() + columns.routes()
 
     async def run(self) -> None:
@@ -51,6 +53,17 @@ class VectorsProvider:
         self._store.close()
         self._columns.close()
         self._database.close()
+
+
+def _opened(plan: Plan, name: str) -> VectorDatabase:
+    """Open vectors in a file of the folder, or in the site's PostgreSQL. Each needs an extra that the other does not."""
+    if plan.database:
+        from node.provide.vectors.pgvector import PgVectors  # noqa: PLC0415
+
+        return PgVectors(plan.database, f"modelvine_{name}")
+    from node.provide.vectors.sqlite_vec import SqliteVectors  # noqa: PLC0415
+
+    return SqliteVectors(plan.folder / f"{name}.db")
 
 
 provider = VectorsProvider

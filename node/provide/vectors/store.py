@@ -1,41 +1,64 @@
-"""Store of vectors: one SQLite file with sqlite-vec, whose search is exact. A text and its vector are one transaction.
+"""Store of vectors: texts of files, found by the nearness of their vectors. A text and its vector are one transaction.
 
+Several providers may share it: each file is read by the one that has leased it.
 Plain calls that block; whoever has an event loop runs them in one thread.
 """
 
+import secrets
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import apsw
 import orjson
-import sqlite_vec
 
-from node.provide.database import DatabaseError
+from node.provide.database import Database, Row, Superseded, migrate
 
-SCHEMA = """
+_TABLES = """
 CREATE TABLE IF NOT EXISTS store (
-  number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, created_at INTEGER NOT NULL, active_at INTEGER NOT NULL,
-  name TEXT NOT NULL, model TEXT NOT NULL, size INTEGER NOT NULL DEFAULT 0, metadata TEXT NOT NULL
-) STRICT;
+  number {serial}, id TEXT UNIQUE NOT NULL, created_at {int} NOT NULL, active_at {int} NOT NULL,
+  name TEXT NOT NULL, model TEXT NOT NULL, size {int} NOT NULL DEFAULT 0, metadata TEXT NOT NULL
+) {strict};
 CREATE TABLE IF NOT EXISTS member (
-  store INTEGER NOT NULL REFERENCES store (number) ON DELETE CASCADE, file TEXT NOT NULL, created_at INTEGER NOT NULL,
+  {rowid} store {int} NOT NULL REFERENCES store (number) ON DELETE CASCADE, file TEXT NOT NULL, created_at {int} NOT NULL,
   name TEXT NOT NULL, status TEXT NOT NULL, error TEXT NOT NULL DEFAULT '', batch TEXT NOT NULL, attributes TEXT NOT NULL,
-  chunk INTEGER NOT NULL, overlap INTEGER NOT NULL, PRIMARY KEY (store, file)
-) STRICT;
+  chunk {int} NOT NULL, overlap {int} NOT NULL, PRIMARY KEY (store, file)
+) {strict};
 CREATE TABLE IF NOT EXISTS text (
-  id INTEGER PRIMARY KEY, store INTEGER NOT NULL, file TEXT NOT NULL, text TEXT NOT NULL
-) STRICT;
+  id {serial}, store {int} NOT NULL, file TEXT NOT NULL, text TEXT NOT NULL
+) {strict};
 CREATE INDEX IF NOT EXISTS text_of ON text (store, file, id);
 """
 
+_LEASES = """
+ALTER TABLE member ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+ALTER TABLE member ADD COLUMN until {real} NOT NULL DEFAULT 0;
+"""
+
+LEASE = 120.0
+"""Seconds until others may read a file of which nothing more was read; some texts may wait long for their embeddings."""
+
 MAX_NEAREST = 4_096
-"""What sqlite-vec returns of one search at most."""
+"""What one search returns at most; sqlite-vec has this limit."""
 
 MAX_DIMENSIONS = 8_192
+
+_ALL = 2**31 - 1
+
+_STORE = "(SELECT number FROM store WHERE id = ?)"
+
+
+class VectorDatabase(Database, Protocol):
+    """A database that keeps vectors too. `vector` is of little-endian floats of 32 bits, `size` of them."""
+
+    def keep_vector(self, text: int, store: int, size: int, vector: bytes) -> None:
+        """Keep the vector of a text."""
+
+    def drop_vectors(self, store: int, size: int, file: str) -> None:
+        """Forget the vectors of a file's texts."""
+
+    def nearest(self, store: int, size: int, vector: bytes, most: int) -> list[tuple[int, float]]:
+        """Return the texts that are nearest, by number, and the distance of each: 1 less the cosine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,43 +90,46 @@ class WrongVector(Exception):
 class VectorStore:
     """Stores, their files, and the texts of those. `now` is Unix time in seconds."""
 
-    def __init__(self, path: Path) -> None:
-        self._database = apsw.Connection(str(path))
-        self._database.enable_load_extension(True)  # noqa: FBT003 (apsw's)
-        self._database.load_extension(sqlite_vec.loadable_path())
-        self._database.enable_load_extension(False)  # noqa: FBT003
-        for line in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
-            self._all(f"PRAGMA {line}")
-        self._database.execute(SCHEMA)
+    def __init__(self, database: VectorDatabase) -> None:
+        """Make the tables where there are none."""
+        self._database = database
+        self._owner = secrets.token_hex(8)
+        migrate(database, (_TABLES, _LEASES))
+        if not database.shared:
+            database.change("UPDATE member SET until = 0")
 
     def close(self) -> None:
-        """Close the file."""
+        """Let others read what is half read, and close the database."""
+        self._database.change("UPDATE member SET until = 0 WHERE owner = ?", (self._owner,))
         self._database.close()
 
     def add(self, id_: str, now: int, name: str, model: str, metadata: Mapping[str, Any]) -> None:
         """Make a store."""
         row = (id_, now, now, name, model, orjson.dumps(metadata).decode())
         asked = "INSERT INTO store (id, created_at, active_at, name, model, metadata) VALUES (?, ?, ?, ?, ?, ?)"
-        self._all(asked, row)
+        self._database.change(f"{asked} ON CONFLICT DO NOTHING", row)
 
     def change(self, id_: str, name: str, metadata: Mapping[str, Any]) -> None:
         """Call a store otherwise."""
         row = (name, orjson.dumps(metadata).decode(), id_)
-        self._all("UPDATE store SET name = ?, metadata = ? WHERE id = ?", row)
+        self._database.change("UPDATE store SET name = ?, metadata = ? WHERE id = ?", row)
 
     def ids(self) -> list[str]:
         """Return the ids of all stores, the newest first."""
-        return [row[0] for row in self._all("SELECT id FROM store ORDER BY number DESC")]
+        return [row[0] for row in self._database.rows("SELECT id FROM store ORDER BY number DESC")]
 
     def find(self, id_: str) -> dict[str, Any] | None:
         """Return a store as OpenAI shows it, and the model of its embeddings."""
-        rows = self._all("SELECT * FROM store WHERE id = ?", (id_,))
+        asked = (
+            "SELECT number, created_at, active_at, name, model, metadata FROM store WHERE id = ?"
+        )
+        rows = self._database.rows(asked, (id_,))
         if not rows:
             return None
-        number, _, created, active, name, model, _, metadata = rows[0]
+        number, created, active, name, model, metadata = rows[0]
         counts = self._counts("store = ?", (number,))
         asked = "SELECT coalesce(sum(length(text)), 0) FROM text WHERE store = ?"
-        (size,) = self._all(asked, (number,))[0]
+        (size,) = self._database.rows(asked, (number,))[0]
         return {
             "id": id_,
             "object": "vector_store",
@@ -119,12 +145,12 @@ class VectorStore:
 
     def remove(self, id_: str) -> None:
         """Forget a store and its texts."""
-        with self._whole():
-            for (file,) in self._all(
+        with self._database.transaction():
+            for (file,) in self._database.rows(
                 "SELECT file FROM member JOIN store ON store = number WHERE id = ?", (id_,)
             ):
                 self._forget(id_, file)
-            self._all("DELETE FROM store WHERE id = ?", (id_,))
+            self._database.change("DELETE FROM store WHERE id = ?", (id_,))
 
     def join(
         self,
@@ -137,23 +163,19 @@ class VectorStore:
     ) -> None:
         """Put files, by id and name, in a store; they are read in the background."""
         said = orjson.dumps(attributes).decode()
-        with self._whole():
+        with self._database.transaction():
             for file, name in files:
-                self._forget(id_, file)
+                self._leave(id_, file)
                 asked = (
-                    "INSERT OR REPLACE INTO member SELECT number, ?, ?, ?, 'in_progress', '', ?, ?, ?, ? "
-                    "FROM store WHERE id = ?"
+                    "INSERT INTO member (store, file, created_at, name, status, batch, attributes, chunk, overlap) "
+                    "SELECT number, ?, ?, ?, 'in_progress', ?, ?, ?, ? FROM store WHERE id = ?"
                 )
-                self._all(asked, (file, now, name, batch, said, *chunk, id_))
+                self._database.change(asked, (file, now, name, batch, said, *chunk, id_))
 
     def leave(self, id_: str, file: str) -> None:
         """Take a file out of a store."""
-        with self._whole():
-            self._forget(id_, file)
-            self._all(
-                "DELETE FROM member WHERE file = ? AND store = (SELECT number FROM store WHERE id = ?)",
-                (file, id_),
-            )
+        with self._database.transaction():
+            self._leave(id_, file)
 
     def members(self, id_: str, batch: str = "") -> list[dict[str, Any]]:
         """Return the files of a store, or of one of its batches, the newest first, as OpenAI shows them."""
@@ -161,7 +183,7 @@ class VectorStore:
             "SELECT file, m.created_at, status, error, attributes, chunk, overlap FROM member m JOIN store ON store = number "
             "WHERE id = ? AND (? = '' OR batch = ?) ORDER BY m.created_at DESC, m.rowid DESC"
         )
-        return [_member(id_, row) for row in self._all(asked, (id_, batch, batch))]
+        return [_member(id_, row) for row in self._database.rows(asked, (id_, batch, batch))]
 
     def counts_of_batch(self, batch: str) -> dict[str, int]:
         """Return how many files of a batch are in which state."""
@@ -169,58 +191,64 @@ class VectorStore:
 
     def cancel(self, batch: str) -> None:
         """Read no further file of a batch."""
-        self._all(
+        self._database.change(
             "UPDATE member SET status = 'cancelled' WHERE batch = ? AND status = 'in_progress'",
             (batch,),
         )
 
-    def waiting(self) -> Member | None:
-        """Return a file that is to be read, the oldest first."""
+    def waiting(self, now: float) -> Member | None:
+        """Lease a file that is to be read, the oldest first."""
         asked = (
             "SELECT id, file, model, chunk, overlap FROM member JOIN store ON store = number "
-            "WHERE status = 'in_progress' ORDER BY member.rowid LIMIT 1"
+            "WHERE status = 'in_progress' AND (until <= ? OR owner = ?) ORDER BY member.rowid LIMIT 1"
         )
-        rows = self._all(asked)
-        return Member(*rows[0]) if rows else None
+        # One row is locked, and not the store of it, which others may search.
+        unlocked = "FOR UPDATE OF member SKIP LOCKED" if self._database.shared else ""
+        with self._database.transaction():
+            rows = self._database.rows(f"{asked} {unlocked}", (now, self._owner))
+            if not rows:
+                return None
+            member = Member(*rows[0])
+            leased = f"UPDATE member SET owner = ?, until = ? WHERE file = ? AND store = {_STORE}"  # noqa: S608
+            self._database.change(leased, (self._owner, now + LEASE, member.file, member.store))
+        return member
 
     def settle(self, member: Member, error: str = "") -> None:
         """Note that a file was read, or why not."""
         asked = (
-            "UPDATE member SET status = ?, error = ? WHERE file = ? AND status = 'in_progress' "
-            "AND store = (SELECT number FROM store WHERE id = ?)"
+            f"UPDATE member SET status = ?, error = ? WHERE file = ? AND store = {_STORE} "  # noqa: S608
+            "AND status = 'in_progress' AND owner IN ('', ?)"
         )
-        self._all(asked, ("failed" if error else "completed", error, member.file, member.store))
-        if error:
-            with self._whole():
+        status = "failed" if error else "completed"
+        with self._database.transaction():
+            settled = self._database.change(
+                asked, (status, error, member.file, member.store, self._owner)
+            )
+            if error and settled:
                 self._forget(member.store, member.file)
 
-    def forget(self, member: Member) -> None:
-        """Remove the texts of a file that is read again."""
-        with self._whole():
+    def forget(self, member: Member, now: float) -> None:
+        """Remove the texts of a file that is read again; raise `Superseded`."""
+        with self._database.transaction():
+            self._hold(member, now)
             self._forget(member.store, member.file)
 
-    def put(self, member: Member, texts: Sequence[str], vectors: Sequence[Sequence[float]]) -> None:
-        """Add texts of a file; raise `WrongVector`."""
-        with self._whole():
-            rows = self._all("SELECT number, size FROM store WHERE id = ?", (member.store,))
-            if not rows:
-                return
-            number, size = rows[0]
+    def put(
+        self, member: Member, now: float, texts: Sequence[str], vectors: Sequence[Sequence[float]]
+    ) -> None:
+        """Add texts of a file; raise `WrongVector`, or `Superseded` where the file is gone or another provider's."""
+        with self._database.transaction():
+            self._hold(member, now)
+            asked = f"SELECT number, size FROM store WHERE id = ? {self._database.words['locked']}"  # noqa: S608
+            number, size = self._database.rows(asked, (member.store,))[0]
             for text, vector in zip(texts, vectors, strict=True):
                 size = size or len(vector)
                 if len(vector) != size or not 0 < size <= MAX_DIMENSIONS:
                     raise WrongVector(f"an embedding has {len(vector):,} numbers, not {size:,}")
-                self._all("UPDATE store SET size = ? WHERE id = ?", (size, member.store))
-                self._all(
-                    f"CREATE VIRTUAL TABLE IF NOT EXISTS near_{size} USING "
-                    f"vec0 (store INTEGER PARTITION KEY, vector float[{size}] distance_metric=cosine)"
-                )
-                self._all(
-                    "INSERT INTO text (store, file, text) VALUES (?, ?, ?)",
-                    (number, member.file, text),
-                )
-                row = (self._database.last_insert_rowid(), number, _packed(vector))
-                self._all(f"INSERT INTO near_{size} (rowid, store, vector) VALUES (?, ?, ?)", row)  # noqa: S608
+                self._database.change("UPDATE store SET size = ? WHERE number = ?", (size, number))
+                added = "INSERT INTO text (store, file, text) VALUES (?, ?, ?) RETURNING id"
+                ((id_,),) = self._database.rows(added, (number, member.file, text))
+                self._database.keep_vector(id_, number, size, _packed(vector))
 
     def texts(self, id_: str, file: str = "", *, newest: int = 0) -> list[str]:
         """Return the texts of a file in their order, or the newest of a store."""
@@ -229,59 +257,62 @@ class VectorStore:
             "SELECT text FROM text WHERE store = (SELECT number FROM store WHERE id = ?) AND (? = '' OR file = ?) "  # noqa: S608
             f"ORDER BY id {order} LIMIT ?"
         )
-        return [row[0] for row in self._all(asked, (id_, file, file, newest or -1))]
+        return [row[0] for row in self._database.rows(asked, (id_, file, file, newest or _ALL))]
 
     def search(
         self, id_: str, vector: Sequence[float], now: int, most: int = MAX_NEAREST
     ) -> list[Found]:
         """Return what is nearest, the nearest first; raise `WrongVector`."""
-        number, size = self._all("SELECT number, size FROM store WHERE id = ?", (id_,))[0]
-        self._all("UPDATE store SET active_at = ? WHERE number = ?", (now, number))
+        number, size = self._database.rows("SELECT number, size FROM store WHERE id = ?", (id_,))[0]
+        self._database.change("UPDATE store SET active_at = ? WHERE number = ?", (now, number))
         if not size:
             return []
         if len(vector) != size:
             raise WrongVector(f"an embedding has {len(vector):,} numbers, not {size:,}")
+        near = self._database.nearest(number, size, _packed(vector), min(most, MAX_NEAREST))
+        if not near:
+            return []
         asked = (
-            f"WITH near AS (SELECT rowid AS id, distance FROM near_{size} WHERE vector MATCH ? AND store = ? AND k = ?) "  # noqa: S608
-            "SELECT t.file, name, attributes, text, distance FROM near JOIN text t ON t.id = near.id "
-            "JOIN member m ON m.store = t.store AND m.file = t.file ORDER BY distance, t.id"
+            "SELECT t.id, t.file, name, attributes, text FROM text t JOIN member m ON m.store = t.store AND m.file = t.file "  # noqa: S608
+            f"WHERE t.id IN ({', '.join('?' * len(near))})"
         )
-        rows = self._all(asked, (_packed(vector), number, min(most, MAX_NEAREST)))
-        return [
-            Found(f, name, orjson.loads(said), text, 0.0 if d is None else 1.0 - d)
-            for f, name, said, text, d in rows
-        ]
+        rows = {row[0]: row[1:] for row in self._database.rows(asked, [id_ for id_, _ in near])}
+        return [_found(rows[id_], distance) for id_, distance in near if id_ in rows]
+
+    def _hold(self, member: Member, now: float) -> None:
+        """Renew a lease."""
+        held = (
+            f"UPDATE member SET until = ? WHERE file = ? AND owner IN ('', ?) AND store = {_STORE}"  # noqa: S608
+        )
+        if not self._database.change(held, (now + LEASE, member.file, self._owner, member.store)):
+            raise Superseded(member.file)
+
+    def _leave(self, id_: str, file: str) -> None:
+        self._forget(id_, file)
+        self._database.change(
+            f"DELETE FROM member WHERE file = ? AND store = {_STORE}",  # noqa: S608
+            (file, id_),
+        )
 
     def _forget(self, id_: str, file: str) -> None:
-        rows = self._all("SELECT number, size FROM store WHERE id = ?", (id_,))
+        rows = self._database.rows("SELECT number, size FROM store WHERE id = ?", (id_,))
         if rows and rows[0][1]:
             number, size = rows[0]
-            inside = "SELECT id FROM text WHERE store = ? AND file = ?"
-            self._all(f"DELETE FROM near_{size} WHERE rowid IN ({inside})", (number, file))  # noqa: S608
-            self._all("DELETE FROM text WHERE store = ? AND file = ?", (number, file))
+            self._database.drop_vectors(number, size, file)
+            self._database.change("DELETE FROM text WHERE store = ? AND file = ?", (number, file))
 
     def _counts(self, where: str, values: tuple[Any, ...]) -> dict[str, int]:
         asked = f"SELECT status, count(*) FROM member WHERE {where} GROUP BY status"  # noqa: S608
-        found = dict(self._all(asked, values))
+        found = {status: count for status, count in self._database.rows(asked, values)}  # noqa: C416 (typed)
         counts = {
             name: found.get(name, 0) for name in ("in_progress", "completed", "failed", "cancelled")
         }
         return {**counts, "total": sum(counts.values())}
 
-    def _all(self, asked: str, values: tuple[Any, ...] = ()) -> list[Any]:
-        try:
-            return list(self._database.execute(asked, values))
-        except apsw.Error as error:
-            raise DatabaseError(str(error)) from error
 
-    @contextmanager
-    def _whole(self) -> Iterator[None]:
-        """All of it or nothing."""
-        try:
-            with self._database:
-                yield
-        except apsw.Error as error:
-            raise DatabaseError(str(error)) from error
+def _found(row: Row, distance: float) -> Found:
+    file, name, attributes, text = row
+    return Found(file, name, orjson.loads(attributes), text, 1.0 - distance)
 
 
 def _packed(vector: Sequence[float]) -> bytes:

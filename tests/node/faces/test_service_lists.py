@@ -3,6 +3,8 @@
 import openai
 import pytest
 
+from registry.records import Service
+from router.services.ids import home_of
 from tests.node.faces.assembly import openai_at, told
 from tests.workers import openai_services
 
@@ -85,3 +87,41 @@ async def test_a_cursor_of_a_home_that_nobody_knows_is_away(client, servers, str
     keep(servers, 2, 1)
     with pytest.raises(openai.InternalServerError, match="away"):
         await client.batches.list(after=f"batches-1@{stranger}.0123abcd")
+
+
+@pytest.fixture
+async def shared(mesh, servers):
+    """A client at the second node; one server is at both, registered with one cid."""
+    (one, _), offered = servers, {"model": "batch", "type": BATCH, "cid": "site"}
+    await mesh.one.register(one, **offered)
+    await mesh.knows(mesh.two, "batch")
+    await mesh.two.register(one, **offered)
+    async with openai_at(mesh.two) as made:
+        yield made
+
+
+async def test_services_of_one_cid_are_one_and_any_node_answers_for_it(shared, servers, mesh):
+    keep(servers, 3, 0)
+    assert len([batch.id async for batch in await shared.batches.list(limit=2)]) == 3
+    here = {"x-modelvine-node": mesh.one.context.peer}
+    file = await shared.files.create(file=("a", b"{}"), purpose="batch", extra_headers=here)
+    assert mesh.one.context.peer in file.id
+    gone = {"project": "p", "model": "batch", "cid": "site"}
+    async with mesh.one.http.post("/api/v0/ai/model/unregister", json=gone) as response:
+        assert response.status == 200
+    assert (await shared.files.retrieve(file.id)).filename == "a"
+    batch = await shared.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+    assert (await shared.batches.retrieve(batch.id)).status
+
+
+async def test_parts_of_an_upload_are_at_one_of_them_alone(shared, mesh):
+    home = home_of(mesh.one.context.peer, Service("p", "batch", cid="site"))
+    upload = f"upload_1@{home.node}.{home.tag}"
+    gone = {"project": "p", "model": "batch", "cid": "site"}
+    async with mesh.one.http.post("/api/v0/ai/model/unregister", json=gone) as response:
+        assert response.status == 200
+    with pytest.raises(openai.InternalServerError) as away:
+        await shared.uploads.cancel(upload)
+    assert away.value.status_code == 503

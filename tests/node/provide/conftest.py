@@ -6,9 +6,12 @@ import pytest
 from node.provide.batch.engine import Engine
 from node.provide.batch.face import BatchFace
 from node.provide.batch.store import BatchStore
+from node.provide.database.sqlite import SqliteDatabase
 from node.provide.face import application
 from node.provide.file_face import FileFace
 from node.provide.files import Files
+from tests.node.provide.databases import KINDS, Databases
+from tests.postgres_server import PostgresServer
 from tests.workers.serving import served
 
 KEY = "the-key"
@@ -16,9 +19,23 @@ KEEP = 1_000
 """Bytes of all files."""
 
 
+@pytest.fixture(scope="session")
+def postgres():
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(params=KINDS)
+def databases(request, tmp_path):
+    server = request.getfixturevalue("postgres") if request.param == "postgres" else None
+    made = Databases(request.param, tmp_path, server)
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def engine(tmp_path):
-    store = BatchStore(tmp_path / "b.db")
+    store = BatchStore(SqliteDatabase(tmp_path / "b.db"))
     files = Files(tmp_path / "files", store.files, keep=KEEP)
     yield Engine(files, store, node="", concurrency=1, now=lambda: 1e9)
     files.close()

@@ -2,8 +2,18 @@
 
 import pytest
 
-from node.provide.database import connect
-from node.provide.files import SCHEMA, Files, FileTable, NoRoom, new_id, write_file
+from node.provide.database import migrate
+from node.provide.files import (
+    PIECE_BYTES,
+    PIECES,
+    SCHEMA,
+    Files,
+    FileTable,
+    NoRoom,
+    new_id,
+    write_file,
+)
+from tests.node.provide.databases import SHARED
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
@@ -20,17 +30,47 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     assert write_file(path, [b"a\n", b"b\n"]) == 4
 
 
-async def test_what_was_half_is_removed_and_all_files_have_a_bound(tmp_path):
-    (tmp_path / "a.part").write_bytes(b"x")
-    database = connect(tmp_path / "db", SCHEMA)
-    files = Files(tmp_path, FileTable(database), keep=10)
-    assert not (tmp_path / "a.part").exists()
-    await files.run_in_thread(lambda: files.table.add("a", 1, 8, "a", "batch"))
+@pytest.fixture
+def opened(databases):
+    """Return the files of a folder, as one of the providers that share a database has them."""
+    made = []
+
+    def opened(folder, **more):
+        database = databases.open()
+        migrate(database, (SCHEMA, PIECES))
+        made.append(Files(folder, FileTable(database), **more))
+        return made[-1]
+
+    yield opened
+    for files in made:
+        files.close()
+
+
+async def test_what_was_half_is_removed_and_all_files_have_a_bound(opened, tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "a.part").write_bytes(b"x")
+    files = opened(folder, keep=10)
+    assert not (folder / "a.part").exists()
+    files.path("a").write_bytes(b"12345678")
+    await files.run_in_thread(lambda: files.table.add("a", 1, "a", "batch", files.path("a")))
     await files.require_room(2)
     with pytest.raises(NoRoom, match="delete some"):
         await files.require_room(3)
-    files.close()
-    database.close()
+
+
+@SHARED
+def test_what_one_provider_has_taken_in_others_have_too(opened, tmp_path):
+    one, other = opened(tmp_path / "one"), opened(tmp_path / "other")
+    for name, content in (("a", b"x" * (2 * PIECE_BYTES + 1)), ("b", b""), ("c", b"c")):
+        one.path(name).write_bytes(content)
+        one.table.add(name, 1, name, "batch", one.path(name))
+        assert other.fetch(name).read_bytes() == content
+    assert other.table.remove("a")
+    assert one.table.find("a") is None
+    other.path("c").unlink()
+    other.fetch("c")
+    assert sorted(path.name for path in other.folder.iterdir()) == ["b", "c"]
 
 
 def test_an_id_is_never_the_same():

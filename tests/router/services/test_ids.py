@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.records import Service
+from registry.records import PeerId, Service
 from registry.signing import Identity
-from router.errors import BadRequest
-from router.services.ids import Home, Stripper, home_of, homed
+from router.services.ids import Home, Stripper, home_of, homed, is_kept_by
 
 NODE = Identity(bytes(32)).peer
 HOME = home_of(NODE, Service("p", "m"))
@@ -34,7 +33,7 @@ def test_an_id_comes_back_as_it_was(id_):
     stripper = Stripper()
     assert isinstance(said, dict)
     assert stripper.id(said["id"]) == id_
-    assert stripper.home == HOME
+    assert stripper.homes == {HOME}
 
 
 def test_ids_are_found_in_the_answer_and_in_what_it_lists():
@@ -74,18 +73,28 @@ def test_an_id_without_a_home_is_left_alone():
     stripper = Stripper()
     for id_ in ("a", "a@b", f"a@{NODE}", f"a@{NODE}.xyz", f"a@{NODE}.0123abcd "):
         assert stripper.id(id_) == id_
-    assert stripper.home is None
+    assert not stripper.homes
 
 
-def test_a_body_is_stripped_of_one_home_and_not_of_two():
+def test_a_body_is_stripped_of_its_homes():
     stripper = Stripper()
     given_ = {"input_file_id": at_home("a"), "file_ids": [at_home("b"), "c"], "model": at_home("x")}
     assert stripper.fields(given_) == {"input_file_id": "a", "file_ids": ["b", "c"]}
-    with pytest.raises(BadRequest, match="two different services"):
-        stripper.id(at_home("d", OTHER))
+    assert stripper.homes == {HOME}
+    assert stripper.id(at_home("d", OTHER)) == "d"
+    assert stripper.homes == {HOME, OTHER}
+
+
+def test_services_of_one_cid_keep_the_same_and_others_do_not():
+    shared, plain = Service("p", "m", cid="1"), Service("p", "m")
+    elsewhere = PeerId(f"{NODE[:-1]}a")
+    assert is_kept_by(home_of(NODE, shared), elsewhere, shared)
+    assert not is_kept_by(home_of(NODE, plain), elsewhere, plain)
+    assert is_kept_by(home_of(NODE, plain), NODE, plain)
+    assert not is_kept_by(home_of(NODE, shared), NODE, Service("p", "m", cid="2"))
 
 
 def test_a_node_may_be_the_service_of_another():
     stripper = Stripper()
     twice = at_home(at_home("a"), OTHER)
-    assert (stripper.id(twice), stripper.home) == (at_home("a"), OTHER)
+    assert (stripper.id(twice), stripper.homes) == (at_home("a"), {OTHER})

@@ -11,6 +11,7 @@ from node.provide.asker import Heard
 from node.provide.batch import engine as engines
 from node.provide.batch.engine import MOST_ATTEMPTS, Engine, judge
 from node.provide.batch.store import BatchStore, OpenLine
+from node.provide.database.sqlite import SqliteDatabase
 from node.provide.files import Files
 from tests.node.faces.assembly import until
 from tests.workers.serving import served
@@ -115,7 +116,7 @@ async def working(tmp_path, node, *models, clock=None, content=None):
         for n, model in enumerate(models)
     ]
     (tmp_path / "f").write_bytes(b"\n".join(rows) if content is None else content)
-    store, clock = BatchStore(tmp_path / "b.db"), clock or Clock()
+    store, clock = BatchStore(SqliteDatabase(tmp_path / "b.db")), clock or Clock()
     files = Files(tmp_path, store.files)
     engine = Engine(files, store, node=node.url, concurrency=3, now=clock)
     said = {"input_file_id": "f", "endpoint": CHAT, "output_file_id": None, "error_file_id": None}
@@ -169,7 +170,7 @@ async def test_a_batch_that_is_cancelled_keeps_what_has_a_result(tmp_path, node)
     async with working(tmp_path, node, *["x"] * 2) as engine:
         node.holds = asyncio.Event()
         await until(lambda: len(node.asked) == 2)
-        engine.store.stand("batch_1", "cancelling", 1_001)
+        engine.store.cancel("batch_1", 1_001)
         engine.wake()
         await over(engine, "cancelled")
         assert {row["error"]["code"] for row in rows(engine, "error_file_id")} == {

@@ -3,29 +3,31 @@
 import pytest
 
 from node.provide.batch.lines import Line
-from node.provide.batch.store import BatchStore
+from node.provide.batch.store import LEASE, BatchStore
+from node.provide.database import Superseded
+from tests.node.provide.databases import SHARED
 
 SAID = {"endpoint": "/v1/chat/completions", "input_file_id": "f"}
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "batches.db"
+def store(databases):
+    return BatchStore(databases.open())
 
 
 @pytest.fixture
-def store(path):
-    store = BatchStore(path)
-    yield store
-    store.close()
+def other(store, databases):
+    """Another provider that shares the database."""
+    return BatchStore(databases.open())
 
 
 def filled(store, count=4, id_="b"):
     store.add_batch(id_, 1, 100, SAID)
+    store.unfinished(2)
     prefixes = (b"z", b"a")
     lines = [Line(n, f"c{n}", b"{}", prefixes[n % 2]) for n in range(1, count + 1)]
-    assert store.fill(id_, lines) == []
-    store.stand(id_, "in_progress", 2)
+    assert store.fill(id_, 2, lines) == []
+    assert store.stand(id_, "in_progress", 2, was="validating")
 
 
 def test_lines_with_a_common_beginning_go_one_after_the_other(store):
@@ -74,49 +76,57 @@ def test_what_is_put_off_comes_again_when_it_is_due(store):
     assert store.lease(10, 1)[0].attempts == 1
 
 
-def test_what_was_under_way_is_open_after_a_restart_and_what_was_answered_is_not(store, path):
+def test_what_was_under_way_is_open_after_a_restart_and_what_was_answered_is_not(store, databases):
     filled(store, 3)
     first, second, _ = store.lease(5, 3)
     store.commit(first, b"one\n", ok=True)
     store.put_off(second, 1e9, counts=False)
-    again = BatchStore(path)
-    assert sorted(line.number for line in again.lease(5, 9)) == [2, 3]
+    again = BatchStore(databases.open())
+    later = 1e9 + LEASE if databases.shared else 5
+    assert sorted(line.number for line in again.lease(later, 9)) == [2, 3]
+    again.unfinished(later)
     assert list(again.results("b", ok=True)) == [b"one\n"]
-    again.close()
 
 
 def test_an_id_that_is_taken_is_told_and_an_error_row_needs_none(store):
     store.add_batch("b", 1, 100, SAID)
+    store.unfinished(2)
     one, two = Line(1, "a", b"{}", b""), Line(2, "a", b"{}", b"")
-    assert store.fill("b", [one, two, (3, None, b"bad\n")]) == [two]
-    store.fill("b", [(2, "a", b"twice\n")])
+    assert store.fill("b", 2, [one, two, (3, None, b"bad\n")]) == [two]
+    store.fill("b", 2, [(2, "a", b"twice\n")])
     assert list(store.results("b", ok=False)) == [b"twice\n", b"bad\n"]
     assert store.batch("b")["request_counts"] == {"total": 3, "completed": 0, "failed": 2}
 
 
 def test_many_results_come_in_the_order_of_their_lines(store):
     store.add_batch("b", 1, 100, SAID)
-    store.fill("b", [(n, None, b"%d\n" % n) for n in range(1, 1_302)])
+    store.unfinished(2)
+    store.fill("b", 2, [(n, None, b"%d\n" % n) for n in range(1, 1_302)])
     assert list(store.results("b", ok=False)) == [b"%d\n" % n for n in range(1, 1_302)]
 
 
-def test_a_batch_that_is_over_keeps_its_counts_and_not_its_lines(store):
+def test_a_batch_that_is_over_keeps_its_counts_and_not_its_lines(store, tmp_path):
     filled(store, 2)
     for line in store.lease(5, 2):
         store.commit(line, b"x\n", ok=line.number == 1)
-    store.finish("b", "completed", 7, [("output_file_id", 2, "file-b-output")])
+    path = tmp_path / "file-b-output"
+    path.write_bytes(b"x\n")
+    store.finish("b", "completed", 7, {"output_file_id": path})
     found = store.batch("b")
     assert (found["status"], found["completed_at"]) == ("completed", 7)
     assert found["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
     assert found["output_file_id"] == "file-b-output"
     assert store.files.find("file-b-output")["purpose"] == "batch_output"
-    assert store.unfinished() == []
+    assert store.files.find("file-b-output")["bytes"] == 2
+    assert store.unfinished(8) == []
+    store.unfinished(8)
     assert list(store.results("b", ok=True)) == []
 
 
-def test_files_and_batches_are_listed_the_newest_first(store):
+def test_files_and_batches_are_listed_the_newest_first(store, tmp_path):
+    (tmp_path / "a").write_bytes(b"12345")
     for n in range(3):
-        store.files.add(f"f{n}", 1, 5, "a.jsonl", "batch")
+        store.files.add(f"f{n}", 1, "a.jsonl", "batch", tmp_path / "a")
         store.add_batch(f"b{n}", 1, 100, SAID)
     assert [file["id"] for file in store.files.all()] == ["f2", "f1", "f0"]
     assert store.batches() == ["b2", "b1", "b0"]
@@ -124,3 +134,68 @@ def test_files_and_batches_are_listed_the_newest_first(store):
     assert not store.files.remove("f1")
     assert store.files.find("f1") is None
     assert store.batch("none") is None
+
+
+def test_a_cancelled_batch_does_not_go_on(store):
+    filled(store, 1)
+    assert store.cancel("b", 3)
+    assert not store.stand("b", "finalizing", 4, was="in_progress")
+    assert not store.cancel("b", 4)
+    assert [status for _, status, _ in store.unfinished(4)] == ["cancelling"]
+    assert store.lease(5, 1) == []
+
+
+@SHARED
+def test_several_providers_ask_each_line_once(store, other):
+    filled(store, 6)
+    first, second = store.lease(5, 3), other.lease(5, 9)
+    assert (len(first), len(second)) == (3, 3)
+    assert len({line.number for line in (*first, *second)}) == 6
+    assert all(other.commit(line, b"x\n", ok=True) for line in second)
+    assert not store.is_answered("b")
+
+
+@SHARED
+def test_one_provider_brings_a_batch_on_and_another_when_it_is_gone(store, other):
+    filled(store, 2)
+    assert other.unfinished(5) == []
+    assert [id_ for id_, *_ in store.unfinished(2 + LEASE * 0.9)] == ["b"]
+    assert other.unfinished(2 + LEASE * 1.1) == []
+    assert [id_ for id_, *_ in other.unfinished(2 + LEASE * 2)] == ["b"]
+    assert store.unfinished(2 + LEASE * 2) == []
+
+
+@SHARED
+def test_who_was_only_slow_changes_nothing_any_more(store, other, tmp_path):
+    filled(store, 2)
+    (line, _) = store.lease(5, 2)
+    late = 5 + LEASE * 2
+    other.unfinished(late)
+    with pytest.raises(Superseded):
+        store.fill("b", late, [Line(9, "c9", b"{}", b"")])
+    with pytest.raises(Superseded):
+        store.stand("b", "finalizing", late, was="in_progress")
+    with pytest.raises(Superseded):
+        store.finish("b", "completed", late, {})
+    (again,) = [one for one in other.lease(late, 2) if one.number == line.number]
+    store.put_off(line, late + 1e6, counts=True)
+    assert other.commit(again, b"x\n", ok=True)
+    assert not store.commit(line, b"y\n", ok=True)
+
+
+@SHARED
+def test_a_lease_that_is_renewed_does_not_run_out(store, other):
+    filled(store, 2)
+    leased = store.lease(5, 2)
+    store.renew([(line.batch, line.number) for line in leased[:1]], 5 + LEASE * 0.9)
+    (free,) = other.lease(5 + LEASE * 1.1, 2)
+    assert free.number == leased[1].number
+
+
+@SHARED
+def test_who_ends_in_order_leaves_nothing_leased(store, other):
+    filled(store, 2)
+    store.lease(5, 2)
+    store.close()
+    assert len(other.lease(5, 2)) == 2
+    assert len(other.unfinished(5)) == 1

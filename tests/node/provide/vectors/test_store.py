@@ -2,24 +2,25 @@
 
 import pytest
 
-from node.provide.vectors.store import Member, VectorStore, WrongVector
+from node.provide.database import Superseded
+from node.provide.vectors.store import LEASE, Member, VectorStore, WrongVector
+from tests.node.provide.databases import SHARED
 
 CHUNK = (800, 400)
 
 
 @pytest.fixture
-def store(tmp_path):
-    made = VectorStore(tmp_path / "v.db")
+def store(databases):
+    made = VectorStore(databases.open_vectors())
     for id_ in ("one", "two"):
         made.add(id_, 1, id_, "m", {"a": "b"})
         made.join(id_, [("f", "f.txt"), ("g", "g.txt")], 2, {"of": id_}, CHUNK)
-    yield made
-    made.close()
+    return made
 
 
 def put(store, id_, file, *vectors):
     member = Member(id_, file, "m", *CHUNK)
-    store.put(member, [f"{id_} {file} {n}" for n in range(len(vectors))], vectors)
+    store.put(member, 5, [f"{id_} {file} {n}" for n in range(len(vectors))], vectors)
     return member
 
 
@@ -51,8 +52,8 @@ def test_a_store_that_is_removed_leaves_nothing(store):
     assert store.ids() == ["two"]
     assert store.find("one") is None
     assert [one.text for one in store.search("two", (1, 0), 5)] == ["two f 0"]
-    assert store._all("SELECT count(*) FROM text") == [(1,)]
-    assert store._all("SELECT count(*) FROM member WHERE store = 1") == [(0,)]
+    assert store._database.rows("SELECT count(*) FROM text") == [(1,)]
+    assert store._database.rows("SELECT count(*) FROM member WHERE store = 1") == [(0,)]
 
 
 def test_a_vector_of_another_length_is_refused_whole(store):
@@ -67,28 +68,54 @@ def test_a_vector_of_another_length_is_refused_whole(store):
 
 
 def test_files_wait_in_their_order_and_what_failed_has_no_texts(store):
-    first = store.waiting()
+    first = store.waiting(5)
     assert (first.store, first.file, first.chunk) == ("one", "f", 800)
     put(store, "one", "f", (1, 0))
     store.settle(first, "no text")
-    assert store.waiting().file == "g"
+    assert store.waiting(5).file == "g"
     assert store.texts("one") == []
     (_, failed) = store.members("one")
     assert (failed["status"], failed["last_error"]["message"]) == ("failed", "no text")
-    store.settle(store.waiting())
+    store.settle(store.waiting(5))
     assert store.find("one")["file_counts"] == {
         "in_progress": 0, "completed": 1, "failed": 1, "cancelled": 0, "total": 2,
     }  # fmt: skip
 
 
-def test_what_was_half_read_waits_again_after_a_restart(store, tmp_path):
+def test_what_was_half_read_waits_again_after_a_restart(store, databases):
+    store.waiting(5)
     put(store, "one", "f", (1, 0))
-    again = VectorStore(tmp_path / "v.db")
-    member = again.waiting()
+    again = VectorStore(databases.open_vectors())
+    now = 5 + LEASE if databases.shared else 5
+    member = again.waiting(now)
     assert (member.store, member.file) == ("one", "f")
-    again.forget(member)
+    again.forget(member, now)
     assert again.texts("one") == []
-    again.close()
+
+
+def test_a_file_that_left_while_it_was_read_leaves_no_texts(store):
+    member = store.waiting(5)
+    store.leave("one", "f")
+    with pytest.raises(Superseded):
+        store.put(member, 6, ["x"], [(1, 0)])
+    assert store.texts("one") == []
+
+
+@SHARED
+def test_each_file_is_read_by_one_provider_and_by_another_when_that_is_gone(store, databases):
+    other = VectorStore(databases.open_vectors())
+    mine = store.waiting(5)
+    assert (mine.store, mine.file) == ("one", "f")
+    assert other.waiting(5).file == "g"
+    assert store.waiting(5) == mine
+    late = 6 + LEASE
+    assert other.waiting(late) == mine
+    with pytest.raises(Superseded):
+        store.put(mine, late, ["x"], [(1, 0)])
+    store.settle(mine, "too late")
+    other.put(mine, late, ["x"], [(1, 0)])
+    other.settle(mine)
+    assert store.texts("one") == ["x"]
 
 
 def test_the_newest_texts_of_a_store(store):

