@@ -36,7 +36,7 @@ ALTER TABLE batch ADD COLUMN owner TEXT NOT NULL DEFAULT '';
 ALTER TABLE batch ADD COLUMN until {real} NOT NULL DEFAULT 0;
 ALTER TABLE line ADD COLUMN owner TEXT NOT NULL DEFAULT '';
 ALTER TABLE line ADD COLUMN until {real} NOT NULL DEFAULT 0;
-CREATE INDEX line_leased ON line (until) WHERE result IS NULL AND until > 0;
+CREATE INDEX line_leased ON line (batch, until) WHERE result IS NULL AND until > 0;
 """
 
 LEASE = 15.0
@@ -248,20 +248,16 @@ class BatchStore:
             "SELECT prefix FROM line WHERE batch = ? AND result IS NULL AND until > 0 AND until > ?"
         )
         busy = {row[0] for row in self._database.rows(leased, (id_, now))}
+        asked = f"{_OPEN} AND prefix > ? ORDER BY prefix, number LIMIT 1 {self._unlocked}"
         found: list[Row] = []
         last = b""
-        for _ in range(2 * (most + len(busy))):
-            if len(found) >= most:
-                break
-            # From one beginning to the next, whatever the number of lines with each.
-            seen = "SELECT prefix FROM line WHERE batch = ? AND result IS NULL AND prefix > ? ORDER BY prefix LIMIT 1"
-            rows = self._database.rows(seen, (id_, last))
-            if not rows:
+        # From one beginning to the next, whatever the number of lines with each.
+        for _ in range(most + len(busy)):
+            rows = self._database.rows(asked, (id_, now, now, last))
+            if not rows or len(found) >= most:
                 break
             last = rows[0][0]
-            if last not in busy:
-                asked = f"{_OPEN} AND prefix = ? ORDER BY number LIMIT 1 {self._unlocked}"
-                found += self._database.rows(asked, (id_, now, now, last))
+            found += rows if last not in busy else []
         return found
 
     def _any(self, id_: str, now: float, most: int) -> list[Row]:

@@ -23,9 +23,10 @@ KEY = "the-key-of-this-provider"
 
 
 @asynccontextmanager
-async def providing(make, mesh, folder):
+async def providing(make, mesh, folder, *, database=""):
     """Run a provider that asks the second node and is registered at the first, and known to both."""
-    plan = Plan(make.__module__, folder, HostPort("127.0.0.1", 0), "services", "own", 4)
+    place = HostPort("127.0.0.1", 0)
+    plan = Plan(make.__module__, folder, place, "services", "own", 4, database=database)
     folder.mkdir()
     provider = make(plan, str(mesh.two.http._base_url))
     (folder / "key").write_text(KEY)

@@ -6,6 +6,7 @@ import openai
 import pytest
 from aiohttp import web
 
+from node.provide.database.postgres import PostgresDatabase
 from node.provide.vectors import columns
 from node.provide.vectors import engine as engines
 from node.provide.vectors import face as faces
@@ -53,10 +54,21 @@ async def letters(mesh, monkeypatch):
         yield made
 
 
-@pytest.fixture(params=["serving", "asked"])
+def emptied(postgres):
+    """Return a database in which no test has kept anything."""
+    opened = PostgresDatabase(postgres.url, "public")
+    for name in ("files", "vectors", "columns"):
+        opened.change(f"DROP SCHEMA IF EXISTS modelvine_{name} CASCADE")
+    opened.close()
+    return postgres.url
+
+
+@pytest.fixture(params=["serving", "asked", "asked, PostgreSQL"])
 async def node(request, mesh, letters, tmp_path):
-    async with providing(VectorsProvider, mesh, tmp_path / "vectors"):
-        yield mesh.one if request.param == "serving" else mesh.two
+    where, _, shared = request.param.partition(", ")
+    database = emptied(request.getfixturevalue("postgres")) if shared else ""
+    async with providing(VectorsProvider, mesh, tmp_path / "vectors", database=database):
+        yield mesh.one if where == "serving" else mesh.two
 
 
 @pytest.fixture

@@ -11,18 +11,11 @@ from node.provide.face import application
 from node.provide.file_face import FileFace
 from node.provide.files import Files
 from tests.node.provide.databases import KINDS, Databases
-from tests.postgres_server import PostgresServer
 from tests.workers.serving import served
 
 KEY = "the-key"
 KEEP = 1_000
 """Bytes of all files."""
-
-
-@pytest.fixture(scope="session")
-def postgres():
-    with PostgresServer() as server:
-        yield server
 
 
 @pytest.fixture(params=KINDS)
