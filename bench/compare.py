@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from node.demo.play import Stage
@@ -31,6 +32,9 @@ HERE = Path(__file__).resolve().parent
 WORKER_PORT, BARE_PORT = 28_000, 28_104
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+
+SIZES = {"100KB": 100_000, "5MB": 5_000_000}
+"""Bytes of long bodies by name."""
 
 Figures = dict[str, float]
 
@@ -77,15 +81,23 @@ class Load:
             "errors": out["errors"],
         }
 
+    def bodies(self, target: Target, body: str) -> Figures:
+        """Bodies of one size, one after the other."""
+        figures = self.closed_loop(target, 1, body)
+        return {"cpu_ms": figures["cpu_s_per_1000"], "errors": figures["errors"]}
+
     def paced(self, target: Target) -> Figures:
         """A light open loop: what a lone request waits."""
         out = self._loadgen("req", target, "chat", c=32, d=self._seconds, w=0.5, r=50)
         return {"p50_ms": out["latency_us"]["p50"] / 1e3, "p99_ms": out["latency_us"]["p99"] / 1e3}
 
     def streams(self, target: Target, count: int) -> Figures:
-        """Streams side by side, 100 chunks each, 25 ms apart."""
+        """Streams side by side, 100 chunks each, 25 ms apart, as GPUs make them: each chunk comes alone."""
+        before = cpu_seconds(target.pids)
         out = self._loadgen("stream", target, "paced", c=count, d=4, w=1, R=1.5, e=100)
+        spent = cpu_seconds(target.pids) - before
         return {
+            "cpu_s_per_1000_chunks": spent / max(out["chunks"], 1) * 1000,
             "ttft_p50_ms": out["ttft_us"]["p50"] / 1e3,
             "ttft_p99_ms": out["ttft_us"]["p99"] / 1e3,
             "lag_p99_ms": out["lag_us"]["p99"] / 1e3,
@@ -125,6 +137,10 @@ def write_bodies(folder: Path) -> Path:
         return json.dumps(fields | ({"stream": True} if stream else {}))
 
     (folder / "chat").write_text(body("[[chunks=1]]", stream=False))
+    for name, size in SIZES.items():
+        (folder / name).write_text(
+            body("[[chunks=1]] " + "What else? " * (size // 11), stream=False)
+        )
     (folder / "paced").write_text(body("[[chunks=100 delay_us=25000]]", stream=True))
     (folder / "burst").write_text(body("[[chunks=200 delay_us=0]]", stream=True))
     return folder
@@ -203,6 +219,7 @@ def measure(load: Load, target: Target, only: Sequence[str]) -> Figures:
         "paced": lambda: load.paced(target),
         "s500": lambda: load.streams(target, 500),
         "burst": lambda: load.burst(target),
+        **{name: partial(load.bodies, target, name) for name in SIZES},
     }
     figures: Figures = {}
     for part in only:
@@ -220,7 +237,10 @@ ROWS = (
     ("time to first token at 500 streams, p50 ms", "s500.ttft_p50_ms", "{:.2f}"),
     ("time to first token at 500 streams, p99 ms", "s500.ttft_p99_ms", "{:.2f}"),
     ("chunk lag at 500 streams, p99 ms", "s500.lag_p99_ms", "{:.2f}"),
-    ("CPU-s per 1,000 chunks", "burst.cpu_s_per_1000_chunks", "{:.4f}"),
+    ("CPU-s per 1,000 chunks, in bursts", "burst.cpu_s_per_1000_chunks", "{:.4f}"),
+    ("CPU-s per 1,000 chunks, paced", "s500.cpu_s_per_1000_chunks", "{:.4f}"),
+    ("CPU-ms of a request of 100 KB", "100KB.cpu_ms", "{:.2f}"),
+    ("CPU-ms of a request of 5 MB", "5MB.cpu_ms", "{:.1f}"),
     ("resident memory after it all, MB", "memory_mb", "{:.0f}"),
     ("failed requests and streams", "failed", "{:.0f}"),
 )
@@ -278,7 +298,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument(
-        "--only", default="c1,c32,c128,paced,s500,burst", help="which measurements, by name"
+        "--only",
+        default="c1,c32,c128,paced,s500,burst,100KB,5MB",
+        help="which measurements, by name",
     )
     parser.add_argument("--write", type=Path, help="page whose table is replaced")
     parser.add_argument(

@@ -119,7 +119,7 @@ def reading(times: int) -> None:
 
 PARTS: dict[str, Callable[[int], None]] = {
     "answer": answering,
-    "answer, 4 replicas": partial(answering, others=4),
+    "answer, 10 replicas": partial(answering, others=10),
     "answer, 100 replicas": partial(answering, others=100),
     "answer, 1,000 replicas": partial(answering, others=1_000),
     "read": reading,

@@ -171,7 +171,10 @@ COLUMNS = (
     ("latency p50 at 50/s, ms", "paced.p50_ms", "{:.2f}"),
     ("first token at 500 streams, p50 ms", "s500.ttft_p50_ms", "{:.2f}"),
     ("p99 ms", "s500.ttft_p99_ms", "{:.1f}"),
-    ("CPU-s per 1,000 chunks", "burst.cpu_s_per_1000_chunks", "{:.4f}"),
+    ("CPU-s per 1,000 chunks, in bursts", "burst.cpu_s_per_1000_chunks", "{:.4f}"),
+    ("paced", "s500.cpu_s_per_1000_chunks", "{:.4f}"),
+    ("CPU-ms of a request of 100 KB", "100KB.cpu_ms", "{:.2f}"),
+    ("of 5 MB", "5MB.cpu_ms", "{:.1f}"),
     ("memory, MB", "memory_mb", "{:.0f}"),
 )
 
@@ -211,7 +214,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument(
-        "--only", default="c1,c32,paced,s500,burst", help="which measurements; c32 must be one"
+        "--only",
+        default="c1,c32,paced,s500,burst,100KB,5MB",
+        help="which measurements; c32 must be one",
     )
     parser.add_argument(
         "--write",

@@ -1,0 +1,275 @@
+"""Instructions in user space that a request and a chunk cost: what a neighbour's load cannot change.
+
+    python -m bench.instructions
+    python -m bench.instructions --only bare,local --bound 1.6
+
+Each program runs under callgrind, which needs valgrind and makes it some fifty times slower. Requests go over one kept
+connection, one after the other; what a program does meanwhile without requests is measured before, and taken off. `--bound`
+ends with 1 where a request of a node costs more than so many times one of bare aiohttp.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.mock import Mock, build
+
+START_SECONDS = 300.0
+WARM, COUNTED = 60, 120
+FEW, MANY = 20, 220
+"""Chunks of two streams, whose difference is what chunks cost."""
+
+IDLE_SECONDS = 4.0
+
+_TOTALS = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
+
+
+class Counted:
+    """A Python program under callgrind, which counts nothing until it is told to."""
+
+    def __init__(self, folder: Path, name: str, *command: str) -> None:
+        self._out = folder / f"{name}.callgrind"
+        self.log = folder / f"{name}.log"
+        counting = ("--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={self._out}")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                ["valgrind", *counting, sys.executable, "-u", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._tell("--instr=on")
+        self._tell("--zero")
+
+    def end(self) -> int:
+        """Count no longer, and return the instructions."""
+        self._tell("--dump")
+        self._tell("--instr=off")
+        newest = max(self._out.parent.glob(f"{self._out.name}*"), key=lambda f: f.stat().st_mtime)
+        return int(_TOTALS.findall(newest.read_text())[-1])
+
+    def stop(self) -> None:
+        """End it."""
+        self.process.terminate()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _tell(self, word: str) -> None:
+        command = ["callgrind_control", word, str(self.process.pid)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What answers chats at a port of the loopback interface, by these processes."""
+
+    name: str
+    port: int
+    processes: tuple[Counted, ...]
+
+
+class Caller:
+    """One connection, kept: a request is one write, as clients send it."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=120)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, orders: str, *, stream: bool) -> None:
+        """Send a chat, and read its whole answer."""
+        body = json.dumps(_chat(orders) | ({"stream": True} if stream else {})).encode()
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        self._socket.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        answer = b""
+        while not _is_whole(answer):
+            piece = self._socket.recv(262_144)
+            if not piece:
+                raise ConnectionError(f"the answer broke off: {answer[-200:]!r}")
+            answer += piece
+        if not answer.startswith(b"HTTP/1.1 200"):
+            raise ConnectionError(answer[:300].decode(errors="replace"))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+
+def _chat(orders: str) -> dict[str, object]:
+    system = "You are a helpful assistant. Answer briefly. " * 4
+    question = f"[[{orders}]] What does a request router do?"
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+    return {"model": "mock", "messages": messages, "temperature": 0.7, "max_tokens": 64}
+
+
+def _is_whole(answer: bytes) -> bool:
+    head, found, body = answer.partition(b"\r\n\r\n")
+    if not found:
+        return False
+    length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+    return len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n")
+
+
+def counted(target: Target, work: Callable[[], None]) -> tuple[int, float]:
+    """Return the instructions of a target while something is done, and the seconds that it took."""
+    for process in target.processes:
+        process.begin()
+    began = time.monotonic()
+    work()
+    seconds = time.monotonic() - began
+    return sum(process.end() for process in target.processes), seconds
+
+
+def measure(target: Target) -> dict[str, float]:
+    """Return instructions by what they are for: `request`, and `chunk` in bursts and paced."""
+    caller = Caller(target.port)
+    for _ in range(WARM):
+        caller.ask("chunks=1", stream=False)
+    for orders in ("chunks=20 delay_us=0", "chunks=20 delay_us=20000"):
+        caller.ask(orders, stream=True)
+    idle, seconds = counted(target, lambda: time.sleep(IDLE_SECONDS))
+    rate = idle / seconds
+
+    def spent(work: Callable[[], None]) -> float:
+        instructions, seconds = counted(target, work)
+        return instructions - rate * seconds
+
+    def requests() -> None:
+        for _ in range(COUNTED):
+            caller.ask("chunks=1", stream=False)
+
+    figures = {"request": spent(requests) / COUNTED}
+    for name, delay in (("chunk, in bursts", 0), ("chunk, paced", 20_000)):
+        orders = [f"chunks={count} delay_us={delay}" for count in (FEW, MANY)]
+        few, many = (
+            spent(lambda orders=orders: caller.ask(orders, stream=True)) for orders in orders
+        )
+        figures[name] = (many - few) / (MANY - FEW)
+    caller.close()
+    return figures
+
+
+def call(url: str, body: Mapping[str, object] | None = None) -> Mapping[str, object]:
+    """GET, or POST JSON, and read the JSON answer."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        said: Mapping[str, object] = json.load(answer)
+    return said
+
+
+def until(ready: Callable[[], object], process: Counted) -> None:
+    """Wait until something holds; raise `TimeoutError` with the process's last words."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.process.poll() is None:
+        try:
+            if ready():
+                return
+        except (OSError, IndexError):
+            pass
+        time.sleep(0.5)
+    raise TimeoutError(process.log.read_text()[-1_000:])
+
+
+@contextmanager
+def targets(folder: Path, only: Sequence[str]) -> Iterator[list[Target]]:
+    """Start what is measured; a node of `hop` has no worker, and asks the node of `local`."""
+    with ExitStack() as stack:
+        mock = Mock()
+        stack.callback(mock.kill)
+        found: list[Target] = []
+        if "bare" in only:
+            port = _free_port()
+            bare = Counted(folder, "bare", "-m", "bench.bare", str(port), f"127.0.0.1:{mock.port}")
+            stack.callback(bare.stop)
+            until(lambda: call(f"http://127.0.0.1:{port}/v1/chat/completions", _chat("")), bare)
+            found.append(Target("bare", port, (bare,)))
+        if {"local", "hop"} & {*only}:
+            serving, mesh = _node(stack, folder, "local")
+            worker = {"project": "bench", "model": "mock", "api": mock.api, "type": 0, "cid": ""}
+            call(f"http://127.0.0.1:{serving.port}/api/v0/ai/model/register", worker)
+            found.append(serving)
+        if "hop" in only:
+            asking, _ = _node(stack, folder, "hop", "--bootstrap", mesh)
+            listed = f"http://127.0.0.1:{asking.port}/v1/models"
+            until(lambda: call(listed)["data"], asking.processes[0])
+            found.append(Target("hop", asking.port, serving.processes + asking.processes))
+        yield [target for target in found if target.name in only]
+
+
+def _node(stack: ExitStack, folder: Path, name: str, *more: str) -> tuple[Target, str]:
+    """Start a node, and return where it answers and its address in the mesh."""
+    port = _free_port()
+    where = ("--http", f"127.0.0.1:{port}", "--listen", "/ip4/127.0.0.1/tcp/0")
+    data = ("--data-dir", str(folder / name))
+    node = Counted(folder, name, "-m", "node", "up", *where, *data, *more)
+    stack.callback(node.stop)
+    said = re.compile(r"^ready .*p2p=(\S+)", re.MULTILINE)
+    until(lambda: said.search(node.log.read_text()), node)
+    ready = said.search(node.log.read_text())
+    return Target(name, port, (node,)), ready[1] if ready else ""
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def table(found: Mapping[str, Mapping[str, float]]) -> str:
+    """Lay the figures out, with ratios to bare aiohttp where that was measured."""
+    lines = ["| instructions per | " + " | ".join(found) + " |", "|---" * (len(found) + 1) + "|"]
+    for what in next(iter(found.values())):
+        cells = [
+            f"{figures[what]:,.0f}"
+            + (f" ({figures[what] / found['bare'][what]:.2f})" if "bare" in found else "")
+            for figures in found.values()
+        ]
+        lines.append(f"| {what} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; return 1 where a bound does not hold."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.instructions",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", default="bare,local,hop", help="which programs, by name")
+    parser.add_argument("--bound", type=float, help="of `local` ÷ `bare`, for a request")
+    options = parser.parse_args(arguments)
+    if shutil.which("valgrind") is None:
+        print("needs valgrind (a package of that name)", file=sys.stderr)
+        return 1
+    build()
+    with (
+        tempfile.TemporaryDirectory(prefix="modelvine-bench-") as name,
+        targets(Path(name), options.only.split(",")) as running,
+    ):
+        found = {target.name: measure(target) for target in running}
+    print(table(found))
+    if options.bound is None:
+        return 0
+    ratio = found["local"]["request"] / found["bare"]["request"]
+    print(f"local ÷ bare: {ratio:.3f}, bound {options.bound:g}")
+    return int(ratio > options.bound)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
