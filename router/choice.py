@@ -122,7 +122,7 @@ class Choosing:
                         with suppress(NoCapacity):
                             return await self.slot(asked, [candidate])
                 return ordered, False
-            left, holds_slot = await self._ledger.lent.secure(ordered)
+            left, holds_slot = await self._ledger.lent.secure(request, ordered)
             if left:
                 return left, holds_slot
             full += ordered

@@ -292,7 +292,7 @@ class Router:
         while True:
             try:
                 if self._ledger.lent and not holds_slot:
-                    holds_slot = await self._ledger.lent.take(candidate)
+                    holds_slot = await self._ledger.lent.take(request, candidate)
                 elif tried > 1 and self._ledger.is_full(candidate):
                     # It had room when it was chosen; whoever comes now waits in turn with the others.
                     raise WorkerBusy("every slot of this worker is taken", retry_after=1.0)

@@ -188,6 +188,10 @@ class Ledger:
         asked = self._meter.of(worker.service).asked
         return int(worker.capacity > 1 and self._now() - asked < KEPT_FREE)
 
+    def note_asked(self, service: Service) -> None:
+        """Note that somebody who waits for an answer asks a worker of ours."""
+        self._meter.of(service).asked = self._now()
+
     def is_full(self, candidate: Candidate) -> bool:
         """Say whether a candidate is a worker of this machine that has no slot free now."""
         worker = candidate.worker
@@ -251,7 +255,7 @@ class Ledger:
         tally = self._meter.of(candidate.service)
         tally.first = seconds
         if not request.background:
-            tally.asked = now
+            self.note_asked(candidate.service)
         if answer.streamed:
             there = self.in_flight[candidate.key]
             self.times.began(request, candidate, candidate.worker, seconds, there=there)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Lender(Protocol):
     """Gives out slots. A slot that was granted to somebody who has left meanwhile is taken back by whoever implements this."""
 
-    async def take(self, services: Sequence[Service]) -> Service | None:
-        """Take a slot of the first of these workers that has one."""
+    async def take(self, request: Request, services: Sequence[Service]) -> Service | None:
+        """Take a slot of the first of these workers that has one for a request."""
 
     async def turn(self, request: Request, services: Sequence[Service]) -> Service:
         """Wait until a slot of one of these workers is handed to a request; raise `NoCapacity` or `NobodyServes`."""
@@ -45,7 +45,9 @@ class Lent:
         self.held: Counter[Service] = Counter()
         """How many slots of which worker are borrowed now."""
 
-    async def secure(self, ordered: list[Candidate]) -> tuple[list[Candidate], bool]:
+    async def secure(
+        self, request: Request, ordered: list[Candidate]
+    ) -> tuple[list[Candidate], bool]:
         """Take a slot for the first that needs one; return who may be tried and whether the first's slot is taken.
 
         Who is full is left out. Nobody is left when everybody is.
@@ -53,16 +55,16 @@ class Lent:
         bounded = list(takewhile(_is_bounded, ordered))
         if not bounded:
             return ordered, False
-        service = await self._lender.take([candidate.service for candidate in bounded])
+        service = await self._lender.take(request, [candidate.service for candidate in bounded])
         if service is None:
             return ordered[len(bounded) :], False
         self._granted(service)
         place = next(i for i, candidate in enumerate(bounded) if candidate.service == service)
         return ordered[place:], True
 
-    async def take(self, candidate: Candidate) -> bool:
+    async def take(self, request: Request, candidate: Candidate) -> bool:
         """Take a slot if a candidate needs one, and say whether it did; raise `WorkerBusy` when it is full."""
-        left, holds_slot = await self.secure([candidate])
+        left, holds_slot = await self.secure(request, [candidate])
         if not left:
             raise WorkerBusy("every slot of this worker is taken", retry_after=1.0)
         return holds_slot
@@ -102,31 +104,36 @@ class Lending:
         self._ledger = ledger
         self._own = own
 
-    async def take(self, services: Sequence[Service]) -> Service | None:
-        """Take a slot of the first of these workers that has one."""
-        return self.lend(services)
+    async def take(self, request: Request, services: Sequence[Service]) -> Service | None:
+        """Take a slot of the first of these workers that has one for a request."""
+        return self.lend(services, background=request.background)
 
-    def lend(self, services: Sequence[Service]) -> Service | None:
+    def lend(self, services: Sequence[Service], *, background: bool) -> Service | None:
         """Do what `take` does: here it needs no waiting."""
         for service in services:
             worker = self._worker(service)
-            count = self._ledger.in_flight[self._own, service]
-            if worker is not None and not 0 < worker.capacity <= count:
+            if worker is None:
+                continue
+            taken = self._ledger.in_flight[self._own, service]
+            if background:
+                taken += self._ledger.kept_free(worker)
+            if not 0 < worker.capacity <= taken:
                 self._ledger.count(service)
-                return service
+                return self._noted(service, background=background)
         return None
 
     async def turn(self, request: Request, services: Sequence[Service]) -> Service:
         """Wait until a slot of one of these workers is handed to a request; raise `NoCapacity` or `NobodyServes`."""
         # One may have come free since the borrower was told that there is none.
-        service = self.lend(services)
+        service = self.lend(services, background=request.background)
         if service is not None:
             return service
         known = [(service, self._worker(service)) for service in services]
         full = [Candidate(self._own, s, worker) for s, worker in known if worker is not None]
         if not full:
             raise NobodyServes(f"{request.model!r} was unregistered")
-        return await self._ledger.waiting.turn(request, full)
+        granted = await self._ledger.waiting.turn(request, full)
+        return self._noted(granted, background=request.background)
 
     def give_back(self, service: Service) -> None:
         """Hand a slot to whoever is next."""
@@ -135,6 +142,12 @@ class Lending:
     def took(self, model: str, seconds: float) -> None:
         """Learn how long a slot was taken by a request for a model."""
         self._ledger.waiting.took(model, seconds)
+
+    def _noted(self, service: Service, *, background: bool) -> Service:
+        """Return whose slot is lent; the answer is seen by the borrower alone, so who asked is noted now."""
+        if not background:
+            self._ledger.note_asked(service)
+        return service
 
     def _worker(self, service: Service) -> Worker | None:
         worker = self._ledger.workers().by_key.get(service.key)

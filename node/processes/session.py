@@ -64,8 +64,8 @@ class Loans:
     def hear(self, word: Take | Cancel | Freed | Took) -> None:
         """Take in what the helper says."""
         match word:
-            case Take(waiting=False):
-                self._grant(word.number, self._lending.lend(word.services))
+            case Take(number, services, waiting=False, background=background):
+                self._grant(number, self._lending.lend(services, background=background))
             case Take():
                 self._queue(word)
             case Cancel(number):

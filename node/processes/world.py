@@ -93,10 +93,11 @@ class Borrowing:
         self._numbers = count(1)
         self._asked: dict[int, asyncio.Future[Answer]] = {}
 
-    async def take(self, services: Sequence[Service]) -> Service | None:
-        """Take a slot of the first of these workers that has one."""
+    async def take(self, request: Request, services: Sequence[Service]) -> Service | None:
+        """Take a slot of the first of these workers that has one for a request."""
         number = next(self._numbers)
-        return _service(await self._answer(Take(number, tuple(services))))
+        asked = Take(number, tuple(services), background=request.background)
+        return _service(await self._answer(asked))
 
     async def turn(self, request: Request, services: Sequence[Service]) -> Service:
         """Wait until a slot of one of these workers is handed to a request; raise `NoCapacity` or `NobodyServes`."""

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
 from node.processes import session as module
 from node.processes.protocol import (
     Cancel,
+    Frames,
     Freed,
     Relayed,
     Said,
@@ -17,12 +19,16 @@ from node.processes.protocol import (
     Take,
     Told,
     Took,
+    framed,
+    said,
+    told,
 )
 from node.processes.session import Loans
 from node.processes.world import Borrowing
 from registry.records import PeerId, Service
 from registry.task_group import BackgroundTasks
 from router.errors import NobodyServes, NoCapacity
+from router.ledger import KEPT_FREE
 from tests.router.test_dispatch import World
 from tests.router.world import MODEL, QUICK, chat, links, own, until
 from tests.workers.openai_worker import OpenAIWorker, running
@@ -46,11 +52,15 @@ class Pair:
             world.serve(*candidates)
 
     def _up(self, word: Said) -> None:
+        (frame,) = Frames().cut(framed(word))
+        word = said(frame)
         self.said.append(word)
         if isinstance(word, Take | Cancel | Freed | Took):
             asyncio.get_running_loop().call_soon(self.loans.hear, word)
 
     def _down(self, word: Told) -> None:
+        (frame,) = Frames().cut(framed(word))
+        word = told(frame)
         assert isinstance(word, SlotGranted | SlotRefused | Relayed)
         asyncio.get_running_loop().call_soon(self.borrowing.hear, word)
 
@@ -79,6 +89,37 @@ async def test_many_requests_of_both_share_one_slot(pair: Pair, worker: OpenAIWo
     answers = await asyncio.gather(*(world.ask(chat()) for world in worlds))
     assert len(answers) == len(worker.received) == 16
     assert worker.most == 1
+
+
+async def test_background_requests_of_both_leave_a_slot_to_whom_either_answered_lately(
+    pair: Pair, worker: OpenAIWorker
+) -> None:
+    pair.serve(own(worker.url, capacity=3))
+    worker.fail(delay_first=0.05)
+    for answered in (pair.lending, pair.asking):
+        await answered.ask(chat())
+        worker.most = 0
+        lines = [replace(chat(), background=True) for _ in range(6)]
+        worlds = [pair.lending, pair.asking] * 3
+        await asyncio.gather(*(w.ask(line) for w, line in zip(worlds, lines, strict=True)))
+        assert worker.most == 2
+        pair.lending.now += KEPT_FREE
+        pair.asking.now += KEPT_FREE
+    await asyncio.gather(*(w.ask(line) for w, line in zip(worlds, lines, strict=True)))
+    assert worker.most == 3
+
+
+async def test_a_slot_that_is_kept_free_is_lent_at_once_to_who_waits_for_an_answer(
+    pair: Pair, worker: OpenAIWorker
+) -> None:
+    pair.serve(own(worker.url, capacity=2))
+    await pair.asking.ask(chat())
+    async with pair.asking.router.answer(replace(chat(), background=True)):
+        line = asyncio.ensure_future(pair.asking.ask(replace(chat(), background=True)))
+        await until(lambda: any(isinstance(word, Take) and word.waiting for word in pair.said))
+        assert (await pair.asking.ask(chat()))[1] == 1
+        assert not line.done()
+    await line
 
 
 async def test_callers_who_leave_at_any_moment_cost_nobody_a_slot(
