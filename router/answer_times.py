@@ -1,6 +1,6 @@
 """Answer times of replicas, learnt here of this machine's and told by their nodes of others', and what they have read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from registry.records import PeerId, Service
 from router.dialects import Answer
@@ -10,7 +10,7 @@ from router.requests import Kind, Request
 from router.select.candidates import Candidate
 from router.select.fitness import USUAL_BYTES
 from router.state.estimator import Estimator
-from router.state.prefix_index import NOBODY_READ, PrefixIndex, ReplicaAnswer
+from router.state.prefix_index import NOBODY_READ, PrefixIndex, Read, ReplicaAnswer
 from router.state.remote_load import NewestOfNodes
 from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
 from router.workers import Worker
@@ -86,7 +86,13 @@ class AnswerTimes:
 
     def read_by(self, request: Request, now: float) -> Iterable[tuple[PeerId, Service]]:
         """Return who is known to have read of a request's conversation."""
-        return self.index.read_by(request.prefixes, now)[0]
+        return self.read_before(request, now)[0]
+
+    def read_before(
+        self, request: Request, now: float
+    ) -> tuple[Mapping[tuple[PeerId, Service], Read], int]:
+        """Return how much each replica has read of a request before, and how many bytes of it all are thought to have."""
+        return self.index.read_by(request.prefixes, now, of_batch=request.background)
 
     def began(
         self, request: Request, candidate: Candidate, worker: Worker, seconds: float, *, there: int
@@ -148,7 +154,7 @@ class Expected:
         self._kind = request.kind
         self._read, self._shared = NOBODY_READ
         if request.prefixes is not NONE:
-            self._read, self._shared = times.index.read_by(request.prefixes, now)
+            self._read, self._shared = times.read_before(request, now)
 
     def time(self, node: PeerId, service: Service, *, own: bool) -> ServiceTime | None:
         """Return how long a replica takes for such requests."""

@@ -199,7 +199,7 @@ class Choosing:
         if not many or request.own_only or request.pin != ANYWHERE:
             return self.field(request), None
         drawn = self._tables.draw(request.model, offers, self._random, key_of(request))
-        if request.prefixes.goes_on:
+        if request.prefixes.goes_on or request.background:
             read = self._ledger.read_by(request)
             drawn += [o for o in starmap(Offer, read) if o in offers and o not in drawn]
         field = self.field(request, drawn)

@@ -13,7 +13,7 @@ from typing import Protocol, cast
 from registry.clock import Chance
 from router.requests import Request
 from router.select.candidates import Candidate
-from router.select.weights import late
+from router.select.weights import keeps_to_slots, late
 
 
 class Policy(Protocol):
@@ -81,8 +81,13 @@ def in_order(
 def _ordered(
     policy: Policy, request: Request, candidates: Sequence[Candidate], random: Chance
 ) -> Sequence[Candidate]:
-    """Order those who are trusted alike: who will miss the time that the caller wants comes after who will not."""
+    """Order those who are trusted alike: who will miss the time that the caller wants comes after who will not.
+
+    For sessions of a batch so does who has no slot free.
+    """
     ordered = policy.order(request, candidates, random)
+    if keeps_to_slots(request):
+        ordered = sorted(ordered, key=lambda c: not c.has_room)
     if not request.aim:
         return ordered
     too_late = late(request, candidates)

@@ -235,6 +235,14 @@ def crowded(request: Request, candidates: Sequence[Candidate]) -> set[tuple[Peer
     }
 
 
+def keeps_to_slots(request: Request) -> bool:
+    """Say whether a request had better go where a slot is free than wait for one: a batch's session, as few as there are slots.
+
+    One that waits would take the slot that has read another session, whose next request then takes a third's.
+    """
+    return request.background and bool(request.session)
+
+
 def patience(request: Request, candidate: Candidate, others: Sequence[Candidate]) -> float:
     """Return for how many seconds a request may wait for a slot of a candidate and be done before it would be at any other.
 
@@ -245,6 +253,8 @@ def patience(request: Request, candidate: Candidate, others: Sequence[Candidate]
         return 0.0
     trusted = [other for other in others if not other.rank]
     if not trusted:
+        return 0.0
+    if keeps_to_slots(request) and any(other.has_room for other in trusted):
         return 0.0
     its, *rest = prospects(request, [candidate, *trusted])
     return max(0.0, min(o.seconds + o.reread for o in rest) - its.service - its.reread)

@@ -61,10 +61,13 @@ class PrefixIndex:
         known = tuple(prefix for prefix in said.chain if prefix.size <= read.size)
         self.take(key, replace(said, chain=known), now - read.age)
 
-    def read_by(self, said: Prefixes, now: float) -> tuple[Mapping[_Key, Read], int]:
+    def read_by(
+        self, said: Prefixes, now: float, *, of_batch: bool = False
+    ) -> tuple[Mapping[_Key, Read], int]:
         """Return how much each replica has read of a conversation, and how many bytes of it all are thought to have.
 
-        What a service says to all its chats all have read that serve it, though only the last few are remembered.
+        What a service says to all its chats all have read that serve it, though only the last few are remembered. Of a batch,
+        which may hold the words of many services, that is thought only where as many are remembered as can be.
         """
         found: dict[_Key, Read] = {}
         everybodys = 0
@@ -73,7 +76,7 @@ class PrefixIndex:
             if readers is None:
                 # Nobody has read more than who has read this.
                 break
-            if place < said.shared:
+            if place < said.shared and not (of_batch and len(readers) < MAX_READERS):
                 everybodys = prefix.size
                 continue
             for key, at in readers:

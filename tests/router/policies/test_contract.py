@@ -127,3 +127,18 @@ def test_who_misses_the_time_that_is_wanted_comes_after_who_makes_it(name: str) 
         ordered = in_order(policies.load(name), asked, found, Random(seed).random)
         assert ordered[0].node == "quick"
         assert len(ordered) == 3
+
+
+@pytest.mark.parametrize("name", policies.NAMES)
+def test_a_session_of_a_batch_goes_where_a_slot_is_free(name: str) -> None:
+    def at(node: str, in_flight: int, seconds: float) -> Candidate:
+        report = Reported(Load(in_flight, slots=2), ours=in_flight, age=0.0)
+        time, service = ServiceTime(fixed=seconds), Service("p", "m")
+        return Candidate(PeerId(node), service, in_flight=in_flight, report=report, time=time)
+
+    found = [at("full", 2, 0.1), at("free", 1, 9.0), at("fuller", 3, 0.1)]
+    asked = replace(chat(), background=True, session="s")
+    for seed in range(20):
+        ordered = in_order(policies.load(name), asked, found, Random(seed).random)
+        assert ordered[0].node == "free"
+        assert len(ordered) == 3

@@ -163,6 +163,15 @@ def test_a_full_quick_machine_is_worth_a_wait_and_a_full_slow_one_is_not() -> No
     assert patience(chat(), quick, [replace(quick, node=PeerId("other"))]) == 0.125
 
 
+def test_a_session_of_a_batch_waits_for_nobody_while_another_has_room() -> None:
+    quick, idle = at("q", slots=4, in_flight=4, time=QUICK), at("idle", slots=4, time=SLOW)
+    line = replace(chat(), background=True)
+    assert patience(line, quick, [idle]) > 0
+    assert patience(replace(line, session="s"), quick, [idle]) == 0
+    full = replace(idle, in_flight=4)
+    assert patience(replace(line, session="s"), quick, [full]) > 0
+
+
 def test_nobody_waits_where_nothing_is_known_or_nobody_else_is_trusted() -> None:
     full, other = at("a", slots=1, in_flight=1), at("b", time=SLOW)
     assert patience(chat(), full, [other]) == 0

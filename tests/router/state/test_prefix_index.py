@@ -35,6 +35,18 @@ def test_what_a_service_says_to_all_its_chats_all_have_read() -> None:
     assert (read, shared) == ({key("a"): Read(20, 1.0)}, 10)
 
 
+def test_of_a_batch_few_have_read_what_the_system_says_until_as_many_have_as_are_remembered() -> (
+    None
+):
+    index, said = PrefixIndex(), talk("be brief", "hi", shared=1)
+    other = talk("be brief", "ho", shared=1)
+    index.take(key("a"), said, 1.0)
+    assert index.read_by(other, 2.0, of_batch=True) == ({key("a"): Read(10, 1.0)}, 0)
+    for number in range(MAX_READERS):
+        index.take(key(str(number)), said, 1.0)
+    assert index.read_by(other, 2.0, of_batch=True) == ({}, 10)
+
+
 def test_what_a_node_says_of_itself_is_known_as_if_it_had_been_seen() -> None:
     index, said = PrefixIndex(), talk("hi", "hello", "how?")
     index.hear(key("a"), said, Read(20, 5.0), now=7.0)
