@@ -1,16 +1,23 @@
 """Asker of models: sends a provider's own requests to its node, which finds who answers them."""
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from types import TracebackType
+from urllib.parse import urlencode
 
 import aiohttp
+import orjson
 
-from router.peers.headers import BACKGROUND, PRIORITY
+from router.peers.headers import BACKGROUND, PRIORITY, SESSION
+from router.select.candidates import Reason
 
 log = logging.getLogger("modelvine.provide")
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
+
+SLOTS_WITHIN = 2.0
+"""Seconds for the answer how many slots there are, without which a batch goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +59,33 @@ class Asker:
         """Ask for what is there."""
         return await self._ask("GET", path, None)
 
-    async def post(self, path: str, body: bytes) -> Heard:
+    async def post(self, path: str, body: bytes, *, session: str = "") -> Heard:
         """Send JSON, and return what is answered."""
-        return await self._ask("POST", path, body)
+        return await self._ask("POST", path, body, session)
 
-    async def _ask(self, method: str, path: str, body: bytes | None) -> Heard:
+    async def slots(self, path: str, model: str) -> int:
+        """Return how many requests all workers of a model take at one time, 0 where that is not known of each."""
+        said = urlencode({"model": model, "kind": path.removeprefix("/v1/")})
+        try:
+            async with asyncio.timeout(SLOTS_WITHIN):
+                heard = await self.get(f"/api/v1/route?{said}")
+            told = orjson.loads(heard.body)
+            full = (row for row in told["excluded"] if row["reason"] == Reason.FULL)
+            rows = [*told["candidates"], *full]
+            # Who has said nothing yet says it with its first answer.
+            slots = [1 if row["load"] is None else int(row["load"]["slots"]) for row in rows]
+        except (TimeoutError, ValueError, KeyError, TypeError):
+            # No slots are known of one of them, or the node does not answer.
+            return 0
+        return sum(slots)
+
+    async def _ask(self, method: str, path: str, body: bytes | None, session: str = "") -> Heard:
         if self._session is None:
             raise RuntimeError("an asker is entered before it asks")
         url = f"{self._node}{path}"
+        headers = self._headers | ({SESSION: session} if session else {})
         try:
-            async with self._session.request(
-                method, url, data=body, headers=self._headers
-            ) as response:
+            async with self._session.request(method, url, data=body, headers=headers) as response:
                 return Heard(
                     response.status,
                     await _at_most(response, MAX_ANSWER_BYTES),

@@ -37,6 +37,7 @@ CHUNK, CHUNK_BYTES = 500, 8 * 1024 * 1024
 
 NOT_FOUND = 404
 
+_FRESH = 1.0  # seconds for which a number of slots is good
 _IDLE = 0.5  # seconds between two looks for what is due, where nothing wakes the engine
 _BUSY = frozenset({408, 425, 429, 503})
 
@@ -94,6 +95,9 @@ class Engine:
         self._now = now
         self._most = concurrency
         self._asking: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._chained: dict[tuple[str, int], tuple[str, str]] = {}
+        self._slots: dict[tuple[str, str], int] = {}
+        self._looked = 0.0
         self._wake = asyncio.Event()
         self._renewed = 0.0
 
@@ -152,17 +156,38 @@ class Engine:
             self._renewed = now
 
     async def _ask_some(self, asker: Asker, group: asyncio.TaskGroup) -> None:
-        room = self._most - len(self._asking)
-        if room <= 0:
-            return
+        """Ask one line after the other, as long as there is room: the next may begin like one that is under way."""
         now = self._now()
-        for line in await self.files.run_in_thread(lambda: self.store.lease(now, room)):
+        while len(self._asking) < await self._room(asker):
+            leased = await self.files.run_in_thread(lambda: self.store.lease(now, 1))
+            if not leased:
+                return
+            (line,) = leased
             key = (line.batch, line.number)
-            self._asking[key] = group.create_task(self._ask(asker, line))
+            session = ""
+            if line.chain and (model := lines.model_with_cache(line.endpoint, line.body)):
+                self._chained[key] = line.endpoint, model
+                session = line.chain
+            self._asking[key] = group.create_task(self._ask(asker, line, session))
 
-    async def _ask(self, asker: Asker, line: OpenLine) -> None:
+    async def _room(self, asker: Asker) -> int:
+        """Return how many lines may be under way.
+
+        Where they have long beginnings in common, as many as there are slots: with more, the next line of a beginning would find
+        the slot that has read it taken by another.
+        """
+        now, asked = self._now(), {*self._chained.values()}
+        if not 0 <= now - self._looked < _FRESH:
+            self._looked = now
+            self._slots.clear()
+        for named in asked - self._slots.keys():
+            self._slots[named] = await asker.slots(*named)
+        slots = [self._slots[named] for named in asked]
+        return min(self._most, sum(slots)) if slots and all(slots) else self._most
+
+    async def _ask(self, asker: Asker, line: OpenLine, session: str) -> None:
         try:
-            verdict = judge(line, await work.do(asker, line))
+            verdict = judge(line, await work.do(asker, line, session))
             due = self._now() + verdict.pause
             await self.files.run_in_thread(lambda: self._keep(line, verdict, due))
         except (DatabaseError, OSError) as error:
@@ -170,6 +195,7 @@ class Engine:
             log.error("a result could not be kept: %s", error)  # noqa: TRY400
         finally:
             self._asking.pop((line.batch, line.number), None)
+            self._chained.pop((line.batch, line.number), None)
             self._wake.set()
 
     # What follows runs in the thread.

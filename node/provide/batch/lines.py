@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import orjson
 
+from router.openai.prefixes import MIN_BYTES
+
 MAX_LINE_BYTES = 4 * 1024 * 1024
 """The longest line."""
 
@@ -67,14 +69,27 @@ def read(number: int, raw: bytes, endpoint: str) -> Line:
         raise BadLine("invalid_json_line", f"line {number} is nested too deep", id_) from error
 
 
+def model_with_cache(endpoint: str, body: bytes) -> str:
+    """Return which model is asked, where its cache should keep what a line begins with: where that takes long to read."""
+    if endpoint not in ENDPOINTS or len(body) < MIN_BYTES:
+        return ""
+    said = orjson.loads(body)
+    return str(said["model"]) if len(orjson.dumps(_first(said))) >= MIN_BYTES else ""
+
+
 def _prefix(body: Mapping[str, object]) -> bytes:
     """Return what the request begins with, in a few bytes: its model, and its first message or words."""
-    messages = body.get("messages") or body.get("prompt_with_response")
-    prompt = body.get("prompt")
-    first: object = messages[0] if isinstance(messages, list) and messages else prompt
+    first = _first(body)
     if isinstance(first, str):
         first = first[:256]
     return hashlib.sha256(orjson.dumps([body.get("model"), first])).digest()[:8]
+
+
+def _first(body: Mapping[str, object]) -> object:
+    messages = body.get("messages") or body.get("prompt_with_response")
+    if isinstance(messages, list) and messages:
+        return messages[0]
+    return body.get("prompt", body.get("input"))
 
 
 def answered(id_: str, custom_id: str, status: int, request_id: str, body: object) -> bytes:

@@ -6,8 +6,11 @@ Plain calls that block; whoever has an event loop runs them in one thread.
 """
 
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +46,8 @@ LEASE = 15.0
 """Seconds until others may take over what a provider has leased and did not renew."""
 
 _OPEN = (
-    "SELECT prefix, number, custom_id, body, attempts FROM line "
-    "WHERE batch = ? AND result IS NULL AND due <= ? AND until <= ?"
+    "SELECT prefix, number, custom_id, body, attempts FROM line WHERE batch = ? AND result IS NULL AND due <= ? AND until <= ? "
+    "AND prefix > ? ORDER BY prefix, number LIMIT ?"
 )
 
 OVER = ("completed", "failed", "expired", "cancelled")
@@ -55,7 +58,10 @@ _GOES_ON = f"status NOT IN ({', '.join(repr(status) for status in OVER)})"
 
 @dataclass(frozen=True, slots=True)
 class OpenLine:
-    """A line that is to be asked: how often it was, and where its result belongs."""
+    """A line that is to be asked: how often it was, and where its result belongs.
+
+    `chain` names the lines without a result that begin like it, where there are others.
+    """
 
     batch: str
     endpoint: str
@@ -63,6 +69,13 @@ class OpenLine:
     custom_id: str
     body: bytes
     attempts: int
+    chain: str = ""
+
+
+def _open_line(id_: str, endpoint: str, row: Row, *, others: bool) -> OpenLine:
+    prefix, number, custom_id, body, attempts = row
+    named = prefix.hex() if others else ""
+    return OpenLine(id_, endpoint, number, custom_id, body, attempts, named)
 
 
 class BatchStore:
@@ -206,7 +219,7 @@ class BatchStore:
         """Return lines to ask now, which nobody else gets.
 
         Of lines with a common beginning one goes after the other, so that each finds in a cache what the one before has read;
-        several go at one time only where there is nothing else to ask.
+        several go at one time only where there is nothing else to ask, and then of each beginning as many as of any other.
         """
         found: list[OpenLine] = []
         with self._database.transaction():
@@ -215,9 +228,9 @@ class BatchStore:
             ):
                 endpoint = self._said(id_)["endpoint"]
                 for take in (self._apart, self._any):
-                    for _, number, custom_id, body, attempts in take(id_, now, most - len(found)):
-                        self._lease(id_, number, now)
-                        found.append(OpenLine(id_, endpoint, number, custom_id, body, attempts))
+                    for row, others in take(id_, now, most - len(found)):
+                        self._lease(id_, row[1], now)
+                        found.append(_open_line(id_, endpoint, row, others=others))
         return found
 
     def renew(self, keys: Iterable[tuple[str, int]], now: float) -> None:
@@ -242,39 +255,41 @@ class BatchStore:
         )
         self._database.change(asked, (due, int(counts), line.batch, line.number, self._owner))
 
-    def _apart(self, id_: str, now: float, most: int) -> list[Row]:
-        """Return a line each of beginnings of which none is under way."""
-        leased = (
-            "SELECT prefix FROM line WHERE batch = ? AND result IS NULL AND until > 0 AND until > ?"
-        )
-        busy = {row[0] for row in self._database.rows(leased, (id_, now))}
-        asked = f"{_OPEN} AND prefix > ? ORDER BY prefix, number LIMIT 1 {self._unlocked}"
-        found: list[Row] = []
-        last = b""
-        # From one beginning to the next, whatever the number of lines with each.
-        for _ in range(most + len(busy)):
-            rows = self._database.rows(asked, (id_, now, now, last))
-            if not rows or len(found) >= most:
-                break
-            last = rows[0][0]
-            found += rows if last not in busy else []
-        return found
+    def _apart(self, id_: str, now: float, most: int) -> list[tuple[Row, bool]]:
+        """Return a line each of beginnings of which none is under way, and whether there are others like it."""
+        busy = self._busy(id_, now)
+        pages = islice(self._by_beginning(id_, now, 2), most + len(busy))
+        return [(rows[0], len(rows) > 1) for rows in pages if rows[0][0] not in busy][:most]
 
-    def _any(self, id_: str, now: float, most: int) -> list[Row]:
-        """Return any lines that are not under way."""
+    def _any(self, id_: str, now: float, most: int) -> list[tuple[Row, bool]]:
+        """Return any lines that are not under way, first those of whose beginnings the fewest are."""
         if most <= 0:
             return []
-        asked = f"{_OPEN} ORDER BY prefix, number LIMIT ? {self._unlocked}"
-        return self._database.rows(asked, (id_, now, now, most))
+        busy = self._busy(id_, now)
+        found: list[tuple[int, Row]] = []
+        for rows in islice(self._by_beginning(id_, now, most), most + len(busy)):
+            found += enumerate(rows, busy[rows[0][0]])
+        return [(row, count > 0) for count, row in sorted(found, key=itemgetter(0))[:most]]
+
+    def _busy(self, id_: str, now: float) -> Counter[bytes]:
+        """Count the lines that are under way, by what they begin with."""
+        asked = (
+            "SELECT prefix, count(*) FROM line "
+            "WHERE batch = ? AND result IS NULL AND until > 0 AND until > ? GROUP BY prefix"
+        )
+        return Counter(dict(self._database.rows(asked, (id_, now))))
+
+    def _by_beginning(self, id_: str, now: float, most: int) -> Iterator[list[Row]]:
+        """Go from one beginning of lines to ask to the next, whatever the number of lines with each: `most` of one at most."""
+        last = b""
+        asked = f"{_OPEN} {self._database.words['unlocked']}"
+        while rows := self._database.rows(asked, (id_, now, now, last, most)):
+            last = rows[0][0]
+            yield [row for row in rows if row[0] == last]
 
     def _lease(self, id_: str, number: int, now: float) -> None:
         leased = "UPDATE line SET owner = ?, until = ? WHERE batch = ? AND number = ?"
         self._database.change(leased, (self._owner, now + LEASE, id_, number))
-
-    @property
-    def _unlocked(self) -> str:
-        """What has a SELECT pass over rows that another transaction is about to lease."""
-        return self._database.words["unlocked"]
 
     def _said(self, id_: str) -> dict[str, Any]:
         said: dict[str, Any] = orjson.loads(

@@ -16,7 +16,9 @@ class PgVectors(PostgresDatabase):
             try:
                 self.change("CREATE EXTENSION IF NOT EXISTS vector WITH SCHEMA public")
             except DatabaseError as error:
-                why = "install it on the server, where a superuser says once: CREATE EXTENSION vector"
+                why = (
+                    "install it on the server, where a superuser says once: CREATE EXTENSION vector"
+                )
                 raise DatabaseError(f"{error}; vectors need pgvector: {why}") from error
             self.change(
                 "CREATE TABLE IF NOT EXISTS near (text BIGINT PRIMARY KEY, store BIGINT NOT NULL, vector vector NOT NULL)"

@@ -40,3 +40,46 @@ async def test_nobody_there_is_no_answer():
         assert await asker.get("/v1/models") == Heard(0)
     with pytest.raises(RuntimeError):
         await Asker("http://127.0.0.1:9").get("/v1/models")
+
+
+FULL, LEFT = "all its slots are taken", "its node has left"
+
+
+@pytest.mark.parametrize(
+    ("candidates", "excluded", "slots"),
+    [
+        ([{"slots": 4}, {"slots": 2}], [], 6),
+        ([{"slots": 4}], [({"slots": 2}, FULL), ({"slots": 9}, LEFT)], 6),
+        # Who has not been asked yet takes one at least; who has no slots that are known takes any number.
+        ([{"slots": 4}, None], [], 5),
+        ([{"slots": 4}, {"slots": None}], [], 0),
+        ([], [], 0),
+    ],
+)
+async def test_slots_are_those_of_all_who_may_answer(candidates, excluded, slots):
+    async def route(request):
+        assert dict(request.query) == {"model": "a/b c", "kind": "chat/completions"}
+        left = [{"load": load, "reason": reason} for load, reason in excluded]
+        found = [{"load": load} for load in candidates]
+        return web.json_response({"candidates": found, "excluded": left})
+
+    app = web.Application()
+    app.router.add_get("/api/v1/route", route)
+    async with served(app) as url, Asker(url) as asker:
+        assert await asker.slots("/v1/chat/completions", "a/b c") == slots
+
+
+async def test_where_a_node_does_not_say_its_slots_none_are_known(url):
+    async with Asker(url) as asker:
+        assert await asker.slots("/v1/chat/completions", "m") == 0
+
+
+async def test_a_session_is_said_where_there_is_one():
+    async def session(request):
+        return web.Response(text=request.headers.get("x-modelvine-session", "none"))
+
+    app = web.Application()
+    app.router.add_post("/v1/x", session)
+    async with served(app) as url, Asker(url) as asker:
+        assert (await asker.post("/v1/x", b"{}", session="s")).body == b"s"
+        assert (await asker.post("/v1/x", b"{}")).body == b"none"

@@ -87,9 +87,15 @@ class StandIn:
         self.asked = []
         self.says = {}
         self.holds = None
+        self.slots = 0
+        self.sessions = []
+
+    async def route(self, http):
+        return web.json_response({"candidates": [{"load": {"slots": self.slots}}], "excluded": []})
 
     async def chat(self, http):
         assert http.headers["x-modelvine-priority"] == "background"
+        self.sessions.append(http.headers.get("x-modelvine-session", ""))
         model = (await http.json())["model"]
         self.asked.append(model)
         if self.holds:
@@ -104,6 +110,7 @@ async def node():
     stand_in = StandIn()
     app = web.Application()
     app.router.add_post(CHAT, stand_in.chat)
+    app.router.add_get("/api/v1/route", stand_in.route)
     async with served(app) as stand_in.url:
         yield stand_in
 
@@ -164,6 +171,40 @@ async def test_what_is_busy_is_asked_again_when_it_is_due(tmp_path, node):
             clock.now += 60
         await over(engine, "completed")
         assert len(rows(engine, "output_file_id")) == 1
+
+
+def lines_with(system, count):
+    return b"".join(
+        orjson.dumps(
+            {
+                "custom_id": f"{system[0]}{n}",
+                "method": "POST",
+                "url": CHAT,
+                "body": {"model": "x", "messages": [{"role": "system", "content": system}, n]},
+            }
+        )
+        + b"\n"
+        for n in range(count)
+    )
+
+
+@pytest.mark.parametrize(("size", "at_one_time"), [(2_000, 2), (20, 3)])
+async def test_of_long_beginnings_as_many_are_under_way_as_there_are_slots(
+    tmp_path, node, size, at_one_time
+):
+    node.slots, node.holds = 2, asyncio.Event()
+    content = b"".join(lines_with(name * size, 3) for name in "abcd")
+    async with working(tmp_path, node, content=content) as engine:
+        await until(lambda: len(node.asked) == at_one_time)
+        await until(lambda: not engine._wake.is_set())
+        assert len(engine._asking) == at_one_time
+        node.holds.set()
+        await over(engine, "completed")
+    assert len(node.asked) == 12
+    # The last line of a beginning has no others to be kept with, but where the one before it is still under way.
+    named = [session for session in node.sessions if session]
+    assert len(named) in ((8, 9) if at_one_time == 2 else (0,))
+    assert len({*named}) == (4 if at_one_time == 2 else 0)
 
 
 async def test_a_batch_that_is_cancelled_keeps_what_has_a_result(tmp_path, node):

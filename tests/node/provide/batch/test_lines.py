@@ -3,7 +3,15 @@
 import orjson
 import pytest
 
-from node.provide.batch.lines import MAX_LINE_BYTES, BadLine, answered, failed, read
+from node.provide.batch.lines import (
+    MAX_LINE_BYTES,
+    BadLine,
+    answered,
+    failed,
+    model_with_cache,
+    read,
+)
+from router.openai.prefixes import MIN_BYTES
 
 CHAT = "/v1/chat/completions"
 
@@ -55,6 +63,17 @@ def test_lines_with_a_common_beginning_are_alike():
     assert prefix(messages=[one]) != prefix(messages=[two])
     assert prefix(prompt="a" * 300 + "b") == prefix(prompt="a" * 300 + "c")
     assert prefix(messages=[]) == prefix()
+    assert prefix(input="one") != prefix(input="two")
+
+
+def test_a_cache_should_keep_what_takes_long_to_read_and_is_the_same_for_others():
+    def model(path=CHAT, **body):
+        return model_with_cache(path, orjson.dumps({"model": "m", **body}))
+
+    long, brief = ({"role": "system", "content": c} for c in ("a" * MIN_BYTES, "a"))
+    assert model(messages=[long, brief]) == model("/v1/completions", prompt="a" * MIN_BYTES) == "m"
+    assert model(messages=[brief]) == model(messages=[brief, long]) == ""
+    assert model("/batch_inference/anything", messages=[long]) == ""
 
 
 def test_rows_are_openais():

@@ -48,6 +48,25 @@ def test_where_nothing_else_is_to_be_asked_they_go_together_and_each_once(store)
     assert store.lease(5, 3) == []
 
 
+def test_of_few_beginnings_as_many_lines_of_each_go_together(store):
+    filled(store, 10)
+    assert [line.number for line in store.lease(5, 4)] == [1, 2, 3, 4]
+    two, three = store.lease(5, 2)
+    assert (two.number, three.number) == (5, 6)
+    store.commit(two, b"x", ok=True)
+    assert [line.number for line in store.lease(5, 1)] == [7]
+
+
+def test_a_line_has_a_chain_as_long_as_another_like_it_has_no_result(store):
+    filled(store, 3)
+    one, two, three = store.lease(5, 3)
+    assert [bool(line.chain) for line in (one, two, three)] == [True, False, True]
+    assert one.chain == three.chain
+    store.commit(three, b"x", ok=True)
+    store.put_off(one, 5, counts=False)
+    assert store.lease(5, 1)[0].chain == ""
+
+
 def test_what_is_put_off_holds_no_other_beginning_up(store):
     filled(store, 4)
     one, two = store.lease(5, 2)

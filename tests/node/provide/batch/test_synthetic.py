@@ -20,7 +20,7 @@ class Counts(Asker):
         self.asked = []
         self._status = status
 
-    async def post(self, path, body):
+    async def post(self, path, body, session=""):
         self.asked.append(path)
         text = "x" * len(self.asked)
         return Heard(self._status, orjson.dumps({"choices": [{"message": {"content": text}}]}))
