@@ -1,9 +1,11 @@
 """Batches over real nodes: how long one takes on machines that are unlike, and what people who chat meanwhile notice of it.
 
-    python -m bench.batches                   some two minutes
+    python -m bench.batches                   some four minutes
+    python -m bench.batches --only speeds     without llama.cpp
     python -m bench.batches --write docs/performance.md
 
-Three nodes, each with a stand-in for a worker of two slots; one is eight times as fast as the slowest.
+`speeds`: three nodes, each with a stand-in for a worker of two slots; one is eight times as fast as the slowest.
+`prompts`: what is found in caches, see `bench.prompts`.
 """
 
 import argparse
@@ -16,14 +18,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import openai
-import orjson
 
+from bench import prompts
+from bench.batch_run import answered, provide
 from bench.compare import replace_between_marks
 from bench.serving.scene import Row, table
-from node.demo.play import Actor
 from tests.swarm.client import Client, connected
-from tests.swarm.nodes import Node, Swarm, python
-from tests.swarm.waiting import percentile, until
+from tests.swarm.nodes import Node, Swarm
+from tests.swarm.waiting import percentile
 
 MODEL = "answers"
 SECONDS = (0.48, 0.24, 0.06)
@@ -63,35 +65,12 @@ async def measure(swarm: Swarm, client: Client) -> list[Row]:
     ]  # fmt: skip
 
 
-def provide(swarm: Swarm, node: Node) -> Actor:
-    """Start the provider of batches."""
-    where = ("--node", node.http, "--data-dir", str(node.folder), "--concurrency", "12")
-    return swarm.start_program("batches", *python("-m", "node", "provide", "batch", *where))
-
-
 async def batch(ask: openai.AsyncOpenAI, lines: int = LINES) -> float:
-    """Return the seconds that a batch takes."""
-    rows = (
-        {"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions",
-         "body": {"model": MODEL, "messages": [{"role": "user", "content": str(n)}]}}
-        for n in range(lines)
-    )  # fmt: skip
-    content = b"\n".join(map(orjson.dumps, rows))
-    file = await ask.files.create(file=("lines.jsonl", content), purpose="batch")
-    began = time.monotonic()
-    made = await ask.batches.create(
-        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
-    )
-
-    async def over() -> bool:
-        nonlocal made
-        made = await ask.batches.retrieve(made.id)
-        return made.status == "completed"
-
-    await until(over, within=120, otherwise="the batch is not over")
-    assert made.request_counts is not None
-    assert made.request_counts.completed == lines
-    return time.monotonic() - began
+    """Return the seconds that a batch of lines without a common beginning takes."""
+    bodies = [
+        {"model": MODEL, "messages": [{"role": "user", "content": str(n)}]} for n in range(lines)
+    ]
+    return (await answered(ask, bodies))[0]
 
 
 async def people(node: Node, client: Client) -> Sequence[float]:
@@ -110,10 +89,16 @@ async def people(node: Node, client: Client) -> Sequence[float]:
     return await asyncio.gather(*asked)
 
 
-async def _measured() -> list[Row]:
-    with tempfile.TemporaryDirectory() as folder, Swarm(Path(folder)) as swarm:
-        async with connected() as client:
-            return await measure(swarm, client)
+PARTS = {"speeds": measure, "prompts": prompts.measure}
+
+
+async def _measured(only: Sequence[str]) -> list[Row]:
+    rows: list[Row] = []
+    for name in only:
+        with tempfile.TemporaryDirectory() as folder, Swarm(Path(folder)) as swarm:
+            async with connected() as client:
+                rows += await PARTS[name](swarm, client)
+    return rows
 
 
 def main() -> int:
@@ -122,8 +107,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--write", type=Path, help="page whose table is replaced")
+    parser.add_argument("--only", choices=PARTS, action="append", help="measure this part")
     arguments = parser.parse_args()
-    rows = asyncio.run(_measured())
+    rows = asyncio.run(_measured(arguments.only or PARTS))
     said = f"Measured {datetime.now(UTC):%Y-%m-%d} with `python -m bench.batches`.\n\n{table(rows)}"
     print(said)
     if arguments.write:

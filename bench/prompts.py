@@ -1,0 +1,104 @@
+"""Cache hits of a batch whose lines have beginnings in common: real llama.cpp workers say what they found in their caches.
+
+Twenty system prompts in 200 shuffled lines, two nodes with a worker of four slots each, `modelvine provide batch` at one of them.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import openai
+
+from bench.batch_run import answered, provide
+from bench.serving.scene import Row
+from node.demo.play import Actor
+from tests.swarm.client import Client
+from tests.swarm.nodes import Swarm
+
+PROMPTS, LINES, SLOTS = 20, 200, 4
+
+WORDS = ("harbour", "garden", "kitchen", "winter", "river", "market", "engine", "paper", "window", "captain", "teacher",
+    "doctor", "baker", "never", "always", "often", "before", "after", "under", "over", "with", "without", "because")  # fmt: skip
+"""What system prompts are made of."""
+
+LONG = 220
+"""Words of a system prompt, some 250 tokens."""
+
+GOAL = 0.9
+"""The part of the tokens which could be found in a cache that is to be found there."""
+
+_WITHIN = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Tokens of all prompts, those found in a cache, and those that would be if each system prompt was read once."""
+
+    tokens: int
+    cached: int
+    possible: int
+
+
+async def measure(swarm: Swarm, client: Client) -> list[Row]:
+    """Run one batch, and add up what the workers found."""
+    nodes = swarm.start_all("one", "two")
+    workers = [_worker(swarm, name) for name in ("first", "second")]
+    model = workers[0].fields["model"]
+    for node, its in zip(nodes, workers, strict=True):
+        await client.register(node, "p", [model], _url(its, "/v1"), capacity=SLOTS)
+    provide(swarm, nodes[0])
+    await client.listed(nodes, model, "batch")
+    chance = random.Random(1)
+    systems = [f"{' '.join(chance.choices(WORDS, k=LONG))}." for _ in range(PROMPTS)]
+    asked = [systems[number % PROMPTS] for number in range(LINES)]
+    chance.shuffle(asked)
+    bodies = [
+        {"model": model, "messages": chat(system, f"{number} and then?"), "max_tokens": 4}
+        for number, system in enumerate(asked)
+    ]
+    async with openai.AsyncOpenAI(base_url=f"{nodes[1].http}/v1", api_key="x") as ask:
+        seconds, answers = await answered(ask, bodies, within=_WITHIN)
+    sizes = {system: await _tokens(client, workers[0], system) for system in systems}
+    found = sum_up(asked, answers, sizes)
+    part, possible = found.cached / found.tokens, found.possible / found.tokens
+    what = f"tokens found in caches, {PROMPTS} system prompts in {LINES} lines ÷ the {possible:.0%} that can be"
+    seen = f"{part / possible:.2f} ({part:.0%}, in {seconds:.0f} s)"
+    return [Row(what, f"≥ {GOAL}", seen, part >= GOAL * possible)]
+
+
+def chat(system: str, words: str) -> list[dict[str, str]]:
+    """Return the messages of a line."""
+    return [{"role": "system", "content": system}, {"role": "user", "content": words}]
+
+
+def sum_up(
+    asked: Sequence[str], answers: Sequence[Mapping[str, Any]], sizes: Mapping[str, int]
+) -> Found:
+    """Add up the usage of all answers, where a line has a system prompt of so many tokens."""
+    usages = [answer["usage"] for answer in answers]
+    return Found(
+        sum(usage["prompt_tokens"] for usage in usages),
+        sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in usages),
+        sum((count - 1) * sizes[system] for system, count in Counter(asked).items()),
+    )
+
+
+def _worker(swarm: Swarm, name: str) -> Actor:
+    options = ("--threads", "1", "--slots", str(SLOTS), "--temperature", "0")
+    return swarm.start_worker(name, *options, module="node.demo.worker")
+
+
+def _url(its: Actor, path: str) -> str:
+    return its.ready.split()[1].removesuffix("/v1") + path
+
+
+async def _tokens(client: Client, its: Actor, system: str) -> int:
+    """Return how many tokens of a chat come before the user's words."""
+    asked = {"messages": chat(system, "?!?")}
+    async with client.session.post(_url(its, "/apply-template"), json=asked) as response:
+        written = (await response.json())["prompt"]
+    said = {"content": written.partition("?!?")[0]}
+    async with client.session.post(_url(its, "/tokenize"), json=said) as response:
+        return len((await response.json())["tokens"])

@@ -1,0 +1,13 @@
+"""What is counted of a batch whose lines have beginnings in common."""
+
+from bench.prompts import Found, sum_up
+
+
+def test_all_lines_but_the_first_with_a_beginning_could_find_it() -> None:
+    def answer(tokens: int, cached: int) -> dict[str, object]:
+        details = {"cached_tokens": cached}
+        return {"usage": {"prompt_tokens": tokens, "prompt_tokens_details": details}}
+
+    asked = ["a", "b", "a", "a"]
+    answers = [answer(12, 0), answer(25, 0), answer(13, 10), answer(13, 0)]
+    assert sum_up(asked, answers, {"a": 10, "b": 20}) == Found(63, 10, 20)
