@@ -25,7 +25,7 @@ from router.http.probe import Heard, glance
 from router.peers.links import Links
 from router.requests import SERVICES, Request, Target
 from router.services import translation
-from router.services.calls import CALLS, PROBES
+from router.services.calls import CALLS, PROBES, is_place
 from router.services.translation import JSON, ServiceAsk, Spoken
 from router.worker_description import Offered
 from router.workers import Worker
@@ -109,7 +109,7 @@ def call_service(
     target = request.target
     if worker is None or target is None:
         raise WorkerFailed("this dialect speaks to workers of this machine only")
-    if target.protocol != worker.dialect:
+    if target.protocol != worker.dialect and not is_place(target):
         return _translated(links, request, target, worker)
     headers = headers_to(worker, request)
     body, url = _addressed(request.body, target, worker), url_of(worker.api, target.path)

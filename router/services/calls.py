@@ -161,6 +161,12 @@ def kinds_of(call: ServiceCall, purpose: object) -> tuple[Kind, ...]:
     return (_PURPOSES.get(purpose, Kind.VECTORS),)
 
 
+def is_place(target: Target) -> bool:
+    """Say whether this is the content of a file, which a service of Llama Stack's may name as the place of what it made."""
+    found = find(target.method, target.path.partition("?")[0])
+    return found is not None and found[0].path == "/v1/files/*/content"
+
+
 def written(target: Target) -> str:
     """Return a target as the header that tells it to another node."""
     return f"{target.method} {target.path}"

@@ -18,13 +18,13 @@ MAX_HOMED_BYTES = 16 * 1024 * 1024
 FIELDS = frozenset({
     "id", "job_id", "batch_id", "file_id", "file_ids", "input_file_id", "output_file_id", "error_file_id", "training_file",
     "validation_file", "result_files", "vector_store_id", "upload_id", "part_ids", "first_id", "last_id", "after", "before",
-    "bankIds",
+    "bankIds", "fine_tuning_job_id",
 })  # fmt: skip
 """Fields that hold an id or several, in both protocols."""
 
 PLACES = frozenset({
     "prompt_file_path", "prompt_with_response_path", "input_file_path", "success_file_path", "error_file_path", "data",
-    "validation_data", "checkpoints",
+    "validation_data", "checkpoints", "error_path", "logs",
 })  # fmt: skip
 """Fields of Llama Stack that hold a place of a file, or several; one that is at a node holds its id."""
 
@@ -66,7 +66,7 @@ def homed(body: bytes, home: Home) -> bytes:
     listed = said.get("data")
     for one in (said, said.get("file"), *(listed if isinstance(listed, list) else ())):
         if isinstance(one, dict):
-            one.update(_changed(one, name))
+            one.update(_changed(one, name, lambda place: _in_place(place, name)))
     try:
         return orjson.dumps(said)
     except orjson.JSONEncodeError:
@@ -88,20 +88,26 @@ class Stripper:
         return found[1]
 
     def fields(self, given: dict[str, object]) -> dict[str, object]:
-        """Return the fields of a body that hold ids with a home, without it."""
-        return _changed(given, self.id)
+        """Return the fields of a body that hold ids with a home, without it; a place of a file may be its id."""
+        return _changed(given, self.id, lambda place: self.id(_in_place(place, self.id)))
 
 
-def _changed(fields: dict[str, object], change: Callable[[str], str]) -> dict[str, object]:
+def _in_place(place: str, change: Callable[[str], str]) -> str:
+    return _FILE.sub(lambda found: found[1] + change(found[2]), place)
+
+
+def _changed(
+    fields: dict[str, object], change: Callable[[str], str], moved: Callable[[str], str]
+) -> dict[str, object]:
     changed: dict[str, object] = {}
     for name in PLACES.intersection(fields):
         match fields[name]:
             case {"value": str(place), **rest}:
-                changed[name] = {**rest, "value": _FILE.sub(lambda f: f[1] + change(f[2]), place)}
+                changed[name] = {**rest, "value": moved(place)}
             case str(place):
-                changed[name] = _FILE.sub(lambda f: f[1] + change(f[2]), place)
+                changed[name] = moved(place)
             case [*places] if all(isinstance(one, str) for one in places):
-                changed[name] = [_FILE.sub(lambda f: f[1] + change(f[2]), str(p)) for p in places]
+                changed[name] = [moved(str(one)) for one in places]
     for name in FIELDS.intersection(fields):
         match fields[name]:
             case str(id_):

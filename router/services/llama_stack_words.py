@@ -296,7 +296,7 @@ def openai_job(said: Fields, asked: Fields) -> dict[str, object]:
         "validation_file": given.get("validation_data", asked.get("validation_file")),
         "hyperparameters": {},
         "organization_id": "",
-        "result_files": checkpoints if isinstance(checkpoints, list) else [],
+        "result_files": [*map(_id_of, checkpoints)] if isinstance(checkpoints, list) else [],
         "seed": 0,
         "fine_tuned_model": None,
         "trained_tokens": None,
@@ -310,6 +310,12 @@ def text_of(said: Fields, name: str) -> str:
     if not isinstance(value, str) or not value:
         raise WorkerFailed(f"the worker's answer has no `{name}`")
     return value
+
+
+def _id_of(place: object) -> object:
+    """Return the id of a file of the service's own, any other place as it is."""
+    found = _FILE.fullmatch(place) if isinstance(place, str) else None
+    return found[1] if found else place
 
 
 def _own(said: Fields) -> str:

@@ -15,6 +15,8 @@ from tests.workers.openai_worker import Received
 from tests.workers.serving import served
 
 TODAY = datetime(2026, 1, 2, tzinfo=UTC).isoformat()
+MADE, ADAPTER = "job-1.adapter", b"weights"
+"""What each fine-tuning leaves: a file's id, and what it holds."""
 STEP = {
     "id": "s1",
     "role": "assistant",
@@ -67,6 +69,8 @@ class Services:
             return web.json_response({"message": objection}, status=422)
         if "/jobs/" in http.path:
             return await self._job(http, body)
+        if http.path == f"/v1/files/{MADE}/content":
+            return web.Response(body=ADAPTER, content_type="application/octet-stream")
         found = WHOLE.get(http.path) or WHOLE.get(f"{http.method} {http.path}")
         return web.json_response(found) if found else web.Response(status=404)
 
@@ -90,7 +94,10 @@ class Services:
             return await self._tail(http)
         if vectors:
             return web.json_response({"id": id_, "content": "x"})
-        return web.json_response({"job_id": id_, "created": TODAY, "status": self.jobs[id_]})
+        made = {"checkpoints": [f"/v1/files/{MADE}/content"]} if service == "/fine_tuning" else {}
+        return web.json_response(
+            {"job_id": id_, "created": TODAY, "status": self.jobs[id_], **made}
+        )
 
     async def _tail(self, http: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
@@ -127,6 +134,7 @@ async def running() -> AsyncIterator[Services]:
     app = web.Application()
     for path in {path.rpartition(" ")[2] for path in (*ANSWERS, *BODIES)}:
         app.router.add_route("*", path, services.handle)
+    app.router.add_route("*", "/v1/files/{id}/content", services.handle)
     app.router.add_route("*", "/inference", _lacking)
     async with served(app) as services.url:
         yield services

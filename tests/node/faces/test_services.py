@@ -112,6 +112,17 @@ async def test_the_tail_of_a_log_comes_line_by_line(http, stack):
         as_specified("/fine_tuning/jobs/tail", "GET", line)
 
 
+async def test_a_file_that_a_service_names_is_had_at_any_node(http, mesh):
+    call = next(c for c in SUBMITS if c.path == "/fine_tuning/jobs/submit")
+    _, job = await told(http.post(call.path, json=BODIES[call.path]))
+    [place] = job["checkpoints"]
+    for asked in (mesh.one.http, mesh.two.http):
+        async with asked.get(place) as response:
+            assert (response.status, await response.read()) == (200, llama_stack_services.ADAPTER)
+    async with http.get(place.replace("adapter", "nothing")) as response:
+        assert response.status == 404
+
+
 async def test_what_a_service_does_not_know_is_its_own_answer(http):
     _, id_ = await submitted(http, SUBMITS[0])
     gone = id_.replace("job 1", "job 9")

@@ -135,6 +135,11 @@ async def test_fine_tuning_and_its_log(http, server):
     assert line["logs"][0]["message"] == "begun"
     _, found = await told(http.post("/fine_tuning/jobs/cancel", json=params))
     assert found["status"] == "cancelled"
+    file = f"files-9@{job['job_id'].partition('@')[2]}"
+    for data in (file, f"/v1/files/{file}/content"):
+        _, again = await told(http.post("/fine_tuning/jobs/submit", json={**asked, "data": data}))
+        own = again["job_id"].partition("@")[0]
+        assert server.kept["jobs"][own]["training_file"] == "files-9"
     for wrong, param in (
         ({"fine_tuning_options": {"lr": 0.1}}, "fine_tuning_options.lr"),
         ({"data": "https://example.org/a.jsonl"}, "data"),
@@ -192,6 +197,8 @@ async def test_openais_client_fine_tunes_at_a_llama_stack(client):
     job = await client.fine_tuning.jobs.create(**asked)
     assert (job.status, job.training_file) == ("running", asked["training_file"])
     assert (await client.fine_tuning.jobs.retrieve(job.id)).id == job.id
+    [file] = job.result_files
+    assert (await client.files.content(file)).content == llama_stack_services.ADAPTER
     assert (await client.fine_tuning.jobs.cancel(job.id)).status == "cancelled"
     with pytest.raises(openai.BadRequestError, match="Llama Stack has no files"):
         await client.fine_tuning.jobs.create(model="tiny", training_file="file-1")

@@ -51,6 +51,9 @@ def test_ids_are_found_in_the_answer_and_in_what_it_lists():
         "success_file_path": {"type": "uri", "value": "/v1/files/i/content"},
         "error_file_path": {"type": "filepath", "value": "/srv/out"},
         "checkpoints": ["/v1/files/j/content", "s3://k"],
+        "error_path": "/v1/files/l/content",
+        "logs": "/v1/files/m/content",
+        "fine_tuning_job_id": "n",
     }
     assert put(said) == {
         **said,
@@ -61,6 +64,9 @@ def test_ids_are_found_in_the_answer_and_in_what_it_lists():
         "data": [{"id": at_home("f"), "file_id": at_home("g")}, 1],
         "success_file_path": {"type": "uri", "value": f"/v1/files/{at_home('i')}/content"},
         "checkpoints": [f"/v1/files/{at_home('j')}/content", "s3://k"],
+        "error_path": f"/v1/files/{at_home('l')}/content",
+        "logs": f"/v1/files/{at_home('m')}/content",
+        "fine_tuning_job_id": at_home("n"),
     }
 
 
