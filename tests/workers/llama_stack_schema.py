@@ -64,11 +64,41 @@ class SyntheticDataGenJob(Job):
     error_file_path: str | None = None
 
 
+class TrainingDataItem(Said):
+    dialog: list[Message]
+    keep_loss: list[bool] | None = None
+
+
+class TrainingOptions(Said):
+    """Those of LoRA and those of a full fine-tuning; `finetuning_type` tells which."""
+
+    finetuning_type: str | None = None
+    lora_attn_modules: list[str] | None = None
+    apply_lora_to_mlp: bool = False
+    apply_lora_to_output: bool = False
+    lora_rank: int | None = None
+    lora_alpha: int | None = None
+    enable_activation_checkpointing: bool | None = None
+    memory_efficient_fsdp_wrap: bool | None = None
+    fsdp_cpu_offload: bool | None = None
+
+
+class FineTuningOptions(Said):
+    n_epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    gradient_accumulation_steps: int | None = None
+    seed: int | None = None
+    shuffle: bool | None = None
+    custom_training_options: TrainingOptions | None = None
+    extras: Free | None = None
+
+
 class Config(Said):
     model: str | None = None
     data: str | None = None
     validation_data: str | None = None
-    fine_tuning_options: Free | None = None
+    fine_tuning_options: FineTuningOptions | None = None
     logger: Free | None = None
     overrides: str | None = None
     metadata: Free | None = None

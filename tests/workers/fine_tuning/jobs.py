@@ -1,0 +1,231 @@
+"""Jobs that train, one at a time, and the files that they read and leave."""
+
+import asyncio
+import itertools
+import re
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.workers.fine_tuning.data import Unusable, dialogs_of
+from tests.workers.fine_tuning.training import Plan, Step, train
+
+_RESULTS = "fine-tune-results"
+"""The purpose of what jobs leave, as OpenAI calls it."""
+_PLACE = re.compile(r"(?:https?://[^/?#]+)?/v1/files/([^/?#]+)/content")
+
+
+class State(StrEnum):
+    """Where a job stands, in Llama Stack's words."""
+
+    VALIDATION = "validation"
+    QUEUED = "queued"
+    RUNNING = "running"
+    FAILED = "failed"
+    SUCCESS = "success"
+    CANCELLED = "cancelled"
+
+
+ENDED = frozenset({State.FAILED, State.SUCCESS, State.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A file of this server's."""
+
+    id: str
+    path: Path
+    purpose: str
+    created: float
+
+    @property
+    def name(self) -> str:
+        """Its name without folders."""
+        return self.path.name
+
+
+class Files:
+    """Those that were uploaded, those that jobs left, and those that lie in one folder of the machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._kept: dict[str, Kept] = {}
+        self._numbers = itertools.count(1)
+
+    def upload(self, name: str, purpose: str, content: bytes) -> Kept:
+        """Keep a file under a new id."""
+        id_ = f"file-{next(self._numbers)}"
+        path = self.folder / id_ / (Path(name).name or "unnamed")
+        path.parent.mkdir()
+        path.write_bytes(content)
+        return self.keep(id_, path, purpose)
+
+    def keep(self, id_: str, path: Path, purpose: str) -> Kept:
+        """Keep what lies somewhere."""
+        self._kept[id_] = Kept(id_, path, purpose, time.time())
+        return self._kept[id_]
+
+    def find(self, id_: str) -> Kept | None:
+        """Return a file by its id."""
+        return self._kept.get(id_)
+
+    def read(self, place: str) -> bytes:
+        """Return the content of a file that is named by its id, its place at this server, or a `file:` URI; raise `Unusable`."""
+        found = _PLACE.fullmatch(place)
+        kept = self.find(found[1] if found else place)
+        path = kept.path if kept else Path(place.removeprefix("file://"))
+        if kept is None and not (place.startswith("file://") and self._holds(path)):
+            raise Unusable(f"no file is known as {place}")
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise Unusable(f"{place} cannot be read") from error
+
+    def _holds(self, path: Path) -> bool:
+        return path.resolve().is_relative_to(self.folder.resolve())
+
+
+class Wish(NamedTuple):
+    """What a job is to do, and the words that it was asked for with."""
+
+    data: str
+    validation: str
+    plan: Plan
+    asked: dict[str, object]
+
+
+class Line(NamedTuple):
+    """One line of a log."""
+
+    when: float
+    text: str
+
+
+class Checkpoint(NamedTuple):
+    """An adapter, as of one step."""
+
+    step: Step
+    when: float
+    files: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Job:
+    """One training. It ends between two steps after `stopping` was set."""
+
+    id: str
+    wish: Wish
+    created: float
+    log: Path
+    state: State = State.VALIDATION
+    stopping: bool = False
+    finished: float | None = None
+    error: str = ""
+    steps: int = 0
+    tokens: int = 0
+    lines: list[Line] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has come to its end."""
+        return self.state in ENDED
+
+    async def become(self, state: State, text: str) -> None:
+        """Note where it stands now."""
+        self.state = state
+        if self.over:
+            self.finished = time.time()
+        await self.say(text)
+
+    async def say(self, text: str) -> None:
+        """Write a line of its log."""
+        async with self.news:
+            self.lines.append(Line(time.time(), text))
+            with self.log.open("a") as log:
+                log.write(f"{text}\n")
+            self.news.notify_all()
+
+    async def lines_after(self, told: int) -> list[Line]:
+        """Wait for more lines than those; return nothing once it is over and all are told."""
+        async with self.news:
+            await self.news.wait_for(lambda: self.over or len(self.lines) > told)
+        return self.lines[told:]
+
+
+class Workshop:
+    """Trains what is asked for, one job after the other."""
+
+    def __init__(self, folder: Path, group: asyncio.TaskGroup) -> None:
+        self.files = Files(folder)
+        self.jobs: dict[str, Job] = {}
+        self._folder = folder
+        self._group = group
+        self._turn = asyncio.Lock()
+        self._numbers = itertools.count(1)
+
+    def begin(self, wish: Wish) -> Job:
+        """Begin a job."""
+        id_ = f"ftjob-{next(self._numbers)}"
+        log = self._folder / f"{id_}.log"
+        self.files.keep(log.name, log, _RESULTS)
+        job = self.jobs[id_] = Job(id_, wish, time.time(), log)
+        self._group.create_task(self._run(job))
+        return job
+
+    async def cancel(self, job: Job) -> None:
+        """Have a job end between two steps, and wait for it."""
+        job.stopping = True
+        if job.state is State.QUEUED:
+            await job.become(State.CANCELLED, "cancelled before its first step")
+        async with job.news:
+            await job.news.wait_for(lambda: job.over)
+
+    async def close(self) -> None:
+        """Cancel all that is left."""
+        for job in self.jobs.values():
+            await self.cancel(job)
+
+    async def _run(self, job: Job) -> None:
+        await job.become(State.QUEUED, "queued")
+        async with self._turn:
+            if not job.over:
+                try:
+                    await self._train(job)
+                except Unusable as error:
+                    job.error = str(error)
+                    path = job.log.with_suffix(".error")
+                    path.write_text(f"{error}\n")
+                    self.files.keep(path.name, path, _RESULTS)
+                    await job.become(State.FAILED, f"failed: {error}")
+
+    async def _train(self, job: Job) -> None:
+        wish = job.wish
+        dialogs = dialogs_of(self.files.read(wish.data))
+        held_back = dialogs_of(self.files.read(wish.validation)) if wish.validation else []
+        total = wish.plan.steps(len(dialogs))
+        await job.become(State.RUNNING, f"{len(dialogs)} dialogs, {total} steps")
+        steps = train(dialogs, held_back, wish.plan, self._folder / job.id)
+        while not job.stopping and (step := await asyncio.to_thread(next, steps, None)):
+            job.steps, job.tokens = step.number, job.tokens + step.tokens
+            said = f"step {step.number} of {total}, epoch {step.epoch}: loss {step.loss:.4f}"
+            if step.held_back is not None:
+                said += f", validation loss {step.held_back:.4f}"
+            if step.adapter is not None:
+                job.checkpoints.append(self._checkpoint(job, step, step.adapter))
+            await job.say(said)
+        if job.steps == total:
+            await job.become(State.SUCCESS, f"done after {total} steps")
+        else:
+            await job.become(State.CANCELLED, f"cancelled after step {job.steps} of {total}")
+
+    def _checkpoint(self, job: Job, step: Step, adapter: Path) -> Checkpoint:
+        paths = [adapter / name for name in ("adapter_config.json", "adapter_model.safetensors")]
+        kept = [
+            self.files.keep(f"{job.id}.{adapter.name}.{path.name}", path, _RESULTS)
+            for path in paths
+        ]
+        return Checkpoint(step, time.time(), tuple(one.id for one in kept))
