@@ -26,6 +26,7 @@ _PIECE_COST = 64
 
 _PIECE_BYTES = 256 * 1024  # of a request's body, handed to the transport at once
 _NO_BODY = frozenset({204, 304})
+_FAILED = 500
 
 
 class HttpError(ConnectionError):
@@ -359,7 +360,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reply = None
         # Whoever answers before it has the whole request may take the rest of it for the next one.
         sent = not self._writing and self._sent()
-        whole = sent and self._parser.should_keep_alive()
+        # uvicorn hangs up after an exception, once it has logged it: that may take seconds, in which a request would be lost.
+        whole = sent and self._parser.should_keep_alive() and reply.status != _FAILED
         reply.finish()
         self.resume()
         if whole and self.open:

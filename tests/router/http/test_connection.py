@@ -169,6 +169,15 @@ async def test_a_connection_serves_again_only_after_a_whole_answer_that_allows_i
         assert exchange.pool.freed == (b"close" not in said), status
 
 
+async def test_a_connection_does_not_serve_again_after_a_failure_of_the_server() -> None:
+    for status, again in ((500, False), (503, True), (404, True)):
+        exchange = Exchange()
+        await exchange.ask()
+        exchange.say(b"HTTP/1.1 %d No\r\nContent-Length: 2\r\n\r\nno" % status)
+        assert await exchange.whole() == (status, b"no")
+        assert exchange.pool.freed == again
+
+
 @pytest.mark.parametrize(
     "more", [b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad", b"x", b"\x00" * 100]
 )
