@@ -13,7 +13,7 @@ import orjson
 from router.canonical import TextRequest
 from router.errors import WorkerFailed, WorkerUnable
 from router.http.probe import glance
-from router.http.service_call import services_of
+from router.http.service_call import services_of, shown
 from router.http.translator import Translating, Words
 from router.http.verbatim import Passing
 from router.openai.body import splice_model
@@ -76,7 +76,7 @@ class LlamaStackHttp(Translating):
         services = await services_of(self._links, worker)
         came = f"{heard.status}, it lacks what /inference needs"
         if services:
-            came += f"; and {' and '.join(one.name for one in services)}"
+            came += f"; and {shown(services)}"
         return Sighting(asked, came, Described("Llama Stack", services))
 
 

@@ -1,7 +1,7 @@
 """Call of a service over HTTP: a method and a path go to it as they came, and its answer comes back with its own status."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import lru_cache
 
@@ -25,7 +25,7 @@ from router.http.probe import Heard, glance
 from router.peers.links import Links
 from router.requests import SERVICES, Request, Target
 from router.services import translation
-from router.services.calls import CALLS, PROBES, is_place
+from router.services.calls import CALLS, DESCRIPTION, PROBES, is_place
 from router.services.translation import JSON, ServiceAsk, Spoken
 from router.worker_description import Offered
 from router.workers import Worker
@@ -34,6 +34,9 @@ MAX_TRANSLATED_BYTES = 64 * 1024 * 1024
 """The longest answer of a worker that is said in other words."""
 
 NOT_FOUND = 404
+
+SERVICES_NAME = "services"
+"""By which those of one worker are registered."""
 
 _NO_PATH = frozenset({405, 501})
 _ABOUT_US = frozenset({401, 403, 408, 425, 429})
@@ -63,25 +66,29 @@ def url_of(api: str, path: str) -> URL:
 
 
 async def services_of(links: Links, worker: Worker) -> tuple[Offered, ...]:
-    """Return the services that a worker has beside its models, by asking for a list, or for nothing, in each."""
+    """Return the services that a worker has beside its models, by asking for a list, or for nothing, in each.
+
+    All have one name, and so one home: what one of them keeps, such as a file, another may use.
+    """
+
+    def ask(method: str, path: str) -> Awaitable[Heard]:
+        body = b"{}" if method == "POST" else b""
+        return glance(links.workers, worker, url_of(worker.api, path), method=method, body=body)
+
     probes = PROBES[worker.dialect]
-    heard = await asyncio.gather(
-        *(
-            glance(
-                links.workers,
-                worker,
-                url_of(worker.api, path),
-                method=method,
-                body=b"{}" if method == "POST" else b"",
-            )
-            for method, path in probes.values()
-        )
-    )
+    # Some servers answer nothing else while they describe themselves for the first time.
+    lists = [kind for kind, probe in probes.items() if probe != DESCRIPTION]
+    heard = dict(zip(lists, await asyncio.gather(*(ask(*probes[k]) for k in lists)), strict=True))
+    for kind in probes.keys() - heard.keys():
+        heard[kind] = await ask(*DESCRIPTION)
     return tuple(
-        Offered(SERVICES[kind].shown, type=SERVICES[kind])
-        for kind, said in zip(probes, heard, strict=True)
-        if _has(said)
+        Offered(SERVICES_NAME, type=SERVICES[kind]) for kind in probes if _has(heard[kind])
     )
+
+
+def shown(services: Sequence[Offered]) -> str:
+    """Say which services these are."""
+    return " and ".join(one.type.shown for one in services if one.type is not None)
 
 
 def _has(said: Heard) -> bool:

@@ -117,11 +117,13 @@ CALLS: tuple[ServiceCall, ...] = (
 """Every call of a service, in both protocols."""
 
 
+DESCRIPTION = ("GET", "/openapi.json")
+
 PROBES: Mapping[str, Mapping[Kind, tuple[str, str]]] = {
     OPENAI: {
         Kind.BATCH: ("GET", "/v1/batches"),
         Kind.FINE_TUNING: ("GET", "/v1/fine_tuning/jobs"),
-        Kind.REWARD: ("GET", "/openapi.json"),
+        Kind.REWARD: DESCRIPTION,
         Kind.VECTORS: ("GET", "/v1/vector_stores"),
     },
     LLAMA_STACK: {

@@ -1,5 +1,6 @@
 """Plan of an attachment: which models of a worker are registered now, and which are withdrawn. Values in, values out."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ class Registered:
         self._only = tuple(only)
         self._rows: dict[_Key, Mapping[str, Any]] = {}
         self._missed = 0
+        self._unseen: Counter[_Key] = Counter()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -53,10 +55,17 @@ class Registered:
             return PlanStep((), self.names, gone=self._missed == GONE_AFTER)
         back, self._missed = self._missed >= GONE_AFTER, 0
         rows = {_key(row): row for row in rows_of(found, self._only)}
+        rows |= self._unheard(rows)
         # All types of a name are withdrawn together, and those that are left registered anew.
         gone = tuple(dict.fromkeys(name for name, kind in self._rows if (name, kind) not in rows))
         changed = (row for key, row in rows.items() if self._rows.get(key) != row or key[0] in gone)
         return PlanStep(tuple(changed), gone, back=back)
+
+    def _unheard(self, rows: Mapping["_Key", object]) -> dict["_Key", Mapping[str, Any]]:
+        """Return the services that these lack, and that may be there all the same: each is asked for by itself, in a second."""
+        lacking = [key for key in self._rows if key not in rows and _is_service(key)]
+        self._unseen = Counter({key: self._unseen[key] + 1 for key in lacking})
+        return {key: self._rows[key] for key in lacking if self._unseen[key] < GONE_AFTER}
 
     def registered(self, row: Mapping[str, Any]) -> None:
         """Note that a model is registered so."""
@@ -68,6 +77,10 @@ class Registered:
 
 
 _Key = tuple[str, object]
+
+
+def _is_service(key: _Key) -> bool:
+    return isinstance(key[1], int) and key[1] >= FIRST_SERVICE
 
 
 def _key(row: Mapping[str, Any]) -> _Key:

@@ -43,7 +43,7 @@ from router.http.exchange import (
 )
 from router.http.pool import start_of
 from router.http.probe import Heard, glance
-from router.http.service_call import call_service, services_of
+from router.http.service_call import call_service, services_of, shown
 from router.openai import usage
 from router.openai.body import for_worker, with_model
 from router.openai.result_writer import DONE
@@ -202,7 +202,7 @@ class OpenAIHttp:
         came = f"200, {count} model{'s'[: count != 1]}{who}"
         # A node of ours lists its services among its models.
         if said.software != "modelvine" and (more := await services_of(self._links, worker)):
-            came += f", and {' and '.join(one.name for one in more)}"
+            came += f", and {shown(more)}"
             said = replace(said, models=(*said.models, *more))
         return Sighting(asked, came, said)
 

@@ -80,6 +80,19 @@ def test_a_name_has_one_registration_for_each_type() -> None:
     assert [row["api"] for row in step.register] == ["http://w/edit"]
 
 
+def test_a_service_that_misses_one_look_is_not_gone_and_one_that_misses_more_is() -> None:
+    attached = Registered()
+    both = found({"name": "services", "type": 9}, {"name": "services", "type": 13})
+    one = found({"name": "services", "type": 9})
+    take(attached, attached.seen(both))
+    for _ in range(2):
+        steps = [attached.seen(one) for _ in range(GONE_AFTER - 1)]
+        assert [*steps, attached.seen(both)] == [PlanStep()] * GONE_AFTER
+    step = [attached.seen(one) for _ in range(GONE_AFTER)][-1]
+    assert take(attached, step) == (["services"], ["services"])
+    assert step.register[0]["said"] == {"type": 9}
+
+
 def test_a_list_may_say_where_each_model_is_and_whose() -> None:
     told = {"name": "a", "api": "http://w/draw", "project": "team"}
     (one, two) = rows_of(found(told, "b"), [])

@@ -59,15 +59,24 @@ async def test_services_beside_the_models_are_seen_and_can_be_registered(alone):
     async with openai_services.running() as server:
         tries, found = await look(alone, server.url)
         assert tries[-1][2] == "200, 0 models, and batch and fine-tuning and reward and vectors"
-        assert [(one["name"], one["type"]) for one in found["models"]] == [
-            ("batch", ModelType.BATCH),
-            ("fine-tuning", ModelType.FINE_TUNING),
-            ("reward", ModelType.REWARD),
-            ("vectors", ModelType.VECTORS),
+        assert [one["type"] for one in found["models"]] == [
+            ModelType.BATCH,
+            ModelType.FINE_TUNING,
+            ModelType.REWARD,
+            ModelType.VECTORS,
         ]
-        row = {"project": "p", "model": "batch", "api": found["api"], "type": 9}
-        assert (await told(alone.http.post("/api/v0/ai/model/register", json=row)))[0] == 200
-        assert (await told(alone.http.get("/v1/batches")))[1]["data"] == []
+        for one in found["models"]:
+            row = {"project": "p", "model": one["name"], "api": found["api"], "type": one["type"]}
+            assert (await told(alone.http.post("/api/v0/ai/model/register", json=row)))[0] == 200
+        server.keep("files", object="file", purpose="batch")
+        [file] = (await told(alone.http.get("/v1/files")))[1]["data"]
+        # What one service of a server keeps another one may use.
+        made = (await told(alone.http.post("/v1/vector_stores", json={"name": "s"})))[1]
+        asked = {"file_id": file["id"]}
+        status, said = await told(
+            alone.http.post(f"/v1/vector_stores/{made['id']}/files", json=asked)
+        )
+        assert (status, said["id"]) == (200, file["id"])
 
 
 async def test_a_llama_stack_of_services_is_known_by_what_it_lacks(alone):
