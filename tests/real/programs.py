@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -53,10 +53,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The words that start a program, and the path that answers once it is ready."""
+    """The words that start a program, the path that answers once it is ready, and what else its environment has."""
 
     words: Sequence[str]
     ready: str
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 def interpreter(environment: str) -> Path:
@@ -153,20 +154,39 @@ def _sglang(place: Place) -> Launch:
     return Launch(("python", "-m", "sglang_router.launch_router", *where, *asks), "/readiness")
 
 
+def _tokens() -> Path:
+    """Return where LiteLLM brings the tokens by which Llama Stack cuts files, which it would load from elsewhere."""
+    libraries = interpreter("real-gateways").parent.parent / "lib"
+    [folder] = libraries.glob("python*/site-packages/litellm/litellm_core_utils/tokenizers")
+    return folder
+
+
 def _llama_stack(place: Place) -> Launch:
     files = {name: str(place.folder / f"{name}.db") for name in ("kv", "sql")}
+    upstream = {"base_url": f"{place.upstream}/v1", "api_token": "unused"}
+    metadata = {"backend": "sql_default", "table_name": "files"}
+    kept = {"storage_dir": str(place.folder / "files"), "metadata_store": metadata}
+    providers: Mapping[str, tuple[str, Mapping[str, object]]] = {
+        "inference": ("remote::vllm", upstream),
+        "files": ("inline::localfs", kept),
+        "file_processors": ("inline::pypdf", {}),
+        "vector_io": ("inline::faiss", {"persistence": _stored("vectors")}),
+        "batches": ("inline::reference", {"kvstore": _stored("batches")}),
+    }
+    # All others it takes for models that chat.
+    reader = {
+        "model_id": place.models[1],
+        "model_type": "embedding",
+        "provider_id": "upstream",
+        "metadata": {"embedding_dimension": _dimensions(place)},
+    }
     config = {
         "version": 2,
         "distro_name": "tried",
-        "apis": ["inference"],
+        "apis": [*providers],
         "providers": {
-            "inference": [
-                {
-                    "provider_id": "upstream",
-                    "provider_type": "remote::vllm",
-                    "config": {"base_url": f"{place.upstream}/v1", "api_token": "unused"},
-                }
-            ]
+            api: [{"provider_id": "upstream", "provider_type": kind, "config": given}]
+            for api, (kind, given) in providers.items()
         },
         "storage": {
             "backends": {
@@ -174,19 +194,35 @@ def _llama_stack(place: Place) -> Launch:
                 "sql_default": {"type": "sql_sqlite", "db_path": files["sql"]},
             },
             "stores": {
-                "metadata": {"namespace": "registry", "backend": "kv_default"},
+                "metadata": _stored("registry"),
                 "inference": {"table_name": "inference", "backend": "sql_default"},
                 "conversations": {"table_name": "conversations", "backend": "sql_default"},
-                "prompts": {"namespace": "prompts", "backend": "kv_default"},
+                "prompts": _stored("prompts"),
             },
         },
-        "registered_resources": {"models": []},
+        "registered_resources": {"models": [reader]},
         "server": {"port": place.port, "host": "127.0.0.1"},
     }
     written = place.folder / "stack.yaml"
     written.write_text(json.dumps(config))
     words = ("llama", "stack", "run", str(written))
-    return Launch((*words, "--port", str(place.port)), "/v1/health")
+    # Its coloured log of one exception takes it 20 seconds, in which it answers nothing.
+    env = {"TIKTOKEN_CACHE_DIR": str(_tokens()), "LLAMA_STACK_LOG_FORMAT": "json"}
+    return Launch((*words, "--port", str(place.port)), "/v1/health", env)
+
+
+def _dimensions(place: Place) -> int:
+    """Ask the upstream how long the vectors of its second model are."""
+    body = json.dumps({"model": place.models[1], "input": "a vine"}).encode()
+    asked = urllib.request.Request(
+        f"{place.upstream}/v1/embeddings", body, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(asked, timeout=START_WITHIN) as answer:
+        return len(json.load(answer)["data"][0]["embedding"])
+
+
+def _stored(namespace: str) -> Mapping[str, str]:
+    return {"namespace": namespace, "backend": "kv_default"}
 
 
 _LAUNCHES: Mapping[str, Callable[[Place], Launch]] = {
@@ -232,7 +268,7 @@ class Running:
                 stdout=out,
                 stderr=out,
                 cwd=home,
-                env={**_ENVIRONMENT, "PATH": os.environ["PATH"], "HOME": str(home)},
+                env={**_ENVIRONMENT, **launch.env, "PATH": os.environ["PATH"], "HOME": str(home)},
                 start_new_session=True,
             )
         deadline = time.monotonic() + START_WITHIN

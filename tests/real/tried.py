@@ -14,11 +14,12 @@ KINDS = (
     "completion",
     "embeddings",
     "rerank",
+    "services",
     "refusal",
     "restart",
 )
-"""What is tried: of who stands behind a node it may be that `attach` finds it and that it restarts, of who stands before one that
-it lists the node's models."""
+"""What is tried; `services` are files, vector stores, batches. Of who stands behind a node it may be that `attach` finds it and
+that it restarts; of who stands before one, that it lists the node's models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ PROGRAMS = (
     ),
     Program("litellm", "real-gateways", BEHIND, ("found", "stream", "embeddings", *_CHATS)),
     Program("sglang-router", "real-gateways", BEHIND, ("found", "stream", *_CHATS)),
-    Program("llama-stack", "real-stack", BEHIND, ("found", "stream", *_CHATS)),
+    Program("llama-stack", "real-stack", BEHIND, ("found", "stream", "services", *_CHATS)),
     Program("litellm", "real-gateways", BEFORE, ("embeddings", *_ASKED)),
     # It takes a server for one model, whose name it does not know here, and passes on what it is asked for.
     Program("sglang-router", "real-gateways", BEFORE, ("embeddings", *_ASKED[1:])),
