@@ -137,7 +137,7 @@ async def _translated(
     links: Links, request: Request, target: Target, worker: Worker
 ) -> AsyncIterator[Answer]:
     """Ask in the worker's own protocol, as often as that takes; where it finds fault, its own answer is the caller's."""
-    steps = translation.begin(target, request.body)
+    steps = translation.begin(target, _addressed(request.body, target, worker))
     answer: bytes | None = None
     while True:
         try:

@@ -7,7 +7,7 @@ files, `/v1/files/ID/content`; a job that was cancelled or has expired is `faile
 import base64
 import binascii
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import orjson
@@ -19,6 +19,7 @@ Fields = Mapping[str, object]
 MAX_LINES = 50_000
 
 _FILE = re.compile(r"(?:https?://[^/?#]{1,300})?/v1/files/([^/?#]{1,1024})/content")
+_CLASS = re.compile(r"LABEL_(\d{1,6})")
 _BOUNDARY = "modelvine-file-of-lines"
 _BATCH_STATES = {
     "validating": "validating",
@@ -219,16 +220,32 @@ def conversation(asked: Fields) -> tuple[str, str]:
 
 
 def score(said: Fields) -> dict[str, object]:
-    """Return a score of vLLM's, or the last probability of its classes, as the answer of `/reward_scoring`."""
+    """Return a score of vLLM's, or the probability of the last class of its or infinity's, as the answer of `/reward_scoring`."""
     match said.get("data"):
         case [{"score": int() | float() as found}, *_]:
             value = float(found)
         case [{"probs": [*_, int() | float() as found]}, *_]:
             value = float(found)
+        case [[_, *_] as classes, *_] if (last := _last_of(classes)) is not None:
+            value = last
         case _:
             raise WorkerFailed("the worker's answer holds no score")
     id_ = said.get("id")
     return {"id": id_ if isinstance(id_, str) else "score", "score": value}
+
+
+def _last_of(classes: Sequence[object]) -> float | None:
+    """Return the score of the last class, where these have no names of their own; they come in any order."""
+    scores: dict[int, float] = {}
+    for one in classes:
+        match one:
+            case {"label": str(label), "score": int() | float() as score}:
+                if (number := _CLASS.fullmatch(label)) is None:
+                    return None
+                scores[int(number[1])] = float(score)
+            case _:
+                return None
+    return scores[max(scores)]
 
 
 def store_request(asked: Fields) -> dict[str, object]:

@@ -123,7 +123,7 @@ def _reward(asked: Fields) -> Translation:
     pair = {"model": model, "text_1": prompt, "text_2": response}
     answer = yield ServiceAsk("POST", "/v1/score", orjson.dumps(pair), optional=True)
     if answer is None:
-        whole = {"model": model, "input": f"{prompt}\n{response}"}
+        whole = {"model": model, "input": [f"{prompt}\n{response}"]}
         answer = yield ServiceAsk("POST", "/classify", orjson.dumps(whole), optional=True)
     if answer is None:
         raise WorkerUnable("the worker has neither /v1/score nor /classify", param="path")

@@ -13,9 +13,7 @@ from tests.real.tried import BEHIND, PROGRAMS, Program
 from tests.swarm.client import Client, connected
 from tests.swarm.nodes import Node, Start, Swarm
 
-TALKER, READER = "talker", "reader"
-OWN = {"minilm": ModelType.EMBEDDING, "ranker": ModelType.RERANK}
-"""What infinity serves itself."""
+TALKER, READER, FAIR = "talker", "reader", "fair"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +134,7 @@ def _rows(behind: Behind, world: World) -> list[dict[str, object]]:
     if behind.reads and package == "infinity-emb":
         named.append((behind.reads, "minilm", ModelType.EMBEDDING, f"{url}/embeddings"))
         named.append((behind.ranks, "ranker", ModelType.RERANK, f"{url}/rerank"))
+        named.append((FAIR, "classifier", ModelType.REWARD, url))
     elif behind.reads:
         named.append((behind.reads, READER, ModelType.EMBEDDING, url))
     return [

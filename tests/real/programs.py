@@ -74,19 +74,18 @@ def interpreter(environment: str) -> Path:
 def chat_weights(folder: Path) -> str:
     """Make a model that chats; return its folder."""
     made = folder / "tiny-chat"
-    _run("real-texts", "chat_weights.py", made)
+    run("real-texts", "chat_weights.py", str(made), home=folder)
     return str(made)
 
 
 @cache
-def _rank_weights(folder: Path) -> tuple[str, str]:
-    """Make a model that ranks; return the folders of one for embeddings and of the one made."""
-    made = folder / "tiny-ranker"
-    return _run("real-vectors", "rank_weights.py", made), str(made)
-
-
-def _run(environment: str, script: str, folder: Path) -> str:
-    return run(environment, script, str(folder), home=folder.parent)
+def _rank_weights(folder: Path) -> tuple[str, str, str]:
+    """Make a model that ranks and one that classifies; return the folders of one for embeddings and of these."""
+    ranker, classifier = folder / "tiny-ranker", folder / "tiny-classifier"
+    # Two classes without names are what a configuration does not tell.
+    for made, classes in ((ranker, "1"), (classifier, "3")):
+        vectors = run("real-vectors", "rank_weights.py", str(made), classes, home=folder)
+    return vectors, str(ranker), str(classifier)
 
 
 def run(environment: str, script: str, *words: str, home: Path) -> str:
@@ -113,9 +112,10 @@ def _mlx(place: Place) -> Launch:
 
 
 def _infinity(place: Place) -> Launch:
-    vectors, ranks = _rank_weights(place.folder.parent)
-    models = ("--model-id", vectors, "--model-id", ranks)
-    names = ("--served-model-name", "minilm", "--served-model-name", "ranker")
+    folders = _rank_weights(place.folder.parent)
+    models = [word for folder in folders for word in ("--model-id", folder)]
+    served = ("minilm", "ranker", "classifier")
+    names = [word for name in served for word in ("--served-model-name", name)]
     lean = ("--no-bettertransformer", "--no-compile", "--no-model-warmup", "--dtype", "float32")
     where = ("--host", "127.0.0.1", "--port", str(place.port), "--device", "cpu")
     engine = ("--engine", "torch", *lean)

@@ -8,10 +8,11 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.real.conftest import READER, TALKER, Behind, World, who
+from tests.real.conftest import FAIR, READER, TALKER, Behind, World, who
 from tests.swarm.client import Client
 from tests.swarm.test_attach import attached
 from tests.swarm.waiting import until
+from tests.workers.llama_stack_schema import ANSWERS
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -137,3 +138,28 @@ async def test_what_the_program_does_not_have_is_its_own_answer(ai: openai.Async
         await ai.uploads.create(
             bytes=10, filename="a.txt", mime_type="text/plain", purpose="assistants"
         )
+
+
+async def scored(client: Client, world: World, response: str) -> float:
+    """Have a reward model score a response, in Llama Stack's words."""
+    pair = [{"role": "user", "text": "What grows?"}, {"role": "assistant", "text": response}]
+    asked = {"reward": FAIR, "prompt_with_response": pair, "scoring_function": {"name": "classify"}}
+    seen = await client.post(world.asked, "/reward_scoring", asked)
+    assert seen.status == 200, seen.body
+    ANSWERS["/reward_scoring"].validate_json(seen.body)
+    return float(json.loads(seen.body)["score"])
+
+
+@who("reward")
+async def test_a_classifier_scores_as_a_reward_model(
+    behind: Behind, world: World, client: Client
+) -> None:
+    vine, car = await scored(client, world, "A vine."), await scored(client, world, "A car.")
+    assert 0 < vine < 1
+    assert vine == pytest.approx(await scored(client, world, "A vine."))
+    assert vine != pytest.approx(car)
+    text = ["What grows?\nA vine."]
+    body = {"model": "classifier", "input": text}
+    async with client.session.post(f"{behind.running.place.url}/classify", json=body) as response:
+        [classes] = (await response.json())["data"]
+    assert [vine] == pytest.approx([one["score"] for one in classes if one["label"] == "LABEL_2"])

@@ -23,11 +23,13 @@ class Services:
         self.kept: dict[str, dict[str, dict[str, Any]]] = {}
         self.contents: dict[str, bytes] = {}
         self.scores = "score"
+        self.rewards: list[str] = []
         self._numbers = itertools.count(1)
 
     async def score(self, http: web.Request) -> web.Response:
         """Score as vLLM does, by the one or the other path."""
         asked = await http.json()
+        self.rewards.append(asked["model"])
         if http.path.rpartition("/")[2] != self.scores:
             return web.json_response({"detail": "Not Found"}, status=404)
         if self.scores == "score":

@@ -174,6 +174,16 @@ async def test_a_pair_is_scored(http, server, by):
     assert (status, said["error"]["param"]) == (400, "scoring_function")
 
 
+async def test_a_reward_model_is_asked_by_its_own_name(http, mesh, server):
+    reward = {"model": "fair", "worker_model": "own", "type": int(ModelType.REWARD)}
+    await mesh.one.register(server, **reward)
+    await mesh.knows(mesh.two, "fair")
+    pair = [{"role": "user", "text": "What grows?"}, {"role": "assistant", "text": "A vine."}]
+    asked = {"reward": "fair", "prompt_with_response": pair, "scoring_function": {"name": "score"}}
+    status, _ = await told(http.post("/reward_scoring", json=asked))
+    assert (status, server.rewards) == (200, ["own"])
+
+
 async def test_what_has_no_translation_is_refused_by_its_name(http):
     for path in (
         "/batch_reward_scoring/jobs/submit",

