@@ -26,9 +26,11 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from node import web
+from aiohttp import web
+
+from node.config.web import WebSettings
 from node.faces.errors import NotAllowed, UnsupportedMediaType
-from node.faces.request_reader import TAKEN_FOR_JSON
+from node.faces.request_reader import SHARED, TAKEN_FOR_JSON
 
 _SOCK_DIAG = 4  # linux/netlink.h: NETLINK_SOCK_DIAG
 _BY_FAMILY = 20  # linux/sock_diag.h: SOCK_DIAG_BY_FAMILY
@@ -134,7 +136,7 @@ _HOST = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?"
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _ROOT = 0
 _KERNEL = KernelTable()
-_AS_IT_COMES = web.WebSettings()
+_AS_IT_COMES = WebSettings()
 
 
 class Access:
@@ -145,7 +147,7 @@ class Access:
         *,
         token: str,
         names: Iterable[str] = (),
-        settings: web.WebSettings = _AS_IT_COMES,
+        settings: WebSettings = _AS_IT_COMES,
         sockets: SocketTable = _KERNEL,
     ) -> None:
         """Take the control token, and this node's own names besides its IP addresses; `settings` may allow others."""
@@ -156,7 +158,7 @@ class Access:
         self._names = self._own | _normal(settings.names)
         self._origins = frozenset(map(str.lower, settings.origins))
 
-    def admit(self, request: web.HttpRequest) -> web.Response | None:
+    def admit(self, request: web.Request) -> web.Response | None:
         """Refuse names that are not this node's, and what pages of other origins send, unless they are allowed.
 
         Return the answer where such a page's browser asks first whether it may (a CORS preflight).
@@ -170,7 +172,7 @@ class Access:
         if origin is None or _same_origin(origin, host or ""):
             return None
         if _ANY in self._origins or origin.lower() in self._origins:
-            request.lines = _sharing_lines(_ANY if _ANY in self._origins else origin.lower())
+            request[SHARED] = _shared(_ANY if _ANY in self._origins else origin.lower())
             return _preflight(request)
         if request.method not in _READING:
             raise NotAllowed(
@@ -178,7 +180,7 @@ class Access:
             )
         return None
 
-    def change(self, request: web.HttpRequest) -> None:
+    def change(self, request: web.Request) -> None:
         """Admit only who may change this node: its own user or root on this machine, or a caller with the control token."""
         shown = self.holds_token(request)
         if not shown and _from_another_page(request):
@@ -191,7 +193,7 @@ class Access:
         if request.body_exists and request.content_type not in TAKEN_FOR_JSON:
             raise UnsupportedMediaType("send this as application/json")
 
-    def local(self, request: web.HttpRequest) -> bool:
+    def local(self, request: web.Request) -> bool:
         """Whether the caller is a process of this node's own user, or of root, on this machine, and speaks for itself."""
         transport = request.transport
         if transport is None or any(name in request.headers for name in _FORWARDED):
@@ -210,7 +212,7 @@ class Access:
         owner = self._sockets.owner(_endpoint(caller), _endpoint(here))
         return owner is not None and owner in (_ROOT, os.geteuid())
 
-    def holds_token(self, request: web.HttpRequest) -> bool:
+    def holds_token(self, request: web.Request) -> bool:
         """Whether the caller shows the control token, and so could read this node's own files."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         matches = hmac.compare_digest(given.encode(), self._token)
@@ -221,13 +223,13 @@ def _normal(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.lower().rstrip(".") for name in names if name)
 
 
-def _sharing_lines(origin: str) -> str:
-    """Return the header lines by which pages of an origin may read an answer (Fetch standard, 3.3)."""
-    vary = "" if origin == _ANY else "Vary: Origin\r\n"
-    return f"Access-Control-Allow-Origin: {origin}\r\nAccess-Control-Expose-Headers: *\r\n{vary}"
+def _shared(origin: str) -> dict[str, str]:
+    """Return the headers by which pages of an origin may read an answer (Fetch standard, 3.3)."""
+    vary = {} if origin == _ANY else {"Vary": "Origin"}
+    return {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": "*", **vary}
 
 
-def _preflight(request: web.HttpRequest) -> web.Response | None:
+def _preflight(request: web.Request) -> web.Response | None:
     """Return the answer to a browser that asks what a page may send, `None` where it sends already."""
     if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
         return None
@@ -249,7 +251,7 @@ def _endpoint(name: tuple[Any, ...]) -> Endpoint:
     return Endpoint(name[0], name[1], name[3] if len(name) > 3 else 0)
 
 
-def _from_another_page(request: web.HttpRequest) -> bool:
+def _from_another_page(request: web.Request) -> bool:
     """Whether a browser says that a page of another origin sends this; where it leaves out `Origin`, `Sec-Fetch-Site` tells."""
     origin = request.headers.get("origin")
     if origin is not None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 
 import uvloop
+from aiohttp import web
 
-from node import web
 from node.access import Access, is_own_address
 from node.config.addresses import HostPort
 from node.config.settings import Settings

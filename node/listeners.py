@@ -3,17 +3,26 @@
 Limit of open files: each connection is one, and the usual limit is far too small.
 """
 
+import asyncio
 import logging
 import resource
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from ssl import SSLContext
+from typing import Any, cast
 
-from node import web
+from aiohttp import web
+
 from node.config.addresses import HostPort
 from node.config.settings import Settings
+from node.config.web import WebSettings
+from node.connection_limits import ConnectionLimits, Crowd
+from node.connections import CallerConnection
+from node.faces.errors import FaceError
 from node.faces.peer_access import KnownPeers
+from node.heads import NAME, check, is_spoken
 from registry.errors import InvalidSignature, cannot_listen
 from registry.records import PeerId
 from router.peers.certificate import peer_of_certificate, trust
@@ -68,6 +77,13 @@ TRUSTED_PER_NODE = 2
 # Requests had their time in the drain; what is left after it is cut.
 _CLOSE_WITHIN = 1.0
 _BACKLOG = 1024
+_GRAIN = 0.5  # seconds between two looks at all connections, and by which time limits may be late
+
+HANDSHAKE_SECONDS = 10.0
+"""Seconds that a TLS handshake may take."""
+
+LAST_WORDS = 0.5
+"""Seconds that handlers which are cancelled at the end may take to tell their callers so."""
 
 
 def bind(address: HostPort, setting: str, *, count: int = 1) -> list[socket.socket]:
@@ -98,42 +114,154 @@ def place_of(listener: socket.socket) -> HostPort:
 
 
 class Listener:
-    """An application that is served on listeners, as many as it is given."""
+    """An application that is served on listeners, as many as it is given. Whoever hangs up cancels what is done for it."""
 
     def __init__(
         self,
-        app: web.App,
-        settings: web.WebSettings | None = None,
-        crowd: web.Crowd | None = None,
+        app: web.Application,
+        settings: WebSettings | None = None,
+        crowd: Crowd | None = None,
         *,
         tls: SSLContext | None = None,
     ) -> None:
-        self._server = web.Server(app, settings, crowd)
+        """Count who is connected in `crowd`, which several may share; each has its own bounds."""
+        self.settings = settings or WebSettings()
+        self.now = asyncio.get_running_loop().time()
+        self.closing = False
         self._tls = tls
+        self._runner = web.AppRunner(app)
+        app.on_response_prepare.append(_name)
+        self._server: web.Server | None = None
+        self._connections: dict[CallerConnection, None] = {}
+        self._doors = ConnectionLimits(
+            self.settings.connections, self.settings.connections_per_address, crowd or Crowd()
+        )
+        self._sockets: dict[socket.socket, asyncio.Server] = {}
+        self._timer: asyncio.TimerHandle | None = None
 
     async def on(self, listener: socket.socket) -> None:
-        """Take in who comes at a listener."""
-        await self._server.listen(listener, tls=self._tls)
+        """Take in who comes at a bound socket."""
+        server = await self._prepared()
+        self._sockets[listener] = await asyncio.get_running_loop().create_server(
+            lambda: CallerConnection(server, self),
+            sock=listener,
+            ssl=self._tls,
+            backlog=_BACKLOG,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls else None,
+        )
 
     def off(self, listener: socket.socket) -> None:
         """Close a listener; who came by it stays."""
-        self._server.leave(listener)
+        self._sockets.pop(listener).close()
 
     async def take(self, connection: socket.socket) -> None:
-        """Serve a connection that stands already."""
-        await self._server.take(connection)
+        """Serve a connection that stands already, not over TLS."""
+        server, loop = await self._prepared(), asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: CallerConnection(server, self), connection)
 
     async def close(self, *, within: float = _CLOSE_WITHIN) -> None:
-        """Close every listener, and soon after that every connection."""
-        await self._server.close(within=within)
+        """Serve nobody any more: idle connections end now, busy ones with their answer or after `within` seconds."""
+        self.closing = True
+        for listener in self._sockets.values():
+            listener.close()
+        for connection in tuple(self._connections):
+            connection.leave()
+        if busy := self._busy():
+            await asyncio.wait(busy, timeout=within)
+        # Cancelled before their connections are cut: a handler may tell its caller that this is the end.
+        left = self._busy()
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=LAST_WORDS)
+        for connection in tuple(self._connections):
+            connection.abort()
+        if left:
+            await asyncio.wait(left)
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._runner.cleanup()
+
+    # What connections call.
+
+    def made(self, connection: CallerConnection) -> bool:
+        """Take in a connection that is open; return whether there is room for it."""
+        if self.closing or not self._doors.enter(connection, connection.address):
+            return False
+        self._connections[connection] = None
+        if self._timer is None:
+            self._look(asyncio.get_running_loop())
+        return True
+
+    def lost(self, connection: CallerConnection) -> None:
+        """Forget a connection that is closed."""
+        self._connections.pop(connection, None)
+        self._doors.leave(connection, connection.address)
+
+    # How.
+
+    async def _prepared(self) -> web.Server:
+        """Return what answers requests; the first to ask has it made."""
+        if self._server is None:
+            await self._runner.setup()
+            made = cast("web.Server", self._runner.server)
+            self._server = web.Server(
+                partial(_answer, made.request_handler),
+                request_factory=partial(_begin, made.request_factory),
+                handler_cancellation=True,
+            )
+        return self._server
+
+    def _busy(self) -> list[asyncio.Task[Any]]:
+        return [found.task for found in self._connections if found.task is not None]
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.now = loop.time()
+        for connection in tuple(self._connections):
+            connection.look(self.now)
+        # A listener that nobody is connected to has no timer.
+        self._timer = loop.call_later(_GRAIN, self._look, loop) if self._connections else None
+
+
+def _begin(make: Callable[..., web.BaseRequest], *said: Any) -> web.BaseRequest:
+    request = make(*said)
+    cast("CallerConnection", request.protocol).begin(request)
+    return request
+
+
+async def _answer(
+    handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], request: web.BaseRequest
+) -> web.StreamResponse:
+    """Have a request answered that everybody reads alike, unless its connection ends here."""
+    connection = cast("CallerConnection", request.protocol)
+    connection.task = asyncio.current_task()
+    if not is_spoken(request):
+        raise ConnectionResetError("not HTTP/1.0 or HTTP/1.1")
+    try:
+        check(request)
+    except FaceError as error:
+        connection.refuse(error, request.headers)
+        raise ConnectionResetError("the connection ends") from error
+    try:
+        return await handler(request)
+    finally:
+        connection.answered()
+
+
+async def _name(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Write the headers that every answer has, and end the connection where nothing may follow."""
+    response.headers["Server"] = NAME
+    if cast("CallerConnection", request.protocol).is_last(request):
+        response.force_close()
+        response.headers["Connection"] = "close"
 
 
 async def serve(
-    app: web.App,
+    app: web.Application,
     listener: socket.socket,
     closing: AsyncExitStack,
-    settings: web.WebSettings | None = None,
-    crowd: web.Crowd | None = None,
+    settings: WebSettings | None = None,
+    crowd: Crowd | None = None,
     *,
     tls: SSLContext | None = None,
 ) -> Listener:

@@ -48,7 +48,7 @@ CATCH_ALL = {
 }
 # Why each may start a task that no TaskGroup owns.
 OWN_TASKS = {
-    "node/web/connection.py": "owns the task that answers its caller, and ends it when the caller leaves",
+    "node/faces/response_writer.py": "owns what it sends to a slow caller, and ends it when the caller leaves",
     "registry/task_group.py": "owns the tasks that peers start, and ends them all",
 }
 # Where files that no test names are tested all the same.
@@ -273,11 +273,12 @@ def looked_up(node: ast.AST) -> Iterator[str]:
 
 
 def test_headers_of_requests_are_looked_up_by_their_lower_case_names() -> None:
-    """They are kept so, in a plain dictionary: another spelling would never be found."""
+    """Those of workers are kept so, in a plain dictionary: another spelling would never be found."""
     served = [
         *ROOT.glob("node/faces/**/*.py"),
         ROOT / "node/access.py",
-        *ROOT.glob("node/web/*.py"),
+        ROOT / "node/connections.py",
+        ROOT / "node/heads.py",
     ]
     names = {name for path in served for node in ast.walk(tree(path)) for name in looked_up(node)}
     assert {"origin", "host"} <= names

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from node.web.settings import WebSettings
+from node.config.web import WebSettings
 from registry.settings import MeshSettings, RegistrySettings
 from router.settings import RouterSettings
 

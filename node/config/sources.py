@@ -17,8 +17,8 @@ from pydantic import BaseModel, ValidationError
 from node.config.checks import complaints, masked
 from node.config.paths import CONFIG_FILE, user_data_dir
 from node.config.settings import PROFILES, FacesSettings, NodeSettings, Settings
+from node.config.web import WebSettings
 from node.errors import WrongSetting
-from node.web.settings import WebSettings
 from registry.settings import MeshSettings, RegistrySettings
 from router.settings import RouterSettings
 

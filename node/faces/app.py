@@ -6,30 +6,35 @@ ours, and what is no error of ours is logged without a word of the request.
 
 import logging
 import pkgutil
-import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib import import_module
-from random import getrandbits
 from types import ModuleType
 
-from node import faces, web
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from node import faces
+from node.config.web import WebSettings
 from node.faces import Context, Serving
-from node.faces.errors import KNOWN, UnsupportedExpectation, of_fault, refusal
+from node.faces.errors import KNOWN, UnknownPath, UnsupportedExpectation, WrongMethod, refusal
 from node.faces.peer_access import KnownPeers, peer_check
+from node.faces.request_reader import HELD, ID, ROOM, SHARED, Room, id_of, release
 from registry.records import Standing
 
 log = logging.getLogger("modelvine.http")
 
-_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_AS_IT_COMES = WebSettings()
 
 
-def public_app(context: Context) -> web.App:
+def public_app(context: Context) -> web.Application:
     """Return the application for clients."""
     return application(
         public_routes(context),
         context.access.admit,
         leaving=lambda: context.registry.own.standing is not Standing.SERVING,
+        max_bodies_bytes=context.settings.web.max_bodies_bytes,
     )
 
 
@@ -44,10 +49,14 @@ def model_routes(context: Serving) -> list[web.RouteDef]:
     return [route for face in _modules("asking_routes") for route in face.asking_routes(context)]
 
 
-def link_app(context: Serving, known: KnownPeers) -> web.App:
+def link_app(context: Serving, known: KnownPeers) -> web.Application:
     """Return the application for nodes that are known; it must be served over TLS with client certificates."""
     definitions = [route for face in _modules("link_routes") for route in face.link_routes(context)]
-    return application(definitions, peer_check(known))
+    return application(
+        definitions,
+        peer_check(known),
+        max_bodies_bytes=context.settings.web.max_bodies_bytes,
+    )
 
 
 def _modules(function: str) -> Iterator[ModuleType]:
@@ -60,84 +69,90 @@ def _modules(function: str) -> Iterator[ModuleType]:
 
 def application(
     definitions: Iterable[web.RouteDef],
-    admit: Callable[[web.HttpRequest], web.Response | None],
+    admit: Callable[[web.Request], web.Response | None],
     *,
     leaving: Callable[[], bool] = lambda: False,
-) -> web.App:
+    max_bodies_bytes: int = _AS_IT_COMES.max_bodies_bytes,
+) -> web.Application:
     """Return an application of these routes, for whom `admit` lets in; what `admit` returns is an answer of its own.
 
     While it is `leaving`, each answer ends its connection.
     """
-    return _Application(web.Routes(definitions), admit, leaving)
+    app = web.Application(middlewares=[_answering(admit)])
+    app[ROOM] = Room(max_bodies_bytes)
+    app.on_response_prepare.append(partial(_dress, leaving))
+    for route in definitions:
+        kwargs = {**route.kwargs, "expect_handler": _let_wait}
+        web.RouteDef(route.method, route.path, route.handler, kwargs).register(app.router)
+    return app
 
 
-class _Application:
-    """Answers everything: with what a handler says, or with an error of ours."""
+def _answering(admit: Callable[[web.Request], web.Response | None]) -> Middleware:
+    """Return what answers everything: with what a handler says, or with an error of ours."""
 
-    def __init__(
-        self,
-        routes: web.Routes,
-        admit: Callable[[web.HttpRequest], web.Response | None],
-        leaving: Callable[[], bool],
-    ) -> None:
-        self._routes = routes
-        self._admit = admit
-        self._leaving = leaving
-
-    async def answer(self, request: web.HttpRequest) -> web.Answer:
-        request.id = _id_of(request.headers)
-        if self._leaving():
-            # Whoever goes on with this connection would find it closed: it shall look for another node now.
-            request.keep_alive = False
-        route: web.RouteDef | None = None
+    @web.middleware
+    async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+        request[ID] = id_of(request.headers)
         try:
-            response: web.Answer | None = self._admit(request)
-            if response is None:
-                route = self._routes.find(request)
-                _check_expectation(request)
-                response = await route.handler(request)
+            response = admit(request)
+            if response is not None:
+                return response
+            _check_expectation(request)
+            return await handler(request)
         except KNOWN as error:
-            response = refusal(error).response()
-        except web.Fault as fault:
-            response = self.refuse(fault, request.headers)
+            return refusal(error).response()
+        except web.HTTPNotFound:
+            unknown = UnknownPath(f"nothing is served under {request.path[:200]!r}")
+            return refusal(unknown).response()
+        except web.HTTPMethodNotAllowed as error:
+            allowed = tuple(sorted(error.allowed_methods))
+            return refusal(WrongMethod(request.method, allowed)).response()
         except ConnectionError:
             # The caller hung up while we wrote; the connection ends quietly.
             raise
         except Exception as error:  # noqa: BLE001 (the outermost middleware: nothing may leave as a bare 500)
-            _log_unforeseen(request, route, error)
-            response = refusal(error).response()
-        if isinstance(response, web.Response):
-            response.headers["x-request-id"] = request.id
-        return response
+            _log_unforeseen(request, error)
+            return refusal(error).response()
+        finally:
+            if HELD in request:
+                release(request)
 
-    def refuse(self, fault: web.Fault, said: web.Headers) -> web.Response:
-        log.debug("refused what is no request: %s", type(fault).__name__)
-        response = refusal(of_fault(fault)).response()
-        response.headers["x-request-id"] = _id_of(said)
-        return response
+    return answered
 
 
-def _id_of(headers: web.Headers) -> str:
-    given = headers.get("x-request-id")
-    if given is not None and _ID.fullmatch(given):
-        return given
-    # It guards nothing, so it need not cost a system call.
-    return f"{getrandbits(128):032x}"
+async def _dress(
+    leaving: Callable[[], bool], request: web.Request, response: web.StreamResponse
+) -> None:
+    """Write the headers that every answer has."""
+    response.headers.setdefault("x-request-id", request[ID])
+    response.headers.update(request.get(SHARED, {}))
+    if not isinstance(response, web.Response) and response.content_length is None:
+        # nginx would keep it back until it has some pages of it.
+        response.headers["x-accel-buffering"] = "no"
+    if leaving():
+        # Whoever goes on with this connection would find it closed: it shall look for another node now.
+        response.force_close()
+        response.headers["connection"] = "close"
 
 
-def _check_expectation(request: web.HttpRequest) -> None:
+async def _let_wait(_: web.Request) -> None:
+    """Tell nobody to send a body before a handler reads it."""
+
+
+def _check_expectation(request: web.Request) -> None:
     if request.headers.get("expect", "100-continue").lower() != "100-continue":
         raise UnsupportedExpectation("this Expect header cannot be met")
 
 
-def _log_unforeseen(request: web.HttpRequest, route: web.RouteDef | None, error: Exception) -> None:
+def _log_unforeseen(request: web.Request, error: Exception) -> None:
     # The text of an exception may quote the request, and so somebody's prompt; where it arose says enough.
     where = "".join(traceback.format_tb(error.__traceback__))
+    resource = request.match_info.route.resource
     log.error(
         "request %s, %s of %s, failed with %s:\n%s",
-        request.id,
+        request[ID],
         request.method,
-        route.path if route else "no route",
+        resource.canonical if resource else "no route",
         type(error).__qualname__,
         where,
     )

@@ -27,8 +27,8 @@ from types import MappingProxyType
 from typing import Any
 
 import orjson
+from aiohttp import web
 
-from node import web
 from registry import errors as registry_errors
 from registry.errors import StoreUnavailable
 from router import errors as router_errors
@@ -273,29 +273,6 @@ def _as_known(error: Exception) -> Refusal:
             return Refusal(row.status, _body(row, words or row.reason), _headers(error))
         case _:
             return Refusal(INTERNAL.status, _body(INTERNAL, "internal error; the log says more"))
-
-
-_FAULTS: Mapping[type[web.Fault], type[FaceError]] = MappingProxyType(
-    {
-        web.HeadLimit: HeadTooLarge,
-        web.UrlLimit: UrlTooLong,
-        web.TooSlow: HeadTooSlow,
-        web.NoRoom: NoRoomForBody,
-        web.Full: TooManyConnections,
-        web.BodyBroken: Unparseable,
-    }
-)
-
-
-def of_fault(fault: web.Fault) -> FaceError:
-    """Translate what the server finds wrong with a request into an error of ours."""
-    match fault:
-        case web.NoMethod():
-            return WrongMethod(fault.method, fault.allowed)
-        case web.NoPath():
-            return UnknownPath(f"nothing is served under {str(fault)[:200]!r}")
-        case _:
-            return _FAULTS.get(type(fault), BadHead)(str(fault))
 
 
 def _row(error: Exception) -> Row:

@@ -22,10 +22,11 @@ from operator import or_
 from typing import Any, TypeVar
 
 import orjson
+from aiohttp import web
 
-from node import web
 from node.faces import Context
-from node.faces.request_reader import json_answer
+from node.faces.request_reader import ID, json_answer
+from node.faces.response_writer import Streaming
 from node.faces.worker_view import abilities
 from registry.catalog import Offer
 from registry.members.liveness import Presence
@@ -36,7 +37,7 @@ VERSION = "anthropic-version"
 """The header that all of Anthropic's clients send, and nobody else."""
 
 
-def wanted(http: web.HttpRequest) -> bool:
+def wanted(http: web.Request) -> bool:
     """Say whether a client of Anthropic's asks."""
     return VERSION in http.headers
 
@@ -80,7 +81,7 @@ def listing_routes(
     # Records of older nodes do not say when a model was registered.
     since = int(time.time())
 
-    async def listing(request: web.HttpRequest) -> web.Answer:
+    async def listing(request: web.Request) -> web.StreamResponse:
         found: dict[str, list[Offer]] = {}
         async for some in _slices(iter(everybody())):
             for offer in some:
@@ -91,8 +92,8 @@ def listing_routes(
             return json_answer({"data": data, **_around(found, as_anthropic=wanted(request))})
         return await _send(request, entries, _around(found, as_anthropic=wanted(request)))
 
-    async def one(request: web.HttpRequest) -> web.Response:
-        name = request.tail
+    async def one(request: web.Request) -> web.Response:
+        name = request.match_info["tail"]
         found = [*offers(name)]
         if not found:
             raise UnknownModel(name)
@@ -106,7 +107,7 @@ def listing_routes(
         for route in (
             web.get(f"{prefix}/models", listing),
             # A model's name may itself hold slashes.
-            web.get(f"{prefix}/models/*", one),
+            web.get(prefix + "/models/{tail:.+}", one),
         )
     ]
 
@@ -154,19 +155,17 @@ def _around(found: Mapping[str, Sequence[Offer]], *, as_anthropic: bool) -> dict
 
 
 async def _send(
-    request: web.HttpRequest, entries: AsyncIterator[list[dict[str, Any]]], around: dict[str, Any]
+    request: web.Request, entries: AsyncIterator[list[dict[str, Any]]], around: dict[str, Any]
 ) -> web.StreamResponse:
     """Send a list in pieces, as fast as its reader takes them."""
-    headers = {"content-type": "application/json", "x-request-id": request.id}
-    response = web.StreamResponse(headers=headers)
-    response.prepare(request)
+    headers = {"content-type": "application/json", "x-request-id": request[ID]}
+    response = Streaming(headers=headers)
+    await response.prepare(request)
     before = b'{"data":['
     async for some in entries:
-        response.write(before + orjson.dumps(some)[1:-1])
-        await response.drain()
+        await response.write(before + orjson.dumps(some)[1:-1])
         before = b","
-    response.write(b"]," + orjson.dumps(around)[1:])
-    response.end()
+    await response.write_eof(b"]," + orjson.dumps(around)[1:])
     return response
 
 
@@ -174,7 +173,7 @@ def _live(context: Context, offers: Iterable[Offer]) -> Iterable[Offer]:
     return (offer for offer in offers if context.registry.presence(offer.node) in LIVE)
 
 
-def _base(request: web.HttpRequest) -> str:
+def _base(request: web.Request) -> str:
     """Return where the caller asks this node, in its own words; a proxy before it may say that it asked over TLS."""
     scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else "http"
     return f"{scheme}://{request.headers.get('host', 'localhost')}"

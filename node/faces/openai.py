@@ -4,14 +4,16 @@ Bodies stay bytes: only the model's name, `stream` and `project` are read from t
 """
 
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
-from node import web
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
 from node.faces import Serving
 from node.faces.encoder import JSON, SpokenAnswer
 from node.faces.errors import Refusal, UnknownNode, WrongParameter
-from node.faces.request_reader import read_body
+from node.faces.request_reader import ID, read_body
 from node.faces.respond import answer
 from registry.errors import InvalidSignature
 from registry.records import PeerId
@@ -116,19 +118,19 @@ class WithoutDone:
         return b""
 
 
-def _asking(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) -> web.Handler:
-    def handle(http: web.HttpRequest) -> Awaitable[web.Answer]:
+def _asking(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) -> Handler:
+    async def handle(http: web.Request) -> web.StreamResponse:
         async def ask() -> SpokenAnswer:
             request = await read_request(context, http, kind, own_only=own_only)
             return SpokenAnswer(request, None if done or not request.stream else WithoutDone())
 
-        return answer(context, http, kind, ask, to_peer=own_only)
+        return await answer(context, http, kind, ask, to_peer=own_only)
 
     return handle
 
 
 async def read_request(
-    context: Serving, http: web.HttpRequest, kind: Kind, *, own_only: bool
+    context: Serving, http: web.Request, kind: Kind, *, own_only: bool
 ) -> Request:
     """Take in what a caller asks of a model; raise what `read_body` and `bodies.read` do."""
     settings = context.settings.router
@@ -145,7 +147,7 @@ async def read_request(
 
 def request_of(
     context: Serving,
-    http: web.HttpRequest,
+    http: web.Request,
     kind: Kind,
     body: bytes,
     content_type: str = "application/json",
@@ -161,7 +163,7 @@ def request_of(
     if asked.names:
         body = bodies.with_one_model(body, asked)
     return Request(
-        id=http.id,
+        id=http[ID],
         kind=kind,
         model=asked.model,
         body=body,
@@ -206,7 +208,7 @@ def _seconds(text: str) -> float:
     return float(text) if _SECONDS.fullmatch(text) else 0.0
 
 
-def caller_of(http: web.HttpRequest) -> str:
+def caller_of(http: web.Request) -> str:
     """Tell callers apart: by node, by key (its hash differs from run to run and says nothing of it), or by address."""
     said = http.headers.get(HOP) or http.headers.get("authorization")
     # Anthropic's clients have their key in a header of its own.
@@ -214,14 +216,14 @@ def caller_of(http: web.HttpRequest) -> str:
     return str(hash(said)) if said else http.remote or ""
 
 
-def session_of(http: web.HttpRequest, fields: Mapping[str, object] = _NO_FIELDS) -> str:
+def session_of(http: web.Request, fields: Mapping[str, object] = _NO_FIELDS) -> str:
     """Return what a caller calls its conversation, by header or as OpenAI has it; what is no text in it is replaced."""
     said = http.headers.get(SESSION) or fields.get("prompt_cache_key")
     text = said if isinstance(said, str) else ""
     return text[:_LONGEST_SESSION].encode(errors="replace").decode()
 
 
-def content_type_of(http: web.HttpRequest, body: bytes) -> str:
+def content_type_of(http: web.Request, body: bytes) -> str:
     """Return the content type as it was sent; a body without one that begins as a JSON object is taken for JSON."""
     content_type = http.headers.get("content-type", "")
     if not content_type and body.lstrip()[:1] == b"{":
@@ -229,13 +231,13 @@ def content_type_of(http: web.HttpRequest, body: bytes) -> str:
     return content_type
 
 
-def passed(http: web.HttpRequest, own: PeerId) -> MappingProxyType[str, str]:
+def passed(http: web.Request, own: PeerId) -> MappingProxyType[str, str]:
     """Return the headers that travel with a request to whoever answers it: what its caller accepts, its trace, its way.
 
     Raise what `onward` does.
     """
     found = trace_of(http.headers)
-    found[VIA] = via_onward(http.headers.get(VIA, ""), own)
+    found[VIA] = via_onward(", ".join(http.headers.getall(VIA, ())), own)
     if http.headers.get(PRIORITY) == BACKGROUND:
         found[PRIORITY] = BACKGROUND
     accept = http.headers.get("accept", "")

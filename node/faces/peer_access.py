@@ -4,7 +4,8 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol
 
-from node import web
+from aiohttp import web
+
 from node.faces.errors import NotAllowed
 from registry.catalog import Catalog
 from registry.errors import RegistryError
@@ -28,10 +29,10 @@ class KnownPeers(Protocol):
         """Say whether a peer may take part here."""
 
 
-def peer_check(known: KnownPeers) -> Callable[[web.HttpRequest], None]:
+def peer_check(known: KnownPeers) -> Callable[[web.Request], None]:
     """Return the check that only nodes which the registry knows, and which have not left, get through."""
 
-    def check(request: web.HttpRequest) -> None:
+    def check(request: web.Request) -> None:
         peer = asking_peer(request)
         if peer != request.headers.get(HOP):
             raise NotAllowed(f"{HOP} must name the peer whose certificate is shown")
@@ -45,7 +46,7 @@ def peer_check(known: KnownPeers) -> Callable[[web.HttpRequest], None]:
     return check
 
 
-def asking_peer(request: web.HttpRequest) -> PeerId:
+def asking_peer(request: web.Request) -> PeerId:
     """Return the peer whose key the other end of this TLS connection proved to hold; raise `NotAllowed`."""
     transport = request.transport
     secured = transport.get_extra_info("ssl_object") if transport else None

@@ -1,23 +1,25 @@
 """Reader of request bodies, and writer of JSON answers. Every length, wait and encoding has a limit."""
 
 import asyncio
+import re
 import zlib
 from collections.abc import Mapping
+from random import getrandbits
 from typing import Any
 
 import orjson
+from aiohttp import HttpVersion11, StreamReader, web
 
-from node import web
 from node.config.settings import Settings
+from node.config.web import WebSettings
 from node.faces.errors import (
     BodyTooLarge,
     BodyTooSlow,
+    NoRoomForBody,
     Unparseable,
     UnsupportedMediaType,
     WrongParameter,
-    of_fault,
 )
-from node.web.settings import WebSettings
 from router.openai.body import object_of
 from router.openai.media_type import media_of
 
@@ -29,6 +31,35 @@ TAKEN_FOR_JSON = frozenset(
     {JSON, "application/x-www-form-urlencoded", "application/octet-stream", ""}
 )
 """Content types of JSON at `/api/v0`: its clients name what `curl -d` does, or none."""
+
+ID = web.RequestKey("id", str)
+"""What a request is called, in its answer and in logs."""
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+SHARED = web.RequestKey("shared", dict[str, str])
+"""Headers by which a page of another origin may read the answer."""
+
+HELD = web.RequestKey("held", int)
+"""Bytes of the room for bodies that are this request's until it is answered."""
+
+
+class Room:
+    """Memory that the bodies of all requests to one listener share."""
+
+    __slots__ = ("_most", "held")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.held = 0
+
+    def fits(self, size: int) -> bool:
+        """Whether as many bytes more may be held."""
+        return self.held + size <= self._most
+
+
+ROOM = web.AppKey("room", Room)
+"""The room for bodies of an application."""
 
 MIN_RATE = WebSettings().min_body_rate
 
@@ -51,8 +82,17 @@ _ALWAYS = 1024 * 1024
 _INFLATE_HERE = 256 * 1024
 
 
+def id_of(headers: Mapping[str, str]) -> str:
+    """Return what a caller calls its request, or a new name."""
+    given = headers.get("x-request-id")
+    if given is not None and _ID.fullmatch(given):
+        return given
+    # It guards nothing, so it need not cost a system call.
+    return f"{getrandbits(128):032x}"
+
+
 async def read_body(
-    request: web.HttpRequest, *, limit: int, idle: float, rate: int = MIN_RATE
+    request: web.Request, *, limit: int, idle: float, rate: int = MIN_RATE
 ) -> bytes:
     """Return the body, unpacked; at most `limit` bytes before and after, at most `idle` seconds between two pieces.
 
@@ -61,7 +101,7 @@ async def read_body(
     Raise `BodyTooLarge`, `BodyTooSlow`, `NoRoomForBody`, `Unparseable` or `UnsupportedMediaType`.
     """
     body = await read_raw(request, limit=limit, idle=idle, rate=rate)
-    encoding = request.headers.get("content-encoding", "")
+    encoding = ", ".join(request.headers.getall("content-encoding", ()))
     if encoding:
         body = await _unpacked(body, encoding, limit)
         if len(body) > SMALL:
@@ -69,61 +109,78 @@ async def read_body(
     return body
 
 
-async def read_raw(
-    request: web.HttpRequest, *, limit: int, idle: float, rate: int = MIN_RATE
-) -> bytes:
+async def read_raw(request: web.Request, *, limit: int, idle: float, rate: int = MIN_RATE) -> bytes:
     """Return the body as it was sent; raise `BodyTooLarge`, `BodyTooSlow`, `NoRoomForBody` or `Unparseable`."""
     length = request.content_length or 0
     if length > limit:
         raise BodyTooLarge(limit)
     if length > SMALL:
-        _expect(request, length)
+        _check_room(request, length)
+    content = request.content
     pieces: list[bytes] = []
-    taken, complete = 0, False
-    began = 0.0
-    while not complete:
-        try:
-            # Most bodies are here already, all of them: then there is nothing to wait for.
-            if request.complete:
-                piece = request.rest()
-            else:
-                now = asyncio.get_running_loop().time()
-                began = began or now
-                due = began + idle + taken / rate
-                async with asyncio.timeout(min(idle, max(due - now, 0.0))):
-                    piece = await request.some()
-        except TimeoutError as error:
-            raise BodyTooSlow(
-                f"no more of the body came within {idle:g} s, or less than {rate} bytes a second"
-            ) from error
-        except web.Fault as error:
-            raise of_fault(error) from error
+    taken, began = 0, 0.0
+    while True:
+        # Most bodies are here already, all of them: then there is nothing to wait for.
+        if content.is_eof():
+            piece = content.read_nowait()
+        else:
+            now = asyncio.get_running_loop().time()
+            if not began:
+                began = now
+                _ask_for_it(request)
+            due = began + idle + taken / rate
+            piece = await _more(
+                content, within=min(idle, max(due - now, 0.0)), idle=idle, rate=rate
+            )
         taken += len(piece)
         if taken > limit:
             raise BodyTooLarge(limit)
         if taken > SMALL:
             _hold(request, taken)
         pieces.append(piece)
-        complete = request.ended
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if content.at_eof():
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _expect(request: web.HttpRequest, size: int) -> None:
-    """Refuse unread what would be refused once it has come."""
+async def _more(content: StreamReader, *, within: float, idle: float, rate: int) -> bytes:
     try:
-        request.expect(size)
-    except web.NoRoom as full:
-        raise of_fault(full) from full
+        async with asyncio.timeout(within):
+            return await content.readany()
+    except TimeoutError as error:
+        raise BodyTooSlow(
+            f"no more of the body came within {idle:g} s, or less than {rate} bytes a second"
+        ) from error
+    except web.RequestPayloadError as error:
+        raise Unparseable("the body is not framed as it says") from error
 
 
-def _hold(request: web.HttpRequest, size: int) -> None:
-    try:
-        request.hold(size)
-    except web.NoRoom as full:
-        raise of_fault(full) from full
+def _ask_for_it(request: web.Request) -> None:
+    """Tell a caller that waits for it to send the body."""
+    expects = request.headers.get("expect", "").lower() == "100-continue"
+    if expects and request.version == HttpVersion11 and request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
-async def read_fields(request: web.HttpRequest, settings: Settings) -> Mapping[str, object]:
+def _check_room(request: web.Request, size: int) -> None:
+    """Refuse unread what would be refused once it has come. Nothing is set aside: it may never come."""
+    if not request.app[ROOM].fits(size - request.get(HELD, 0)):
+        raise NoRoomForBody("too many large requests are under way here; try again")
+
+
+def _hold(request: web.Request, size: int) -> None:
+    """Hold so many bytes, those that are held already included, until this request is answered."""
+    _check_room(request, size)
+    request.app[ROOM].held += size - request.get(HELD, 0)
+    request[HELD] = size
+
+
+def release(request: web.Request) -> None:
+    """Nothing of the body is held any more."""
+    request.app[ROOM].held -= request.get(HELD, 0)
+    request[HELD] = 0
+
+
+async def read_fields(request: web.Request, settings: Settings) -> Mapping[str, object]:
     """Return what is asked of a model in another protocol than OpenAI's: a JSON object.
 
     Raise what `read_body` does, `UnsupportedMediaType`, or what `bodies.object_of` does.
@@ -140,7 +197,7 @@ async def read_fields(request: web.HttpRequest, settings: Settings) -> Mapping[s
     return object_of(body)
 
 
-async def read_object(request: web.HttpRequest, *, idle: float) -> dict[str, Any]:
+async def read_object(request: web.Request, *, idle: float) -> dict[str, Any]:
     """Return the body of a control request as a JSON object, its keys in lower case; raise `Unparseable`.
 
     Clients of api-v0 write `project`, `Project` or `PROJECT`. A key that is lower case already wins.
@@ -189,7 +246,7 @@ def number_of(given: Mapping[str, Any], name: str, *, default: int = 0) -> int:
             raise Unparseable("Parsing error")
 
 
-def count_in_query(request: web.HttpRequest, *, default: int, at_most: int = MAX_LISTED) -> int:
+def count_in_query(request: web.Request, *, default: int, at_most: int = MAX_LISTED) -> int:
     """Return the `number` of entries that a caller wants, 0 for as many as by default; raise `WrongParameter`."""
     asked = request.query.get("number", "")
     if not asked:

@@ -10,11 +10,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 
-from node import web
+from aiohttp import web
+
 from node.faces import Serving
 from node.faces.access_log import Account, accounting
 from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Encoder, Homing, SpokenAnswer
 from node.faces.errors import KNOWN, Refusal, refusal
+from node.faces.request_reader import ID
 from node.faces.response_writer import (
     AT_ONCE_BYTES,
     KeepAlive,
@@ -44,18 +46,18 @@ def plain(refused: Refusal) -> Refusal:
 
 async def answer(
     context: Serving,
-    http: web.HttpRequest,
+    http: web.Request,
     kind: Kind,
     ask: Callable[[], Awaitable[SpokenAnswer]],
     *,
     to_peer: bool = False,
     refuse: Callable[[Refusal], Refusal] = plain,
-) -> web.Answer:
+) -> web.StreamResponse:
     """Take in a request with `ask`, have it answered, and pass the answer on; a peer is told how busy the worker is.
 
     `refuse` says an error before the first byte in the caller's protocol.
     """
-    with accounting(context, http.id, kind, to_peer=to_peer) as account:
+    with accounting(context, http[ID], kind, to_peer=to_peer) as account:
         try:
             spoken = await ask()
             account.model, account.taken = spoken.request.model.strip(), len(spoken.request.body)
@@ -65,8 +67,8 @@ async def answer(
 
 
 async def _pass_on(
-    context: Serving, http: web.HttpRequest, spoken: SpokenAnswer, account: Account
-) -> web.Answer:
+    context: Serving, http: web.Request, spoken: SpokenAnswer, account: Account
+) -> web.StreamResponse:
     settings = context.settings.router
     request, voice = spoken.request, spoken.voice
     out = Outgoing(http, patience=settings.stall_timeout)
@@ -141,7 +143,7 @@ async def _passed_on(
         if whole is not None:
             return whole
     if not out.begun:
-        out.begin(answer.status, headers, length=answer.length)
+        await out.begin(answer.status, headers, length=answer.length)
     if answer.streamed:
         await _streamed(routed, out, account)
         return None
@@ -166,7 +168,7 @@ async def _of_service(
         whole = await read_whole(answer, MAX_HOMED_BYTES if is_json else _WHOLE_BYTES)
         if whole is not None:
             return homed(routed, whole) if is_json else whole
-    out.begin(answer.status, headers, length=answer.length)
+    await out.begin(answer.status, headers, length=answer.length)
     await _unread(answer, out)
     return None
 
@@ -220,7 +222,7 @@ async def _voiced(
     first = voice.stream(passage.first(answer.first))
     headers |= {**voice.headers, "content-type": EVENT_STREAM}
     if not out.begun:
-        out.begin(answer.status, headers)
+        await out.begin(answer.status, headers)
     await out.send(first)
     async for chunk in answer.rest:
         await out.send(voice.stream(passage.take(chunk)))
@@ -230,11 +232,11 @@ async def _voiced(
 
 async def _at_once(
     out: Outgoing, whole: bytes, headers: Mapping[str, str], account: Account
-) -> web.Answer:
+) -> web.StreamResponse:
     if len(whole) <= AT_ONCE_BYTES:
         out.sent = len(whole)
         return web.Response(status=account.status, headers=headers, body=whole)
-    out.begin(account.status, headers, length=len(whole))
+    await out.begin(account.status, headers, length=len(whole))
     await out.end(whole)
     return out.response
 
@@ -272,7 +274,7 @@ def _refused(
     refused = refusal(error)
     account.refused(error, refused.status)
     response = refuse(refused).response()
-    account.sent = len(response.body)
+    account.sent = response.content_length or 0
     if isinstance(error, RouterError):
         response.headers[ATTEMPTS] = str(error.attempts)
         if account.to_peer and error.hopeful:

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 
-from node import web
+from aiohttp import web
+
 from node.faces import Serving
 from node.faces.access_log import Account
 from node.faces.encoder import SpokenAnswer
@@ -91,7 +92,14 @@ COMMENT = b": keep-alive\n\n"
 AT_ONCE_BYTES = 32 * 1024
 """Bytes that nobody has to wait for: half of what asyncio buffers before it makes a writer wait."""
 
-_NOT_BEGUN = web.StreamResponse()
+
+class Streaming(web.StreamResponse):
+    """An answer that is sent as it comes. Its head leaves with its first bytes."""
+
+    _send_headers_immediately = False
+
+
+_NOT_BEGUN = Streaming()
 _LONGEST_END = 3
 _PIECE_BYTES = 64 * 1024
 _LOOKS = 16  # at what a slow caller takes, in the time that it may take nothing
@@ -102,7 +110,7 @@ class Outgoing:
 
     __slots__ = ("_ended", "_event_stream", "_http", "_patience", "_response", "_tail", "sent")
 
-    def __init__(self, http: web.HttpRequest, *, patience: float) -> None:
+    def __init__(self, http: web.Request, *, patience: float) -> None:
         self._http = http
         self._patience = patience
         self._response = _NOT_BEGUN
@@ -125,11 +133,14 @@ class Outgoing:
         """What a handler hands back to the server."""
         return self._response
 
-    def begin(self, status: int, headers: Mapping[str, str], *, length: int | None = None) -> None:
+    async def begin(
+        self, status: int, headers: Mapping[str, str], *, length: int | None = None
+    ) -> None:
         """Send status and headers, with the first bytes."""
-        self._response = web.StreamResponse(status=status, headers=headers, length=length)
+        self._response = Streaming(status=status, headers=headers)
+        self._response.content_length = length
         self._event_stream = headers["content-type"].startswith("text/event-stream")
-        self._response.prepare(self._http)
+        await self._response.prepare(self._http)
 
     async def send(self, chunk: bytes) -> None:
         """Send some bytes; raise `ConnectionError` when nobody takes them."""
@@ -139,61 +150,60 @@ class Outgoing:
         self._tail = chunk[-_LONGEST_END:]
         # This will not make anybody wait: a timer for every token would cost more than the token.
         if len(chunk) <= AT_ONCE_BYTES and self._unread() == 0:
-            self._response.write(chunk)
+            await self._response.write(chunk)
             return
         # In pieces where the transport holds a copy of what is not read: in chunks, and in TLS.
         step = len(chunk) if self._uncopied() else _PIECE_BYTES
         for start in range(0, len(chunk), step):
-            self._response.write(chunk[start : start + step])
-            await self._drained()
+            await self._taken(chunk[start : start + step])
 
     async def end(self, last: bytes = b"") -> None:
         """Send the last bytes, and say that they were."""
         await self.send(last)
         self._ended = True
-        self._response.end()
-        await self._drained()
+        await self._response.write_eof()
 
-    def comment(self) -> None:
+    async def comment(self) -> None:
         """Send a comment, unless it would stand in the middle of an event, or wait for its reader."""
         between = not self._tail or self._tail.endswith(EVENT_ENDS)
         if between and not self._ended and self._unread() == 0:
-            self._response.write(COMMENT)
+            await self._response.write(COMMENT)
 
     def cut(self) -> None:
         """Break the connection: what was sent shall not look like a whole answer."""
-        if self._http.transport is not None:
-            self._http.transport.abort()
+        cut(self._http)
 
     def _uncopied(self) -> bool:
         transport = self._http.transport
         plain = transport is not None and transport.get_extra_info("sslcontext") is None
-        return plain and self._response.length is not None
+        return plain and self._response.content_length is not None
 
     def _unread(self) -> int:
         transport = self._http.transport
         return transport.get_write_buffer_size() if transport is not None else -1
 
-    async def _drained(self) -> None:
-        unread = self._unread()
-        if unread == 0:
-            return
+    async def _taken(self, piece: bytes) -> None:
+        """Send bytes, and wait until the transport takes more; of much at once, some may have been read meanwhile."""
+        sending = asyncio.ensure_future(self._response.write(piece))
         clock = asyncio.get_running_loop().time
-        taken = clock()
-        while unread:
-            try:
-                async with asyncio.timeout(self._patience / _LOOKS):
-                    await self._response.drain()
-            except TimeoutError as error:
-                # Of much at once, some may have been taken.
+        since, unread = clock(), -1
+        try:
+            while not (await asyncio.wait({sending}, timeout=self._patience / _LOOKS))[0]:
                 before, unread = unread, self._unread()
                 if unread != before:
-                    taken = clock()
-                elif clock() - taken >= self._patience:
+                    since = clock()
+                elif clock() - since >= self._patience:
                     self.cut()
-                    raise ConnectionResetError("the caller stopped reading") from error
-            else:
-                return
+                    raise ConnectionResetError("the caller stopped reading")
+            await sending
+        finally:
+            sending.cancel()
+
+
+def cut(http: web.Request) -> None:
+    """Break the connection: what was sent shall not look like a whole answer."""
+    if http.transport is not None:
+        http.transport.abort()
 
 
 class KeepAlive:
@@ -202,7 +212,7 @@ class KeepAlive:
     The first begins the answer, with a status of success: what fails later can only be told in an error event.
     """
 
-    __slots__ = ("_headers", "_out", "_seconds", "_seen", "_timer")
+    __slots__ = ("_headers", "_out", "_seconds", "_seen", "_speaking", "_timer")
 
     def __init__(self, out: Outgoing, seconds: float, headers: Mapping[str, str]) -> None:
         """`headers` go with the first comment, if the answer has not begun by then."""
@@ -211,6 +221,7 @@ class KeepAlive:
         self._headers = headers
         self._seen = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._speaking: asyncio.Task[None] | None = None
 
     def __enter__(self) -> "KeepAlive":
         if self._seconds:
@@ -220,20 +231,22 @@ class KeepAlive:
     def __exit__(self, *_: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._speaking is not None:
+            self._speaking.cancel()
 
     def _tick(self) -> None:
         quiet, self._seen = self._out.sent == self._seen, self._out.sent
         if quiet:
-            self._speak()
+            self._speaking = asyncio.ensure_future(self._speak())
         # One timer that looks now and then, instead of one that is set anew for every chunk.
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self._tick)
 
-    def _speak(self) -> None:
+    async def _speak(self) -> None:
         # Of a caller who left the server tells the handler itself.
         with suppress(ConnectionError):
             if not self._out.begun:
-                self._out.begin(200, {**self._headers, "content-type": "text/event-stream"})
-            self._out.comment()
+                await self._out.begin(200, {**self._headers, "content-type": "text/event-stream"})
+            await self._out.comment()
 
 
 def headers_of(

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
+from aiohttp import web
 
-from node import web
 from node.faces import Serving
 from node.faces.model_call import asking
 from node.faces.request_reader import json_answer

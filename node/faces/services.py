@@ -9,13 +9,14 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 import orjson
+from aiohttp import web
+from aiohttp.typedefs import Handler
 
-from node import web
 from node.faces import Serving
 from node.faces.encoder import JSON, SpokenAnswer
 from node.faces.errors import UnknownPath, UnsupportedMediaType, UrlTooLong
 from node.faces.openai import PREFIXES, caller_of, passed, pin_of, session_of
-from node.faces.request_reader import TAKEN_FOR_JSON, read_body
+from node.faces.request_reader import ID, TAKEN_FOR_JSON, read_body
 from node.faces.respond import answer
 from node.faces.service_lists import Place, in_order, is_list, listed, pin_to
 from registry.catalog import names_of
@@ -41,12 +42,18 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
     routes: list[web.RouteDef] = []
     for beneath in _BENEATH:
         handler = _asking(context, beneath)
-        for call in CALLS:
-            head, star, _ = call.path.partition("*")
-            if call.protocol == OPENAI or not beneath:
-                path = f"{beneath}{head}{star}"
-                routes += [web.RouteDef(method, path, handler) for method in call.methods]
+        routes += [web.route(method, path, handler) for method, path in _asked_of(beneath)]
     return routes
+
+
+def _asked_of(beneath: str) -> set[tuple[str, str]]:
+    """Return the methods and paths of all calls; several calls may share one."""
+    return {
+        (method, beneath + call.path.partition("*")[0] + ("{tail:.+}" if "*" in call.path else ""))
+        for call in CALLS
+        if call.protocol == OPENAI or not beneath
+        for method in call.methods
+    }
 
 
 def link_routes(context: Serving) -> list[web.RouteDef]:
@@ -64,10 +71,10 @@ class _Asked(NamedTuple):
     homes: frozenset[Home]
 
 
-def _asking(context: Serving, beneath: str) -> web.Handler:
-    async def handle(http: web.HttpRequest) -> web.Answer:
+def _asking(context: Serving, beneath: str) -> Handler:
+    async def handle(http: web.Request) -> web.StreamResponse:
         method = "GET" if http.method == "HEAD" else http.method
-        found = calls.find(method, http.path.removeprefix(beneath))
+        found = calls.find(method, http.rel_url.raw_path.removeprefix(beneath))
         # Nothing else is read of a path that is none.
         kind = found[0].kinds[0] if found else Kind.BATCH
         if found and is_list(found[0], method) and HOP not in http.headers:
@@ -78,7 +85,7 @@ def _asking(context: Serving, beneath: str) -> web.Handler:
 
         async def ask() -> SpokenAnswer:
             if found is None:
-                raise UnknownPath(f"nothing is served under {http.path[:200]!r}")
+                raise UnknownPath(f"nothing is served under {http.rel_url.raw_path[:200]!r}")
             asked = _without_homes(found, method, http.query_string, *await _body(context, http))
             kind, model, pin = _service(context, http, asked)
             request = _request(context, http, kind, asked.target, asked.body, model=model, pin=pin)
@@ -89,7 +96,7 @@ def _asking(context: Serving, beneath: str) -> web.Handler:
     return handle
 
 
-def _places(context: Serving, http: web.HttpRequest, asked: _Asked) -> list[Place]:
+def _places(context: Serving, http: web.Request, asked: _Asked) -> list[Place]:
     """Return the services whose lists a caller asks for, in order."""
     pin = pin_of(context, http.headers)
     kinds = calls.kinds_of(asked.call, asked.fields.get("purpose"))
@@ -106,7 +113,7 @@ def _places(context: Serving, http: web.HttpRequest, asked: _Asked) -> list[Plac
 
 
 async def _list(
-    context: Serving, http: web.HttpRequest, asked: _Asked, places: list[Place]
+    context: Serving, http: web.Request, asked: _Asked, places: list[Place]
 ) -> web.Response:
     path, _, query = asked.target.path.partition("?")
     said = dict(parse_qsl(query, keep_blank_values=True))
@@ -122,8 +129,8 @@ async def _list(
     return await listed(context, places, limit, after, asked.homes, request_of)
 
 
-def _serving(context: Serving, kind: Kind) -> web.Handler:
-    async def handle(http: web.HttpRequest) -> web.Answer:
+def _serving(context: Serving, kind: Kind) -> Handler:
+    async def handle(http: web.Request) -> web.StreamResponse:
         async def ask() -> SpokenAnswer:
             target = calls.read(http.headers.get(TARGET, ""), kind)
             body, _ = await _body(context, http)
@@ -136,7 +143,7 @@ def _serving(context: Serving, kind: Kind) -> web.Handler:
     return handle
 
 
-async def _body(context: Serving, http: web.HttpRequest) -> tuple[bytes, dict[str, object]]:
+async def _body(context: Serving, http: web.Request) -> tuple[bytes, dict[str, object]]:
     """Return a body and its fields; raise what `read_body` does, `BadRequest` or `UnsupportedMediaType`."""
     settings, rate = context.settings.router, context.settings.web.min_body_rate
     body = await read_body(
@@ -178,7 +185,7 @@ def _without_homes(
     return _Asked(call, target, body, {**dict(pairs), **fields}, stripper.homes)
 
 
-def _service(context: Serving, http: web.HttpRequest, asked: _Asked) -> tuple[Kind, str, Pin]:
+def _service(context: Serving, http: web.Request, asked: _Asked) -> tuple[Kind, str, Pin]:
     """Return which service is asked, by kind, name and pin; raise `NobodyServes` where that one is not known."""
     kinds = calls.kinds_of(asked.call, asked.fields.get("purpose"))
     offered = [(kind, *offer) for kind in kinds for offer in context.router.services(kind)]
@@ -204,7 +211,7 @@ def _at_home(asked: _Asked, offered: list[Place]) -> tuple[Kind, str, Pin]:
 
 def _request(
     context: Serving,
-    http: web.HttpRequest,
+    http: web.Request,
     kind: Kind,
     target: Target,
     body: bytes,
@@ -213,7 +220,7 @@ def _request(
     pin: Pin,
 ) -> Request:
     return Request(
-        id=http.id,
+        id=http[ID],
         kind=kind,
         model=model,
         body=body,

@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from node import __version__, web
+from aiohttp import web
+
+from node import __version__
 from node.faces import Context, worker_view
 from node.faces.request_reader import json_answer
 from node.observe.metrics import CONTENT_TYPE, Sizes
@@ -27,22 +29,22 @@ def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
     figures = Figures(context.router.dialects, time.monotonic)
 
-    async def healthz(_: web.HttpRequest) -> web.Response:
+    async def healthz(_: web.Request) -> web.Response:
         return json_answer({"status": "ok"})
 
-    async def readyz(_: web.HttpRequest) -> web.Response:
+    async def readyz(_: web.Request) -> web.Response:
         ready = _parts(context)
         well = all(state == "ok" for state in ready.values())
         # A node with a broken mesh or store serves on with what it has, so it stays in rotation.
         return json_answer({"status": "ok" if well else "degraded", "parts": ready})
 
-    async def metrics(_: web.HttpRequest) -> web.Response:
+    async def metrics(_: web.Request) -> web.Response:
         workers = context.agent.workers
         told, _unused = await asyncio.gather(figures.of(workers), context.whole.refresh())
         text = context.metrics.text(_sizes(context, told), context.whole.others())
         return web.Response(body=text, headers={"content-type": CONTENT_TYPE})
 
-    async def status(_: web.HttpRequest) -> web.Response:
+    async def status(_: web.Request) -> web.Response:
         await context.whole.refresh()
         return json_answer(_status(context))
 

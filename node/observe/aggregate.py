@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
+from node.connection_limits import Crowd
 from node.observe.counters import Counts, summed
 from node.observe.loop_lag import Lateness
 from node.observe.metrics import Metrics
-from node.web import Crowd
 from registry.records import Load, Service
 from router.dispatch import Router
 from router.workers import Worker

@@ -17,8 +17,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from node.connection_limits import EVENTS, Crowd
 from node.observe.counters import SECONDS, Counts, Histogram, Spent, Spread, Times, summed
-from node.web.limits import EVENTS, Crowd
 from registry.records import Service
 from router.worker_metrics import Told
 

@@ -21,10 +21,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 
-from node import web
+from aiohttp import web
+
 from node.access import Access
 from node.config.settings import Settings
-from node.faces.request_reader import read_raw
+from node.faces.request_reader import ID, read_raw
+from node.faces.response_writer import Streaming, cut
 from registry.errors import PeerUnreachable, RegistryError
 from registry.mesh import Pipe
 from registry.records import PeerId
@@ -200,7 +202,7 @@ _OF_A_CONNECTION = frozenset(
         "upgrade",
     )
 )
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _NOT_PASSED = _OF_A_CONNECTION | {"content-length", "expect", CALLER, "x-request-id"}
 _NOT_SHOWN = _OF_A_CONNECTION | {
     "access-control-allow-origin",
@@ -216,7 +218,7 @@ _NOT_SHOWN = _OF_A_CONNECTION | {
 class PassedOn(Access):
     """Judges requests that helpers pass on."""
 
-    def local(self, request: web.HttpRequest) -> bool:
+    def local(self, request: web.Request) -> bool:
         """Whether the caller is a process on this machine."""
         return request.headers.get(CALLER) == _HERE
 
@@ -225,7 +227,7 @@ def routes(first: PooledPlace, access: Access, settings: Settings) -> list[web.R
     """Return what passes everything on that no other route answers."""
     limits = settings.router
 
-    async def pass_on(http: web.HttpRequest) -> web.Answer:
+    async def pass_on(http: web.Request) -> web.StreamResponse:
         body = await read_raw(
             http,
             limit=limits.max_body_bytes,
@@ -239,39 +241,39 @@ def routes(first: PooledPlace, access: Access, settings: Settings) -> list[web.R
         finally:
             reply.close()
 
-    return [web.RouteDef(method, path, pass_on) for path in ("/", "/*") for method in _METHODS]
+    return [web.route(method, "/{tail:.*}", pass_on) for method in _METHODS]
 
 
-async def _asked(first: PooledPlace, http: web.HttpRequest, body: bytes, *, local: bool) -> Reply:
-    headers = {name: value for name, value in http.headers.items() if name not in _NOT_PASSED}
-    headers["x-request-id"] = http.id
+async def _asked(first: PooledPlace, http: web.Request, body: bytes, *, local: bool) -> Reply:
+    # The first reads HTTP/1.1, where a host must be named; who names none means this node.
+    headers = {"host": "localhost"}
+    for name in {name.lower() for name in http.headers} - _NOT_PASSED:
+        headers[name] = ", ".join(http.headers.getall(name))
+    headers["x-request-id"] = http[ID]
     headers[CALLER] = _HERE if local else _ELSEWHERE
     # The answer to HEAD has a length and no body, which only the connection that it goes to can know.
     method = "GET" if http.method == "HEAD" else http.method
-    target = f"{http.path}?{http.query_string}" if http.query_string else http.path
-    start = f"{method} {target} HTTP/1.1\r\n".encode()
+    start = f"{method} {http.raw_path} HTTP/1.1\r\n".encode()
     try:
         return await first.ask(request_head(start, headers, len(body)), body)
     except HttpError as error:
         raise WorkerUnreachable("the first process of this node does not answer") from error
 
 
-async def _answer(http: web.HttpRequest, reply: Reply, *, patience: float) -> web.Answer:
+async def _answer(http: web.Request, reply: Reply, *, patience: float) -> web.StreamResponse:
     headers = {name: value for name, value in reply.headers.items() if name not in _NOT_SHOWN}
     if http.method == "HEAD":
         return web.Response(status=reply.status, headers=headers, body=await _whole(reply))
-    response = web.StreamResponse(status=reply.status, headers=headers)
-    response.length = reply.length
-    response.prepare(http)
+    response = Streaming(status=reply.status, headers=headers)
+    response.content_length = reply.length
+    await response.prepare(http)
     try:
         while piece := await reply.some():
-            response.write(piece)
             async with asyncio.timeout(patience):
-                await response.drain()
+                await response.write(piece)
     except (HttpError, TimeoutError):
         # The answer broke off, or nobody reads it. Without its end it does not look like a whole one.
-        return response
-    response.end()
+        cut(http)
     return response
 
 

@@ -364,7 +364,8 @@ PUBLIC: Mapping[str, Case] = {
         )
     },
     "URL: a node that is none": (request(b"GET /api/v1/route?model=m&node=%ff%00 HTTP/1.1"), 400),
-    "method: CONNECT": (request(b"CONNECT localhost:80 HTTP/1.1"), 404),
+    # Its target is no path.
+    "method: CONNECT": (request(b"CONNECT localhost:80 HTTP/1.1"), 400),
     "method: OPTIONS of everything": (request(b"OPTIONS * HTTP/1.1"), 404),
     "method: TRACE": (request(b"TRACE /healthz HTTP/1.1"), 405),
 }

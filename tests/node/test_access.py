@@ -6,9 +6,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
 import pytest
+from aiohttp import web
 
-from node import web
 from node.access import Access, is_own_address, same_machine
+from node.config.web import WebSettings
 from node.faces.app import application
 from node.listeners import serve
 
@@ -230,7 +231,7 @@ def test_what_is_no_address_of_this_machine_is_not_asked_of_dns(host):
 
 
 def settings(**given):
-    return Access(token=TOKEN, settings=web.WebSettings(**given))
+    return Access(token=TOKEN, settings=WebSettings(**given))
 
 
 @pytest.mark.parametrize(

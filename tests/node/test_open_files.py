@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from node.config.settings import Settings
+from node.config.web import WebSettings
 from node.listeners import fitted
-from node.web import WebSettings
 
 RAISED = """
 import resource

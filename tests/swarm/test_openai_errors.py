@@ -118,7 +118,7 @@ ELSEWHERE = {
     registry.ProtocolViolation,
     router.WorkerAway,
 }
-"""What one client of OpenAI's alone does not lead to: `tests/node/web` does, a node that does not let another one in, and
+"""What one client of OpenAI's alone does not lead to: `tests/node/connections` does, a node that does not let another one in, and
 a hostile peer (`tests/registry/mesh/libp2p/test_offences.py`)."""
 
 UNREAD = {faces.UrlTooLong, faces.HeadTooLarge}

@@ -7,7 +7,8 @@ to tell callers apart and goes nowhere; `anthropic-version` and `anthropic-beta`
 from collections.abc import Mapping
 from random import getrandbits
 
-from node import web
+from aiohttp import web
+
 from node.faces import Serving
 from node.faces.anthropic.encoder import AnthropicEvents
 from node.faces.anthropic.errors import refused
@@ -16,7 +17,7 @@ from node.faces.anthropic.token_count import counted, estimated
 from node.faces.encoder import SpokenAnswer
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.openai import request_of
-from node.faces.request_reader import json_answer, read_fields
+from node.faces.request_reader import ID, json_answer, read_fields
 from node.faces.respond import answer
 from router.openai.body import written
 from router.requests import Kind
@@ -38,27 +39,27 @@ ENDPOINTS: Mapping[str, str] = {
 def asking_routes(context: Serving) -> list[web.RouteDef]:
     """Return what clients may ask."""
 
-    async def messages(http: web.HttpRequest) -> web.Answer:
+    async def messages(http: web.Request) -> web.StreamResponse:
         async def ask() -> SpokenAnswer:
             asked = read(await read_fields(http, context.settings))
             request = request_of(context, http, Kind.CHAT, written(asked.fields))
             own_id = f"{getrandbits(128):032x}"
             limit = context.settings.router.max_event_bytes
-            voice = AnthropicEvents(asked, http.id, own_id, max_event_bytes=limit)
+            voice = AnthropicEvents(asked, http[ID], own_id, max_event_bytes=limit)
             return SpokenAnswer(request, voice, asked.dropped)
 
         def refuse(said: Refusal) -> Refusal:
-            return refused(said, http.id)
+            return refused(said, http[ID])
 
         return await answer(context, http, Kind.CHAT, ask, refuse=refuse)
 
-    async def count(http: web.HttpRequest) -> web.Answer:
+    async def count(http: web.Request) -> web.StreamResponse:
         try:
             fields = read(await read_fields(http, context.settings), limited=False).fields
             request = request_of(context, http, Kind.CHAT, written(fields))
             found = await counted(context, request, fields)
         except KNOWN as error:
-            return refused(refusal(error), http.id).response()
+            return refused(refusal(error), http[ID]).response()
         estimate = {"input_tokens": estimated(fields), "estimated": True}
         return json_answer(estimate if found is None else {"input_tokens": found})
 

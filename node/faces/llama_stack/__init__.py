@@ -6,8 +6,9 @@ The other paths of the specification are `node/faces/services.py`.
 from collections.abc import Mapping, Sequence
 
 import orjson
+from aiohttp import web
+from aiohttp.typedefs import Handler
 
-from node import web
 from node.faces import Serving
 from node.faces.encoder import EVENT_STREAM, SpokenAnswer, TextVoice
 from node.faces.llama_stack import published
@@ -18,7 +19,7 @@ from node.faces.llama_stack.request_mapping import (
     of_the_specification,
 )
 from node.faces.openai import request_of
-from node.faces.request_reader import read_fields
+from node.faces.request_reader import ID, read_fields
 from node.faces.respond import answer
 from router.openai.body import written
 from router.openai.logprobs import Token
@@ -49,8 +50,8 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
     return routes
 
 
-def _asking(context: Serving) -> web.Handler:
-    async def handle(http: web.HttpRequest) -> web.Answer:
+def _asking(context: Serving) -> Handler:
+    async def handle(http: web.Request) -> web.StreamResponse:
         async def ask() -> SpokenAnswer:
             given = await read_fields(http, context.settings)
             accepts = EVENT_STREAM in http.headers.get("accept", "")
@@ -59,7 +60,7 @@ def _asking(context: Serving) -> web.Handler:
             own = None if streams else _verbatim(given)
             request = request_of(context, http, Kind.CHAT, body, verbatim=own)
             limit = context.settings.router.max_event_bytes
-            voice = StackEncoder(http.id, request.model, streams=streams, max_event_bytes=limit)
+            voice = StackEncoder(http[ID], request.model, streams=streams, max_event_bytes=limit)
             return SpokenAnswer(request, voice, dropped_of(given), names=names_of(given))
 
         return await answer(context, http, Kind.CHAT, ask)
@@ -67,8 +68,8 @@ def _asking(context: Serving) -> web.Handler:
     return handle
 
 
-def _published(context: Serving, path: str) -> web.Handler:
-    async def handle(http: web.HttpRequest) -> web.Answer:
+def _published(context: Serving, path: str) -> Handler:
+    async def handle(http: web.Request) -> web.StreamResponse:
         async def ask() -> SpokenAnswer:
             given = await read_fields(http, context.settings)
             body = published.body_of(given)

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from random import getrandbits
 
-from node import web
+from aiohttp import web
+
 from node.faces import Serving
 from node.faces.encoder import SpokenAnswer
 from node.faces.errors import Refusal, UnknownPath
@@ -42,7 +43,7 @@ _NAMES: Mapping[str, str] = {
 def asking_routes(context: Serving) -> list[web.RouteDef]:
     """Return what clients may ask."""
 
-    async def create(http: web.HttpRequest) -> web.Answer:
+    async def create(http: web.Request) -> web.StreamResponse:
         async def ask() -> SpokenAnswer:
             return _spoken(context, http, await read_fields(http, context.settings))
 
@@ -51,18 +52,24 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
     places = [f"{prefix}/responses" for prefix in PREFIXES]
     return [
         *(web.post(place, create) for place in places),
-        *(web.RouteDef(method, f"{place}/*", _stored) for place in places for method in _METHODS),
+        *(
+            web.route(method, place + "/{tail:.+}", _stored)
+            for place in places
+            for method in _METHODS
+        ),
     ]
 
 
 _METHODS = ("GET", "POST", "DELETE")
 
 
-async def _stored(http: web.HttpRequest) -> web.Answer:
-    raise UnknownPath(f"nothing is stored here, so there is no response {http.tail[:200]!r}")
+async def _stored(http: web.Request) -> web.StreamResponse:
+    raise UnknownPath(
+        f"nothing is stored here, so there is no response {http.match_info['tail'][:200]!r}"
+    )
 
 
-def _spoken(context: Serving, http: web.HttpRequest, fields: Mapping[str, object]) -> SpokenAnswer:
+def _spoken(context: Serving, http: web.Request, fields: Mapping[str, object]) -> SpokenAnswer:
     asked = read(fields)
     request = request_of(context, http, Kind.CHAT, written(asked.chat))
     own_id, now = f"{getrandbits(128):032x}", int(time.time())

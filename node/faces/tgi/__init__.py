@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from time import time
 
-from node import web
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
 from node.faces import Serving
 from node.faces.encoder import SpokenAnswer
 from node.faces.errors import (
@@ -22,7 +24,7 @@ from node.faces.errors import (
 )
 from node.faces.model_call import asking
 from node.faces.openai import request_of
-from node.faces.request_reader import json_answer, read_fields
+from node.faces.request_reader import ID, json_answer, read_fields
 from node.faces.respond import answer
 from node.faces.tgi import chats, encoder, info, request_mapping
 from node.faces.tgi.encoder import Text
@@ -56,8 +58,8 @@ _POST = ("generate", "generate_stream", "tokenize", *_V1)
 def asking_routes(context: Serving) -> list[web.RouteDef]:
     """Return what clients may ask. `/metrics` and `/v1` of the root are the node's own."""
     return [
-        web.post(f"{PREFIX}/*", partial(_under_prefix, context, "POST")),
-        web.get(f"{PREFIX}/*", partial(_under_prefix, context, "GET")),
+        web.post(PREFIX + "/{tail:.+}", partial(_under_prefix, context, "POST")),
+        web.get(PREFIX + "/{tail:.+}", partial(_under_prefix, context, "GET")),
         *(web.post(f"/{path}", _at_root(context, path)) for path in ("", *_POST[:3])),
         *(web.get(f"/{path}", _at_root(context, path)) for path in _GET[:3]),
     ]
@@ -76,7 +78,7 @@ class _Asking:
     """One request: of which model, and what."""
 
     context: Serving
-    http: web.HttpRequest
+    http: web.Request
     model: str
 
     async def fields(self) -> Mapping[str, object]:
@@ -85,7 +87,7 @@ class _Asking:
             raise WrongParameter("this node has no default model: ask under /tgi/PROJECT/MODEL")
         return await read_fields(self.http, self.context.settings)
 
-    def post(self, path: str) -> Awaitable[web.Answer]:
+    def post(self, path: str) -> Awaitable[web.StreamResponse]:
         """Answer what is asked at one of TGI's paths."""
         match path:
             case "":
@@ -98,7 +100,9 @@ class _Asking:
                 return self.tokenize()
         return self.complete(_V1[path])
 
-    def generate(self, *, streams: bool | None, listed: bool = False) -> Awaitable[web.Answer]:
+    def generate(
+        self, *, streams: bool | None, listed: bool = False
+    ) -> Awaitable[web.StreamResponse]:
         """Answer with a text; where `streams` is not said, the body says it."""
 
         async def ask() -> SpokenAnswer:
@@ -121,7 +125,7 @@ class _Asking:
 
         return answer(self.context, self.http, Kind.COMPLETION, ask, refuse=encoder.refuse)
 
-    def complete(self, kind: Kind) -> Awaitable[web.Answer]:
+    def complete(self, kind: Kind) -> Awaitable[web.StreamResponse]:
         """Answer what is asked at TGI's own `/v1`."""
 
         async def ask() -> SpokenAnswer:
@@ -131,13 +135,13 @@ class _Asking:
             own = chats.own_words(given) if kind is Kind.CHAT else None
             request = request_of(self.context, self.http, kind, written(said), verbatim=own)
             limit, created = self.context.settings.router.max_event_bytes, int(time())
-            forms = Forms(kind, said, self.http.id, created, chats.spelt(given))
+            forms = Forms(kind, said, self.http[ID], created, chats.spelt(given))
             voice = chats.Completed(forms, max_event_bytes=limit)
             return SpokenAnswer(request, voice, chats.dropped(given))
 
         return answer(self.context, self.http, kind, ask, refuse=encoder.refuse)
 
-    async def tokenize(self) -> web.Answer:
+    async def tokenize(self) -> web.StreamResponse:
         """Answer with the tokens of a text."""
         try:
             given = await self.fields()
@@ -162,7 +166,7 @@ class _Asking:
         """Answer what is asked of the model itself; where none is meant, the health is that of this node."""
         if not self.model and path in _HEALTH:
             return web.Response()
-        found = info.served(self.context, self.http.id, self.model)
+        found = info.served(self.context, self.http[ID], self.model)
         match path:
             case "health" | "ping":
                 return web.Response() if found.now else _unhealthy(self.model)
@@ -176,8 +180,8 @@ class _Asking:
             return encoder.refuse(refusal(error)).response()
 
 
-async def _under_prefix(context: Serving, method: str, http: web.HttpRequest) -> web.Answer:
-    model, path = _meant(http.tail)
+async def _under_prefix(context: Serving, method: str, http: web.Request) -> web.StreamResponse:
+    model, path = _meant(http.match_info["tail"])
     if method == "POST":
         if path in _GET:
             raise WrongMethod(http.method, ("GET", "HEAD"))
@@ -187,8 +191,8 @@ async def _under_prefix(context: Serving, method: str, http: web.HttpRequest) ->
     return await _Asking(context, http, model).tell(path)
 
 
-def _at_root(context: Serving, path: str) -> web.Handler:
-    async def handle(http: web.HttpRequest) -> web.Answer:
+def _at_root(context: Serving, path: str) -> Handler:
+    async def handle(http: web.Request) -> web.StreamResponse:
         asking_ = _Asking(context, http, context.settings.faces.default_model)
         return await (asking_.tell(path) if path in _GET else asking_.post(path))
 

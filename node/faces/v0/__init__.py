@@ -1,6 +1,7 @@
 """`/api/v0`: the interface of seed 002, with which model projects register, ask and run their models."""
 
-from node import web
+from aiohttp import web
+
 from node.faces import Context, Serving
 from node.faces.v0 import host, peers, projects, run
 

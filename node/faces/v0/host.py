@@ -5,12 +5,12 @@ from http import HTTPStatus
 from typing import Any
 
 import orjson
+from aiohttp import web
 
-from node import web
 from node.faces import Context, Serving
 from node.faces.errors import UnknownNode
 from node.faces.openai import node_called
-from node.faces.request_reader import done, json_answer, read_object, text_of
+from node.faces.request_reader import ID, done, json_answer, read_object, text_of
 from node.observe.host import without_serials
 from registry.errors import PeerUnreachable
 from registry.records import PeerId
@@ -24,11 +24,11 @@ MAX_ANSWER_BYTES = 256 * 1024
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
 
-    async def info(request: web.HttpRequest) -> web.Response:
+    async def info(request: web.Request) -> web.Response:
         given = await read_object(request, idle=context.settings.router.idle_timeout)
         node = node_called(context, text_of(given, "node_id") or context.peer)
         if node != context.peer:
-            return done(**await _of_other(context, node, request.id))
+            return done(**await _of_other(context, node, request[ID]))
         seen = await context.host.look()
         return done(**(seen if context.access.local(request) else without_serials(seen)))
 
@@ -38,7 +38,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 def link_routes(context: Serving) -> list[web.RouteDef]:
     """Return what other nodes may ask; serial numbers stay here."""
 
-    async def info(_: web.HttpRequest) -> web.Response:
+    async def info(_: web.Request) -> web.Response:
         return json_answer(without_serials(await context.host.look()))
 
     return [web.get(PATH, info)]

@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from node import __version__, web
+from aiohttp import web
+
+from node import __version__
 from node.faces import Context
 from node.faces.errors import UnknownNode, WrongParameter
 from node.faces.model_list import LIVE
@@ -23,12 +25,12 @@ def routes(context: Context) -> list[web.RouteDef]:
 def _identities(context: Context) -> list[web.RouteDef]:
     registry = context.registry
 
-    async def own_id(_: web.HttpRequest) -> web.Response:
+    async def own_id(_: web.Request) -> web.Response:
         agent = f"modelvine/{__version__}"
         spoken = await registry.mesh.protocols(context.peer)
         return done(**_identity(context.peer, agent, registry.mesh.addresses(), spoken))
 
-    async def peer(request: web.HttpRequest) -> web.Response:
+    async def peer(request: web.Request) -> web.Response:
         given = await read_object(request, idle=context.settings.router.idle_timeout)
         node = node_called(context, text_of(given, "node_id"))
         if node == context.peer:
@@ -39,10 +41,10 @@ def _identities(context: Context) -> list[web.RouteDef]:
         spoken = await registry.mesh.protocols(node)
         return done(**_identity(node, held.record.agent, held.record.reach.mesh, spoken))
 
-    async def peers(_: web.HttpRequest) -> web.Response:
+    async def peers(_: web.Request) -> web.Response:
         return done(data=[n for n in registry.catalog.held if registry.presence(n) in LIVE])
 
-    async def discovered(_: web.HttpRequest) -> web.Response:
+    async def discovered(_: web.Request) -> web.Response:
         found = (
             node
             for node, signed in registry.catalog.held.items()
@@ -73,22 +75,22 @@ def _identity(
 def _connections(context: Context) -> list[web.RouteDef]:
     mesh, idle = context.registry.mesh, context.settings.router.idle_timeout
 
-    async def swarm_peers(_: web.HttpRequest) -> web.Response:
+    async def swarm_peers(_: web.Request) -> web.Response:
         return json_answer([_connection(connection) for connection in mesh.connections()])
 
-    async def swarm_addresses(_: web.HttpRequest) -> web.Response:
+    async def swarm_addresses(_: web.Request) -> web.Response:
         return json_answer([{"peer": c.peer, "addrs": [c.address]} for c in mesh.connections()])
 
-    async def pubsub_peers(_: web.HttpRequest) -> web.Response:
+    async def pubsub_peers(_: web.Request) -> web.Response:
         return json_answer([connection.peer for connection in mesh.connections()])
 
-    async def connect(request: web.HttpRequest) -> web.Response:
+    async def connect(request: web.Request) -> web.Response:
         context.access.change(request)
         address = _address(await read_object(request, idle=idle))
         await mesh.connect(address, timeout=context.settings.mesh.dial_timeout)
         return done()
 
-    async def disconnect(request: web.HttpRequest) -> web.Response:
+    async def disconnect(request: web.Request) -> web.Response:
         context.access.change(request)
         peer = _peer_of(_address(await read_object(request, idle=idle)))
         if all(connection.peer != peer for connection in mesh.connections()):
@@ -119,15 +121,15 @@ def _connection(connection: PeerConnection) -> dict[str, Any]:
 def _bootstrap(context: Context) -> list[web.RouteDef]:
     bootstrap, idle = context.bootstrap, context.settings.router.idle_timeout
 
-    async def listing(_: web.HttpRequest) -> web.Response:
+    async def listing(_: web.Request) -> web.Response:
         return done(data=list(bootstrap.addresses))
 
-    async def add(request: web.HttpRequest) -> web.Response:
+    async def add(request: web.Request) -> web.Response:
         context.access.change(request)
         await bootstrap.add(_address(await read_object(request, idle=idle)))
         return done()
 
-    async def remove(request: web.HttpRequest) -> web.Response:
+    async def remove(request: web.Request) -> web.Response:
         context.access.change(request)
         existed = await bootstrap.remove(_address(await read_object(request, idle=idle)))
         return done("ok" if existed else "not existed")

@@ -3,7 +3,8 @@
 import time
 from typing import Any
 
-from node import web
+from aiohttp import web
+
 from node.faces import Context
 from node.faces.errors import UnknownNode, WrongParameter
 from node.faces.model_list import live_offers
@@ -38,7 +39,7 @@ def _registering(context: Context) -> list[web.RouteDef]:
     agent, idle = context.agent, context.settings.router.idle_timeout
     premises = context.links.premises
 
-    async def register_project(request: web.HttpRequest) -> web.Response:
+    async def register_project(request: web.Request) -> web.Response:
         context.access.change(request)
         project, workers = read_project(await read_object(request, idle=idle), premises)
         require_may_read(workers, may_read=context.access.holds_token(request))
@@ -46,13 +47,13 @@ def _registering(context: Context) -> list[web.RouteDef]:
         await agent.register_project(project, workers, told)
         return done(**rows_of(workers, told), **warned(silent))
 
-    async def unregister_project(request: web.HttpRequest) -> web.Response:
+    async def unregister_project(request: web.Request) -> web.Response:
         context.access.change(request)
         project = project_of(await read_object(request, idle=idle))
         existed = await agent.unregister_project(project)
         return done("ok" if existed else "not existed")
 
-    async def register_model(request: web.HttpRequest) -> web.Response:
+    async def register_model(request: web.Request) -> web.Response:
         context.access.change(request)
         given = await read_object(request, idle=idle)
         worker = read_worker(project_of(given), given, premises)
@@ -61,7 +62,7 @@ def _registering(context: Context) -> list[web.RouteDef]:
         await agent.register_model(worker, told)
         return done(**rows_of([worker], told), **warned(silent))
 
-    async def unregister_model(request: web.HttpRequest) -> web.Response:
+    async def unregister_model(request: web.Request) -> web.Response:
         context.access.change(request)
         given = await read_object(request, idle=idle)
         names = project_of(given), model_of(given), cid_of(given)
@@ -77,22 +78,22 @@ def _registering(context: Context) -> list[web.RouteDef]:
 
 
 def _asking(context: Context) -> list[web.RouteDef]:
-    async def projects_of_peer(request: web.HttpRequest) -> web.Response:
+    async def projects_of_peer(request: web.Request) -> web.Response:
         given = await read_object(request, idle=context.settings.router.idle_timeout)
         node = node_called(context, text_of(given, "node_id"))
         return done(data=_projects_of(context, node, local=context.access.local(request)))
 
-    async def projects(request: web.HttpRequest) -> web.Response:
+    async def projects(request: web.Request) -> web.Response:
         number = count_in_query(request, default=100)
         return done(data=sorted({o.service.project for o in live_offers(context)})[:number])
 
-    async def models(request: web.HttpRequest) -> web.Response:
+    async def models(request: web.Request) -> web.Response:
         number = count_in_query(request, default=100)
         project = _asked(request, "project")
         found = {o.service.model for o in live_offers(context) if o.service.project == project}
         return done(data=sorted(found)[:number])
 
-    async def peers(request: web.HttpRequest) -> web.Response:
+    async def peers(request: web.Request) -> web.Response:
         number = count_in_query(request, default=20, at_most=_MAX_PEERS)
         project, model = _asked(request, "project"), _asked(request, "model")
         found = (
@@ -110,7 +111,7 @@ def _asking(context: Context) -> list[web.RouteDef]:
     ]
 
 
-def _asked(request: web.HttpRequest, name: str) -> str:
+def _asked(request: web.Request, name: str) -> str:
     value = request.query.get(name, "")
     if not value:
         raise WrongParameter(f"{name} can not be empty", param=name)

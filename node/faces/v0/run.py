@@ -7,12 +7,14 @@ clients send to prove who pays (`wallet`, `signature`, `hash`): it is passed to 
 from collections.abc import Mapping
 from typing import Any
 
-from node import web
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
 from node.faces import Serving
 from node.faces.encoder import SpokenAnswer
 from node.faces.errors import Unparseable, WrongParameter
 from node.faces.openai import content_type_of, passed, pin
-from node.faces.request_reader import JSON, TAKEN_FOR_JSON, read_body, text_of
+from node.faces.request_reader import ID, JSON, TAKEN_FOR_JSON, read_body, text_of
 from node.faces.respond import answer
 from node.faces.v0.registration import model_of, project_of
 from router.errors import BadRequest
@@ -39,8 +41,8 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
     ]
 
 
-def _asking(context: Serving, kind: Kind, *, one_node: bool) -> web.Handler:
-    async def handle(http: web.HttpRequest) -> web.Answer:
+def _asking(context: Serving, kind: Kind, *, one_node: bool) -> Handler:
+    async def handle(http: web.Request) -> web.StreamResponse:
         async def ask() -> SpokenAnswer:
             return SpokenAnswer(await _read(context, http, kind, one_node=one_node))
 
@@ -49,7 +51,7 @@ def _asking(context: Serving, kind: Kind, *, one_node: bool) -> web.Handler:
     return handle
 
 
-async def _read(context: Serving, http: web.HttpRequest, kind: Kind, *, one_node: bool) -> Request:
+async def _read(context: Serving, http: web.Request, kind: Kind, *, one_node: bool) -> Request:
     settings = context.settings.router
     rate = context.settings.web.min_body_rate
     body = await read_body(
@@ -72,7 +74,7 @@ async def _read(context: Serving, http: web.HttpRequest, kind: Kind, *, one_node
     if one_node and not node:
         raise WrongParameter("node_id can not be empty", param="node_id")
     return Request(
-        id=http.id,
+        id=http[ID],
         kind=kind,
         model=model,
         body=body,

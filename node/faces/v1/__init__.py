@@ -1,6 +1,7 @@
 """`/api/v1`: what operators see and do: the network, the worker at an address, and why a request goes where it goes."""
 
-from node import web
+from aiohttp import web
+
 from node.faces import Context, Serving
 from node.faces.v1 import network, recognise, replica, route
 

@@ -4,7 +4,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from node import web
+from aiohttp import web
+
 from node.faces import Context, worker_view
 from node.faces.request_reader import done, json_answer
 from node.faces.worker_view import abilities
@@ -22,10 +23,10 @@ _LEFT = "it said that it leaves: it was stopped"
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
 
-    async def catalog(request: web.HttpRequest) -> web.Response:
+    async def catalog(request: web.Request) -> web.Response:
         return json_answer(_catalog(context, digest_only=request.query.get("digest") == "1"))
 
-    async def nodes(_: web.HttpRequest) -> web.Response:
+    async def nodes(_: web.Request) -> web.Response:
         found = contacts(context.bootstrap.addresses, context.registry.mesh)
         return json_answer({"nodes": _nodes(context), "bootstrap": shown(found)})
 
@@ -37,12 +38,12 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 
 def _standing(context: Context) -> list[web.RouteDef]:
-    async def drain(request: web.HttpRequest) -> web.Response:
+    async def drain(request: web.Request) -> web.Response:
         context.access.change(request)
         await context.registry.stand(Standing.DRAINING)
         return done(standing=context.registry.own.standing)
 
-    async def undrain(request: web.HttpRequest) -> web.Response:
+    async def undrain(request: web.Request) -> web.Response:
         context.access.change(request)
         await context.registry.stand(Standing.SERVING)
         return done(standing=context.registry.own.standing)

@@ -7,7 +7,8 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from node import web
+from aiohttp import web
+
 from node.faces import Context, worker_view
 from node.faces.errors import WrongParameter
 from node.faces.request_reader import done, read_object, text_of
@@ -24,7 +25,7 @@ _SCHEMES_OF = {"_http": ("http", "https"), "_grpc": ("grpc",)}
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
 
-    async def recognised(request: web.HttpRequest) -> web.Response:
+    async def recognised(request: web.Request) -> web.Response:
         context.access.change(request)
         given = await read_object(request, idle=context.settings.router.idle_timeout)
         asked = candidates(given, context.links.premises)

@@ -1,6 +1,7 @@
 """`/api/v1/replica` of the link listener: how busy a replica here is, and how much of a conversation it has read."""
 
-from node import web
+from aiohttp import web
+
 from node.faces import Serving
 from node.faces.request_reader import json_answer, read_object
 from router.errors import UnknownModel
@@ -12,7 +13,7 @@ def link_routes(context: Serving) -> list[web.RouteDef]:
     """Return what other nodes may ask."""
     router, idle = context.router, context.settings.router.idle_timeout
 
-    async def replica(http: web.HttpRequest) -> web.Response:
+    async def replica(http: web.Request) -> web.Response:
         asked = question(await read_object(http, idle=idle))
         worker = router.worker_of(asked.project, asked.model, asked.cid, asked.kind)
         if worker is None:

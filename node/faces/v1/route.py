@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from node import web
+from aiohttp import web
+
 from node.faces import Context, worker_view
 from node.faces.errors import WrongParameter
 from node.faces.openai import pin, read_request, session_of
-from node.faces.request_reader import json_answer
+from node.faces.request_reader import ID, json_answer
 from registry.mesh import PeerConnection
 from registry.records import PeerId
 from router.choice import Explained
@@ -26,17 +27,17 @@ _Connections = Mapping[PeerId, PeerConnection]
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
 
-    async def of_a_name(http: web.HttpRequest) -> web.Response:
+    async def of_a_name(http: web.Request) -> web.Response:
         return json_answer(_explanation(context, _named(context, http)))
 
-    async def of_a_request(http: web.HttpRequest) -> web.Response:
+    async def of_a_request(http: web.Request) -> web.Response:
         asked = await read_request(context, http, _kind(http), own_only=False)
         return json_answer(_explanation(context, asked))
 
     return [web.get("/api/v1/route", of_a_name), web.post("/api/v1/route", of_a_request)]
 
 
-def _kind(http: web.HttpRequest) -> Kind:
+def _kind(http: web.Request) -> Kind:
     said = http.query.get("kind", Kind.CHAT.value)
     try:
         return Kind(said)
@@ -45,7 +46,7 @@ def _kind(http: web.HttpRequest) -> Kind:
         raise WrongParameter(f"kind must be one of: {known}", param="kind") from error
 
 
-def _named(context: Context, http: web.HttpRequest) -> Request:
+def _named(context: Context, http: web.Request) -> Request:
     model = http.query.get("model", "")
     if not model:
         raise WrongParameter("model can not be empty", param="model")
@@ -53,7 +54,7 @@ def _named(context: Context, http: web.HttpRequest) -> Request:
     wanted = pin(context, project, http.query.get("cid"), node)
     session = session_of(http)
     return Request(
-        http.id, _kind(http), model, b"{}", "application/json", pin=wanted, session=session
+        http[ID], _kind(http), model, b"{}", "application/json", pin=wanted, session=session
     )
 
 

@@ -18,6 +18,7 @@ from node.access import Access, is_own_address
 from node.agent import Agent
 from node.assembly import NodeWorld, exchange_load
 from node.config.settings import Settings
+from node.config.web import WebSettings
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
 from node.inspection import Learning
@@ -27,7 +28,6 @@ from node.observe.host import Host
 from node.observe.loop_lag import Lateness
 from node.observe.metrics import Metrics
 from node.peers.bootstrap import Bootstrap
-from node.web import WebSettings
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, address_of
 from registry.records import PeerId, Reach

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import aiohttp
 import orjson
 import pytest
+from aiohttp import web
 
-from node import web
 from node.faces.app import application
 from node.listeners import serve
 from tests.node.faces.assembly import raw, told
@@ -29,7 +29,7 @@ async def having(node, handler):
 
 async def test_an_unforeseen_error_is_500_and_its_text_is_neither_told_nor_logged(alone, caplog):
     async def fail(request):
-        raise KeyError(await request.some())
+        raise KeyError(await request.read())
 
     async with (
         having(alone, fail) as session,
@@ -109,8 +109,8 @@ async def test_an_expectation_that_cannot_be_met_is_417(alone):
     assert (await told(call))[0] == 417
 
 
-async def test_what_is_no_request_is_answered_with_the_id_that_it_names_or_a_new_one(alone):
-    named = b"GET / HTTP/1.1\r\nX-Request-Id: id-8\r\nHost: localhost\r\nX : y\r\n\r\n"
+async def test_what_is_refused_is_answered_with_the_id_that_could_be_read_or_a_new_one(alone):
+    named = b"GET /#a HTTP/1.1\r\nX-Request-Id: id-8\r\nHost: localhost\r\n\r\n"
     assert b"x-request-id: id-8\r\n" in await raw(alone, named)
     assert re.search(rb"x-request-id: [0-9a-f]{32}\r\n", await raw(alone, b"BAD\r\n\r\n"))
 

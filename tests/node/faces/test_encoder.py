@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import aiohttp
 import orjson
 import pytest
+from aiohttp import web
 
-from node import web
 from node.faces.app import application
 from node.faces.encoder import SpokenAnswer, TextVoice
 from node.faces.errors import Refusal

@@ -5,9 +5,8 @@ import inspect
 import orjson
 import pytest
 
-from node import web
 from node.faces import errors as face_errors
-from node.faces.errors import TABLE, WrongMethod, WrongParameter, of_fault, refusal
+from node.faces.errors import TABLE, WrongMethod, WrongParameter, refusal
 from registry import errors as registry_errors
 from router import errors as router_errors
 
@@ -100,25 +99,6 @@ def test_the_field_at_fault_is_named():
 def test_a_wrong_method_names_the_right_ones():
     refused = refusal(WrongMethod("PUT", ("GET", "POST")))
     assert (refused.status, refused.headers["Allow"]) == (405, "GET, POST")
-
-
-@pytest.mark.parametrize(
-    ("raised", "status"),
-    [
-        (web.NoPath("/x"), 404),
-        (web.NoMethod("PUT", ("GET",)), 405),
-        (web.Malformed("no HTTP"), 400),
-        (web.BodyBroken("no chunks"), 400),
-        (web.HeadLimit("long"), 431),
-        (web.UrlLimit("long"), 414),
-        (web.TooSlow("slow"), 408),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_what_the_server_finds_wrong_becomes_an_error_of_ours(raised, status):
-    refused = refusal(of_fault(raised))
-    assert refused.status == status
-    assert refused.body["error"]["message"]
 
 
 class TestAWorkersRefusal:

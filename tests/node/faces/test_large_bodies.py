@@ -6,7 +6,7 @@ import gzip
 import orjson
 import pytest
 
-from node.web import WebSettings
+from node.config.web import WebSettings
 from registry.mesh.memory.network import MemoryNet
 from tests.hostile.refused import post
 from tests.hostile.wire import Listener

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import orjson
 import pytest
+from aiohttp import web
 
-from node import web
+from node.faces.app import application
 from node.faces.response_writer import COMMENT, Outgoing
+from node.listeners import Listener
 from registry.mesh.memory.network import MemoryNet
 from registry.records import Reach
 from router.peers.certificate import certificate_of
@@ -224,23 +226,18 @@ async def test_a_caller_who_does_not_read_presses_back_on_the_worker_and_is_cut_
     assert taken[0] < 50_000_000
 
 
-class Long:
-    """Answers with more at once than sockets hold."""
-
-    async def answer(self, request):
-        out = Outgoing(request, patience=0.3)
-        out.begin(200, {"content-type": "text/plain"}, length=12_000_000)
-        await out.end(b"x" * 12_000_000)
-        return out.response
-
-    def refuse(self, fault, said):
-        return web.Response(status=400)
+async def long(request):
+    """Answer with more at once than sockets hold."""
+    out = Outgoing(request, patience=0.3)
+    await out.begin(200, {"content-type": "text/plain"}, length=12_000_000)
+    await out.end(b"x" * 12_000_000)
+    return out.response
 
 
 async def test_who_reads_a_long_answer_slowly_is_not_cut_off():
     listener = socket.create_server(("127.0.0.1", 0))
-    server = web.Server(Long())
-    await server.listen(listener)
+    server = Listener(application([web.get("/", long)], lambda request: None))
+    await server.on(listener)
     reader, writer = await asyncio.open_connection(*listener.getsockname(), limit=64 * 1024)
     writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await reader.readuntil(b"\r\n\r\n")

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, suppress
 
 import pytest
 
-from node.web import WebSettings
+from node.config.web import WebSettings
 from registry.mesh.memory.network import MemoryNet
 from tests.hostile.refused import JSON, post
 from tests.hostile.wire import Listener

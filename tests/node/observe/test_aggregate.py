@@ -2,12 +2,12 @@
 
 from collections import Counter
 
+from node.connection_limits import Crowd
 from node.observe.aggregate import Whole, together
 from node.observe.counters import Counts, Times
 from node.observe.loop_lag import Lateness
 from node.observe.metrics import Metrics
 from node.processes.protocol import LoadReport
-from node.web import Crowd
 from registry.records import Load, Service
 from router.workers import Worker
 from tests.router.test_dispatch import World

@@ -8,11 +8,13 @@ from contextlib import AsyncExitStack
 import aiohttp
 import orjson
 import pytest
+from aiohttp import web
 
-from node import web
 from node.access import Access
 from node.config.addresses import HostPort
+from node.config.web import WebSettings
 from node.faces.app import application
+from node.faces.response_writer import Streaming, cut
 from node.listeners import Listener, bind, place_of
 from node.processes import forward
 from node.processes.forward import DescriptorChannel, Door, Doorway, PassedOn
@@ -21,34 +23,32 @@ from router.http.pool import PooledPlace
 from router.peers.headers import CALLER
 from tests.node.faces.assembly import settings_of
 
-SHARED = web.WebSettings(origins=("https://chat.example",))
+SHARED = WebSettings(origins=("https://chat.example",))
 JUDGE = PassedOn(token="the token", settings=SHARED)
 
 
-async def _told(request: web.HttpRequest) -> web.Answer:
-    size = 0
-    while piece := await request.some():
-        size += len(piece)
+async def _told(request: web.Request) -> web.StreamResponse:
     said = {
         "method": request.method,
-        "path": f"{request.path}?{request.query_string}",
-        "length": size,
+        "path": request.raw_path,
+        "length": len(await request.content.read()),
         "local": JUDGE.local(request),
         "id": request.headers["x-request-id"],
+        "host": request.headers["host"],
         "two": request.headers.get("x-two", ""),
     }
     headers = {"x-own": "1", "content-type": "application/json"}
     return web.Response(status=207, headers=headers, body=orjson.dumps(said))
 
 
-async def _streamed(request: web.HttpRequest) -> web.Answer:
-    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-    response.prepare(request)
+async def _streamed(request: web.Request) -> web.StreamResponse:
+    response = Streaming(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
     for number in range(3):
-        response.write(b"data: %d\n\n" % number)
+        await response.write(b"data: %d\n\n" % number)
         await asyncio.sleep(0)
-    if not request.query_string:
-        response.end()
+    if request.query_string:
+        cut(request)
     return response
 
 
@@ -58,7 +58,10 @@ async def asked() -> AsyncIterator[aiohttp.ClientSession]:
     crew = BackgroundTasks()
     first = Listener(
         application(
-            [web.get("/events", _streamed), web.get("/*", _told), web.post("/*", _told)],
+            [
+                web.get("/events", _streamed),
+                *(web.route(method, "/{tail:.*}", _told) for method in ("GET", "POST")),
+            ],
             JUDGE.admit,
         )
     )
@@ -95,8 +98,22 @@ async def test_a_request_arrives_as_it_was_sent(asked: aiohttp.ClientSession) ->
             "length": 300_000,
             "local": True,
             "id": "r-1",
+            "host": f"{answer.url.host}:{answer.url.port}",
             "two": "a, b",
         }
+
+
+async def test_whoever_names_no_host_as_http_1_0_may_is_answered(
+    asked: aiohttp.ClientSession,
+) -> None:
+    place = asked._base_url
+    assert place is not None
+    reader, writer = await asyncio.open_connection(place.host, place.port)
+    writer.write(b"GET /api HTTP/1.0\r\n\r\n")
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    assert b" 207 " in head
+    assert orjson.loads(body)["host"] == "localhost"
 
 
 async def test_a_caller_cannot_say_where_it_is(asked: aiohttp.ClientSession) -> None:

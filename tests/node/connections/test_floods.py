@@ -10,8 +10,12 @@ import tracemalloc
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+from aiohttp import web
 
-from node import web
+from node.faces.app import application
+from node.faces.errors import FaceError
+from node.faces.request_reader import read_raw
+from node.listeners import Listener
 from registry.signing import Identity
 from router.peers.certificate import certificate_of, client_context, server_context, trust
 from tests.swarm.waiting import SLACK
@@ -57,26 +61,25 @@ FLOODS = pytest.mark.parametrize(
 READS = pytest.mark.parametrize("reads", [True, False], ids=["read", "unread"])
 
 
-class App:
-    """Answers at once, with some bytes, or after 20 ms."""
+async def answer(request):
+    """Answer at once, with some bytes, or after 20 ms."""
+    if request.path == "/slow":
+        await asyncio.sleep(0.02)
+    with suppress(FaceError):
+        await read_raw(request, limit=MIB, idle=5)
+    return web.Response(body=b"x" * 500)
 
-    async def answer(self, request):
-        if request.path == "/slow":
-            await asyncio.sleep(0.02)
-        with suppress(web.Fault):
-            while await request.some():
-                pass
-        return web.Response(body=b"x" * 500)
 
-    def refuse(self, fault, said):
-        return web.Response(status=400)
+def made():
+    routes = [web.route(method, "/{tail:.*}", answer) for method in ("GET", "POST")]
+    return application(routes, lambda request: None)
 
 
 @pytest.fixture
 async def place():
     listener = socket.create_server(("127.0.0.1", 0))
-    server = web.Server(App())
-    await server.listen(listener)
+    server = Listener(made())
+    await server.on(listener)
     yield listener.getsockname()
     await server.close(within=0)
 
@@ -151,8 +154,8 @@ async def test_over_tls_what_one_connection_piles_up_is_bounded_as_well(reads):
     tls = server_context(ours)
     trust(tls, certificate_of(theirs))
     listener = socket.create_server(("127.0.0.1", 0))
-    server = web.Server(App())
-    await server.listen(listener, tls=tls)
+    server = Listener(made(), tls=tls)
+    await server.on(listener)
     context = client_context(theirs, certificate_of(ours))
     reader, writer = await asyncio.open_connection(*listener.getsockname(), ssl=context)
     again = GET * 1000

@@ -1,14 +1,16 @@
-"""The end of a server, and its bounds."""
+"""The end of a listener, and its bounds."""
 
 import asyncio
 import socket
 import ssl
 
 import pytest
+from aiohttp import web
 
-from node import web
-from node.web.connection import CallerConnection
-from node.web.settings import WebSettings
+from node.config.web import WebSettings
+from node.connections import CallerConnection
+from node.faces.app import application
+from node.listeners import Listener
 from registry.signing import Identity
 from router.peers.certificate import certificate_of, client_context, server_context, trust
 from tests.garbage import living, uncollected
@@ -28,9 +30,6 @@ class App:
         await self.go.wait()
         return web.Response(body=b"done")
 
-    def refuse(self, fault, said):
-        return web.Response(status=400)
-
 
 @pytest.fixture
 async def app():
@@ -39,8 +38,9 @@ async def app():
 
 async def serving(app, tls=None, settings=None):
     listener = socket.create_server(("127.0.0.1", 0))
-    server = web.Server(app, settings)
-    await server.listen(listener, tls=tls)
+    made = application([web.get("/", app.answer)], lambda request: None)
+    server = Listener(made, settings, tls=tls)
+    await server.on(listener)
     return server, listener.getsockname()[1]
 
 
@@ -100,9 +100,9 @@ async def test_who_comes_when_all_are_busy_is_told_so(app):
     one.write(ASKED)
     await app.begun.wait()
     refused, two = await asyncio.open_connection("127.0.0.1", port)
-    assert (await rest(refused)).startswith(
-        b"HTTP/1.1 400 "
-    )  # what this application says of a fault
+    said = await rest(refused)
+    assert said.startswith(b"HTTP/1.1 503 ")
+    assert b'"too_many_connections"' in said
     one.close()
     two.close()
     await server.close(within=0)
@@ -152,6 +152,6 @@ async def test_a_connection_that_ended_is_gone_before_the_garbage_collector_come
             writer.close()
             await writer.wait_closed()
         await asyncio.sleep(0)
-        left = living(CallerConnection), living(web.HttpRequest)
+        left = living(CallerConnection), living(web.Request)
     await server.close(within=0)
     assert left == (0, 0)

@@ -1,4 +1,4 @@
-"""The server is tested on the event loop that it runs on, and on the standard library's."""
+"""What serves connections is tested on the event loop that nodes run on, and on the standard library's."""
 
 import asyncio
 

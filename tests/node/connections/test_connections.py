@@ -5,14 +5,21 @@ import re
 import socket
 from contextlib import asynccontextmanager
 
+import orjson
 import pytest
+from aiohttp import web
 
-from node import web
-from node.web.connection import FULL_BYTES, LINGER_SECONDS, WAITING
+from node.config.web import WebSettings
+from node.connections import BODY_BYTES, LINGER_SECONDS, STALL_SECONDS
+from node.faces.app import application
+from node.faces.request_reader import json_answer, read_raw
+from node.faces.response_writer import Streaming
+from node.listeners import Listener
 
 HOST = b"Host: localhost\r\n"
-LIMITS = web.WebSettings()
+LIMITS = WebSettings()
 BIG = 4 * 1024 * 1024
+MANY = 48
 
 
 class App:
@@ -24,6 +31,10 @@ class App:
         self.begun = asyncio.Event()
         self.go = asyncio.Event()
 
+    def made(self):
+        routes = [web.route(method, "/{tail:.*}", self.answer) for method in ("GET", "POST")]
+        return application(routes, lambda request: None)
+
     async def answer(self, request):
         self.asked.append(request.path)
         self.begun.set()
@@ -34,17 +45,13 @@ class App:
                 return await self._wait()
             case "/gone":
                 raise ConnectionResetError
-            case "/stream" | "/half":
+            case "/stream" | "/half" | "/empty":
                 return await self._stream(request)
             case "/big":
                 return web.Response(body=b"x" * BIG)
-        try:
-            body = b""
-            while piece := await request.some():
-                body += piece
-        except web.Fault as fault:
-            return self.refuse(fault, request.headers)
-        return web.Response(body=body)
+            case "/status":
+                return json_answer({}, status=299)
+        return web.Response(body=await read_raw(request, limit=2 * BIG, idle=5))
 
     async def _wait(self):
         try:
@@ -55,17 +62,13 @@ class App:
         return web.Response(body=b"at last")
 
     async def _stream(self, request):
-        response = web.StreamResponse(headers={"content-type": "text/plain"})
-        response.prepare(request)
-        for piece in (b"one", b"two"):
-            response.write(piece)
-            await response.drain()
-        if request.path == "/stream":
-            response.end()
+        response = Streaming(headers={"content-type": "text/plain"})
+        await response.prepare(request)
+        for piece in () if request.path == "/empty" else (b"one", b"two"):
+            await response.write(piece)
+        if request.path == "/half":
+            request.transport.abort()
         return response
-
-    def refuse(self, fault, said):
-        return web.Response(status=400, body=type(fault).__name__.encode())
 
 
 class Caller:
@@ -108,8 +111,8 @@ async def served():
     app = App()
     listener = socket.create_server(("127.0.0.1", 0))
     app.port = listener.getsockname()[1]
-    app.server = web.Server(app)
-    await app.server.listen(listener)
+    app.server = Listener(app.made())
+    await app.server.on(listener)
     yield app
     await app.server.close(within=0.1)
 
@@ -139,6 +142,18 @@ async def until(holds):
             await asyncio.sleep(0.005)
 
 
+async def code_of(caller):
+    """The status and our name of what is wrong."""
+    status, body = await caller.hear()
+    return status, orjson.loads(body)["error"]["code"]
+
+
+async def connection_of(served):
+    await until(lambda: served.server._connections)
+    (connection,) = served.server._connections
+    return connection
+
+
 async def test_one_request_after_another_over_one_connection(caller):
     for body in (b"a", b"", b"ccc"):
         caller.writer.write(post(body))
@@ -153,24 +168,22 @@ async def test_a_request_may_come_byte_by_byte(caller):
 
 
 async def test_requests_that_come_together_are_answered_in_their_order(caller):
-    caller.writer.write(b"".join(post(b"%d" % n) for n in range(3 * WAITING)))
-    assert [(await caller.hear())[1] for _ in range(3 * WAITING)] == [
-        b"%d" % n for n in range(3 * WAITING)
-    ]
+    caller.writer.write(b"".join(post(b"%d" % n) for n in range(MANY)))
+    assert [(await caller.hear())[1] for _ in range(MANY)] == [b"%d" % n for n in range(MANY)]
 
 
-async def test_of_many_requests_that_come_together_most_wait_in_the_socket(served, caller):
+async def test_what_comes_behind_a_request_under_way_waits_in_the_socket(served, caller):
     caller.say(b"GET /wait")
     await served.begun.wait()
-    (connection,) = served.server._connections
-    for _ in range(WAITING + 1):
-        caller.say(b"GET /a")
-    await until(lambda: connection._paused)
+    connection = await connection_of(served)
+    body = b"x" * BIG
+    caller.writer.write(post(body) + post(b"last"))
+    await until(lambda: connection._ahead)
+    assert len(connection._ahead) < BIG // 4
     served.go.set()
     assert (await caller.hear())[1] == b"at last"
-    for _ in range(WAITING + 1):
-        assert await caller.hear() == (200, b"")
-    assert not connection._paused
+    assert await caller.hear() == (200, body)
+    assert await caller.hear() == (200, b"last")
 
 
 async def test_a_body_in_chunks_is_the_same_body(caller):
@@ -198,9 +211,9 @@ async def test_whoever_waits_is_not_told_when_nobody_reads(caller):
 async def test_a_long_body_is_taken_in_no_faster_than_it_is_read(served, caller):
     caller.say(b"POST /wait", b"Content-Length: %d" % BIG, body=b"x" * BIG)
     await served.begun.wait()
-    (connection,) = served.server._connections
-    await until(lambda: connection._paused)
-    assert connection._arriving.waiting < FULL_BYTES + 1024 * 1024
+    connection = await connection_of(served)
+    await until(lambda: connection._reading_paused)
+    assert connection._under_way.content.total_bytes < 2 * BODY_BYTES + 512 * 1024
 
 
 async def test_a_long_body_arrives_whole(caller):
@@ -213,22 +226,24 @@ async def test_whoever_sends_on_what_nobody_reads_gets_to_read_why(served, calle
     caller.say(b"POST /unread", b"Content-Length: %d" % (64 * BIG))
     caller.writer.write(b"x" * BIG)
     assert await caller.hear() == (200, b"no thanks")
-    (connection,) = served.server._connections
-    connection.look(connection._server.now + LINGER_SECONDS + 1)
-    assert await caller.ended()
+    async with asyncio.timeout(LINGER_SECONDS + 3):
+        assert await caller.reader.read() == b""
     await until(lambda: not served.server._connections)
 
 
-async def test_another_protocol_is_declined_and_the_body_read(caller):
-    offer = b"Connection: Upgrade", b"Upgrade: h2c"
-    caller.say(b"POST /", *offer, b"Content-Length: 2", body=b"ok")
-    assert await caller.hear() == (200, b"ok")
-    caller.say(b"POST /", *offer, b"Transfer-Encoding: chunked", body=b"2\r\nok\r\n0\r\n\r\n")
-    assert await caller.hear() == (200, b"ok")
-    caller.say(b"GET /", *offer)
-    caller.say(b"POST /", b"Content-Length: 3", body=b"yes")
-    assert await caller.hear() == (200, b"")
-    assert await caller.hear() == (200, b"yes")
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+async def test_another_protocol_is_declined_and_the_body_read(served, protocol):
+    async with calling(served) as caller:
+        offer = b"Connection: Upgrade", b"Upgrade: " + protocol
+        caller.say(b"POST /", *offer, b"Content-Length: 2", body=b"ok")
+        assert await caller.hear() == (200, b"ok")
+        caller.say(b"GET /", *offer)
+        caller.say(b"POST /", *offer, b"Content-Length: 2", body=b"ok")
+        caller.say(b"POST /", b"Content-Length: 3", body=b"yes")
+        for said in (b"", b"ok", b"yes"):
+            assert await caller.hear() == (200, said)
+        caller.say(b"POST /", *offer, b"Transfer-Encoding: chunked", body=b"2\r\nok\r\n0\r\n\r\n")
+        assert await caller.hear() == (200, b"ok")
 
 
 async def test_http_1_0_is_answered_and_its_connection_kept_only_when_asked(served):
@@ -242,10 +257,17 @@ async def test_http_1_0_is_answered_and_its_connection_kept_only_when_asked(serv
         assert await caller.ended()
 
 
+async def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_its_connection(caller):
+    caller.writer.write(b"GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+    head, _, body = (await caller.reader.read()).partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    assert body == b"onetwo"
+
+
 async def test_a_connection_ends_after_the_request_that_says_so(served, caller):
     caller.say(b"GET /a", b"Connection: close")
-    caller.say(b"GET /b")
     assert await caller.hear() == (200, b"")
+    caller.say(b"GET /b")
     assert await caller.ended()
     assert served.asked == ["/a"]
 
@@ -258,10 +280,18 @@ async def test_head_is_answered_without_the_body(caller):
 
 
 async def test_a_stream_comes_in_chunks_and_the_next_answer_after_it(caller):
+    for path, body in ((b"/stream", b"onetwo"), (b"/empty", b"")):
+        caller.say(b"GET " + path)
+        caller.writer.write(post(b"next"))
+        assert await caller.hear() == (200, body)
+        assert await caller.hear() == (200, b"next")
+
+
+async def test_the_head_of_a_stream_leaves_with_its_first_bytes_and_no_proxy_keeps_it(caller):
     caller.say(b"GET /stream")
-    caller.writer.write(post(b"next"))
-    assert await caller.hear() == (200, b"onetwo")
-    assert await caller.hear() == (200, b"next")
+    said = await caller.reader.read(1024)
+    assert b"\r\n\r\n3\r\none\r\n" in said
+    assert b"\r\nx-accel-buffering: no\r\n" in said
 
 
 async def test_half_a_stream_never_looks_like_a_whole_one(caller):
@@ -270,48 +300,111 @@ async def test_half_a_stream_never_looks_like_a_whole_one(caller):
         await caller.hear()
 
 
+async def test_a_status_nobody_knows_is_written_all_the_same(caller):
+    caller.say(b"GET /status")
+    assert (await caller.hear())[0] == 299
+
+
 async def test_a_handler_that_lost_its_caller_ends_the_connection(caller):
     caller.say(b"GET /gone")
     assert await caller.ended()
 
 
-@pytest.mark.parametrize("way", ["close", "abort", "half"])
-async def test_whoever_leaves_cancels_what_is_done_for_it(served, caller, way):
+@pytest.mark.parametrize(
+    ("way", "when"), [("close", "at once"), ("close", "later"), ("abort", "later")]
+)
+async def test_whoever_leaves_cancels_what_is_done_for_it(served, caller, way, when):
     caller.say(b"GET /wait")
-    await served.begun.wait()
-    if way == "half":
-        caller.writer.write_eof()
-    else:
-        getattr(caller.writer.transport, way)()
+    if when == "later":
+        await served.begun.wait()
+    getattr(caller.writer.transport, way)()
     async with asyncio.timeout(5):
         await served.cancelled.wait()
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("when", ["at once", "later"])
+async def test_whoever_closes_its_side_behind_a_whole_request_gets_its_answer(
+    served, caller, version, when
+):
+    caller.writer.write(b"GET /wait HTTP/" + version + b"\r\n" + HOST + b"\r\n")
+    if when == "later":
+        await served.begun.wait()
+    caller.writer.write_eof()
+    await served.begun.wait()
+    connection = await connection_of(served)
+    await until(lambda: connection._left)
+    connection.look(served.server.now)
+    served.go.set()
+    async with asyncio.timeout(5):
+        said = await caller.reader.read()
+    assert said.count(b"at last") == 1
+    assert b" 200 OK" in said
+    assert not served.cancelled.is_set()
+
+
+async def test_all_requests_are_answered_before_a_side_that_was_closed(served, caller):
+    caller.writer.write(b"".join(post(b"%d;" % n) for n in range(MANY)))
+    caller.writer.write_eof()
+    async with asyncio.timeout(5):
+        said = await caller.reader.read()
+    assert said.count(b" 200 OK") == MANY
+
+
+async def test_whoever_closes_its_side_within_a_request_has_left(served, caller):
+    caller.say(b"POST /", b"Content-Length: 3", body=b"x")
+    await served.begun.wait()
+    caller.writer.write_eof()
+    assert await caller.ended()
 
 
 async def test_what_is_no_request_is_refused_behind_the_answers_before_it_and_nothing_after_it_is_read(
     served, caller
 ):
-    caller.writer.write(post(b"first") + b"BAD\r\n\r\n" + post(b"second"))
-    assert await caller.hear() == (200, b"first")
-    assert await caller.hear() == (400, b"Malformed")
+    caller.say(b"GET /wait")
+    await served.begun.wait()
+    caller.writer.write(b"BAD\r\n\r\n" + post(b"second"))
+    served.go.set()
+    assert await caller.hear() == (200, b"at last")
+    assert await code_of(caller) == (400, "invalid_head")
     assert await caller.ended()
     assert len(served.asked) == 1
 
 
-async def test_a_body_that_is_not_framed_as_it_says_is_its_handlers_to_refuse(served, caller):
-    caller.say(b"POST /", b"Transfer-Encoding: chunked", body=b"zz\r\n")
-    assert await caller.hear() == (400, b"BodyBroken")
+async def test_what_comes_in_one_piece_with_a_request_keeps_it_from_nothing(served, caller):
+    caller.writer.write(post(b"first") + b"BAD\r\n\r\n")
+    assert await caller.hear() == (200, b"first")
+    assert await code_of(caller) == (400, "invalid_head")
     assert await caller.ended()
 
 
-async def test_a_head_without_end_is_refused_and_so_are_trailers(served):
-    for line, headers in ((b"GET /", ()), (b"POST /", (b"Transfer-Encoding: chunked",))):
+@pytest.mark.parametrize("when", ["at once", "later"])
+async def test_a_body_that_is_not_framed_as_it_says_is_refused(served, caller, when):
+    caller.say(b"POST /", b"Transfer-Encoding: chunked", body=b"1\r\nx\r\n")
+    if when == "later":
+        await served.begun.wait()
+    caller.writer.write(b"zz\r\n")
+    assert await code_of(caller) == (400, "invalid_body")
+    assert await caller.ended()
+
+
+async def test_a_head_without_end_is_refused(served):
+    for before, line in ((b"", b"x-%d: y\r\n"), (post(b""), b"x: %d\r\n")):
         async with calling(served) as caller:
-            caller.say(line, *headers, body=b"0\r\n" if headers else b"")
-            more = b"".join(b"x-%d: y\r\n" % n for n in range(10_000))
-            caller.writer.write(more if headers else b"GET / HTTP/1.1\r\n" + HOST + more)
-            if not headers:
+            more = b"".join(line % n for n in range(10_000))
+            if before:
+                caller.writer.write(before)
                 assert await caller.hear() == (200, b"")
-            assert await caller.hear() == (400, b"HeadLimit")
+            caller.writer.write(b"GET / HTTP/1.1\r\n" + HOST + more)
+            assert await code_of(caller) == (431, "head_too_large")
+            assert await caller.ended()
+
+
+async def test_trailers_without_end_are_refused(caller):
+    more = b"".join(b"x-%d: y\r\n" % n for n in range(10_000))
+    caller.say(b"POST /", b"Transfer-Encoding: chunked", body=b"0\r\n" + more)
+    assert await code_of(caller) == (400, "invalid_body")
+    assert await caller.ended()
 
 
 async def test_a_caller_who_reads_nothing_is_not_answered_again_and_cut_off(served, caller):
@@ -319,10 +412,10 @@ async def test_a_caller_who_reads_nothing_is_not_answered_again_and_cut_off(serv
     caller.say(b"GET /big")
     caller.say(b"GET /big")
     await until(lambda: served.asked == ["/big"])
-    (connection,) = served.server._connections
-    await until(lambda: connection._writable is not None)
+    connection = await connection_of(served)
+    await until(lambda: connection.writing_paused)
     assert served.asked == ["/big"]
-    connection.look(connection._due)
+    connection.look(served.server.now + STALL_SECONDS + 1)
     await until(lambda: not served.server._connections)
 
 
@@ -332,14 +425,14 @@ async def test_every_wait_for_a_caller_has_an_end(served):
         slow.writer.write(b"GET / HT")
         idle.writer.write(post(b"x"))
         assert await idle.hear() == (200, b"x")
-        await until(lambda: sum(c._parser.in_head for c in served.server._connections) == 1)
+        await until(lambda: sum(c._head_bytes > 0 for c in served.server._connections) == 1)
         for connection in tuple(served.server._connections):
-            connection.look(served.server.now + LIMITS.head_timeout - 0.1)
+            connection.look(served.server.now + LIMITS.head_timeout - 0.6)
         assert len(served.server._connections) == 3
         for connection in tuple(served.server._connections):
             connection.look(served.server.now + LIMITS.head_timeout + 0.1)
         assert await silent.ended()
-        assert await slow.hear() == (400, b"TooSlow")
+        assert await code_of(slow) == (408, "head_too_slow")
         assert await slow.ended()
         idle.writer.write(post(b"y"))
         assert await idle.hear() == (200, b"y")
@@ -351,25 +444,23 @@ async def test_every_wait_for_a_caller_has_an_end(served):
 async def test_a_handler_may_take_as_long_as_it_likes(served, caller):
     caller.say(b"GET /wait")
     await served.begun.wait()
-    (connection,) = served.server._connections
-    connection.look(served.server.now + 1e9)
+    (await connection_of(served)).look(served.server.now + 1e9)
     served.go.set()
     assert await caller.hear() == (200, b"at last")
 
 
 async def test_a_head_is_not_late_while_nobody_reads(served, caller):
-    """So many wait that the rest of a head stays in the socket: it is the server that is slow."""
+    """What comes behind a request stays in the socket: it is the server that is slow."""
     caller.say(b"GET /wait")
     await served.begun.wait()
-    (connection,) = served.server._connections
-    caller.writer.write(post(b"") * (WAITING + 1) + b"GET / HT")
-    await until(lambda: connection._paused)
-    assert connection._parser.in_head
+    connection = await connection_of(served)
+    caller.writer.write(post(b"") + b"GET / HT")
+    await until(lambda: connection._ahead)
     connection.look(served.server.now + 1e9)
     served.go.set()
     caller.writer.write(b"TP/1.1\r\n" + HOST + b"\r\n")
     assert (await caller.hear())[1] == b"at last"
-    for _ in range(WAITING + 2):
+    for _ in range(2):
         assert await caller.hear() == (200, b"")
 
 
@@ -377,16 +468,11 @@ async def test_whoever_reads_again_may_wait_long_for_the_next_answer(served, cal
     caller.reader._transport.pause_reading()
     caller.say(b"GET /big")
     caller.say(b"GET /wait")
-    (connection,) = await connections(served)
-    await until(lambda: connection._writable is not None)
+    connection = await connection_of(served)
+    await until(lambda: connection.writing_paused)
     caller.reader._transport.resume_reading()
     await caller.hear()
     await until(lambda: "/wait" in served.asked)
     connection.look(served.server.now + 1e9)
     served.go.set()
     assert (await caller.hear())[1] == b"at last"
-
-
-async def connections(served):
-    await until(lambda: served.server._connections)
-    return served.server._connections

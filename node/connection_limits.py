@@ -2,8 +2,6 @@
 
 Whoever opens connections and sends nothing, or little by little, so loses his own: those of the address that has most are
 closed first, and of these the ones whose time would be up first. A connection with a request under way is never closed.
-
-Memory budget of the bodies of all requests together: so much and no more; small bodies are not counted.
 """
 
 from collections import Counter
@@ -12,21 +10,6 @@ from dataclasses import dataclass, field
 from math import inf
 from types import MappingProxyType
 from typing import Protocol
-
-
-class Room:
-    """Bytes that are held."""
-
-    __slots__ = ("_most", "held")
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.held = 0
-
-    def fits(self, size: int) -> bool:
-        """Whether as many bytes more may be held."""
-        return self.held + size <= self._most
-
 
 _SHARE = 64  # of the places, as many at once are made free: looking through all of them is done the more rarely
 
@@ -57,8 +40,8 @@ class Caller(Protocol):
     def ends(self) -> float:
         """When it will be closed if nothing comes; infinite while a request of its is under way."""
 
-    def close(self) -> None:
-        """End it."""
+    def end(self) -> None:
+        """Close it."""
 
 
 class ConnectionLimits:
@@ -100,7 +83,7 @@ class ConnectionLimits:
             idle = sorted((c for c in callers if c.ends < inf), key=lambda caller: caller.ends)
             for caller in idle[: max(1, self._most_of_one // _SHARE)]:
                 self.leave(caller, address)
-                caller.close()
+                caller.end()
                 self._crowd.events[f"evicted_by_{whose}"] += 1
             if idle:
                 return True

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 
-from node.web.limits import EVENTS, ConnectionLimits, Crowd
+from node.connection_limits import EVENTS, ConnectionLimits, Crowd
 
 
 @dataclass(eq=False)
@@ -11,7 +11,7 @@ class Caller:
     ends: float = inf
     open: bool = True
 
-    def close(self):
+    def end(self):
         self.open = False
 
 

@@ -1,0 +1,94 @@
+"""Heads: which of requests are believed, besides the parser's rules, and that of an answer which aiohttp does not write.
+
+Two servers in a row that disagree on where a request ends can be made to take a part of its body for another request.
+What is sent on from here is framed anew; what comes in is refused wherever readers are known to disagree.
+"""
+
+import re
+from email.utils import formatdate
+from typing import cast
+
+from aiohttp import HttpVersion10, HttpVersion11, web
+from aiohttp.http_exceptions import LineTooLong
+
+from node.faces.errors import BadHead, FaceError, HeadTooLarge, UrlTooLong
+from router.http.connection import header_lines
+from router.peers.headers import HOP
+
+NAME = "modelvine"
+"""What this program calls itself in the `Server` header; versions are nobody's business."""
+
+MAX_URL_BYTES = 8 * 1024
+"""The longest URL."""
+
+MAX_FIELD_BYTES = 16 * 1024
+"""The longest header, its name included; tokens of some identity providers take a dozen kilobytes."""
+
+MAX_FIELDS = 128
+"""The most headers of one request, and the most trailers."""
+
+MAX_HEAD_BYTES = 64 * 1024
+"""All headers together."""
+
+_BESIDES = len(": \r\n")
+_PATH = re.compile(r"/[!-\"$-~]*")
+# Of these, two could mean two things. The parser itself refuses two of some others.
+_ONCE = frozenset({b"authorization", b"expect", b"origin", HOP.encode()})
+_TOO_MANY = "Too many headers"
+
+
+def check(request: web.BaseRequest) -> None:
+    """Look at a head that the parser has accepted; raise `BadHead` or `HeadTooLarge`."""
+    lines = request.raw_headers
+    if sum(len(name) + len(value) + _BESIDES for name, value in lines) > MAX_HEAD_BYTES:
+        raise HeadTooLarge(f"the headers have more than {MAX_HEAD_BYTES} bytes together")
+    once = [known for name, _ in lines if (known := name.lower()) in _ONCE]
+    if len(once) != len(set(once)):
+        raise BadHead("a header that may stand once stands twice")
+    if _PATH.fullmatch(request.raw_path) is None and (request.method, request.raw_path) != (
+        "OPTIONS",
+        "*",
+    ):
+        raise BadHead("the URL is no path; send the path alone")
+    coding = request.headers.get("transfer-encoding")
+    if coding is None:
+        return
+    if coding.strip(" \t").lower() != "chunked":
+        raise BadHead("this Transfer-Encoding is not read; send chunked, or a Content-Length")
+    # RFC 9112 6.1: whoever speaks 1.0 may have passed the header on without knowing it.
+    if request.version == HttpVersion10 or "content-length" in request.headers:
+        raise BadHead("a Transfer-Encoding goes with HTTP/1.1 and without a Content-Length")
+
+
+def is_spoken(request: web.BaseRequest) -> bool:
+    """Whether this is a version of HTTP whose answers we know how to write."""
+    return request.version in (HttpVersion10, HttpVersion11)
+
+
+def fault_of(error: BaseException | None) -> FaceError:
+    """Say in our words what the parser finds wrong."""
+    match error:
+        case LineTooLong(args=(_, limit, *_)) if limit == MAX_URL_BYTES:
+            return UrlTooLong(f"the URL has more than {MAX_URL_BYTES} bytes")
+        case LineTooLong():
+            return HeadTooLarge(f"a header has more than {MAX_FIELD_BYTES} bytes")
+        case _ if _TOO_MANY in str(error):
+            return HeadTooLarge(f"there are more than {MAX_FIELDS} headers")
+    return BadHead("these bytes are no HTTP request; send HTTP/1.1, without TLS on this port")
+
+
+def spelt(response: web.Response, id_: str) -> bytes:
+    """Return the bytes of an answer after which the connection ends."""
+    body = cast("bytes", response.body)
+    headers = {
+        **response.headers,
+        "x-request-id": id_,
+        "Server": NAME,
+        "Date": formatdate(usegmt=True),
+        "Connection": "close",
+        "Content-Length": str(len(body)),
+    }
+    return (
+        f"HTTP/1.1 {response.status} {response.reason}\r\n{header_lines(headers)}\r\n".encode()
+        + body
+    )

@@ -1,0 +1,68 @@
+"""Rules under which a head is believed; the corpus of what is refused over sockets is in `test_hostile_requests`."""
+
+import pytest
+from aiohttp import HttpVersion, HttpVersion10, HttpVersion11, web
+from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
+from aiohttp.test_utils import make_mocked_request
+from multidict import CIMultiDict
+
+from node.faces.errors import BadHead, HeadTooLarge, UrlTooLong
+from node.heads import MAX_FIELD_BYTES, MAX_FIELDS, MAX_URL_BYTES, check, fault_of, is_spoken
+
+
+def head(*fields: tuple[str, str], url="/", method="GET", version=HttpVersion11) -> web.Request:
+    return make_mocked_request(method, url, CIMultiDict(fields), version=version)
+
+
+@pytest.mark.parametrize("name", ["authorization", "Expect", "ORIGIN", "X-Modelvine-Hop"])
+def test_what_may_stand_once_is_refused_twice_even_with_equal_values(name):
+    check(head((name, "1")))
+    with pytest.raises(BadHead):
+        check(head((name, "1"), (name.lower(), "1")))
+
+
+@pytest.mark.parametrize("url", ["http://localhost/", "/a b", "/\xff", "/\x7f", "/#a"])
+def test_a_target_that_is_no_path_is_refused(url):
+    with pytest.raises(BadHead):
+        check(head(url=url))
+
+
+def test_options_may_be_asked_of_everything_and_nothing_else():
+    check(head(url="*", method="OPTIONS"))
+    with pytest.raises(BadHead):
+        check(head(url="*"))
+
+
+@pytest.mark.parametrize("version", [HttpVersion(0, 9), HttpVersion(2, 0), HttpVersion(1, 2)])
+def test_versions_that_we_do_not_speak_are_not_answered(version):
+    assert is_spoken(head())
+    assert is_spoken(head(version=HttpVersion10))
+    assert not is_spoken(head(version=version))
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "chunked, chunked", "identity", "", "x"])
+def test_a_coding_that_is_not_chunked_alone_is_refused(coding):
+    with pytest.raises(BadHead):
+        check(head(("Transfer-Encoding", coding)))
+
+
+def test_a_length_beside_chunks_and_chunks_in_http_1_0_are_refused():
+    chunked = "Transfer-Encoding", "chunked"
+    check(head(chunked))
+    with pytest.raises(BadHead):
+        check(head(chunked, ("Content-Length", "1")))
+    with pytest.raises(BadHead):
+        check(head(chunked, version=HttpVersion10))
+
+
+def test_all_headers_together_have_a_bound():
+    check(head(*((f"x-{n}", "y" * 8_000) for n in range(8))))
+    with pytest.raises(HeadTooLarge):
+        check(head(*((f"x-{n}", "y" * 8_000) for n in range(9))))
+
+
+def test_what_the_parser_finds_wrong_has_our_names():
+    assert isinstance(fault_of(LineTooLong(b"x", MAX_URL_BYTES)), UrlTooLong)
+    assert isinstance(fault_of(LineTooLong(b"x", MAX_FIELD_BYTES)), HeadTooLarge)
+    assert str(MAX_FIELDS) in str(fault_of(BadHttpMessage("Too many headers received")))
+    assert isinstance(fault_of(BadHttpMessage("x")), BadHead)
