@@ -1,0 +1,393 @@
+"""Multiplexer of a connection between two nodes: many streams in yamux's frames, each with a credit. Pure: bytes in, events out.
+
+A frame is a version (u8), a type (u8), flags (u16), a stream (u32), a number (u32), all big endian; after `DATA` come as many
+bytes as the number says. Of yamux's specification two things are narrower: only the asking side opens streams, and the first
+window is `WINDOW`, so that hundreds of streams that nobody reads hold little. Time is an argument.
+"""
+
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+from registry.errors import ProtocolViolation
+
+WINDOW = 64 * 1024
+"""Bytes that a new stream's sender may be ahead of its reader."""
+
+MAX_WINDOW = 1024 * 1024
+"""Bytes that it may be ahead of a reader who keeps up: what a far node has to send ahead to use its line."""
+
+EXTRA_BYTES = 4 * 1024 * 1024
+"""Bytes by which all windows of one connection may be larger than `WINDOW` together."""
+
+QUICK_SECONDS = 0.25
+"""A reader who has read half a window within these is given a window of twice the size."""
+
+MAX_STREAMS = 256
+"""Streams of one connection; the next ones are refused, unread."""
+
+FRAME_BYTES = 16 * 1024
+"""Bytes of one `DATA` frame, after which other streams have their turn."""
+
+MAX_UNSENT_REPLIES = 64 * 1024
+"""Bytes of frames that answer the other side's and that it does not read, beyond which it is cut off."""
+
+RESETS, RESETS_PER_SECOND = 1024.0, 256.0
+"""Streams that the asking side may open and cut, at once and for long: each has cost a connection of the HTTP server."""
+
+_FRAME = struct.Struct("!BBHII")
+_VERSION = 0
+_MOST_CREDIT = 2**31
+
+
+class Kind(IntEnum):
+    """What a frame is about."""
+
+    DATA = 0
+    WINDOW = 1
+    PING = 2
+    GO_AWAY = 3
+
+
+class Flag(IntFlag):
+    """What a frame says besides."""
+
+    SYN = 1
+    ACK = 2
+    FIN = 4
+    RST = 8
+
+
+_DATA, _WINDOW, _PING, _GO_AWAY = map(int, Kind)
+_SYN, _ACK, _FIN, _RST = map(int, Flag)
+
+
+class Opened(NamedTuple):
+    """The other side opened a stream."""
+
+    stream: int
+
+
+class Received(NamedTuple):
+    """Bytes of a stream came; `Mux.consumed` says when its reader has taken them."""
+
+    stream: int
+    data: bytes
+
+
+class Ended(NamedTuple):
+    """The other side sends nothing more on a stream."""
+
+    stream: int
+
+
+class Cut(NamedTuple):
+    """The other side wants nothing more of a stream; `taken` says whether it had taken the stream at all."""
+
+    stream: int
+    taken: bool
+
+
+class GoneAway(NamedTuple):
+    """The other side takes no new streams; those that it has taken go on."""
+
+
+Event = Opened | Received | Ended | Cut | GoneAway
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One stream, as one side sees it."""
+
+    flags: int = 0
+    """What its next frame says besides: that it is taken."""
+    taken: bool = False
+    """Whether the other side has taken it."""
+    credit: int = WINDOW
+    """Bytes that may still be sent."""
+    pending: bytearray = field(default_factory=bytearray)
+    """Bytes that wait to be sent."""
+    ends: bool = False
+    """Whether nothing more comes after them."""
+    queued: bool = False
+    """Whether it waits for its turn to send."""
+    sent_end: bool = False
+    got_end: bool = False
+    deaf: bool = False
+    """Whether its reader is gone."""
+    window: int = WINDOW
+    room: int = WINDOW
+    """Bytes that the other side may still send."""
+    read: int = 0
+    """Bytes that the reader has taken, and that were not given back as room."""
+    since: float = 0.0
+    """When room was given back last."""
+
+
+class Mux:
+    """One side of a connection."""
+
+    def __init__(self, *, asking: bool) -> None:
+        self.leaving = False
+        """Whether this side takes no new streams."""
+        self._asking = asking
+        self._streams: dict[int, _Stream] = {}
+        self._newest = -1 if asking else 0
+        self._turns: deque[int] = deque()
+        self._control = bytearray()
+        self._partial = b""
+        self._inward = 0
+        """The stream whose `DATA` frame is coming, and how many of its bytes are to come."""
+        self._left = 0
+        self._fin = False
+        self._extra = EXTRA_BYTES
+        self._resets, self._counted = RESETS, 0.0
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    @property
+    def wants_to_send(self) -> bool:
+        """Whether something could be sent now."""
+        return bool(self._control or self._turns)
+
+    # What this side does.
+
+    def open(self) -> int:
+        """Open a stream."""
+        self._newest += 2
+        self._streams[self._newest] = _Stream()
+        self._say(_WINDOW, _SYN, self._newest)
+        return self._newest
+
+    def send(self, number: int, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes on a stream as soon as there is credit."""
+        stream = self._streams.get(number)
+        if stream is not None and not stream.ends:
+            stream.pending += data
+            self._wait_for_turn(number, stream)
+
+    def unsent(self, number: int) -> int:
+        """Return how many bytes of a stream wait to be sent."""
+        stream = self._streams.get(number)
+        return len(stream.pending) if stream is not None else 0
+
+    def end(self, number: int) -> None:
+        """Send nothing more on a stream once what waits is sent."""
+        stream = self._streams.get(number)
+        if stream is not None and not stream.ends:
+            stream.ends = True
+            self._wait_for_turn(number, stream)
+
+    def close(self, number: int) -> None:
+        """End a stream, and read no more of it: it is over when what waits is sent."""
+        stream = self._streams.get(number)
+        if stream is None:
+            return
+        stream.deaf = True
+        if stream.sent_end:
+            self._forget(number)
+        self.end(number)
+
+    def cut(self, number: int) -> None:
+        """Want nothing more of a stream, at once."""
+        stream = self._streams.get(number)
+        if stream is not None:
+            self._say(_WINDOW, _RST | stream.flags, number)
+            self._forget(number)
+
+    def consumed(self, number: int, count: int, now: float) -> None:
+        """The reader of a stream has taken bytes: give back as much room, when it is worth a frame."""
+        stream = self._streams.get(number)
+        if stream is None or stream.got_end:
+            return
+        stream.read += count
+        if stream.read < stream.window // 2:
+            return
+        granted, stream.read = stream.read, 0
+        wider = 2 * stream.window <= MAX_WINDOW and stream.window <= self._extra
+        if wider and now - stream.since < QUICK_SECONDS:
+            self._extra -= stream.window
+            granted += stream.window
+            stream.window *= 2
+        stream.since = now
+        stream.room += granted
+        self._say(_WINDOW, stream.flags, number, granted)
+        stream.flags = 0
+
+    def ping(self) -> None:
+        """Have the other side say that it lives."""
+        self._say(_PING, _SYN, 0)
+
+    def go_away(self) -> None:
+        """Take no new streams."""
+        self.leaving = True
+        self._say(_GO_AWAY, 0, 0)
+
+    def data_to_send(self, at_most: int) -> bytes:
+        """Return the frames that can be sent now: those about streams, then bytes of each stream in turn, to about `at_most`."""
+        out, self._control = self._control, bytearray()
+        turns = self._turns
+        while turns and len(out) < at_most:
+            number = turns.popleft()
+            if (stream := self._streams.get(number)) is not None:
+                self._put(out, number, stream)
+        return bytes(out)
+
+    def _put(self, out: bytearray, number: int, stream: _Stream) -> None:
+        stream.queued = False
+        pending = stream.pending
+        size = min(len(pending), stream.credit, FRAME_BYTES)
+        whole = size == len(pending)
+        flags = stream.flags | (_FIN if whole and stream.ends else 0)
+        out += _FRAME.pack(_VERSION, _DATA, flags, number, size)
+        stream.flags = 0
+        stream.credit -= size
+        if whole:
+            out += pending
+            stream.pending = bytearray()
+        else:
+            out += pending[:size]
+            del pending[:size]
+        if flags & _FIN:
+            stream.sent_end = True
+            if stream.got_end or stream.deaf:
+                self._forget(number)
+        else:
+            self._wait_for_turn(number, stream)
+
+    # What comes from the other side.
+
+    def receive(self, data: bytes, now: float) -> list[Event]:
+        """Take in bytes; raise `ProtocolViolation`, with a reason, for what breaks the rules."""
+        if self._partial:
+            data, self._partial = self._partial + data, b""
+        events: list[Event] = []
+        at, size = 0, len(data)
+        while at < size:
+            if self._left:
+                piece = data[at : at + self._left]
+                at += len(piece)
+                self._take(piece, events)
+            elif size - at < _FRAME.size:
+                self._partial = data[at:]
+                break
+            else:
+                self._frame(_FRAME.unpack_from(data, at), now, events)
+                at += _FRAME.size
+        return events
+
+    def _frame(
+        self, frame: tuple[int, int, int, int, int], now: float, events: list[Event]
+    ) -> None:
+        version, kind, flags, number, value = frame
+        if version != _VERSION or kind > _GO_AWAY or flags > _SYN | _ACK | _FIN | _RST:
+            raise ProtocolViolation("it sends what is no frame")
+        if kind == _PING:
+            if flags & _SYN:
+                self._reply(_PING, _ACK, 0, value)
+            return
+        if kind == _GO_AWAY:
+            events.append(GoneAway())
+            return
+        stream = self._meant(number, flags, events)
+        if stream is not None and flags & _ACK:
+            stream.taken = True
+        if kind == _DATA:
+            self._announced(number, stream, value, ends=bool(flags & _FIN))
+        elif stream is not None and value:
+            self._credited(number, stream, value)
+        if flags & _RST:
+            self._was_cut(number, stream, now, events)
+        elif flags & _FIN and not self._left:
+            self._ended(number, events)
+
+    def _meant(self, number: int, flags: int, events: list[Event]) -> _Stream | None:
+        """Return the stream that a frame is about, `None` for one that is over."""
+        if flags & _SYN:
+            if self._asking or number <= self._newest or not number % 2:
+                raise ProtocolViolation("it opens a stream that is not its to open")
+            self._newest = number
+            if self.leaving or len(self._streams) >= MAX_STREAMS:
+                self._reply(_WINDOW, _RST, number)
+                return None
+            self._streams[number] = _Stream(flags=_ACK, taken=True)
+            events.append(Opened(number))
+        elif number > self._newest or not number % 2:
+            raise ProtocolViolation("it names a stream that was never opened")
+        return self._streams.get(number)
+
+    def _announced(self, number: int, stream: _Stream | None, size: int, *, ends: bool) -> None:
+        """`DATA` comes. Bytes for a stream that is over are passed over."""
+        self._inward, self._left, self._fin = number, size, ends
+        if stream is None:
+            if size > MAX_WINDOW:
+                raise ProtocolViolation("it sends more than it was given room for")
+        elif size > stream.room:
+            raise ProtocolViolation("it sends more than it was given room for")
+        elif stream.got_end:
+            raise ProtocolViolation("it goes on after the end of a stream")
+        else:
+            stream.room -= size
+
+    def _take(self, piece: bytes, events: list[Event]) -> None:
+        self._left -= len(piece)
+        stream = self._streams.get(self._inward)
+        if stream is not None and not stream.deaf:
+            events.append(Received(self._inward, piece))
+        if self._fin and not self._left:
+            self._ended(self._inward, events)
+
+    def _credited(self, number: int, stream: _Stream, more: int) -> None:
+        stream.credit += more
+        if stream.credit > _MOST_CREDIT:
+            raise ProtocolViolation("it gives more credit than there can be")
+        self._wait_for_turn(number, stream)
+
+    def _ended(self, number: int, events: list[Event]) -> None:
+        stream = self._streams.get(number)
+        if stream is None:
+            return
+        stream.got_end = True
+        if not stream.deaf:
+            events.append(Ended(number))
+        if stream.sent_end:
+            self._forget(number)
+
+    def _was_cut(
+        self, number: int, stream: _Stream | None, now: float, events: list[Event]
+    ) -> None:
+        if not self._asking:
+            self._resets += (now - self._counted) * RESETS_PER_SECOND
+            self._resets = min(RESETS, self._resets) - 1
+            self._counted = now
+            if self._resets < 0:
+                raise ProtocolViolation("it opens streams and cuts them, too often")
+        if stream is None:
+            return
+        if not stream.deaf:
+            events.append(Cut(number, stream.taken))
+        self._forget(number)
+
+    # How.
+
+    def _wait_for_turn(self, number: int, stream: _Stream) -> None:
+        """Let a stream send when it can: bytes, or its end alone."""
+        ready = bool(stream.credit) if stream.pending else stream.ends and not stream.sent_end
+        if ready and not stream.queued:
+            stream.queued = True
+            self._turns.append(number)
+
+    def _forget(self, number: int) -> None:
+        stream = self._streams.pop(number)
+        self._extra += stream.window - WINDOW
+
+    def _say(self, kind: int, flags: int, number: int, value: int = 0) -> None:
+        self._control += _FRAME.pack(_VERSION, kind, flags, number, value)
+
+    def _reply(self, kind: int, flags: int, number: int, value: int = 0) -> None:
+        if len(self._control) >= MAX_UNSENT_REPLIES:
+            raise ProtocolViolation("it asks and reads no answers")
+        self._say(kind, flags, number, value)

@@ -1,0 +1,335 @@
+"""Laws of many streams in one connection: all bytes in order, none ahead of their credit, and a liar is cut off with a reason."""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.errors import ProtocolViolation
+from router.peers.mux import (
+    EXTRA_BYTES,
+    FRAME_BYTES,
+    MAX_STREAMS,
+    MAX_WINDOW,
+    QUICK_SECONDS,
+    RESETS,
+    WINDOW,
+    Cut,
+    Ended,
+    Event,
+    Flag,
+    GoneAway,
+    Kind,
+    Mux,
+    Opened,
+    Received,
+)
+
+SLOW = 10 * QUICK_SECONDS
+ALL = 2**40
+
+
+def frame(kind: int, flags: int, stream: int, number: int = 0, payload: bytes = b"") -> bytes:
+    return struct.pack("!BBHII", 0, kind, flags, stream, number) + payload
+
+
+def data(stream: int, payload: bytes, flags: int = 0) -> bytes:
+    return frame(Kind.DATA, flags, stream, len(payload), payload)
+
+
+OPEN = frame(Kind.WINDOW, Flag.SYN, 1)
+
+
+@dataclass
+class Pair:
+    """Both sides of a connection, and the bytes that each stream brought to either."""
+
+    asking: Mux = field(default_factory=lambda: Mux(asking=True))
+    asked: Mux = field(default_factory=lambda: Mux(asking=False))
+    brought: dict[tuple[bool, int], bytes] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    now: float = 0.0
+
+    def carry(
+        self, *, reads: Callable[[int], bool] = lambda stream: True, piece: int = ALL
+    ) -> None:
+        """Carry what there is both ways, in pieces, until nothing moves; who reads gives room back."""
+        while self.asking.wants_to_send or self.asked.wants_to_send:
+            for source, sink in ((self.asking, self.asked), (self.asked, self.asking)):
+                sent = source.data_to_send(ALL)
+                for at in range(0, len(sent), max(1, min(piece, len(sent)))):
+                    self.take(sink, sent[at : at + piece], reads)
+
+    def take(self, sink: Mux, sent: bytes, reads: Callable[[int], bool]) -> None:
+        for event in sink.receive(sent, self.now):
+            self.events.append(event)
+            if isinstance(event, Received):
+                key = sink is self.asked, event.stream
+                self.brought[key] = self.brought.get(key, b"") + event.data
+                if reads(event.stream):
+                    sink.consumed(event.stream, len(event.data), self.now)
+
+
+def answerer(*sent: bytes) -> Mux:
+    """Return the asked side after it got these bytes."""
+    mux = Mux(asking=False)
+    for piece in sent:
+        mux.receive(piece, 0.0)
+    return mux
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.binary(max_size=40)), max_size=30),
+    st.integers(1, 50),
+)
+def test_every_stream_brings_its_bytes_in_order_however_they_are_cut(
+    writes: list[tuple[int, bool, bytes]], piece: int
+) -> None:
+    pair = Pair()
+    streams = [pair.asking.open() for _ in range(4)]
+    pair.carry()
+    meant: dict[tuple[bool, int], bytes] = {}
+    for which, forth, written in writes:
+        source = pair.asking if forth else pair.asked
+        source.send(streams[which], written)
+        key = forth, streams[which]
+        meant[key] = meant.get(key, b"") + written
+    for stream in streams:
+        pair.asking.end(stream)
+        pair.asked.end(stream)
+    pair.carry(piece=piece)
+    assert pair.brought == {key: written for key, written in meant.items() if written}
+    assert sorted(e for e in pair.events if isinstance(e, Ended)) == sorted(
+        Ended(stream) for stream in streams for _ in range(2)
+    )
+    assert len(pair.asking) == len(pair.asked) == 0
+
+
+@given(st.lists(st.integers(1, 3 * WINDOW), min_size=1, max_size=5), st.integers(1, 70_000))
+def test_more_bytes_than_a_window_arrive_whole_where_they_are_read(
+    sizes: list[int], piece: int
+) -> None:
+    pair = Pair()
+    stream = pair.asking.open()
+    whole = b"".join(bytes([at % 251]) * size for at, size in enumerate(sizes))
+    pair.asking.send(stream, whole)
+    pair.carry(piece=piece)
+    assert pair.brought[True, stream] == whole
+
+
+def test_a_reader_who_stalls_holds_up_its_own_stream_alone() -> None:
+    pair = Pair()
+    stalled, other = pair.asking.open(), pair.asking.open()
+    pair.carry()
+    pair.asked.send(stalled, b"s" * 5 * WINDOW)
+    pair.asked.send(other, b"o" * 5 * WINDOW)
+    pair.carry(reads=lambda stream: stream == other)
+    assert len(pair.brought[False, stalled]) == WINDOW
+    assert pair.asked.unsent(stalled) == 4 * WINDOW
+    assert pair.brought[False, other] == b"o" * 5 * WINDOW
+
+
+def test_streams_take_turns_frame_by_frame() -> None:
+    mux = answerer(OPEN, frame(Kind.WINDOW, Flag.SYN, 3))
+    for stream in (1, 3):
+        mux.send(stream, bytes(WINDOW))
+    mux.send(3, b"last")
+    sent = mux.data_to_send(2 * FRAME_BYTES)
+    assert {struct.unpack_from("!I", sent, at)[0] for at in (4, 16 + FRAME_BYTES)} == {1, 3}
+    assert len(sent) < 3 * FRAME_BYTES
+
+
+def test_what_was_written_in_one_turn_is_one_frame_with_its_end() -> None:
+    mux = answerer(OPEN)
+    for word in (b"to", b"ken", b"s"):
+        mux.send(1, word)
+    mux.end(1)
+    assert mux.data_to_send(ALL) == data(1, b"tokens", Flag.ACK | Flag.FIN)
+
+
+class TestWindows:
+    def read(self, pair: Pair, stream: int, size: int, seconds: float) -> None:
+        """Have so many bytes sent and read, half a window after the other in so much time."""
+        for _ in range(size // (WINDOW // 2)):
+            pair.asking.send(stream, bytes(WINDOW // 2))
+            pair.now += seconds
+            pair.carry()
+
+    def ahead(self, pair: Pair, stream: int) -> int:
+        """Return how far the sender may be ahead."""
+        before = len(pair.brought.get((True, stream), b""))
+        pair.asking.send(stream, bytes(2 * MAX_WINDOW))
+        pair.carry(reads=lambda stream: False)
+        return len(pair.brought[True, stream]) - before
+
+    def test_a_reader_who_keeps_up_gets_a_wider_one_up_to_the_largest(self) -> None:
+        pair = Pair()
+        stream = pair.asking.open()
+        self.read(pair, stream, 8 * MAX_WINDOW, 0.01)
+        assert MAX_WINDOW // 2 < self.ahead(pair, stream) <= MAX_WINDOW
+
+    def test_a_slow_reader_keeps_the_first(self) -> None:
+        pair = Pair()
+        stream = pair.asking.open()
+        self.read(pair, stream, 8 * MAX_WINDOW, SLOW)
+        assert self.ahead(pair, stream) <= WINDOW
+
+    def test_all_together_are_wider_by_so_much_and_those_that_end_give_it_back(self) -> None:
+        pair = Pair()
+        streams = [pair.asking.open() for _ in range(2 * EXTRA_BYTES // MAX_WINDOW)]
+        for stream in streams:
+            self.read(pair, stream, 8 * MAX_WINDOW, 0.0)
+        held = sum(self.ahead(pair, stream) for stream in streams)
+        assert held <= EXTRA_BYTES + len(streams) * WINDOW
+        for stream in streams:
+            pair.asked.cut(stream)
+        pair.carry()
+        late = pair.asking.open()
+        self.read(pair, late, 8 * MAX_WINDOW, 0.0)
+        assert self.ahead(pair, late) > MAX_WINDOW // 2
+
+
+class TestEnds:
+    def test_a_stream_that_is_cut_is_over_on_both_sides(self) -> None:
+        for asked_cuts in (True, False):
+            pair = Pair()
+            stream = pair.asking.open()
+            pair.asking.send(stream, b"question")
+            pair.carry()
+            (pair.asked if asked_cuts else pair.asking).cut(stream)
+            pair.carry()
+            assert pair.events[-1] == Cut(stream, taken=True)
+            assert len(pair.asking) == len(pair.asked) == 0
+
+    def test_the_first_one_refused_says_that_nobody_took_it(self) -> None:
+        pair = Pair()
+        streams = [pair.asking.open() for _ in range(MAX_STREAMS + 1)]
+        pair.asking.send(streams[-1], b"never read")
+        pair.carry()
+        assert [e for e in pair.events if isinstance(e, Cut)] == [Cut(streams[-1], taken=False)]
+        assert len(pair.asked) == MAX_STREAMS
+
+    def test_who_goes_away_refuses_new_streams_and_finishes_the_others(self) -> None:
+        pair = Pair()
+        old = pair.asking.open()
+        pair.carry()
+        pair.asked.go_away()
+        late = pair.asking.open()
+        pair.asked.send(old, b"answer")
+        pair.asked.close(old)
+        pair.carry()
+        assert GoneAway() in pair.events
+        assert Cut(late, taken=False) in pair.events
+        assert pair.brought == {(False, old): b"answer"}
+
+    def test_what_comes_for_a_stream_that_is_closed_is_passed_over(self) -> None:
+        mux = answerer(OPEN)
+        mux.close(1)
+        assert mux.data_to_send(ALL) == data(1, b"", Flag.ACK | Flag.FIN)
+        assert mux.receive(data(1, b"late") + data(1, b"", Flag.FIN), 0.0) == []
+        assert len(mux) == 0
+
+    def test_a_closed_stream_still_sends_what_waits_for_credit(self) -> None:
+        pair = Pair()
+        stream = pair.asking.open()
+        pair.carry()
+        pair.asked.send(stream, bytes(3 * WINDOW))
+        pair.asked.close(stream)
+        pair.carry()
+        assert len(pair.brought[False, stream]) == 3 * WINDOW
+        assert pair.events[-1] == Ended(stream)
+        assert len(pair.asked) == 0
+
+
+HOSTILE = {
+    "no version of ours": b"\1" + bytes(11),
+    "no type": frame(4, 0, 1),
+    "no flag": frame(Kind.DATA, 16, 1),
+    "a stream that was never opened": data(1, b"x"),
+    "an even stream": frame(Kind.WINDOW, Flag.SYN, 2),
+    "a stream twice": OPEN + OPEN,
+    "an older stream": frame(Kind.WINDOW, Flag.SYN, 3) + OPEN,
+    "more than the window": OPEN + data(1, bytes(WINDOW)) + data(1, b"x"),
+    "a frame beyond it": OPEN + frame(Kind.DATA, 0, 1, WINDOW + 1),
+    "bytes after the end": OPEN + data(1, b"x", Flag.FIN) + data(1, b"y"),
+    "credit without bound": OPEN + 2 * frame(Kind.WINDOW, 0, 1, 2**31 - 1),
+    "a frame without bound for what is over": OPEN
+    + frame(Kind.WINDOW, Flag.RST, 1)
+    + frame(Kind.DATA, 0, 1, 2**32 - 1),
+    "pings whose answers nobody reads": frame(Kind.PING, Flag.SYN, 0) * 6_000,
+    "streams that are opened to be cut": b"".join(
+        frame(Kind.WINDOW, Flag.SYN, number) + frame(Kind.WINDOW, Flag.RST, number)
+        for number in range(1, 2 * int(RESETS) + 3, 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("sent", HOSTILE.values(), ids=HOSTILE.keys())
+def test_who_breaks_the_rules_is_told_apart_with_a_reason(sent: bytes) -> None:
+    with pytest.raises(ProtocolViolation, match="it "):
+        answerer(sent)
+
+
+def test_the_asked_side_opens_nothing() -> None:
+    with pytest.raises(ProtocolViolation):
+        Mux(asking=True).receive(frame(Kind.WINDOW, Flag.SYN, 2), 0.0)
+
+
+FRAMES = st.builds(
+    frame,
+    st.integers(0, 4),
+    st.integers(0, 16),
+    st.integers(0, 9),
+    st.one_of(st.integers(0, 70), st.integers(0, 2**32 - 1)),
+    st.binary(max_size=70),
+)
+
+
+@given(st.booleans(), st.lists(st.one_of(FRAMES, st.binary(max_size=30)), max_size=30))
+def test_whatever_comes_is_taken_or_refused_and_holds_no_more_than_it_may(
+    asking: bool, sent: list[bytes]
+) -> None:
+    mux = Mux(asking=asking)
+    if asking:
+        mux.open()
+    unread: dict[int, int] = {}
+    try:
+        for piece in sent:
+            for event in mux.receive(piece, 0.0):
+                if isinstance(event, Received):
+                    unread[event.stream] = unread.get(event.stream, 0) + len(event.data)
+                if isinstance(event, Opened):
+                    mux.send(event.stream, b"answer")
+    except ProtocolViolation:
+        pass
+    assert all(size <= WINDOW for size in unread.values())
+    assert len(mux) <= MAX_STREAMS
+    mux.data_to_send(ALL)
+
+
+@given(st.lists(FRAMES, max_size=10), st.data())
+def test_the_same_bytes_mean_the_same_in_whatever_pieces(
+    sent: list[bytes], draw: st.DataObject
+) -> None:
+    whole = OPEN + b"".join(sent)
+    cut = draw.draw(st.integers(0, len(whole)))
+
+    def told(*pieces: bytes) -> tuple[list[tuple[object, ...]], str]:
+        mux, said, why = Mux(asking=False), [], ""
+        bytes_of: dict[int, bytes] = {}
+        try:
+            for piece in pieces:
+                for event in mux.receive(piece, 0.0):
+                    if isinstance(event, Received):
+                        bytes_of[event.stream] = bytes_of.get(event.stream, b"") + event.data
+                    else:
+                        said.append((type(event), *event))
+        except ProtocolViolation as error:
+            # What of a piece came before it is not told.
+            return [], str(error)
+        return [*said, *sorted(bytes_of.items())], why
+
+    assert told(whole) == told(whole[:cut], whole[cut:])
