@@ -34,7 +34,7 @@ FRAME_BYTES = 16 * 1024
 MAX_UNSENT_REPLIES = 64 * 1024
 """Bytes of frames that answer the other side's and that it does not read, beyond which it is cut off."""
 
-RESETS, RESETS_PER_SECOND = 1024.0, 256.0
+RESETS, RESETS_PER_SECOND = 2048.0, 512.0
 """Streams that the asking side may open and cut, at once and for long: each has cost a connection of the HTTP server."""
 
 _FRAME = struct.Struct("!BBHII")
@@ -359,14 +359,14 @@ class Mux:
     def _was_cut(
         self, number: int, stream: _Stream | None, now: float, events: list[Event]
     ) -> None:
+        if stream is None:
+            return
         if not self._asking:
             self._resets += (now - self._counted) * RESETS_PER_SECOND
             self._resets = min(RESETS, self._resets) - 1
             self._counted = now
             if self._resets < 0:
                 raise ProtocolViolation("it opens streams and cuts them, too often")
-        if stream is None:
-            return
         if not stream.deaf:
             events.append(Cut(number, stream.taken))
         self._forget(number)

@@ -1,0 +1,35 @@
+"""Negotiation of what a TLS connection between two nodes carries: many streams where both offer that by ALPN, else HTTP.
+
+TLS protects the choice (RFC 7301), and a node of the version before just does not offer it.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+from router.peers.muxed import Factory, MuxedConnection, Streaming
+
+SHARED = "modelvine-yamux/1"
+"""What a node offers that shares connections among requests."""
+
+
+def offer(context: ssl.SSLContext) -> None:
+    """Have connections of this context be shared, where the other side offers it too."""
+    context.set_alpn_protocols([SHARED, "http/1.1"])
+
+
+class Arrival(asyncio.Protocol):
+    """Protocol of a connection until its handshake has said what it carries; then `protocol` takes its place."""
+
+    def __init__(self, alone: Factory, shared: Callable[[], MuxedConnection]) -> None:
+        self._alone, self._shared = alone, shared
+        self.protocol: Streaming | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Choose."""
+        secured = transport.get_extra_info("ssl_object")
+        shared = secured is not None and secured.selected_alpn_protocol() == SHARED
+        self.protocol = self._shared() if shared else self._alone()
+        cast("asyncio.Transport", transport).set_protocol(self.protocol)
+        self.protocol.connection_made(transport)

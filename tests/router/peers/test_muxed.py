@@ -1,0 +1,294 @@
+"""Laws of the shell around many streams: one write a turn, a transport that may be full, and an other end that may be dead."""
+
+import asyncio
+import struct
+
+import pytest
+
+from router.peers.mux import WINDOW, Flag, Kind
+from router.peers.muxed import IDLE_LOOKS, SILENT_LOOKS, TURN_BYTES, MuxedConnection, MuxedStream
+
+
+class Wire(asyncio.Transport):
+    """Keeps what is written, a write for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.closed = self.aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.closed or self.aborted
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Owner:
+    """Keeps what it is told of."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def begun(self, connection: MuxedConnection) -> None:
+        self.told.append("begun")
+
+    def ended(self, connection: MuxedConnection) -> None:
+        self.told.append("ended")
+
+
+class Noted(asyncio.Protocol):
+    """Notes what its transport tells it."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, MuxedStream)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.told.append(data)
+
+    def eof_received(self) -> bool:
+        self.told.append("end")
+        return True
+
+    def pause_writing(self) -> None:
+        self.told.append("full")
+
+    def resume_writing(self) -> None:
+        self.told.append("room")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.told.append(error if error is None else type(error))
+
+
+class Little(asyncio.BufferedProtocol):
+    """Takes little at a time, and pauses after it until it is asked to go on."""
+
+    def __init__(self) -> None:
+        self.place = bytearray(4)
+        self.got = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, MuxedStream)
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self.place
+
+    def buffer_updated(self, count: int) -> None:
+        self.got += self.place[:count]
+        self.transport.pause_reading()
+
+
+def frame(kind: int, flags: int, stream: int, number: int = 0, payload: bytes = b"") -> bytes:
+    return struct.pack("!BBHII", 0, kind, flags, stream, number) + payload
+
+
+def data(stream: int, payload: bytes, flags: int = 0) -> bytes:
+    return frame(Kind.DATA, flags, stream, len(payload), payload)
+
+
+@pytest.fixture
+async def owner() -> Owner:
+    return Owner()
+
+
+@pytest.fixture
+async def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+async def asking(owner: Owner, wire: Wire) -> MuxedConnection:
+    connection = MuxedConnection(owner)
+    connection.connection_made(wire)
+    return connection
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+def streams(connection: MuxedConnection, count: int) -> list[Noted]:
+    opened = [Noted() for _ in range(count)]
+    for protocol in opened:
+        connection.stream(protocol)
+    return opened
+
+
+async def test_all_that_is_said_in_one_turn_leaves_in_one_write(
+    asking: MuxedConnection, wire: Wire
+) -> None:
+    for number, protocol in enumerate(streams(asking, 50)):
+        protocol.transport.write(b"head %d" % number)
+        protocol.transport.writelines([b"bo", b"dy"])
+    await turn()
+    assert len(wire.writes) == 1
+    assert wire.writes[0].count(b"body") == 50
+
+
+async def test_a_transport_that_is_full_has_streams_wait_and_their_writers_too(
+    asking: MuxedConnection, wire: Wire
+) -> None:
+    (one,) = streams(asking, 1)
+    asking.pause_writing()
+    one.transport.write(bytes(WINDOW + 1))
+    await turn()
+    assert wire.writes == []
+    assert one.told == ["full"]
+    asking.resume_writing()
+    await turn()
+    asking.data_received(frame(Kind.WINDOW, Flag.ACK, 1, WINDOW))
+    await turn()
+    assert one.told == ["full", "room"]
+    assert max(map(len, wire.writes)) <= TURN_BYTES
+
+
+async def test_a_reader_who_pauses_is_given_the_rest_when_it_goes_on(
+    asking: MuxedConnection,
+) -> None:
+    little = Little()
+    asking.stream(little)
+    asking.data_received(data(1, b"0123456789"))
+    asking.data_received(data(1, b"abc"))
+    assert little.got == b"0123"
+    for _ in range(4):
+        little.transport.resume_reading()
+        await turn()
+    assert little.got == b"0123456789abc"
+
+
+async def test_the_end_comes_after_all_that_came_before_it(asking: MuxedConnection) -> None:
+    (one,) = streams(asking, 1)
+    one.transport.pause_reading()
+    asking.data_received(data(1, b"last words", Flag.FIN))
+    assert one.told == []
+    one.transport.resume_reading()
+    await turn()
+    assert one.told == [b"last words", "end"]
+
+
+async def test_who_closes_is_told_the_end_when_all_is_sent(
+    asking: MuxedConnection, wire: Wire
+) -> None:
+    (one,) = streams(asking, 1)
+    one.transport.write(bytes(WINDOW + 5))
+    one.transport.close()
+    await turn()
+    assert one.told == ["full", "room"]
+    asking.data_received(frame(Kind.WINDOW, Flag.ACK, 1, WINDOW))
+    await turn()
+    await turn()
+    assert one.told[-1] is None
+    assert wire.writes[-1] == data(1, bytes(5), Flag.FIN)
+
+
+async def test_who_aborts_hears_nothing_more(asking: MuxedConnection, wire: Wire) -> None:
+    (one,) = streams(asking, 1)
+    await turn()
+    one.transport.abort()
+    asking.data_received(data(1, b"late"))
+    await turn()
+    assert one.told == [None]
+    assert wire.writes[-1] == frame(Kind.WINDOW, Flag.RST, 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"), [(0, ConnectionRefusedError), (Flag.ACK, ConnectionResetError)]
+)
+async def test_what_is_refused_is_told_from_what_is_cut(
+    asking: MuxedConnection, flags: int, error: type[Exception]
+) -> None:
+    (one,) = streams(asking, 1)
+    asking.data_received(frame(Kind.WINDOW, Flag.RST | flags, 1))
+    await turn()
+    assert one.told == [error]
+
+
+async def test_with_the_connection_all_its_streams_are_gone(
+    asking: MuxedConnection, owner: Owner
+) -> None:
+    opened = streams(asking, 3)
+    asking.connection_lost(None)
+    await turn()
+    assert [protocol.told for protocol in opened] == [[ConnectionResetError]] * 3
+    assert owner.told == ["begun", "ended"]
+
+
+async def test_who_breaks_the_rules_is_cut_off_and_it_is_told_why(
+    asking: MuxedConnection, wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    asking.data_received(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    assert wire.aborted
+    assert "it sends what is no frame" in caplog.text
+
+
+async def test_an_other_end_that_says_nothing_is_asked_and_at_last_cut(
+    asking: MuxedConnection, wire: Wire
+) -> None:
+    streams(asking, 1)
+    await turn()
+    wire.writes.clear()
+    for _ in range(SILENT_LOOKS + 1):
+        assert not wire.aborted
+        asking._see_to_it()
+        await turn()
+    assert wire.writes == [frame(Kind.PING, Flag.SYN, 0)] * SILENT_LOOKS
+    asking._see_to_it()
+    assert wire.aborted
+    asking.connection_lost(None)
+
+
+async def test_an_other_end_that_answers_is_kept_and_one_that_nobody_uses_is_not(
+    asking: MuxedConnection, wire: Wire
+) -> None:
+    (one,) = streams(asking, 1)
+    for _ in range(3 * SILENT_LOOKS):
+        asking._see_to_it()
+        asking.data_received(frame(Kind.PING, Flag.ACK, 0))
+    one.transport.abort()
+    for _ in range(IDLE_LOOKS):
+        asking._see_to_it()
+        asking.data_received(frame(Kind.PING, Flag.ACK, 0))
+    assert not wire.is_closing()
+    asking._see_to_it()
+    assert wire.closed
+    asking.connection_lost(None)
+
+
+async def test_the_asked_side_waits_for_the_askers_to_end_it(owner: Owner, wire: Wire) -> None:
+    made: list[Noted] = []
+
+    def accept() -> Noted:
+        made.append(Noted())
+        return made[-1]
+
+    asked = MuxedConnection(owner, accept=accept)
+    asked.connection_made(wire)
+    asked.data_received(frame(Kind.WINDOW, Flag.SYN, 1) + data(1, b"question"))
+    asked.go_away()
+    asked.data_received(frame(Kind.WINDOW, Flag.SYN, 3) + data(3, b"late"))
+    made[0].transport.write(b"answer")
+    made[0].transport.close()
+    await turn()
+    assert [protocol.told for protocol in made] == [[b"question", None]]
+    assert b"".join(wire.writes) == (
+        frame(Kind.GO_AWAY, 0, 0)
+        + frame(Kind.WINDOW, Flag.RST, 3)
+        + data(1, b"answer", Flag.ACK | Flag.FIN)
+    )
+    assert not wire.is_closing()
+    asked.connection_lost(None)
