@@ -23,8 +23,10 @@ from node.connections import CallerConnection
 from node.faces.errors import FaceError
 from node.faces.peer_access import KnownPeers
 from node.heads import NAME, check, is_spoken
+from node.shared_connections import SharedConnections
 from registry.errors import InvalidSignature, cannot_listen
 from registry.records import PeerId
+from router.peers.alpn import offer
 from router.peers.certificate import peer_of_certificate, trust
 
 MOST = 1_048_576
@@ -128,7 +130,10 @@ class Listener:
         self.settings = settings or WebSettings()
         self.now = asyncio.get_running_loop().time()
         self.closing = False
+        self._shared = SharedConnections()
         self._tls = tls
+        if tls is not None:
+            offer(tls)
         self._runner = web.AppRunner(app)
         app.on_response_prepare.append(_name)
         self._server: web.Server | None = None
@@ -143,7 +148,7 @@ class Listener:
         """Take in who comes at a bound socket."""
         server = await self._prepared()
         self._sockets[listener] = await asyncio.get_running_loop().create_server(
-            lambda: CallerConnection(server, self),
+            self._shared.through(lambda: CallerConnection(server, self)),
             sock=listener,
             ssl=self._tls,
             backlog=_BACKLOG,
@@ -162,6 +167,7 @@ class Listener:
     async def close(self, *, within: float = _CLOSE_WITHIN) -> None:
         """Serve nobody any more: idle connections end now, busy ones with their answer or after `within` seconds."""
         self.closing = True
+        self._shared.go_away()
         for listener in self._sockets.values():
             listener.close()
         for connection in tuple(self._connections):
@@ -178,6 +184,7 @@ class Listener:
             connection.abort()
         if left:
             await asyncio.wait(left)
+        await self._shared.close()
         if self._timer is not None:
             self._timer.cancel()
         await self._runner.cleanup()

@@ -159,7 +159,9 @@ def test_every_limit_names_the_counter_that_metrics_shows():
         "| comparisons for newer words that a connected node claims; that all others claim",
         "| dials to a host at which nobody was met",
         "| streams of one connection",
+        "| streams of one shared connection; shared connections of one node",
         "| unread bytes of one connection",
+        "| unread bytes of one shared connection",
     }
     sizes = replace(tables.SIZES, frames=counted(), relayed=dict.fromkeys(RELAY_COUNTS, 0))
     shown = Metrics().text(sizes).decode()

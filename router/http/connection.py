@@ -1,4 +1,4 @@
-"""Connection of HTTP/1.1, and one exchange over it: its other end is `node.web`.
+"""Connection of HTTP/1.1, and one exchange over it: its other end is `node.connections`.
 
 One request at a time; then the connection may serve the next. An answer's bytes wait in a bounded buffer: while it is full the
 socket is not read, so a slow caller slows its worker. Nothing is unpacked, followed or remembered, and what comes when nobody

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from ipaddress import ip_address
+from typing import Protocol, TypeVar
 
 from yarl import URL
 
@@ -44,6 +45,15 @@ _REPEATABLE = b"GET "
 
 Dial = Callable[[Callable[[], Connection]], Awaitable[Connection]]
 """Opens a connection whose protocol the given function makes; raises `OSError`."""
+
+_Made = TypeVar("_Made", bound=asyncio.BaseProtocol)
+
+
+class RawDial(Protocol):
+    """Opens a connection of whatever protocol."""
+
+    async def __call__(self, make: Callable[[], _Made], /) -> _Made:
+        """Return the protocol; raise `OSError`."""
 
 
 Objection = Callable[[str, int], str]
@@ -88,6 +98,8 @@ class PooledPlace:
         if connection is not None:
             try:
                 return await connection.ask(head, body)
+            except CannotConnect:
+                pass  # refused: nobody has read it
             except HungUp as error:
                 if not (error.untouched and head.startswith(_REPEATABLE)):
                     raise
@@ -263,14 +275,14 @@ def tcp(
     *,
     name: str | None = None,
     objection: Objection = lambda address, port: "",  # noqa: ARG005
-) -> Dial:
+) -> RawDial:
     """Return how to connect over TCP, with a context over TLS, as `name` if that is not the host's.
 
     A host's addresses are tried in turn, none but those to which there is no objection: a name may lead anywhere by now.
     """
     shown = (host if name is None else name) if context else None
 
-    async def dial(make: Callable[[], Connection]) -> Connection:
+    async def dial(make: Callable[[], _Made], /) -> _Made:
         connect = asyncio.get_running_loop().create_connection
         failure = OSError("no address")
         for address in await addresses_of(host, port):

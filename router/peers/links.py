@@ -20,6 +20,7 @@ from router.errors import WorkerDied, WorkerTimeout, WorkerUnreachable
 from router.http.connection import HttpError, HungUp
 from router.http.deadlines import Deadlines
 from router.http.pool import Places
+from router.peers.alpn import offer
 from router.peers.certificate import client_context, peer_of_certificate
 from router.peers.paths import Link, Way
 from router.peers.pipes import Peers, serve_pipe
@@ -147,9 +148,11 @@ class Links:
         try:
             if peer_of_certificate(certificate) != peer:
                 raise WorkerUnreachable("the node's record names a certificate of another key")
-            return client_context(self.identity, certificate)
+            context = client_context(self.identity, certificate)
         except InvalidSignature as error:
             raise WorkerUnreachable("the node's record names no certificate of a node") from error
+        offer(context)
+        return context
 
     def _vanished(self) -> list[PeerId]:
         return [peer for peer in self._ways if self._peers.reach(peer) is None]

@@ -14,6 +14,7 @@ from router.http.connection import HttpError, NotHttp, request_head
 from router.http.deadlines import Deadlines
 from router.http.pool import Objection, PooledPlace, start_of, tcp
 from router.peers.pipes import Peers, over_pipes
+from router.peers.shared_place import PIPE_STREAMS, SharedPlace
 from router.settings import RouterSettings
 
 _FIRST_PAUSE = 5.0
@@ -101,9 +102,9 @@ class Way:
         self._objection = objection
         self._direct: Direct = Untried()
         self._trying = asyncio.Lock()
-        self._places: dict[URL, PooledPlace] = {}
+        self._places: dict[URL, SharedPlace] = {}
         self._pipe = over_pipes(peers, peer, context=context, crew=crew)
-        self._pipes: dict[Route, PooledPlace] = {}
+        self._pipes: dict[Route, SharedPlace] = {}
 
     def learn(self, reach: Reach) -> None:
         """Take in a newer word on the peer's addresses."""
@@ -115,9 +116,11 @@ class Way:
             self._direct = Untried()
 
     def doubt(self) -> None:
-        """A request could not connect: an address that was proven has to be proven anew."""
+        """A request could not connect: an address that was proven has to be proven anew, and what stands is not trusted."""
         if isinstance(self._direct, Proven):
             self._direct = Untried()
+        for place in self._pipes.values():
+            place.renew()
 
     def let_go(self) -> None:
         """Cut the idle connections: the peer was started anew, and may not have told the end of its last run."""
@@ -203,7 +206,7 @@ class Way:
                 name="",
                 objection=self._objection,
             )
-            place = self._places[address] = PooledPlace(dial, self._settings)
+            place = self._places[address] = SharedPlace(dial, self._settings)
         try:
             await place.warm()
         except HttpError:
@@ -216,5 +219,5 @@ class Way:
         for other in [r for r in self._pipes if r is not route]:
             self._pipes.pop(other).retire()
         if route not in self._pipes:
-            self._pipes[route] = PooledPlace(self._pipe, self._settings)
+            self._pipes[route] = SharedPlace(self._pipe, self._settings, streams=PIPE_STREAMS)
         return Link(self._pipes[route], _PIPED, route, self.deadlines)

@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from registry.catalog import Catalog
 from registry.clock import Clock
@@ -25,8 +25,7 @@ from registry.members.liveness import Pulse, Status
 from registry.mesh import Mesh, Pipe
 from registry.records import PeerId, Reach
 from registry.task_group import BackgroundTasks
-from router.http.connection import Connection
-from router.http.pool import Dial
+from router.http.pool import RawDial
 
 ADDRESSES_DIALLED = 2
 """Addresses of each kind that a request waits for; nodes name first what others dial most easily."""
@@ -216,6 +215,8 @@ class MeshPeers:
         return any(connection.peer == peer for connection in self._mesh.connections())
 
 
+_Made = TypeVar("_Made", bound=asyncio.BaseProtocol)
+
 _CHUNK_BYTES = 64 * 1024
 _CONNECT_SECONDS = 5.0
 _LINGER_SECONDS = 5.0
@@ -224,10 +225,10 @@ _LINGER_SECONDS = 5.0
 
 def over_pipes(
     peers: Peers, peer: PeerId, *, context: ssl.SSLContext, crew: BackgroundTasks
-) -> Dial:
+) -> RawDial:
     """Return how to connect to a peer over pipes, a pipe for each connection."""
 
-    async def dial(make: Callable[[], Connection]) -> Connection:
+    async def dial(make: Callable[[], _Made], /) -> _Made:
         try:
             pipe = await peers.open_pipe(peer)
         except RegistryError as error:

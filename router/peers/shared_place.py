@@ -1,0 +1,148 @@
+"""Place of another node: its HTTP connections are streams that share few TLS connections, where the node offers that."""
+
+import asyncio
+from collections.abc import Callable
+
+from router.http.connection import CannotConnect, Connection, Home
+from router.http.pool import PooledPlace, RawDial
+from router.peers.alpn import Arrival
+from router.peers.muxed import MuxedConnection
+from router.settings import RouterSettings
+
+STREAMS = 128
+"""Streams of one connection, beyond which another is opened: only one of a node's processes serves each."""
+
+PIPE_STREAMS = 16
+"""Streams of one connection over a pipe, likewise: a pipe sends one piece after the other, several beside each other."""
+
+
+class StreamConnection(Connection):
+    """A connection of HTTP that is a stream of a shared one, and serves no next request once that drains."""
+
+    def __init__(self, home: Home, shared: MuxedConnection) -> None:
+        super().__init__(home)
+        self._shared = shared
+
+    @property
+    def draining(self) -> bool:
+        """Whether the shared connection takes no more requests."""
+        return self._shared.draining
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the next request may be sent."""
+        return not self.draining and super().quiet
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The stream is over; of one that was refused nobody has read anything."""
+        if isinstance(error, ConnectionRefusedError) and self._reply is not None:
+            self._reply.fail(CannotConnect("the other side takes no more requests"))
+            self._reply = None
+        super().connection_lost(error)
+
+
+class SharedDial:
+    """Opens HTTP connections to one address: as streams of a connection that stands, or of a new one."""
+
+    def __init__(self, dial: RawDial, home: Home, streams: int) -> None:
+        self._dial = dial
+        self._home = home
+        self._streams = streams
+        self._shared: dict[MuxedConnection, None] = {}
+        self._alone = False
+        """Whether the node offered nothing to share when it was dialled last."""
+        self._dialling = asyncio.Lock()
+
+    def __len__(self) -> int:
+        return len(self._shared)
+
+    async def __call__(self, make: Callable[[], Connection]) -> Connection:
+        """Return a connection that is open; raise `OSError`."""
+        shared = self._roomy()
+        if shared is None and not self._alone:
+            # Many requests at once wait for the same handshake.
+            async with self._dialling:
+                shared = self._roomy()
+                if shared is None and not self._alone:
+                    return await self._connect(make)
+        return self._stream(shared) if shared is not None else await self._connect(make)
+
+    def renew(self) -> None:
+        """Open nothing more on what stands: it may lead nowhere, which a new handshake will tell."""
+        for shared in tuple(self._shared):
+            shared.drain()
+
+    def close(self) -> None:
+        """Cut every connection."""
+        for shared in tuple(self._shared):
+            shared.abort()
+
+    def begun(self, connection: MuxedConnection) -> None:
+        """Share a connection."""
+        self._shared[connection] = None
+
+    def ended(self, connection: MuxedConnection) -> None:
+        """Forget a connection that is gone."""
+        self._shared.pop(connection, None)
+
+    def _roomy(self) -> MuxedConnection | None:
+        for shared in self._shared:
+            if shared.open and not shared.draining and len(shared) < self._streams:
+                return shared
+        return None
+
+    async def _connect(self, make: Callable[[], Connection]) -> Connection:
+        arrival = Arrival(make, lambda: MuxedConnection(self))
+        await self._dial(lambda: arrival)
+        self._alone = not isinstance(arrival.protocol, MuxedConnection)
+        if isinstance(arrival.protocol, MuxedConnection):
+            return self._stream(arrival.protocol)
+        if isinstance(arrival.protocol, Connection):
+            return arrival.protocol
+        raise ConnectionResetError("the connection ended with its handshake")
+
+    def _stream(self, shared: MuxedConnection) -> Connection:
+        if not shared.open:
+            raise ConnectionResetError("the connection ended with its handshake")
+        connection = StreamConnection(self._home, shared)
+        shared.stream(connection)
+        return connection
+
+
+class SharedPlace(PooledPlace):
+    """The connections to one address of a node, or to its pipes."""
+
+    def __init__(self, dial: RawDial, settings: RouterSettings, *, streams: int = STREAMS) -> None:
+        self._shared = SharedDial(dial, self, streams)
+        super().__init__(self._shared, settings)
+
+    @property
+    def unused(self) -> bool:
+        """Whether nothing is open."""
+        return super().unused and not len(self._shared)
+
+    async def warm(self) -> None:
+        """Open a connection of its own for the next requests, so that there is proof of one; raise `HttpError`."""
+        self.renew()
+        await super().warm()
+
+    def renew(self) -> None:
+        """Share what stands no more; requests that are under way on it go on."""
+        self._shared.renew()
+
+    def let_go(self) -> None:
+        """Cut the idle connections, and share what stands no more."""
+        super().let_go()
+        self.renew()
+
+    def free(self, connection: Connection) -> None:
+        """Keep a connection for the next request, unless what it shares drains."""
+        if isinstance(connection, StreamConnection) and connection.draining:
+            connection.abort()
+        else:
+            super().free(connection)
+
+    def close(self) -> None:
+        """Cut everything."""
+        super().close()
+        self._shared.close()

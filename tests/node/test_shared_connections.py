@@ -1,0 +1,325 @@
+"""Laws of the connections that nodes share among requests, over real TLS, with aiohttp behind each stream."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+
+from node.listeners import SharedConnections
+from registry.signing import Identity
+from router.http.connection import CannotConnect, HttpError, HungUp, Reply, request_head
+from router.http.pool import tcp
+from router.peers.alpn import offer
+from router.peers.certificate import certificate_of, client_context, server_context, trust
+from router.peers.mux import EXTRA_BYTES, WINDOW
+from router.peers.shared_place import STREAMS, SharedPlace
+from router.settings import RouterSettings
+from tests.router.world import until
+
+SERVING, ASKING = Identity(bytes([1]) * 32), Identity(bytes([2]) * 32)
+PATIENT = RouterSettings(connect_timeout=10)
+START = b"POST / HTTP/1.1\r\nHost: a\r\n"
+HEAD = request_head(START, {}, 0)
+MANY = 500
+READERS = 100
+PIECE = 16 * 1024
+HELD = WINDOW + 4 * 64 * 1024
+"""Bytes of one answer that nobody reads: its window, and what both ends' HTTP holds and has in hand."""
+
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Served:
+    """A node's listener, as far as its connections go."""
+
+    handle: Handler
+    shares: bool = True
+    port: int = 0
+    connections: int = 0
+    shared: SharedConnections = field(default_factory=SharedConnections)
+
+    async def __aenter__(self) -> "Served":
+        context = server_context(SERVING)
+        trust(context, certificate_of(ASKING))
+        if self.shares:
+            offer(context)
+        self._http = web.Server(self.handle, access_log=None, handler_cancellation=True)
+        make = self.shared.through(self._http)
+
+        def counted() -> asyncio.BaseProtocol:
+            self.connections += 1
+            return make()
+
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            counted, "127.0.0.1", self.port, ssl=context, backlog=1024
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.shared.go_away()
+        await self._http.shutdown(1)
+        await self.shared.close()
+
+    @asynccontextmanager
+    async def place(self, *, shares: bool = True) -> AsyncIterator[SharedPlace]:
+        """Have connections of another node to it."""
+        context = client_context(ASKING, certificate_of(SERVING))
+        if shares:
+            offer(context)
+        place = SharedPlace(tcp("127.0.0.1", self.port, context, name=""), PATIENT)
+        try:
+            yield place
+        finally:
+            place.close()
+
+
+async def answered(place: SharedPlace, body: bytes = b"") -> bytes:
+    reply = await place.ask(request_head(START, {}, len(body)), body)
+    return await reply.at_most(2**30)
+
+
+async def at_once(_: web.BaseRequest) -> web.Response:
+    return web.Response(text="done")
+
+
+async def echo(request: web.BaseRequest) -> web.Response:
+    return web.Response(body=await request.content.read())
+
+
+class Endless:
+    """Answers without end, and counts what was taken."""
+
+    def __init__(self) -> None:
+        self.written = 0
+        self.begun = self.ended = 0
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method == "GET":
+            return web.Response(text="done")
+        response = web.StreamResponse()
+        await response.prepare(request)
+        self.begun += 1
+        try:
+            while True:
+                await response.write(bytes(PIECE))
+                self.written += PIECE
+        finally:
+            self.ended += 1
+
+
+async def test_five_hundred_requests_at_once_take_a_few_connections_and_none_fails() -> None:
+    arrived = 0
+    everybody = asyncio.Event()
+
+    async def together(_: web.BaseRequest) -> web.Response:
+        nonlocal arrived
+        arrived += 1
+        if arrived == MANY:
+            everybody.set()
+        await everybody.wait()
+        return web.Response(text="done")
+
+    async with Served(together) as node, node.place() as place:
+        told = await asyncio.gather(*(answered(place) for _ in range(MANY)))
+        assert told == [b"done"] * MANY
+        assert node.connections == -(-MANY // STREAMS)
+
+
+async def test_requests_one_after_another_take_one() -> None:
+    async with Served(at_once) as node, node.place() as place:
+        for _ in range(10):
+            assert await answered(place) == b"done"
+        assert node.connections == 1
+
+
+@pytest.mark.parametrize(("asks", "serves"), [(True, False), (False, True), (False, False)])
+async def test_with_a_node_of_the_version_before_each_request_has_a_connection(
+    asks: bool, serves: bool
+) -> None:
+    async with Served(echo, shares=serves) as node, node.place(shares=asks) as place:
+        told = await asyncio.gather(*(answered(place, b"%d" % n) for n in range(10)))
+        assert told == [b"%d" % n for n in range(10)]
+        assert node.connections == 10
+
+
+async def test_a_node_that_comes_back_with_the_new_version_is_shared_with_at_once() -> None:
+    before = Served(at_once, shares=False)
+    async with before, before.place() as place:
+        await answered(place)
+        await before.__aexit__()
+        async with Served(at_once, port=before.port) as after:
+            place.let_go()
+            await answered(place)
+            await asyncio.gather(*(answered(place) for _ in range(20)))
+            assert after.connections == 1
+
+
+@pytest.mark.parametrize("size", [0, 1, WINDOW - 1, WINDOW, 5_000_000])
+async def test_bodies_of_any_size_go_both_ways(size: int) -> None:
+    async with Served(echo) as node, node.place() as place:
+        bodies = [bytes([n]) * size for n in range(4)]
+        assert await asyncio.gather(*(answered(place, b) for b in bodies)) == bodies
+
+
+async def test_a_handler_sees_the_certificate_of_whoever_asks() -> None:
+    seen = []
+
+    async def look(request: web.BaseRequest) -> web.Response:
+        assert request.transport is not None
+        secured = request.transport.get_extra_info("ssl_object")
+        seen.append((secured.getpeercert(binary_form=True), secured.version(), request.remote))
+        return web.Response()
+
+    async with Served(look) as node, node.place() as place:
+        await answered(place)
+    assert seen == [(certificate_of(ASKING), "TLSv1.3", "127.0.0.1")]
+
+
+async def test_a_hundred_who_do_not_read_hold_little_and_hold_up_nobody() -> None:
+    endless = Endless()
+    async with Served(endless) as node, node.place() as place:
+        stalled = [await place.ask(HEAD, b"") for _ in range(READERS)]
+        written = -1
+        while written < endless.written:
+            written = endless.written
+            for _ in range(50):
+                began = time.monotonic()
+                assert await _asked(place) == b"done"
+                assert time.monotonic() - began < 5
+        assert endless.begun == READERS
+        # All that is written and read by nobody lies in the two nodes, or in the sockets between them.
+        assert written < READERS * HELD + EXTRA_BYTES
+        for reply in stalled:
+            reply.close()
+        await until(lambda: endless.ended == READERS)
+
+
+async def _asked(place: SharedPlace) -> bytes:
+    reply = await place.ask(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", b"")
+    return await reply.some()
+
+
+async def test_who_gives_up_is_noticed_at_the_other_end_and_the_others_go_on() -> None:
+    endless = Endless()
+    async with Served(endless) as node, node.place() as place:
+        left, stays = await place.ask(HEAD, b""), await place.ask(HEAD, b"")
+        left.close()
+        await until(lambda: endless.ended == 1)
+        assert await stays.some()
+        asking = asyncio.ensure_future(place.ask(HEAD, b""))
+        await until(lambda: endless.begun == 3 or asking.done())
+        asking.cancel()
+        (await asking).close() if asking.done() and not asking.cancelled() else None
+        assert node.connections == 1
+
+
+async def test_an_answer_that_is_cut_is_no_whole_answer_and_the_others_go_on() -> None:
+    waiting = asyncio.Event()
+
+    async def half(request: web.BaseRequest) -> web.StreamResponse:
+        if request.method == "GET":
+            return web.Response(text="done")
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"half")
+        await waiting.wait()
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    async with Served(half) as node, node.place() as place:
+        reply = await place.ask(HEAD, b"")
+        assert await reply.some() == b"half"
+        waiting.set()
+        with pytest.raises(HungUp):
+            await reply.some()
+        assert await _asked(place) == b"done"
+        assert node.connections == 1
+
+
+async def test_a_node_that_goes_away_finishes_what_it_has_and_refuses_unread_what_comes() -> None:
+    go, begun = asyncio.Event(), asyncio.Event()
+
+    async def slow(_: web.BaseRequest) -> web.Response:
+        begun.set()
+        await go.wait()
+        return web.Response(text="done")
+
+    async with Served(slow) as node, node.place() as place:
+        under_way = asyncio.ensure_future(answered(place))
+        await begun.wait()
+        node.shared.go_away()
+        node._server.close()
+        # On its way when the other node said so, or after it: in either case nobody has read it.
+        with pytest.raises(CannotConnect):
+            await answered(place)
+        with pytest.raises(CannotConnect):
+            await answered(place)
+        go.set()
+        assert await under_way == b"done"
+        await until(lambda: not len(place._shared))
+
+
+async def test_requests_during_a_restart_are_answered_or_tried_again_elsewhere() -> None:
+    """Whoever asks a node that goes meets what it met with a connection for each, and mostly less."""
+    first = Served(at_once)
+    await first.__aenter__()
+    failures: list[HttpError] = []
+    told = 0
+
+    async def ask_on(place: SharedPlace) -> None:
+        nonlocal told
+        while not done.is_set():
+            try:
+                assert await answered(place) == b"done"
+                told += 1
+            except HttpError as error:
+                failures.append(error)
+                await asyncio.sleep(0)
+
+    done = asyncio.Event()
+    async with first.place() as place:
+        asking = [asyncio.ensure_future(ask_on(place)) for _ in range(20)]
+        await until(lambda: told > 100)
+        await first.__aexit__()
+        before = told
+        async with Served(at_once, port=first.port):
+            await until(lambda: told > before + 100)
+            done.set()
+            await asyncio.gather(*asking)
+    # Not one answer broke off: nothing of the answers to these had come.
+    assert all(
+        isinstance(e, CannotConnect) or (isinstance(e, HungUp) and e.untouched) for e in failures
+    )
+
+
+async def test_what_stands_is_left_once_it_is_doubted_and_ends_with_its_requests() -> None:
+    endless = Endless()
+    async with Served(endless) as node, node.place() as place:
+        old: Reply = await place.ask(HEAD, b"")
+        place.renew()
+        assert await _asked(place) == b"done"
+        assert node.connections == 2
+        assert await old.some()
+        old.close()
+        await until(lambda: len(place._shared) == 1)
+
+
+async def test_a_liar_is_cut_off() -> None:
+    async with Served(at_once) as node:
+        context = client_context(ASKING, certificate_of(SERVING))
+        offer(context)
+        reader, writer = await asyncio.open_connection("127.0.0.1", node.port, ssl=context)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        with suppress(ConnectionError, ssl.SSLError):
+            assert await reader.read() == b""
+        writer.transport.abort()
