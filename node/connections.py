@@ -28,7 +28,7 @@ HELD_BYTES = 64 * 1024
 BODY_BYTES = 128 * 1024
 """Bytes of a body that wait for their handler before the socket is left unread; up to twice as many, with what is in pieces."""
 
-PIECE_BYTES = 8 * 1024
+PIECE_BYTES = 2 * 1024
 """Bytes that are parsed in one turn of the loop where nobody knows how many belong together: they could be a thousand chunks."""
 
 AHEAD_BYTES = 1024 * 1024
