@@ -75,6 +75,17 @@ def test_what_is_put_off_holds_no_other_beginning_up(store):
     assert [line.number for line in store.lease(5, 2)] == [3, 4]
 
 
+def test_many_beginnings_that_are_put_off_hide_no_other(store):
+    store.add_batch("b", 1, 100, SAID)
+    store.unfinished(2)
+    store.fill("b", 2, [Line(n, f"c{n}", b"{}", b"%03d" % n) for n in range(1, 61)])
+    store.stand("b", "in_progress", 2, was="validating")
+    for line in store.lease(5, 50):
+        store.put_off(line, 99, counts=False)
+    assert [store.lease(5, 1)[0].number for _ in range(10)] == list(range(51, 61))
+    assert store.lease(5, 1) == []
+
+
 def test_a_line_has_one_result(store):
     filled(store, 1)
     (line,) = store.lease(5, 1)
