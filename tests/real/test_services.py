@@ -8,7 +8,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.real.conftest import FAIR, READER, TALKER, Behind, World, who
+from tests.real.conftest import READER, TALKER, Behind, World, who
 from tests.swarm.client import Client
 from tests.swarm.test_attach import attached
 from tests.swarm.waiting import until
@@ -140,26 +140,37 @@ async def test_what_the_program_does_not_have_is_its_own_answer(ai: openai.Async
         )
 
 
-async def scored(client: Client, world: World, response: str) -> float:
+async def scored(client: Client, behind: Behind, world: World, response: str) -> float:
     """Have a reward model score a response, in Llama Stack's words."""
     pair = [{"role": "user", "text": "What grows?"}, {"role": "assistant", "text": response}]
-    asked = {"reward": FAIR, "prompt_with_response": pair, "scoring_function": {"name": "classify"}}
+    function = {"name": "score"}
+    asked = {
+        "reward": behind.scores,
+        "prompt_with_response": pair,
+        "scoring_function": function,
+    }
     seen = await client.post(world.asked, "/reward_scoring", asked)
     assert seen.status == 200, seen.body
     ANSWERS["/reward_scoring"].validate_json(seen.body)
     return float(json.loads(seen.body)["score"])
 
 
+async def own_score(client: Client, url: str) -> float:
+    """Ask the program itself: vLLM scores a pair, infinity classifies a text."""
+    pair = {"model": "ranker", "text_1": "What grows?", "text_2": "A vine."}
+    async with client.session.post(f"{url}/v1/score", json=pair) as response:
+        if response.status == 200:
+            return float((await response.json())["data"][0]["score"])
+    body = {"model": "classifier", "input": ["What grows?\nA vine."]}
+    async with client.session.post(f"{url}/classify", json=body) as response:
+        [classes] = (await response.json())["data"]
+    return float(next(one["score"] for one in classes if one["label"] == "LABEL_2"))
+
+
 @who("reward")
-async def test_a_classifier_scores_as_a_reward_model(
+async def test_a_response_is_scored_as_the_program_itself_scores_it(
     behind: Behind, world: World, client: Client
 ) -> None:
-    vine, car = await scored(client, world, "A vine."), await scored(client, world, "A car.")
-    assert 0 < vine < 1
-    assert vine == pytest.approx(await scored(client, world, "A vine."))
-    assert vine != pytest.approx(car)
-    text = ["What grows?\nA vine."]
-    body = {"model": "classifier", "input": text}
-    async with client.session.post(f"{behind.running.place.url}/classify", json=body) as response:
-        [classes] = (await response.json())["data"]
-    assert [vine] == pytest.approx([one["score"] for one in classes if one["label"] == "LABEL_2"])
+    vine = await scored(client, behind, world, "A vine.")
+    assert vine == pytest.approx(await own_score(client, behind.running.place.url))
+    assert vine != pytest.approx(await scored(client, behind, world, "A car."))

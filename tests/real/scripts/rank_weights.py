@@ -20,10 +20,10 @@ def main(folder: str, classes: int) -> None:
     words.save_pretrained(folder)
     shape = BertConfig(
         vocab_size=len(words),
-        hidden_size=32,
+        hidden_size=128,
         num_hidden_layers=2,
         num_attention_heads=2,
-        intermediate_size=64,
+        intermediate_size=128,
         num_labels=classes,
         initializer_range=0.5,
     )
