@@ -15,10 +15,17 @@ from typing import Any, NoReturn, Protocol, cast
 from aiohttp import HttpVersion11, web
 from aiohttp.http import HttpProcessingError, RawRequestMessage
 
+from node import heads
 from node.config.web import WebSettings
-from node.faces.errors import FaceError, HeadTooLarge, HeadTooSlow, TooManyConnections, refusal
+from node.faces.errors import (
+    FaceError,
+    HeadTooLarge,
+    HeadTooSlow,
+    TooManyConnections,
+    Unparseable,
+    refusal,
+)
 from node.faces.request_reader import id_of
-from node.heads import MAX_FIELD_BYTES, MAX_FIELDS, MAX_HEAD_BYTES, MAX_URL_BYTES, fault_of, spelt
 
 log = logging.getLogger("modelvine.http")
 
@@ -44,6 +51,7 @@ _NEVER = 1e6  # seconds: this module itself ends idle connections
 _SOON = 0.05  # seconds after which a caller who has closed its side is looked at
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _HEAD_END = b"\r\n\r\n"
+_NOT_FRAMED = "the body is not framed as it says"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _TCP_CLOSE = 7  # net/tcp_states.h
 
@@ -94,9 +102,9 @@ class CallerConnection(web.RequestHandler):
             auto_decompress=False,
             lingering_time=LINGER_SECONDS,
             read_bufsize=BODY_BYTES,
-            max_line_size=MAX_URL_BYTES,
-            max_field_size=MAX_FIELD_BYTES,
-            max_headers=MAX_FIELDS,
+            max_line_size=heads.MAX_URL_BYTES,
+            max_field_size=heads.MAX_FIELD_BYTES,
+            max_headers=heads.MAX_FIELDS,
         )
         self._place = place
         self.address = ""
@@ -144,7 +152,7 @@ class CallerConnection(web.RequestHandler):
         if self._place.closing or not request.content.is_eof():
             return True
         # Where nothing was kept apart, what came behind the offer is lost.
-        return _offers(request) and (not self._apart or "transfer-encoding" in request.headers)
+        return heads.offers(request) and (not self._apart or "transfer-encoding" in request.headers)
 
     def look(self, now: float) -> None:
         """End what takes too long."""
@@ -190,7 +198,7 @@ class CallerConnection(web.RequestHandler):
         # aiohttp would close it at once, and who still sends would lose the answer.
         self.transport = None
         self._head_due, self._due = inf, self._place.now + LINGER_SECONDS
-        wire.write(spelt(refusal(error).response(), id_of(said)))
+        wire.write(heads.spelt(refusal(error).response(), id_of(said)))
         if wire.can_write_eof():
             wire.write_eof()
             wire.resume_reading()
@@ -248,8 +256,12 @@ class CallerConnection(web.RequestHandler):
             return True
         if self._deaf or wire is None or wire.get_extra_info("sslcontext") is not None:
             return None
-        pending = self._head_bytes or self._messages or self._ahead
-        if not pending if asked is None else not asked.content.is_eof():
+        if asked is None:
+            waits = bool(self._head_bytes or self._messages or self._ahead)
+        else:
+            # Whoever closes it in the middle of an answer has left.
+            waits = asked.content.is_eof() and not asked.writer.output_size
+        if not waits:
             return None
         self._left = True
         self._loop.call_soon(self._look_again)
@@ -284,10 +296,15 @@ class CallerConnection(web.RequestHandler):
     ) -> NoReturn:
         """Refuse what the parser could not read; what a handler could not answer ends the connection."""
         if isinstance(exc, HttpProcessingError):
-            self.refuse(fault_of(exc))
+            self.refuse(heads.fault_of(exc))
         elif not self._deaf:
             self.abort()
         raise ConnectionResetError("the connection ends") from exc
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """Log what is wrong here; of a body that was cut its reader has told."""
+        if not isinstance(kw.get("exc_info"), FaceError):
+            super().log_exception(*args, **kw)
 
     # How.
 
@@ -316,7 +333,9 @@ class CallerConnection(web.RequestHandler):
 
     def _is_behind(self) -> bool:
         """Whether what came last has to wait until something else is answered."""
-        return bool(self._messages) or (self._under_way is not None and _is_read(self._under_way))
+        return bool(self._messages) or (
+            self._under_way is not None and heads.is_read(self._under_way)
+        )
 
     def _share(self) -> int:
         """Return how many bytes are parsed now: those of one head, of a body of known length, or a few."""
@@ -324,7 +343,7 @@ class CallerConnection(web.RequestHandler):
         if asked is not None:
             length = asked.content_length
             return PIECE_BYTES if length is None else max(1, length - asked.content.total_bytes)
-        end = bytes(self._ahead[:MAX_HEAD_BYTES]).find(_HEAD_END)
+        end = bytes(self._ahead[: heads.MAX_HEAD_BYTES]).find(_HEAD_END)
         # aiohttp loses what is parsed together with an offer of another protocol, and behind it.
         self._apart = end >= 0
         return end + len(_HEAD_END) if self._apart else PIECE_BYTES
@@ -332,16 +351,17 @@ class CallerConnection(web.RequestHandler):
     def _parse(self, piece: bytes) -> None:
         asked = self._under_way
         if asked is None and not self._last:
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self.refuse(HeadTooLarge(f"the head has more than {MAX_HEAD_BYTES} bytes"))
+            if self._head_bytes > heads.MAX_HEAD_BYTES:
+                self.refuse(HeadTooLarge(f"the head has more than {heads.MAX_HEAD_BYTES} bytes"))
                 return
             if not self._head_bytes:
                 self._head_due, self._due = self._place.now + self._place.settings.head_timeout, inf
             self._head_bytes += len(piece)
         super().data_received(piece)
         if asked is not None and not asked.content.is_eof() and self._is_broken():
-            broken = web.RequestPayloadError("the body is not framed as it says")
-            asked.content.set_exception(broken)
+            found = heads.fault_of(getattr(self._messages[-1][0], "exc", None))
+            within = found if isinstance(found, HeadTooLarge) else Unparseable(_NOT_FRAMED)
+            asked.content.set_exception(within)
 
     def _is_broken(self) -> bool:
         """Whether the parser could not read what came last; it does not tell whoever reads the body."""
@@ -377,13 +397,3 @@ class CallerConnection(web.RequestHandler):
         if known is None or known.family not in (socket.AF_INET, socket.AF_INET6):
             return False
         return bool(known.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE)
-
-
-def _is_read(request: web.BaseRequest) -> bool:
-    """Whether what comes now is behind the request; all of a WebSocket belongs to it."""
-    return request.content.is_eof() and ("upgrade" not in request.headers or _offers(request))
-
-
-def _offers(request: web.BaseRequest) -> bool:
-    """Whether another protocol than WebSockets is offered."""
-    return request.headers.get("upgrade", "websocket").lower() != "websocket"

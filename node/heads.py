@@ -60,6 +60,16 @@ def check(request: web.BaseRequest) -> None:
         raise BadHead("a Transfer-Encoding goes with HTTP/1.1 and without a Content-Length")
 
 
+def is_read(request: web.BaseRequest) -> bool:
+    """Whether what comes now is behind the request; all of a WebSocket belongs to it."""
+    return request.content.is_eof() and ("upgrade" not in request.headers or offers(request))
+
+
+def offers(request: web.BaseRequest) -> bool:
+    """Whether another protocol than WebSockets is offered."""
+    return request.headers.get("upgrade", "websocket").lower() != "websocket"
+
+
 def is_spoken(request: web.BaseRequest) -> bool:
     """Whether this is a version of HTTP whose answers we know how to write."""
     return request.version in (HttpVersion10, HttpVersion11)

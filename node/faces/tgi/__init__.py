@@ -172,7 +172,7 @@ class _Asking:
                 return web.Response() if found.now else _unhealthy(self.model)
             case "metrics":
                 body = info.metrics(self.context, found)
-                return web.Response(body=body, content_type=info.CONTENT_TYPE)
+                return web.Response(body=body, headers={"content-type": info.CONTENT_TYPE})
         try:
             own = await info.told(self.context, found)
             return json_answer(info.info(self.context, self.model, found, own))

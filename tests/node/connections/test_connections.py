@@ -45,7 +45,7 @@ class App:
                 return await self._wait()
             case "/gone":
                 raise ConnectionResetError
-            case "/stream" | "/half" | "/empty":
+            case "/stream" | "/half" | "/empty" | "/begun":
                 return await self._stream(request)
             case "/big":
                 return web.Response(body=b"x" * BIG)
@@ -66,6 +66,8 @@ class App:
         await response.prepare(request)
         for piece in () if request.path == "/empty" else (b"one", b"two"):
             await response.write(piece)
+        if request.path == "/begun":
+            await self._wait()
         if request.path == "/half":
             request.transport.abort()
         return response
@@ -351,6 +353,14 @@ async def test_all_requests_are_answered_before_a_side_that_was_closed(served, c
     assert said.count(b" 200 OK") == MANY
 
 
+async def test_whoever_closes_its_side_within_an_answer_has_left(served, caller):
+    caller.say(b"GET /begun")
+    await caller.reader.readuntil(b"one")
+    caller.writer.write_eof()
+    async with asyncio.timeout(5):
+        await served.cancelled.wait()
+
+
 async def test_whoever_closes_its_side_within_a_request_has_left(served, caller):
     caller.say(b"POST /", b"Content-Length: 3", body=b"x")
     await served.begun.wait()
@@ -379,13 +389,14 @@ async def test_what_comes_in_one_piece_with_a_request_keeps_it_from_nothing(serv
 
 
 @pytest.mark.parametrize("when", ["at once", "later"])
-async def test_a_body_that_is_not_framed_as_it_says_is_refused(served, caller, when):
+async def test_a_body_that_is_not_framed_as_it_says_is_refused(served, caller, when, caplog):
     caller.say(b"POST /", b"Transfer-Encoding: chunked", body=b"1\r\nx\r\n")
     if when == "later":
         await served.begun.wait()
     caller.writer.write(b"zz\r\n")
     assert await code_of(caller) == (400, "invalid_body")
     assert await caller.ended()
+    assert not caplog.records
 
 
 async def test_a_head_without_end_is_refused(served):
@@ -403,7 +414,7 @@ async def test_a_head_without_end_is_refused(served):
 async def test_trailers_without_end_are_refused(caller):
     more = b"".join(b"x-%d: y\r\n" % n for n in range(10_000))
     caller.say(b"POST /", b"Transfer-Encoding: chunked", body=b"0\r\n" + more)
-    assert await code_of(caller) == (400, "invalid_body")
+    assert await code_of(caller) == (431, "head_too_large")
     assert await caller.ended()
 
 
