@@ -5,6 +5,7 @@ Bodies stay bytes: only the model's name, `stream` and `project` are read from t
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
 from aiohttp import web
@@ -20,7 +21,9 @@ from registry.records import PeerId
 from registry.signing import ID_HEAD, public_of
 from registry.wire import is_name, is_node_name
 from router.errors import AnswerBroken, BadRequest
+from router.large_bodies import aside
 from router.openai import body as bodies
+from router.openai.large_json import SMALL_BYTES
 from router.openai.prefixes import MIN_BYTES, NONE, prefixes_of
 from router.openai.usage import TEXT
 from router.peers.headers import (
@@ -140,9 +143,14 @@ async def read_request(
     )
     said: Verbatim | None = None
     if own_only and (header := http.headers.get(VERBATIM)):
-        body, said = split(header, body)
+        body, said = await aside(body, partial(split, header, body))
     content_type = content_type_of(http, body)
-    return request_of(context, http, kind, body, content_type, own_only=own_only, verbatim=said)
+    if len(body) <= SMALL_BYTES:
+        return request_of(context, http, kind, body, content_type, own_only=own_only, verbatim=said)
+    made = partial(
+        request_of, context, http, kind, body, content_type, own_only=own_only, verbatim=said
+    )
+    return await aside(body, made)
 
 
 def request_of(

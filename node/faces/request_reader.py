@@ -4,6 +4,7 @@ import asyncio
 import re
 import zlib
 from collections.abc import Mapping
+from functools import partial
 from random import getrandbits
 from typing import Any
 
@@ -20,6 +21,7 @@ from node.faces.errors import (
     UnsupportedMediaType,
     WrongParameter,
 )
+from router.large_bodies import aside
 from router.openai.body import object_of
 from router.openai.media_type import media_of
 
@@ -194,7 +196,7 @@ async def read_fields(request: web.Request, settings: Settings) -> Mapping[str, 
         idle=settings.router.idle_timeout,
         rate=settings.web.min_body_rate,
     )
-    return object_of(body)
+    return await aside(body, partial(object_of, body))
 
 
 async def read_object(request: web.Request, *, idle: float) -> dict[str, Any]:

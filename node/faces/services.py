@@ -5,6 +5,7 @@ by that id, which ends with its home.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
@@ -23,6 +24,7 @@ from registry.catalog import names_of
 from registry.records import name_of_any
 from router.attempt import Routed
 from router.errors import BadRequest
+from router.large_bodies import aside
 from router.openai import multipart
 from router.openai.body import object_of
 from router.openai.media_type import media_of
@@ -157,7 +159,7 @@ async def _body(context: Serving, http: web.Request) -> tuple[bytes, dict[str, o
         return body, dict(multipart.fields(body, content_type))
     if kind not in TAKEN_FOR_JSON:
         raise UnsupportedMediaType(f"send {JSON} or {multipart.CONTENT_TYPE}, not {kind[:100]!r}")
-    return body, dict(object_of(body))
+    return body, dict(await aside(body, partial(object_of, body)))
 
 
 def _without_homes(

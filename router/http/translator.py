@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import orjson
 from yarl import URL
@@ -22,6 +22,7 @@ from router.http.service_call import call_service
 from router.http.translated_stream import begin, check
 from router.http.verbatim import MAX_ANSWER_BYTES, Passing
 from router.http.verbatim import read as passing_on
+from router.large_bodies import aside
 from router.openai.body import OURS, object_of, without
 from router.openai.text_writer import Event, TextForm
 from router.openai.usage import Takers
@@ -89,15 +90,16 @@ class Translating:
             async with call_service(self._links, request, worker) as answer:
                 yield answer
             return
-        if (said := self._verbatim(request, worker)) is not None:
+        if (said := await self._verbatim(request, worker)) is not None:
             async with said as answer:
                 yield answer
             return
         if once := self._words.others.get(request.kind):
-            async with self._once(once, request, worker) as answer:
+            orders = await aside(request.body, partial(once.asked, request))
+            async with self._once(once, request, worker, orders) as answer:
                 yield answer
             return
-        asked, orders = self._words.read(request, worker)
+        asked, orders = await aside(request.body, partial(self._words.read, request, worker))
         own = request.verbatim
         if self._words.beside and own and own.protocol == worker.dialect:
             orders = self._words.beside(orders, object_of(own.body))
@@ -146,7 +148,7 @@ class Translating:
         self._streamers.refused(api, now)
         return answer
 
-    def _verbatim(
+    async def _verbatim(
         self, request: Request, worker: Worker
     ) -> AbstractAsyncContextManager[Answer] | None:
         """Pass on the caller's own words, where they are the worker's too."""
@@ -168,16 +170,15 @@ class Translating:
                 exchange, passing, said, streams=request.stream, max_event_bytes=limit
             )
 
-        body = passing.addressed(without(said.body, OURS), worker)
+        own = await aside(said.body, partial(without, said.body, OURS))
+        body = passing.addressed(own, worker)
         accept = _STREAMED if request.stream else _JSON
         call = self._call(worker, request, said.call, body, accept=accept)
         return Sending(call, self._settings, self._deadlines, read)
 
     def _once(
-        self, once: Once, request: Request, worker: Worker
+        self, once: Once, request: Request, worker: Worker, orders: Orders
     ) -> AbstractAsyncContextManager[Answer]:
-        orders = once.asked(request)
-
         async def read(exchange: Exchange) -> Answer:
             if exchange.status == NOT_FOUND:
                 raise unserved(self._words.name, request.kind)

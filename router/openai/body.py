@@ -13,7 +13,8 @@ from itertools import product
 import orjson
 
 from router.errors import BadRequest
-from router.openai import multipart
+from router.openai import large_json, multipart
+from router.openai.large_json import SMALL_BYTES
 from router.openai.media_type import media_of
 
 MAX_MODEL_CHARACTERS = 513
@@ -25,7 +26,7 @@ MAX_NAMES = 8
 MAX_VALUES = 2_000_000
 """Values in one JSON body: more would cost hundreds of megabytes once parsed. A million tokens of text have far fewer."""
 
-MAX_DEPTH = 250
+MAX_DEPTH = large_json.MAX_DEPTH
 """How deep arrays and objects may be nested; schemas of tools take a dozen. Readers in C give up at 250 to 1,000."""
 
 MAX_ESCAPED_BYTES = 256 * 1024
@@ -38,6 +39,7 @@ MAX_WALKED = 200_000
 """Quotes and brackets of a body that is gone through member by member; one that has more is written anew."""
 
 _SMALL = 1024 * 1024
+_MODEL = frozenset({"model"})
 _KEY = b'"model"'
 _OTHER_CASES = frozenset(map("".join, product(*zip("model", "MODEL", strict=True)))) - {"model"}
 # \u006d is an m: each letter of the key may be spelt so. A backslash that is escaped itself begins no escape.
@@ -78,8 +80,9 @@ def read(body: bytes, content_type: str, *, named_by: str = "") -> ParsedBody:
         raise BadRequest(
             f"send application/json or {multipart.CONTENT_TYPE}, not {kind[:100]!r}", status=415
         )
-    fields = object_of(body)
-    _check_named_once(body, fields)
+    found = _object_of(body)
+    fields = found.value
+    _check_named_once(body, found)
     wanted = fields.get("stream")
     if wanted is not None and not isinstance(wanted, bool):
         raise BadRequest("`stream` must be true or false", param="stream")
@@ -123,12 +126,19 @@ def without(body: bytes, names: Set[str]) -> bytes:
     """
     if not _may_name(body, names):
         return body
+    if len(body) > SMALL_BYTES and large_json.is_large(body):
+        found = large_json.parse(body, frozenset(names)).spans
+        return _cut_out(body, [(span.start, span.end) for span in found])
     fields = orjson.loads(body)
     if names.isdisjoint(fields):
         return body
     if sum(map(body.count, (b'"', b"{", b"["))) > MAX_WALKED:
         return orjson.dumps({name: value for name, value in fields.items() if name not in names})
-    for start, end in reversed([(at, end) for at, end, name in _members(body) if name in names]):
+    return _cut_out(body, [(at, end) for at, end, name in _members(body) if name in names])
+
+
+def _cut_out(body: bytes, members: list[tuple[int, int]]) -> bytes:
+    for start, end in reversed(members):
         before, after = body[:start], body[end:].lstrip(_SPACE)
         if after.startswith(b","):
             after = after[1:].lstrip(_SPACE)
@@ -165,10 +175,24 @@ def splice_model(body: bytes, model: str) -> bytes:
 
 def object_of(body: bytes) -> Mapping[str, object]:
     """Return a body as a JSON object; raise `BadRequest` for what is none, or has too many values or levels."""
+    return _object_of(body).value
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """A JSON object; of a large one, whether its reader saw `model` twice."""
+
+    value: Mapping[str, object]
+    twice: bool | None = None
+
+
+def _object_of(body: bytes) -> _Object:
     if not body:
         raise BadRequest("the request has no body; send a JSON object")
     if len(body) > _SMALL and sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:
         raise BadRequest(f"the body holds more than {MAX_VALUES:,} values", status=413)
+    if len(body) > SMALL_BYTES and large_json.is_large(body):
+        return _in_steps(body)
     try:
         parsed = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -178,7 +202,18 @@ def object_of(body: bytes) -> Mapping[str, object]:
     # To write it takes less time than to count its brackets, but the memory of one more body.
     if len(body) <= _SMALL or body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         written(parsed)
-    return parsed
+    return _Object(parsed)
+
+
+def _in_steps(body: bytes) -> _Object:
+    """Read a large body, and whether it names `model` twice; raise `BadRequest`."""
+    try:
+        parsed = large_json.parse(body, _MODEL)
+    except large_json.NotJson as error:
+        raise BadRequest(f"the body is not JSON: {error}") from error
+    if not isinstance(parsed.value, dict):
+        raise BadRequest("the body must be a JSON object")
+    return _Object(parsed.value, len(parsed.spans) > 1)
 
 
 def _may_name(body: bytes, names: Set[str]) -> bool:
@@ -203,7 +238,7 @@ def written(parsed: object) -> bytes:
         raise BadRequest(f"the body is nested too deep; {MAX_DEPTH} levels are read") from error
 
 
-def _check_named_once(body: bytes, fields: Mapping[str, object]) -> None:
+def _check_named_once(body: bytes, found: _Object) -> None:
     """Refuse a body in which a worker could find another model than we did: readers disagree on which of two counts.
 
     Some readers, Go's among them, take `Model` for `model`.
@@ -211,14 +246,16 @@ def _check_named_once(body: bytes, fields: Mapping[str, object]) -> None:
     escaped = _has_escaped_letters(body)
     if escaped and len(body) > MAX_ESCAPED_BYTES:
         raise BadRequest("ASCII letters are spelt as escapes in a long body; send them as they are")
-    if escaped:
+    if found.twice is not None:
+        twice = found.twice
+    elif escaped:
         twice = sum(1 for _ in _keys(body)) > 1
     else:
         # From both ends the same one is found sooner than all of the body is searched for others.
         several = body.find(_KEY) != body.rfind(_KEY)
         # Written anew, an object has each key once; inside strings the quotes are escaped, so they count nowhere.
-        twice = several and body.count(_KEY) > written(fields).count(_KEY)
-    if twice or not _OTHER_CASES.isdisjoint(fields):
+        twice = several and body.count(_KEY) > written(found.value).count(_KEY)
+    if twice or not _OTHER_CASES.isdisjoint(found.value):
         raise BadRequest("the body names `model` twice", param="model")
 
 
@@ -265,6 +302,9 @@ def _only_value(body: bytes) -> tuple[int, int] | None:
 
 
 def _values(body: bytes) -> list[tuple[int, int]]:
+    if len(body) > SMALL_BYTES and large_json.is_large(body):
+        large = large_json.parse(body, _MODEL).spans
+        return [(span.value, span.end) for span in large if body.startswith(b'"', span.value)]
     found = (_STRING.match(body, at) for at in _keys(body))
     return [value.span() for value in found if value is not None]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from router.openai import large_json
 from router.openai.sse import Splitter
 from router.requests import Kind
 
@@ -65,7 +66,7 @@ def asking(body: bytes) -> bytes | None:
         return _put_first(body)
     if _ASKED.search(body):
         return None
-    fields = orjson.loads(body)
+    fields = large_json.loads(body)
     if "stream_options" not in fields:
         return _put_first(body)
     values = list(_VALUE.finditer(body))

@@ -5,6 +5,7 @@ clients send to prove who pays (`wallet`, `signature`, `hash`): it is passed to 
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -18,6 +19,7 @@ from node.faces.request_reader import ID, JSON, TAKEN_FOR_JSON, read_body, text_
 from node.faces.respond import answer
 from node.faces.v0.registration import model_of, project_of
 from router.errors import BadRequest
+from router.large_bodies import aside
 from router.openai import body as bodies
 from router.openai import multipart
 from router.openai.media_type import media_of
@@ -57,6 +59,12 @@ async def _read(context: Serving, http: web.Request, kind: Kind, *, one_node: bo
     body = await read_body(
         http, limit=settings.max_body_bytes, idle=settings.idle_timeout, rate=rate
     )
+    return await aside(body, partial(_request_of, context, http, kind, body, one_node=one_node))
+
+
+def _request_of(
+    context: Serving, http: web.Request, kind: Kind, body: bytes, *, one_node: bool
+) -> Request:
     content_type = JSON if http.content_type in TAKEN_FOR_JSON else content_type_of(http, body)
     given: dict[str, Any] = {name: http.query[name] for name in _IN_QUERY if name in http.query}
     if media_of(content_type).kind == multipart.CONTENT_TYPE:

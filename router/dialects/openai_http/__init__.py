@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 from yarl import URL
 
@@ -44,8 +45,10 @@ from router.http.exchange import (
 from router.http.pool import start_of
 from router.http.probe import Heard, glance
 from router.http.service_call import call_service, services_of, shown
+from router.large_bodies import aside, takes_long
 from router.openai import usage
 from router.openai.body import for_worker, with_model
+from router.openai.large_json import SMALL_BYTES
 from router.openai.result_writer import DONE
 from router.openai.usage import Takers
 from router.peers.links import Links
@@ -110,17 +113,19 @@ class OpenAIHttp:
         self._takers = Takers()
         self._by_chat = ByChat(links)
 
-    def answer(self, request: Request, candidate: Candidate) -> AbstractAsyncContextManager[Answer]:
-        """Send the request and enter once the first byte is there; raise a `WorkerError` until then."""
+    def answer(
+        self, request: Request, candidate: Candidate, made: "Made | None" = None
+    ) -> AbstractAsyncContextManager[Answer]:
+        """Send the request and enter once the first byte is there; raise a `WorkerError` until then.
+
+        `made` is its body as the worker gets it, where that has been made.
+        """
         worker, name = candidate.worker, candidate.service.model
         if worker is None or request.target:
             return call_service(self._links, request, worker)
-        body = for_worker(understood(request), request.content_type)
-        wanted = answer_parser.asked(request) if request.kind is Kind.RERANK else None
-        if wanted is not None:
-            body = answer_parser.body_of(body, wanted)
-        if worker.own_model != request.model:
-            body = with_model(body, request.content_type, worker.own_model)
+        if made is None and len(request.body) > SMALL_BYTES and takes_long(request.body):
+            return self._large(request, candidate, worker)
+        body, wanted = made or _for(worker, request)
         url, headers = endpoint(worker.api, request.kind), headers_to(worker, request)
 
         async def read(exchange: Exchange) -> Answer:
@@ -142,6 +147,14 @@ class OpenAIHttp:
         if (other := elsewhere(worker.api, request.kind)) is not None:
             return _served(ask(body), ask(body, other))
         return ask(body)
+
+    @asynccontextmanager
+    async def _large(
+        self, request: Request, candidate: Candidate, worker: Worker
+    ) -> AsyncIterator[Answer]:
+        made = await aside(request.body, partial(_for, worker, request))
+        async with self.answer(request, candidate, made) as answer:
+            yield answer
 
     async def _read(self, exchange: Exchange, kind: Kind, name: str) -> Answer:
         if not 200 <= exchange.status <= 299:
@@ -217,6 +230,20 @@ class OpenAIHttp:
         if found.status in _LACKING and isinstance(found.json, dict):
             return f"POST {chats.path} with nothing in it: {found.status}"
         return ""
+
+
+Made = tuple[bytes, Rerank | None]
+"""A body as a worker gets it, and which texts are to be put in order."""
+
+
+def _for(worker: Worker, request: Request) -> Made:
+    body = for_worker(understood(request), request.content_type)
+    wanted = answer_parser.asked(request) if request.kind is Kind.RERANK else None
+    if wanted is not None:
+        body = answer_parser.body_of(body, wanted)
+    if worker.own_model != request.model:
+        body = with_model(body, request.content_type, worker.own_model)
+    return body, wanted
 
 
 def _said_by(found: Heard) -> object:

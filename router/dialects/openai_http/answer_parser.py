@@ -16,6 +16,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -26,6 +27,7 @@ from router.canonical.rerank import Rerank
 from router.dialects import Answer, Route
 from router.errors import BadRequest, WorkerFailed, WorkerRejected
 from router.http.exchange import SMALL_BYTES, Exchange
+from router.large_bodies import aside
 from router.openai import usage
 from router.openai.body import object_of, splice_model
 from router.openai.sse import SILENT_BYTES, Event, EventTooLarge, Splitter, with_data
@@ -54,7 +56,7 @@ class TellingUsage:
     async def __aenter__(self) -> Answer:
         now = asyncio.get_running_loop().time
         takes = self._takers.takes(self._api, now())
-        question = asking(self._body) if takes else None
+        question = await aside(self._body, partial(asking, self._body)) if takes else None
         self._asked = self._ask(question or self._body)
         try:
             answer = await self._asked.__aenter__()

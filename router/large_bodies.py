@@ -1,0 +1,26 @@
+"""Thread that reads large bodies, one after the other, while the event loop goes on."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from router.openai.large_json import is_large
+
+_LONG_BYTES = 4 * 1024 * 1024  # to go through a body that is no longer some ten times takes 20 ms
+# One alone: several would take turns with one another before the event loop has its own.
+_READER = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
+
+Made = TypeVar("Made")
+
+
+def takes_long(body: bytes) -> bool:
+    """Whether what is made of a body is made in a thread."""
+    return len(body) > _LONG_BYTES or is_large(body)
+
+
+async def aside(body: bytes, work: Callable[[], Made]) -> Made:
+    """Return what is made of a body, in a thread where it is large."""
+    if not takes_long(body):
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_READER, work)

@@ -1,0 +1,226 @@
+"""Parser of large JSON in small steps: run in a thread, it lets others have their turn.
+
+orjson is faster, but it reads all at once, and meanwhile no other thread runs, nor does the event loop.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import orjson
+
+LONG_BYTES = 16 * 1024 * 1024
+"""The longest JSON that is read at once: if it is one text, that takes 30 ms."""
+
+MANY_PARTS = 200_000
+"""The most texts and commas of JSON that is read at once: that takes 40 ms at the worst."""
+
+SMALL_BYTES = 512 * 1024
+"""Bytes that nobody need look at: they cannot have so many parts that it takes long."""
+
+MAX_DEPTH = 250
+"""How deep arrays and objects may be nested."""
+
+_SPACES = re.compile(rb"[ \t\r\n]{0,65536}+")
+_ESCAPE = (
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb'|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})'
+)
+_SHORT = rb'"(?:[^"\\\x00-\x1f]{1,4096}+|' + _ESCAPE + rb'){0,16}+"'
+_SCALAR = rb"-?[0-9][0-9.eE+-]{0,400}+|true|false|null"
+_GAP = rb"[ \t\r\n]{0,64}+"
+_STRING = re.compile(_SHORT)
+_PLAIN = re.compile(_SCALAR)
+_STRETCH = re.compile(rb'(?:[^"\\\x00-\x1f]{1,65536}+|' + _ESCAPE + rb"){1,8}+")
+_VALUE = rb"(?:" + _SHORT + rb"|" + _SCALAR + rb")"
+# Members and items that hold no others, each with its comma: a thousand of them take a millisecond.
+_ITEMS = re.compile(rb"(?:" + _GAP + _VALUE + _GAP + rb",){1,1000}+")
+_MEMBERS = re.compile(
+    rb"(?:" + _GAP + _SHORT + _GAP + rb":" + _GAP + _VALUE + _GAP + rb",){1,1000}+"
+)
+
+
+class NotJson(Exception):
+    """These bytes are no JSON object or array, or one that is nested too deep."""
+
+
+Container = dict[str, Any] | list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a top-level field begins, where its value does, and where that ends."""
+
+    name: str
+    start: int
+    value: int
+    end: int
+
+
+@dataclass(slots=True)
+class Parsed:
+    """A value, and where those of its top-level fields stand that were asked for."""
+
+    value: object = None
+    spans: list[Span] = field(default_factory=list)
+
+
+def is_large(body: bytes) -> bool:
+    """Whether reading this at once would hold everybody up."""
+    if len(body) <= SMALL_BYTES:
+        return False
+    return len(body) > LONG_BYTES or body.count(b'"') // 2 + body.count(b",") > MANY_PARTS
+
+
+def loads(body: bytes) -> Any:
+    """Return what JSON says, read in small steps where it is large; raise `NotJson` or `JSONDecodeError`."""
+    return parse(body).value if is_large(body) else orjson.loads(body)
+
+
+def parse(body: bytes, names: frozenset[str] = frozenset()) -> Parsed:
+    """Return a JSON object or array, and where the fields of these names stand; raise `NotJson`.
+
+    Fields whose names are spelt with escapes are not found.
+    """
+    try:
+        return _Parser(body, names).run()
+    except orjson.JSONDecodeError as error:
+        raise NotJson(error.msg) from error
+
+
+class _Parser:
+    def __init__(self, body: bytes, names: frozenset[str]) -> None:
+        self._body = body
+        self._names = names
+        self._quoted = tuple(b'"%b"' % name.encode() for name in names)
+        self._parsed = Parsed()
+        self._at = 0
+        self._open: list[tuple[Container, str, int, int]] = []
+        """The containers around the present value, each with its key and where key and value begin."""
+
+    def run(self) -> Parsed:
+        self._open_one(self._next(), "", 0)
+        fresh = True
+        while self._open:
+            holder = self._open[-1][0]
+            run = self._run(holder)
+            if run:
+                fresh = False
+            if fresh and self._next() == (b"}" if isinstance(holder, dict) else b"]"):
+                self._at += 1
+                self._close()
+                fresh = self._after()
+                continue
+            start = self._space()
+            key = self._key() if isinstance(holder, dict) else ""
+            first = self._next()
+            if first in (b"{", b"["):
+                self._open_one(first, key, start)
+                fresh = True
+                continue
+            value = self._at
+            self._put(holder, key, self._string() if first == b'"' else self._plain(), start, value)
+            fresh = self._after()
+        if self._space() < len(self._body):
+            self._fail("something stands behind the end")
+        return self._parsed
+
+    def _run(self, holder: Container) -> bool:
+        """Take members or items at once that hold no others; whether there were any."""
+        named = isinstance(holder, dict)
+        found = (_MEMBERS if named else _ITEMS).match(self._body, self._at)
+        if found is None:
+            return False
+        piece = found[0][:-1]
+        if len(self._open) == 1 and any(name in piece for name in self._quoted):
+            return False
+        if isinstance(holder, dict):
+            holder.update(orjson.loads(b"{%b}" % piece))
+        else:
+            holder.extend(orjson.loads(b"[%b]" % piece))
+        self._at = found.end()
+        return True
+
+    def _open_one(self, first: bytes, key: str, start: int) -> None:
+        if first not in (b"{", b"["):
+            self._fail("neither object nor array")
+        if len(self._open) >= MAX_DEPTH:
+            self._fail(f"nested too deep; {MAX_DEPTH} levels are read")
+        self._open.append(({} if first == b"{" else [], key, start, self._at))
+        self._at += 1
+
+    def _close(self) -> None:
+        made, key, start, value = self._open.pop()
+        if self._open:
+            self._put(self._open[-1][0], key, made, start, value)
+        else:
+            self._parsed.value = made
+
+    def _put(self, holder: Container, key: str, value: object, start: int, begins: int) -> None:
+        if isinstance(holder, list):
+            holder.append(value)
+            return
+        holder[key] = value
+        if len(self._open) == 1 and key in self._names:
+            self._parsed.spans.append(Span(key, start, begins, self._at))
+
+    def _after(self) -> bool:
+        """Pass over what is closed, and a comma; always false: what follows a comma is no end."""
+        while self._open:
+            closing = b"}" if isinstance(self._open[-1][0], dict) else b"]"
+            match self._next():
+                case b",":
+                    self._at += 1
+                    return False
+                case found if found == closing:
+                    self._at += 1
+                    self._close()
+                case _:
+                    self._fail("a comma or an end is missing")
+        return False
+
+    def _key(self) -> str:
+        if self._next() != b'"':
+            self._fail("a name is missing")
+        key = self._string()
+        if self._next() != b":":
+            self._fail("a colon is missing")
+        self._at += 1
+        return key
+
+    def _string(self) -> str:
+        if (short := _STRING.match(self._body, self._at)) is not None:
+            self._at = short.end()
+            return str(orjson.loads(short[0]))
+        self._at += 1
+        pieces: list[str] = []
+        while (stretch := _STRETCH.match(self._body, self._at)) is not None:
+            end = stretch.end()
+            # Not within a character of UTF-8.
+            while end < len(self._body) and self._body[end] & 0xC0 == 0x80 and end > self._at + 1:
+                end -= 1
+            pieces.append(orjson.loads(b'"%b"' % self._body[self._at : end]))
+            self._at = end
+        if self._body[self._at : self._at + 1] != b'"':
+            self._fail("a string does not end")
+        self._at += 1
+        return "".join(pieces)
+
+    def _plain(self) -> object:
+        found = _PLAIN.match(self._body, self._at)
+        if found is None:
+            self._fail("a value is missing")
+        self._at = found.end()
+        return orjson.loads(found[0])
+
+    def _space(self) -> int:
+        while (spaces := _SPACES.match(self._body, self._at)) is not None and spaces[0]:
+            self._at = spaces.end()
+        return self._at
+
+    def _next(self) -> bytes:
+        at = self._space()
+        return self._body[at : at + 1]
+
+    def _fail(self, why: str) -> NoReturn:
+        raise NotJson(f"{why}, at byte {self._at}")
