@@ -8,7 +8,8 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from router.peers.muxed import Factory, MuxedConnection, Streaming
+from router.peers.muxed import Factory, MuxedConnection
+from router.peers.muxed_stream import Streaming
 
 SHARED = "modelvine-yamux/1"
 """What a node offers that shares connections among requests."""

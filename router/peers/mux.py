@@ -1,17 +1,26 @@
 """Multiplexer of a connection between two nodes: many streams in yamux's frames, each with a credit. Pure: bytes in, events out.
 
-A frame is a version (u8), a type (u8), flags (u16), a stream (u32), a number (u32), all big endian; after `DATA` come as many
-bytes as the number says. Of yamux's specification two things are narrower: only the asking side opens streams, and the first
-window is `WINDOW`, so that hundreds of streams that nobody reads hold little. Time is an argument.
+Of yamux's specification two things are narrower: only the asking side opens streams, and the first window is `WINDOW`, so
+that hundreds of streams that nobody reads hold little. Time is an argument.
 """
 
-import struct
 from collections import deque
 from dataclasses import dataclass, field
-from enum import IntEnum, IntFlag
-from typing import NamedTuple
 
 from registry.errors import ProtocolViolation
+from router.peers.mux_frames import (
+    FRAME,
+    VERSION,
+    Answered,
+    Cut,
+    Ended,
+    Event,
+    Flag,
+    GoneAway,
+    Kind,
+    Opened,
+    Received,
+)
 
 WINDOW = 64 * 1024
 """Bytes that a new stream's sender may be ahead of its reader."""
@@ -37,64 +46,12 @@ MAX_UNSENT_REPLIES = 64 * 1024
 RESETS, RESETS_PER_SECOND = 2048.0, 512.0
 """Streams that the asking side may open and cut, at once and for long: each has cost a connection of the HTTP server."""
 
-_FRAME = struct.Struct("!BBHII")
-_VERSION = 0
 _MOST_CREDIT = 2**31
-
-
-class Kind(IntEnum):
-    """What a frame is about."""
-
-    DATA = 0
-    WINDOW = 1
-    PING = 2
-    GO_AWAY = 3
-
-
-class Flag(IntFlag):
-    """What a frame says besides."""
-
-    SYN = 1
-    ACK = 2
-    FIN = 4
-    RST = 8
+_LAST_STREAM = 2**32 - 1
 
 
 _DATA, _WINDOW, _PING, _GO_AWAY = map(int, Kind)
 _SYN, _ACK, _FIN, _RST = map(int, Flag)
-
-
-class Opened(NamedTuple):
-    """The other side opened a stream."""
-
-    stream: int
-
-
-class Received(NamedTuple):
-    """Bytes of a stream came; `Mux.consumed` says when its reader has taken them."""
-
-    stream: int
-    data: bytes
-
-
-class Ended(NamedTuple):
-    """The other side sends nothing more on a stream."""
-
-    stream: int
-
-
-class Cut(NamedTuple):
-    """The other side wants nothing more of a stream; `taken` says whether it had taken the stream at all."""
-
-    stream: int
-    taken: bool
-
-
-class GoneAway(NamedTuple):
-    """The other side takes no new streams; those that it has taken go on."""
-
-
-Event = Opened | Received | Ended | Cut | GoneAway
 
 
 @dataclass(slots=True)
@@ -147,6 +104,11 @@ class Mux:
 
     def __len__(self) -> int:
         return len(self._streams)
+
+    @property
+    def used_up(self) -> bool:
+        """Whether there is no number for another stream."""
+        return self._newest >= _LAST_STREAM
 
     @property
     def wants_to_send(self) -> bool:
@@ -242,7 +204,7 @@ class Mux:
         size = min(len(pending), stream.credit, FRAME_BYTES)
         whole = size == len(pending)
         flags = stream.flags | (_FIN if whole and stream.ends else 0)
-        out += _FRAME.pack(_VERSION, _DATA, flags, number, size)
+        out += FRAME.pack(VERSION, _DATA, flags, number, size)
         stream.flags = 0
         stream.credit -= size
         if whole:
@@ -271,23 +233,25 @@ class Mux:
                 piece = data[at : at + self._left]
                 at += len(piece)
                 self._take(piece, events)
-            elif size - at < _FRAME.size:
+            elif size - at < FRAME.size:
                 self._partial = data[at:]
                 break
             else:
-                self._frame(_FRAME.unpack_from(data, at), now, events)
-                at += _FRAME.size
+                self._frame(FRAME.unpack_from(data, at), now, events)
+                at += FRAME.size
         return events
 
     def _frame(
         self, frame: tuple[int, int, int, int, int], now: float, events: list[Event]
     ) -> None:
         version, kind, flags, number, value = frame
-        if version != _VERSION or kind > _GO_AWAY or flags > _SYN | _ACK | _FIN | _RST:
+        if version != VERSION or kind > _GO_AWAY or flags > _SYN | _ACK | _FIN | _RST:
             raise ProtocolViolation("it sends what is no frame")
         if kind == _PING:
             if flags & _SYN:
                 self._reply(_PING, _ACK, 0, value)
+            else:
+                events.append(Answered())
             return
         if kind == _GO_AWAY:
             events.append(GoneAway())
@@ -385,7 +349,7 @@ class Mux:
         self._extra += stream.window - WINDOW
 
     def _say(self, kind: int, flags: int, number: int, value: int = 0) -> None:
-        self._control += _FRAME.pack(_VERSION, kind, flags, number, value)
+        self._control += FRAME.pack(VERSION, kind, flags, number, value)
 
     def _reply(self, kind: int, flags: int, number: int, value: int = 0) -> None:
         if len(self._control) >= MAX_UNSENT_REPLIES:

@@ -116,11 +116,11 @@ class Way:
             self._direct = Untried()
 
     def doubt(self) -> None:
-        """A request could not connect: an address that was proven has to be proven anew, and what stands is not trusted."""
+        """A request could not connect: an address that was proven has to be proven anew, and pipes have to answer."""
         if isinstance(self._direct, Proven):
             self._direct = Untried()
         for place in self._pipes.values():
-            place.renew()
+            self._crew.spawn(place.check())
 
     def let_go(self) -> None:
         """Cut the idle connections: the peer was started anew, and may not have told the end of its last run."""

@@ -52,6 +52,7 @@ class SharedDial:
         self._alone = False
         """Whether the node offered nothing to share when it was dialled last."""
         self._dialling = asyncio.Lock()
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._shared)
@@ -67,19 +68,26 @@ class SharedDial:
                     return await self._connect(make)
         return self._stream(shared) if shared is not None else await self._connect(make)
 
+    async def check(self) -> None:
+        """Open nothing more on what does not answer soon."""
+        await asyncio.gather(*(shared.check() for shared in self._shared if not shared.draining))
+
     def renew(self) -> None:
-        """Open nothing more on what stands: it may lead nowhere, which a new handshake will tell."""
+        """Open nothing more on what stands."""
         for shared in tuple(self._shared):
             shared.drain()
 
     def close(self) -> None:
-        """Cut every connection."""
+        """Cut every connection, and each that was being made."""
+        self._closed = True
         for shared in tuple(self._shared):
             shared.abort()
 
     def begun(self, connection: MuxedConnection) -> None:
         """Share a connection."""
         self._shared[connection] = None
+        if self._closed:
+            connection.abort()
 
     def ended(self, connection: MuxedConnection) -> None:
         """Forget a connection that is gone."""
@@ -122,18 +130,18 @@ class SharedPlace(PooledPlace):
         return super().unused and not len(self._shared)
 
     async def warm(self) -> None:
-        """Open a connection of its own for the next requests, so that there is proof of one; raise `HttpError`."""
-        self.renew()
+        """Have a connection for the next requests, with an answer just now that proves it; raise `HttpError`."""
+        await self.check()
         await super().warm()
 
-    def renew(self) -> None:
-        """Share what stands no more; requests that are under way on it go on."""
-        self._shared.renew()
+    async def check(self) -> None:
+        """Send no new requests on what does not answer soon; those that are under way go on."""
+        await self._shared.check()
 
     def let_go(self) -> None:
-        """Cut the idle connections, and share what stands no more."""
+        """Cut the idle connections, and send no new requests on what stands: nobody is at its other end any more."""
         super().let_go()
-        self.renew()
+        self._shared.renew()
 
     def free(self, connection: Connection) -> None:
         """Keep a connection for the next request, unless what it shares drains."""

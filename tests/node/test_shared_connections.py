@@ -12,7 +12,7 @@ from aiohttp import web
 
 from node.listeners import SharedConnections
 from registry.signing import Identity
-from router.http.connection import CannotConnect, HttpError, HungUp, Reply, request_head
+from router.http.connection import CannotConnect, Connection, HttpError, HungUp, Reply, request_head
 from router.http.pool import tcp
 from router.peers.alpn import offer
 from router.peers.certificate import certificate_of, client_context, server_context, trust
@@ -302,11 +302,27 @@ async def test_requests_during_a_restart_are_answered_or_tried_again_elsewhere()
     )
 
 
-async def test_what_stands_is_left_once_it_is_doubted_and_ends_with_its_requests() -> None:
+async def test_what_answers_is_kept_when_it_is_doubted() -> None:
+    async with Served(at_once) as node, node.place() as place:
+        await answered(place)
+        await place.warm()
+        await answered(place)
+        assert node.connections == 1
+
+
+async def test_what_is_made_when_its_place_has_closed_is_cut() -> None:
+    async with Served(at_once) as node, node.place() as place:
+        place.close()
+        with pytest.raises(OSError, match="ended with its handshake"):
+            await place._shared(lambda: Connection(place))
+        await until(lambda: not len(place._shared))
+
+
+async def test_what_leads_nowhere_is_left_and_ends_with_its_requests() -> None:
     endless = Endless()
     async with Served(endless) as node, node.place() as place:
         old: Reply = await place.ask(HEAD, b"")
-        place.renew()
+        place.let_go()
         assert await _asked(place) == b"done"
         assert node.connections == 2
         assert await old.some()

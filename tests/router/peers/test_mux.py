@@ -17,16 +17,9 @@ from router.peers.mux import (
     QUICK_SECONDS,
     RESETS,
     WINDOW,
-    Cut,
-    Ended,
-    Event,
-    Flag,
-    GoneAway,
-    Kind,
     Mux,
-    Opened,
-    Received,
 )
+from router.peers.mux_frames import Cut, Ended, Event, Flag, GoneAway, Kind, Opened, Received
 
 SLOW = 10 * QUICK_SECONDS
 ALL = 2**40

@@ -5,8 +5,11 @@ import struct
 
 import pytest
 
-from router.peers.mux import WINDOW, Flag, Kind
-from router.peers.muxed import IDLE_LOOKS, SILENT_LOOKS, TURN_BYTES, MuxedConnection, MuxedStream
+from router.peers import muxed
+from router.peers.mux import WINDOW
+from router.peers.mux_frames import Flag, Kind
+from router.peers.muxed import IDLE_LOOKS, SILENT_LOOKS, TURN_BYTES, MuxedConnection
+from router.peers.muxed_stream import MuxedStream
 
 
 class Wire(asyncio.Transport):
@@ -267,6 +270,25 @@ async def test_an_other_end_that_answers_is_kept_and_one_that_nobody_uses_is_not
     asking._see_to_it()
     assert wire.closed
     asking.connection_lost(None)
+
+
+async def test_a_connection_that_is_doubted_is_kept_if_it_answers_soon(
+    asking: MuxedConnection, wire: Wire
+) -> None:
+    checked = asyncio.ensure_future(asking.check())
+    await turn()
+    assert wire.writes == [frame(Kind.PING, Flag.SYN, 0)]
+    asking.data_received(frame(Kind.PING, Flag.ACK, 0))
+    await checked
+    assert not asking.draining
+
+
+async def test_one_that_says_nothing_gets_nothing_more(
+    asking: MuxedConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(muxed, "ANSWER_SECONDS", 0.01)
+    await asking.check()
+    assert asking.draining
 
 
 async def test_the_asked_side_waits_for_the_askers_to_end_it(owner: Owner, wire: Wire) -> None:
