@@ -23,7 +23,7 @@ BODIES = {
 MAX_WAIT = 0.05
 """Seconds that the event loop may be held."""
 
-TRIES = 3
+TRIES = 6
 """A busy machine may hold it too, but not each time."""
 
 
