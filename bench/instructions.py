@@ -53,15 +53,17 @@ class Counted:
                 stderr=subprocess.STDOUT,
             )
 
+    def prepare(self) -> None:
+        """Be ready to count: everything that runs from now on is translated once more, which takes its time."""
+        self._tell("--instr=on")
+
     def begin(self) -> None:
         """Count from now on."""
-        self._tell("--instr=on")
         self._tell("--zero")
 
     def end(self) -> int:
-        """Count no longer, and return the instructions."""
+        """Return the instructions since `begin`."""
         self._tell("--dump")
-        self._tell("--instr=off")
         newest = max(self._out.parent.glob(f"{self._out.name}*"), key=lambda f: f.stat().st_mtime)
         return int(_TOTALS.findall(newest.read_text())[-1])
 
@@ -141,6 +143,10 @@ def counted(target: Target, work: Callable[[], None]) -> tuple[int, float]:
 
 def measure(target: Target) -> dict[str, float]:
     """Return instructions by what they are for: `request`, and `chunk` in bursts and paced."""
+    for process in target.processes:
+        process.prepare()
+    url = f"http://127.0.0.1:{target.port}/v1/chat/completions"
+    until(lambda: call(url, _chat("chunks=1")), target.processes[0])
     caller = Caller(target.port)
     for _ in range(WARM):
         caller.ask("chunks=1", stream=False)
@@ -202,8 +208,6 @@ def targets(folder: Path, only: Sequence[str]) -> Iterator[list[Target]]:
             port = _free_port()
             bare = Counted(folder, "bare", "-m", "bench.bare", str(port), f"127.0.0.1:{mock.port}")
             stack.callback(bare.stop)
-            asked = f"http://127.0.0.1:{port}/v1/chat/completions"
-            until(lambda: call(asked, _chat("chunks=1")), bare)
             found.append(Target("bare", port, (bare,)))
         if {"local", "hop"} & {*only}:
             serving, mesh = _node(stack, folder, "local")
@@ -212,8 +216,8 @@ def targets(folder: Path, only: Sequence[str]) -> Iterator[list[Target]]:
             found.append(serving)
         if "hop" in only:
             asking, _ = _node(stack, folder, "hop", "--bootstrap", mesh)
-            asked = f"http://127.0.0.1:{asking.port}/v1/chat/completions"
-            until(lambda: call(asked, _chat("chunks=1")), asking.processes[0])
+            listed = f"http://127.0.0.1:{asking.port}/v1/models"
+            until(lambda: call(listed)["data"], asking.processes[0])
             found.append(Target("hop", asking.port, serving.processes + asking.processes))
         yield [target for target in found if target.name in only]
 
@@ -256,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--only", default="bare,local,hop", help="which programs, by name")
+    parser.add_argument("--only", default="bare,local", help="which programs, by name")
     parser.add_argument("--bound", type=float, help="of `local` ÷ `bare`, for a request")
     options = parser.parse_args(arguments)
     if shutil.which("valgrind") is None:
