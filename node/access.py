@@ -215,7 +215,7 @@ class Access:
     def holds_token(self, request: web.Request) -> bool:
         """Whether the caller shows the control token, and so could read this node's own files."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        matches = hmac.compare_digest(given.encode(), self._token)
+        matches = hmac.compare_digest(given.encode(errors="surrogateescape"), self._token)
         return scheme.lower() == "bearer" and bool(self._token) and matches
 
 

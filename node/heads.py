@@ -11,7 +11,7 @@ from typing import cast
 from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.http_exceptions import LineTooLong
 
-from node.faces.errors import BadHead, FaceError, HeadTooLarge, UrlTooLong
+from node.faces.errors import BadHead, FaceError, HeadTooLarge, UnsupportedExpectation, UrlTooLong
 from router.http.connection import header_lines
 from router.peers.headers import HOP
 
@@ -34,11 +34,12 @@ _BESIDES = len(": \r\n")
 _PATH = re.compile(r"/[!-\"$-~]*")
 # Of these, two could mean two things. The parser itself refuses two of some others.
 _ONCE = frozenset({b"authorization", b"expect", b"origin", HOP.encode()})
+_CONTINUE = "100-continue"
 _TOO_MANY = "Too many headers"
 
 
 def check(request: web.BaseRequest) -> None:
-    """Look at a head that the parser has accepted; raise `BadHead` or `HeadTooLarge`."""
+    """Look at a head that the parser has accepted; raise what makes it unfit."""
     lines = request.raw_headers
     if sum(len(name) + len(value) + _BESIDES for name, value in lines) > MAX_HEAD_BYTES:
         raise HeadTooLarge(f"the headers have more than {MAX_HEAD_BYTES} bytes together")
@@ -50,6 +51,8 @@ def check(request: web.BaseRequest) -> None:
         "*",
     ):
         raise BadHead("the URL is no path; send the path alone")
+    if request.headers.get("expect", _CONTINUE).lower() != _CONTINUE:
+        raise UnsupportedExpectation("this Expect header cannot be met")
     coding = request.headers.get("transfer-encoding")
     if coding is None:
         return

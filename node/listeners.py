@@ -239,7 +239,7 @@ def _begin(make: Callable[..., web.BaseRequest], *said: Any) -> web.BaseRequest:
 async def _answer(
     handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], request: web.BaseRequest
 ) -> web.StreamResponse:
-    """Have a request answered that everybody reads alike, unless its connection ends here."""
+    """Have a request answered that everybody reads alike; the connection ends where it is none."""
     connection = cast("CallerConnection", request.protocol)
     connection.task = asyncio.current_task()
     if not is_spoken(request):

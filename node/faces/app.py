@@ -18,7 +18,7 @@ from aiohttp.typedefs import Handler, Middleware
 from node import faces
 from node.config.web import WebSettings
 from node.faces import Context, Serving
-from node.faces.errors import KNOWN, UnknownPath, UnsupportedExpectation, WrongMethod, refusal
+from node.faces.errors import KNOWN, UnknownPath, WrongMethod, refusal
 from node.faces.peer_access import KnownPeers, peer_check
 from node.faces.request_reader import HELD, ID, ROOM, SHARED, Room, id_of, release
 from registry.records import Standing
@@ -97,8 +97,6 @@ def _answering(admit: Callable[[web.Request], web.Response | None]) -> Middlewar
             response = admit(request)
             if response is not None:
                 return response
-            if "expect" in request.headers:
-                _check_expectation(request.headers["expect"])
             return await handler(request)
         except KNOWN as error:
             return refusal(error).response()
@@ -138,11 +136,6 @@ async def _dress(
 
 async def _let_wait(_: web.Request) -> None:
     """Tell nobody to send a body before a handler reads it."""
-
-
-def _check_expectation(said: str) -> None:
-    if said.lower() != "100-continue":
-        raise UnsupportedExpectation("this Expect header cannot be met")
 
 
 def _log_unforeseen(request: web.Request, error: Exception) -> None:

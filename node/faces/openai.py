@@ -280,6 +280,8 @@ def node_called(context: Serving, text: str) -> PeerId:
 
     Raise `UnknownNode` when there is none, and `WrongParameter` when there are several or this is neither id nor name.
     """
+    # What is no UTF-8 in a header stands in its text as what cannot be written.
+    text = text.encode(errors="replace").decode()
     found = context.router.called(text)
     if len(found) == 1:
         return found[0].node

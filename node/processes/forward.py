@@ -248,7 +248,7 @@ async def _asked(first: PooledPlace, http: web.Request, body: bytes, *, local: b
     # The first reads HTTP/1.1, where a host must be named; who names none means this node.
     headers = {"host": "localhost"}
     for name in {name.lower() for name in http.headers} - _NOT_PASSED:
-        headers[name] = ", ".join(http.headers.getall(name))
+        headers[name] = ", ".join(http.headers.getall(name)).encode(errors="replace").decode()
     headers["x-request-id"] = http[ID]
     headers[CALLER] = _HERE if local else _ELSEWHERE
     # The answer to HEAD has a length and no body, which only the connection that it goes to can know.

@@ -319,6 +319,7 @@ EVERYWHERE: Mapping[str, Case] = {
     **{f"coding: {n}": (chunked(CHUNKS, b"Transfer-Encoding: %b\r\n" % c), 400) for n, c in _CODINGS.items()},
     **{f"chunk: {n}": (chunked(c), 400) for n, c in _CHUNKS.items()},
     **{f"header: {n}": (post(JSON, headers=h), 400) for n, h in _FIELDS.items()},
+    "header: no text in a name": (post(JSON, headers=b"x-modelvine-node: \xc3(\r\n"), 404),
     "header: a miracle expected": (post(JSON, headers=b"Expect: miracles\r\n"), 417),
     "header: too long a body announced": (
         post(b"", length=b"1000000000000", headers=b"Expect: 100-continue\r\n"), 413

@@ -6,7 +6,7 @@ from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
-from node.faces.errors import BadHead, HeadTooLarge, UrlTooLong
+from node.faces.errors import BadHead, HeadTooLarge, UnsupportedExpectation, UrlTooLong
 from node.heads import MAX_FIELD_BYTES, MAX_FIELDS, MAX_URL_BYTES, check, fault_of, is_spoken
 
 
@@ -14,7 +14,7 @@ def head(*fields: tuple[str, str], url="/", method="GET", version=HttpVersion11)
     return make_mocked_request(method, url, CIMultiDict(fields), version=version)
 
 
-@pytest.mark.parametrize("name", ["authorization", "Expect", "ORIGIN", "X-Modelvine-Hop"])
+@pytest.mark.parametrize("name", ["authorization", "ORIGIN", "X-Modelvine-Hop"])
 def test_what_may_stand_once_is_refused_twice_even_with_equal_values(name):
     check(head((name, "1")))
     with pytest.raises(BadHead):
@@ -53,6 +53,12 @@ def test_a_length_beside_chunks_and_chunks_in_http_1_0_are_refused():
         check(head(chunked, ("Content-Length", "1")))
     with pytest.raises(BadHead):
         check(head(chunked, version=HttpVersion10))
+
+
+def test_an_expectation_that_cannot_be_met_is_refused():
+    check(head(("Expect", "100-Continue")))
+    with pytest.raises(UnsupportedExpectation):
+        check(head(("Expect", "miracles")))
 
 
 def test_all_headers_together_have_a_bound():

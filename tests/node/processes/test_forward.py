@@ -103,17 +103,18 @@ async def test_a_request_arrives_as_it_was_sent(asked: aiohttp.ClientSession) ->
         }
 
 
-async def test_whoever_names_no_host_as_http_1_0_may_is_answered(
+async def test_whoever_names_no_host_as_http_1_0_may_is_answered_and_so_is_what_is_no_text(
     asked: aiohttp.ClientSession,
 ) -> None:
     place = asked._base_url
     assert place is not None
     reader, writer = await asyncio.open_connection(place.host, place.port)
-    writer.write(b"GET /api HTTP/1.0\r\n\r\n")
+    writer.write(b"GET /api HTTP/1.0\r\nX-Two: \xff\r\n\r\n")
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     assert b" 207 " in head
-    assert orjson.loads(body)["host"] == "localhost"
+    said = orjson.loads(body)
+    assert (said["host"], said["two"]) == ("localhost", "?")
 
 
 async def test_a_caller_cannot_say_where_it_is(asked: aiohttp.ClientSession) -> None:
