@@ -154,9 +154,11 @@ class Mux:
         self.end(number)
 
     def cut(self, number: int) -> None:
-        """Want nothing more of a stream, at once."""
+        """Want nothing more of a stream, at once. What was written before and has credit still goes, as over a socket."""
         stream = self._streams.get(number)
         if stream is not None:
+            if stream.pending and stream.credit:
+                self._put(self._control, number, stream)
             self._say(_WINDOW, _RST | stream.flags, number)
             self._forget(number)
 

@@ -197,6 +197,16 @@ class TestEnds:
             assert pair.events[-1] == Cut(stream, taken=True)
             assert len(pair.asking) == len(pair.asked) == 0
 
+    def test_what_was_written_in_the_same_turn_comes_before_it(self) -> None:
+        pair = Pair()
+        number = pair.asking.open()
+        pair.carry()
+        pair.asked.send(number, b"the beginning")
+        pair.asked.cut(number)
+        pair.carry()
+        assert pair.brought[False, number] == b"the beginning"
+        assert pair.events[-1] == Cut(number, taken=True)
+
     def test_the_first_one_refused_says_that_nobody_took_it(self) -> None:
         pair = Pair()
         streams = [pair.asking.open() for _ in range(MAX_STREAMS + 1)]
