@@ -111,9 +111,10 @@ class Engine:
             while True:
                 self._wake.clear()
                 try:
+                    # First, for a slot may be idle.
+                    await self._ask_some(asker, group)
                     await self._advance()
                     await self._renew()
-                    await self._ask_some(asker, group)
                 except (DatabaseError, OSError) as error:
                     log.error("nothing can be kept now, which is tried again: %s", error)  # noqa: TRY400
                 await self._rest()
@@ -139,6 +140,7 @@ class Engine:
     async def _bring_on(self, id_: str, status: str, *, expired: bool) -> None:
         if status == "validating":
             await self.files.run_in_thread(partial(self._validate, id_))
+            self._wake.set()
         elif status == "cancelling":
             await self._end(id_, "cancelled", "batch_cancelled", "the batch was cancelled")
         elif expired:

@@ -222,7 +222,7 @@ class BatchStore:
         several go at one time only where there is nothing else to ask, and then of each beginning as many as of any other.
         """
         found: list[OpenLine] = []
-        with self._database.transaction():
+        with self._database.transaction(durable=False):
             for (id_,) in self._database.rows(
                 "SELECT id FROM batch WHERE status = 'in_progress' ORDER BY rowid"
             ):
@@ -236,7 +236,7 @@ class BatchStore:
     def renew(self, keys: Iterable[tuple[str, int]], now: float) -> None:
         """Keep lines that are being asked, by batch and number."""
         asked = "UPDATE line SET until = ? WHERE batch = ? AND number = ? AND owner = ? AND result IS NULL"
-        with self._database.transaction():
+        with self._database.transaction(durable=False):
             for id_, number in keys:
                 self._database.change(asked, (now + LEASE, id_, number, self._owner))
 

@@ -37,8 +37,13 @@ class Database(Protocol):
     def change(self, asked: str, values: Values = ()) -> int:
         """Return how many rows a statement changed."""
 
-    def transaction(self, *, alone: bool = False) -> AbstractContextManager[None]:
-        """Have all that is changed within, or nothing; one within another is part of it. No two are `alone` at one time."""
+    def transaction(
+        self, *, alone: bool = False, durable: bool = True
+    ) -> AbstractContextManager[None]:
+        """Have all that is changed within, or nothing; one within another is part of it. No two are `alone` at one time.
+
+        What is not `durable` does not wait for the disk, and may be forgotten in a power cut.
+        """
 
     def close(self) -> None:
         """Close it."""

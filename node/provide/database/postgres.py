@@ -88,12 +88,14 @@ class PostgresDatabase:
         return self._execute(asked, values).rowcount
 
     @contextmanager
-    def transaction(self, *, alone: bool = False) -> Iterator[None]:
+    def transaction(self, *, alone: bool = False, durable: bool = True) -> Iterator[None]:
         """Have all that is changed within, or nothing; one within another is part of it. No two are `alone` at one time."""
         connection = self._alive()
         self._depth += 1
         try:
             with connection.transaction():
+                if not durable:
+                    connection.execute("SET LOCAL synchronous_commit TO off")
                 if alone:
                     connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
                 yield

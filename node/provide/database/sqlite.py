@@ -43,21 +43,23 @@ class SqliteDatabase:
             raise DatabaseError(str(error)) from error
 
     @contextmanager
-    def transaction(self, *, alone: bool = False) -> Iterator[None]:  # noqa: ARG002 (each is)
+    def transaction(self, *, alone: bool = False, durable: bool = True) -> Iterator[None]:  # noqa: ARG002 (each is alone)
         """Have all that is changed within, or nothing; one within another is part of it."""
-        if self._depth == 0:
-            self.change("BEGIN IMMEDIATE")
-        self._depth += 1
+        if self._depth:
+            yield
+            return
+        self.rows(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        self.change("BEGIN IMMEDIATE")
+        self._depth = 1
         try:
             yield
-        except BaseException:
-            self._depth -= 1
-            if self._depth == 0:
-                self.change("ROLLBACK")
-            raise
-        self._depth -= 1
-        if self._depth == 0:
             self.change("COMMIT")
+        finally:
+            self._depth = 0
+            # A full disk may end it by itself.
+            if self._connection.in_transaction:
+                self.change("ROLLBACK")
+            self.rows("PRAGMA synchronous = FULL")
 
     def close(self) -> None:
         """Close the file."""

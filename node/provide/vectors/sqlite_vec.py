@@ -46,7 +46,7 @@ class SqliteVectors:
         return self._connection.total_changes() - before
 
     @contextmanager
-    def transaction(self, *, alone: bool = False) -> Iterator[None]:  # noqa: ARG002 (each is)
+    def transaction(self, *, alone: bool = False, durable: bool = True) -> Iterator[None]:  # noqa: ARG002 (each is both)
         """Have all that is changed within, or nothing; one within another is part of it."""
         try:
             with self._connection:
