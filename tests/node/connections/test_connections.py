@@ -19,6 +19,9 @@ from node.listeners import Listener
 HOST = b"Host: localhost\r\n"
 LIMITS = WebSettings()
 BIG = 4 * 1024 * 1024
+MORE_THAN_SOCKETS_HOLD = 64 * 1024 * 1024
+"""Bytes: the kernel may give both sockets more than 4 MiB each after others had much to send."""
+
 MANY = 48
 
 
@@ -48,7 +51,7 @@ class App:
             case "/stream" | "/half" | "/empty" | "/begun":
                 return await self._stream(request)
             case "/big":
-                return web.Response(body=b"x" * BIG)
+                return web.Response(body=b"x" * MORE_THAN_SOCKETS_HOLD)
             case "/status":
                 return json_answer({}, status=299)
         return web.Response(body=await read_raw(request, limit=2 * BIG, idle=5))
