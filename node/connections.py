@@ -358,14 +358,13 @@ class CallerConnection(web.RequestHandler):
                 self._head_due, self._due = self._place.now + self._place.settings.head_timeout, inf
             self._head_bytes += len(piece)
         super().data_received(piece)
-        if asked is not None and not asked.content.is_eof() and self._is_broken():
-            found = heads.fault_of(getattr(self._messages[-1][0], "exc", None))
-            within = found if isinstance(found, HeadTooLarge) else Unparseable(_NOT_FRAMED)
-            asked.content.set_exception(within)
-
-    def _is_broken(self) -> bool:
-        """Whether the parser could not read what came last; it does not tell whoever reads the body."""
-        return bool(self._messages) and not isinstance(self._messages[-1][0], RawRequestMessage)
+        if asked is not None and not asked.content.is_eof() and self._messages:
+            said = self._messages[-1][0]
+            # What the parser could not read it does not tell whoever reads the body.
+            if not isinstance(said, RawRequestMessage):
+                found = heads.fault_of(said.exc)
+                within = found if isinstance(found, HeadTooLarge) else Unparseable(_NOT_FRAMED)
+                asked.content.set_exception(within)
 
     def _pause(self) -> None:
         self._waits = True

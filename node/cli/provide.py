@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.errors import WrongUsage  # noqa: PLC0415
     from node.observe import logs  # noqa: PLC0415
     from node.provide import service  # noqa: PLC0415
-    from node.provide.plan import Plan  # noqa: PLC0415
+    from node.provide.plan import ProviderPlan  # noqa: PLC0415
 
     settings = sources.load(settings_given(arguments)).settings.node
     logs.configure(
@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise WrongUsage("agents keep nothing, so they have no --database")
     folder = Path(arguments.data or Path(settings.data_dir) / arguments.service)
     name = arguments.name or arguments.service
-    plan = Plan(
+    plan = ProviderPlan(
         arguments.service,
         folder,
         place,

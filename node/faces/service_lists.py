@@ -17,7 +17,7 @@ from router.errors import BadRequest, RouterError, WorkerFailed
 from router.requests import Kind, Pin, Request
 from router.select.candidates import away
 from router.services.calls import OPENAI, ServiceCall
-from router.services.ids import Home, home_of, homed, is_kept_by
+from router.services.ids import ServiceHome, home_of, homed, is_kept_by
 
 USUAL, MOST = 20, 100
 """Entries of a page where nobody says how many, and at most."""
@@ -57,7 +57,7 @@ async def listed(
     places: Sequence[Place],
     limit: str,
     after: str,
-    homes: Collection[Home],
+    homes: Collection[ServiceHome],
     request_of: RequestMaker,
 ) -> web.Response:
     """Return one page over all services; raise a `RouterError` where none answers."""
@@ -88,7 +88,7 @@ async def listed(
     return json_answer(shown)
 
 
-def _place_of(homes: Collection[Home], places: Sequence[Place]) -> int:
+def _place_of(homes: Collection[ServiceHome], places: Sequence[Place]) -> int:
     for number, (_, node, service) in enumerate(places):
         if all(is_kept_by(home, node, service) for home in homes):
             return number

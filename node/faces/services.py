@@ -33,7 +33,7 @@ from router.requests import SERVICES, Kind, Pin, Request, Target
 from router.select.candidates import away
 from router.services import calls
 from router.services.calls import CALLS, MAX_PATH_CHARACTERS, OPENAI, ServiceCall
-from router.services.ids import FIELDS, Home, Stripper, home_of, homed, is_kept_by
+from router.services.ids import FIELDS, ServiceHome, Stripper, home_of, homed, is_kept_by
 
 _BENEATH = tuple(prefix.removesuffix("/v1") for prefix in PREFIXES)
 _LONGEST_QUERY = 100
@@ -70,7 +70,7 @@ class _Asked(NamedTuple):
     target: Target
     body: bytes
     fields: Mapping[str, object]
-    homes: frozenset[Home]
+    homes: frozenset[ServiceHome]
 
 
 def _asking(context: Serving, beneath: str) -> Handler:

@@ -21,7 +21,7 @@ SLOTS_WITHIN = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class NodeAnswer:
     """One answer; `status` 0 is none at all, and `after` a `Retry-After`."""
 
     status: int
@@ -55,11 +55,11 @@ class Asker:
         if self._session is not None:
             await self._session.close()
 
-    async def get(self, path: str) -> Heard:
+    async def get(self, path: str) -> NodeAnswer:
         """Ask for what is there."""
         return await self._ask("GET", path, None)
 
-    async def post(self, path: str, body: bytes, *, session: str = "") -> Heard:
+    async def post(self, path: str, body: bytes, *, session: str = "") -> NodeAnswer:
         """Send JSON, and return what is answered."""
         return await self._ask("POST", path, body, session)
 
@@ -79,14 +79,16 @@ class Asker:
             return 0
         return sum(slots)
 
-    async def _ask(self, method: str, path: str, body: bytes | None, session: str = "") -> Heard:
+    async def _ask(
+        self, method: str, path: str, body: bytes | None, session: str = ""
+    ) -> NodeAnswer:
         if self._session is None:
             raise RuntimeError("an asker is entered before it asks")
         url = f"{self._node}{path}"
         headers = self._headers | ({SESSION: session} if session else {})
         try:
             async with self._session.request(method, url, data=body, headers=headers) as response:
-                return Heard(
+                return NodeAnswer(
                     response.status,
                     await _at_most(response, MAX_ANSWER_BYTES),
                     response.headers.get("x-request-id", ""),
@@ -94,7 +96,7 @@ class Asker:
                 )
         except (aiohttp.ClientError, TimeoutError) as error:
             log.debug("%s was not answered: %s", path, type(error).__name__)
-            return Heard(0)
+            return NodeAnswer(0)
 
 
 async def _at_most(response: aiohttp.ClientResponse, most: int) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from aiohttp import BodyPartReader, web
 
-from node.provide.asker import Heard
+from node.provide.asker import NodeAnswer
 
 MAX_JSON_BYTES = 64 * 1024 * 1024
 """As much as a node passes on."""
@@ -59,7 +59,7 @@ def require_purpose(said: object, purposes: Collection[str]) -> None:
         raise Fault(400, f"`purpose` must be {' or '.join(sorted(purposes))}", param="purpose")
 
 
-def passed(heard: Heard) -> web.Response:
+def passed(heard: NodeAnswer) -> web.Response:
     """Return what a node answered as this provider's own answer; none at all is a 502."""
     headers = {"retry-after": heard.after} if heard.after else {}
     kind = "application/json"

@@ -18,7 +18,7 @@ OPENAI, LLAMA_STACK = "openai_http", "llama_stack_http"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProviderPlan:
     """What is provided. `keep` is in bytes, `model` is asked where a request names none, `database` is that of a site."""
 
     service: str

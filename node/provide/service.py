@@ -18,7 +18,7 @@ from node.config.addresses import HostPort
 from node.errors import CommandFailed
 from node.provide.database import DatabaseError
 from node.provide.face import application
-from node.provide.plan import Plan, Provider
+from node.provide.plan import Provider, ProviderPlan
 
 EXTRAS = {"apsw": "vectors", "sqlite_vec": "vectors", "psycopg": "postgres"}
 """What brings the modules that only some providers need."""
@@ -27,7 +27,10 @@ _KEY, _LOCK = "key", "lock"
 
 
 def run(
-    plan: Plan, make: Callable[[Plan, str], Provider], node: Client, ready: Callable[[str], None]
+    plan: ProviderPlan,
+    make: Callable[[ProviderPlan, str], Provider],
+    node: Client,
+    ready: Callable[[str], None],
 ) -> int:
     """Provide until a signal comes; raise `CommandFailed`."""
     try:
@@ -44,7 +47,9 @@ def run(
     return 0
 
 
-def _made(plan: Plan, make: Callable[[Plan, str], Provider], node: Client) -> Provider:
+def _made(
+    plan: ProviderPlan, make: Callable[[ProviderPlan, str], Provider], node: Client
+) -> Provider:
     try:
         return make(plan, node.target.url.rstrip("/"))
     except DatabaseError as error:
@@ -58,7 +63,7 @@ def _made(plan: Plan, make: Callable[[Plan, str], Provider], node: Client) -> Pr
 
 
 async def _serve(
-    plan: Plan, provider: Provider, node: Client, ready: Callable[[str], None]
+    plan: ProviderPlan, provider: Provider, node: Client, ready: Callable[[str], None]
 ) -> None:
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -84,7 +89,7 @@ async def _serve(
         await runner.cleanup()
 
 
-def registrations(plan: Plan, provider: Provider, api: str) -> Iterator[dict[str, object]]:
+def registrations(plan: ProviderPlan, provider: Provider, api: str) -> Iterator[dict[str, object]]:
     """Return what the node is told: the key stays in its file."""
     header = f"Bearer @{(plan.folder / _KEY).resolve()}"
     for kind, dialect in provider.types.items():

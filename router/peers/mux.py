@@ -12,14 +12,14 @@ from router.peers.mux_frames import (
     FRAME,
     VERSION,
     Answered,
-    Cut,
     Ended,
     Event,
     Flag,
+    FrameType,
     GoneAway,
-    Kind,
     Opened,
     Received,
+    StreamCut,
 )
 
 WINDOW = 64 * 1024
@@ -50,7 +50,7 @@ _MOST_CREDIT = 2**31
 _LAST_STREAM = 2**32 - 1
 
 
-_DATA, _WINDOW, _PING, _GO_AWAY = map(int, Kind)
+_DATA, _WINDOW, _PING, _GO_AWAY = map(int, FrameType)
 _SYN, _ACK, _FIN, _RST = map(int, Flag)
 
 
@@ -334,7 +334,7 @@ class Mux:
             if self._resets < 0:
                 raise ProtocolViolation("it opens streams and cuts them, too often")
         if not stream.deaf:
-            events.append(Cut(number, stream.taken))
+            events.append(StreamCut(number, stream.taken))
         self._forget(number)
 
     # How.

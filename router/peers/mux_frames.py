@@ -12,7 +12,7 @@ FRAME = struct.Struct("!BBHII")
 VERSION = 0
 
 
-class Kind(IntEnum):
+class FrameType(IntEnum):
     """What a frame is about."""
 
     DATA = 0
@@ -49,7 +49,7 @@ class Ended(NamedTuple):
     stream: int
 
 
-class Cut(NamedTuple):
+class StreamCut(NamedTuple):
     """The other side wants nothing more of a stream; `taken` says whether it had taken the stream at all."""
 
     stream: int
@@ -64,4 +64,4 @@ class Answered(NamedTuple):
     """The other side answered a ping: it lives."""
 
 
-Event = Opened | Received | Ended | Cut | GoneAway | Answered
+Event = Opened | Received | Ended | StreamCut | GoneAway | Answered

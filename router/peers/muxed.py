@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 from registry.errors import ProtocolViolation
 from router.peers.mux import Mux
-from router.peers.mux_frames import Answered, Cut, Ended, Event, GoneAway, Opened, Received
+from router.peers.mux_frames import Answered, Ended, Event, GoneAway, Opened, Received, StreamCut
 from router.peers.muxed_stream import MuxedStream, Streaming
 
 LOOK_SECONDS = 15.0
@@ -197,7 +197,7 @@ class MuxedConnection(asyncio.Protocol):
                 stream.feed(data)
             case Ended(number) if (stream := self._streams.get(number)) is not None:
                 stream.feed_end()
-            case Cut(number, taken) if (stream := self._streams.get(number)) is not None:
+            case StreamCut(number, taken) if (stream := self._streams.get(number)) is not None:
                 # Nobody has read a byte of what is refused.
                 stream.lose(ConnectionResetError() if taken else ConnectionRefusedError())
             case GoneAway():

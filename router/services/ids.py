@@ -32,25 +32,25 @@ _FILE = re.compile(r"^((?:https?://[^/?#]{1,300})?/v1/files/)([^/?#]{1,1024})(?=
 _HOMED = re.compile(r"(.{1,512})@(12D3KooW[1-9A-HJ-NP-Za-km-z]{44})\.([0-9a-f]{8})", re.DOTALL)
 
 
-class Home(NamedTuple):
+class ServiceHome(NamedTuple):
     """The node of a service, and the tag of the service there."""
 
     node: PeerId
     tag: str
 
 
-def home_of(node: PeerId, service: Service) -> Home:
+def home_of(node: PeerId, service: Service) -> ServiceHome:
     """Return the home of what a service keeps."""
     named = f"{service.project}\0{service.model}\0{service.cid}"
-    return Home(node, hashlib.sha256(named.encode()).hexdigest()[:8])
+    return ServiceHome(node, hashlib.sha256(named.encode()).hexdigest()[:8])
 
 
-def is_kept_by(home: Home, node: PeerId, service: Service) -> bool:
+def is_kept_by(home: ServiceHome, node: PeerId, service: Service) -> bool:
     """Say whether a service has what is kept at a home: those of one project, name and cid keep the same, at any node."""
     return home.tag == home_of(node, service).tag and (bool(service.cid) or home.node == node)
 
 
-def homed(body: bytes, home: Home) -> bytes:
+def homed(body: bytes, home: ServiceHome) -> bytes:
     """Return a JSON answer with this home at each id, in the answer itself and in what it lists."""
     try:
         said = orjson.loads(body)
@@ -77,14 +77,14 @@ class Stripper:
     """Takes the homes from the ids of one request; each of `homes` must keep what the others do."""
 
     def __init__(self) -> None:
-        self.homes: frozenset[Home] = frozenset()
+        self.homes: frozenset[ServiceHome] = frozenset()
 
     def id(self, text: str) -> str:
         """Return an id as its service knows it."""
         found = _HOMED.fullmatch(text)
         if found is None:
             return text
-        self.homes |= {Home(PeerId(found[2]), found[3])}
+        self.homes |= {ServiceHome(PeerId(found[2]), found[3])}
         return found[1]
 
     def fields(self, given: dict[str, object]) -> dict[str, object]:

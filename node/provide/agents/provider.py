@@ -12,7 +12,7 @@ from node.provide.agents import turns
 from node.provide.asker import Asker
 from node.provide.files import new_id
 from node.provide.form import Fault, as_json, object_of, passed
-from node.provide.plan import LLAMA_STACK, Plan
+from node.provide.plan import LLAMA_STACK, ProviderPlan
 from registry.records import ModelType
 from router.errors import BadRequest
 
@@ -25,7 +25,7 @@ class AgentsProvider:
     types: Mapping[ModelType, str] = MappingProxyType({ModelType.AGENTS: LLAMA_STACK})
     cid = ""
 
-    def __init__(self, plan: Plan, node: str) -> None:
+    def __init__(self, plan: ProviderPlan, node: str) -> None:
         self._asker = Asker(node)
         self._at_one_time = asyncio.Semaphore(plan.concurrency)
 

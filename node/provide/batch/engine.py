@@ -14,9 +14,9 @@ from typing import BinaryIO
 
 import orjson
 
-from node.provide.asker import Asker, Heard
+from node.provide.asker import Asker, NodeAnswer
 from node.provide.batch import lines, synthetic, work
-from node.provide.batch.lines import MAX_LINE_BYTES, BadLine, Line
+from node.provide.batch.lines import MAX_LINE_BYTES, BadLine, BatchLine
 from node.provide.batch.store import LEASE, BatchStore, OpenLine
 from node.provide.database import DatabaseError, Superseded
 from node.provide.files import Files, write_file
@@ -43,7 +43,7 @@ _BUSY = frozenset({408, 425, 429, 503})
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LineVerdict:
     """What follows from one attempt: a result, or a pause in seconds before the next, which `counts` or does not."""
 
     result: bytes | None = None
@@ -52,15 +52,15 @@ class Verdict:
     counts: bool = False
 
 
-def judge(line: OpenLine, heard: Heard) -> Verdict:
+def judge(line: OpenLine, heard: NodeAnswer) -> LineVerdict:
     """Say what an answer means for a line."""
     status = heard.status
     pause = min(2.0**line.attempts, LONGEST_PAUSE)
     if status in _BUSY or status == 0:
         wanted = float(heard.after) if heard.after.isdigit() else pause
-        return Verdict(pause=min(max(wanted, 1.0), LONGEST_PAUSE))
+        return LineVerdict(pause=min(max(wanted, 1.0), LONGEST_PAUSE))
     if line.endpoint == synthetic.ENDPOINT and status == 200:
-        return Verdict(heard.body, ok=True)
+        return LineVerdict(heard.body, ok=True)
     id_ = f"{line.batch}_{line.number}"
     try:
         said: object = orjson.loads(heard.body)
@@ -70,14 +70,14 @@ def judge(line: OpenLine, heard: Heard) -> Verdict:
     # A node that has just been started may not know the model yet.
     final = 400 <= status <= 499 and status != NOT_FOUND
     if not (ok or final) and line.attempts + 1 < MOST_ATTEMPTS:
-        return Verdict(pause=pause, counts=True)
+        return LineVerdict(pause=pause, counts=True)
     if said is None:
         row = lines.failed(id_, line.custom_id, "invalid_answer", f"status {status}, without JSON")
-        return Verdict(row)
-    return Verdict(lines.answered(id_, line.custom_id, status, heard.request_id, said), ok)
+        return LineVerdict(row)
+    return LineVerdict(lines.answered(id_, line.custom_id, status, heard.request_id, said), ok)
 
 
-class Engine:
+class BatchEngine:
     """All batches of one database. `now` is Unix time in seconds."""
 
     def __init__(
@@ -202,7 +202,7 @@ class Engine:
 
     # What follows runs in the thread.
 
-    def _keep(self, line: OpenLine, verdict: Verdict, due: float) -> None:
+    def _keep(self, line: OpenLine, verdict: LineVerdict, due: float) -> None:
         if verdict.result is not None:
             self.store.commit(line, verdict.result, ok=verdict.ok)
         else:
@@ -237,7 +237,7 @@ class Engine:
         log.info("batch %s failed: %s", id_, message)
 
     def _fill(self, id_: str, chunk: Iterable[tuple[int, bytes]], endpoint: str) -> None:
-        rows: list[Line | tuple[int, str | None, bytes]] = []
+        rows: list[BatchLine | tuple[int, str | None, bytes]] = []
         for number, raw in chunk:
             try:
                 rows.append(lines.read(number, raw, endpoint))

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from node.provide.batch.engine import Engine
+from node.provide.batch.engine import BatchEngine
 from node.provide.batch.lines import ENDPOINTS
 from node.provide.face import cut, listed
 from node.provide.files import new_id
@@ -22,7 +22,7 @@ _HOURS = {"h": 3600, "d": 86_400}
 class BatchFace:
     """What may be asked of batches; `now` is Unix time in seconds."""
 
-    def __init__(self, engine: Engine, now: Callable[[], float]) -> None:
+    def __init__(self, engine: BatchEngine, now: Callable[[], float]) -> None:
         self._engine = engine
         self._store = engine.store
         self._run = engine.files.run_in_thread

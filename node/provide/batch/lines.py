@@ -21,7 +21,7 @@ ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BatchLine:
     """One request: `number` counts the lines of the file from 1, and lines with a common beginning have one `prefix`."""
 
     number: int
@@ -39,7 +39,7 @@ class BadLine(Exception):
         self.custom_id = custom_id
 
 
-def read(number: int, raw: bytes, endpoint: str) -> Line:
+def read(number: int, raw: bytes, endpoint: str) -> BatchLine:
     """Read one line; raise `BadLine`."""
     if len(raw) > MAX_LINE_BYTES:
         raise BadLine("line_too_long", f"line {number} has more than {MAX_LINE_BYTES:,} bytes")
@@ -64,7 +64,7 @@ def read(number: int, raw: bytes, endpoint: str) -> Line:
     if body.get("stream"):
         raise BadLine("invalid_request", f"line {number} asks for a stream", id_)
     try:
-        return Line(number, id_, orjson.dumps(body), _prefix(body))
+        return BatchLine(number, id_, orjson.dumps(body), _prefix(body))
     except orjson.JSONEncodeError as error:
         raise BadLine("invalid_json_line", f"line {number} is nested too deep", id_) from error
 

@@ -6,14 +6,14 @@ from types import MappingProxyType
 from aiohttp import web
 
 from node.provide.asker import Asker
-from node.provide.batch.engine import Engine
+from node.provide.batch.engine import BatchEngine
 from node.provide.batch.face import BatchFace
 from node.provide.batch.stack_face import StackFace
 from node.provide.batch.store import BatchStore
 from node.provide.database import cid_of
 from node.provide.file_face import FileFace
 from node.provide.files import Files
-from node.provide.plan import LLAMA_STACK, OPENAI, Plan
+from node.provide.plan import LLAMA_STACK, OPENAI, ProviderPlan
 from registry.records import ModelType
 
 
@@ -28,7 +28,7 @@ class BatchProvider:
         }
     )
 
-    def __init__(self, plan: Plan, node: str) -> None:
+    def __init__(self, plan: ProviderPlan, node: str) -> None:
         self._database = plan.open_database("batches")
         self.cid = cid_of(self._database)
         self._store = BatchStore(self._database)
@@ -36,7 +36,7 @@ class BatchProvider:
         self._inbox = plan.folder / "inbox"
         self._inbox.mkdir(exist_ok=True)
         self._asker = Asker(node)
-        self._engine = Engine(
+        self._engine = BatchEngine(
             self._files,
             self._store,
             node=node,

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from node.provide.asker import Asker
 from node.provide.batch import synthetic
-from node.provide.batch.engine import MAX_LINES, Engine
+from node.provide.batch.engine import MAX_LINES, BatchEngine
 from node.provide.batch.lines import MAX_LINE_BYTES
 from node.provide.files import new_id, write_file
 from node.provide.form import Fault, as_json, object_of, passed
@@ -32,7 +32,9 @@ CHAT = "/v1/chat/completions"
 class StackFace:
     """What may be asked of jobs. `inbox` is the only folder that files are read from by their paths."""
 
-    def __init__(self, engine: Engine, asker: Asker, inbox: Path, now: Callable[[], float]) -> None:
+    def __init__(
+        self, engine: BatchEngine, asker: Asker, inbox: Path, now: Callable[[], float]
+    ) -> None:
         self._engine = engine
         self._store = engine.store
         self._asker = asker

@@ -8,6 +8,7 @@ Plain calls that block; whoever has an event loop runs them in one thread.
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
@@ -17,8 +18,8 @@ from typing import Any
 import orjson
 
 from node.provide import files
-from node.provide.batch.lines import Line
-from node.provide.database import Database, Row, Superseded, migrate
+from node.provide.batch.lines import BatchLine
+from node.provide.database import Database, DatabaseError, Row, Superseded, migrate
 from node.provide.files import FileTable
 
 _TABLES = """
@@ -93,11 +94,11 @@ class BatchStore:
 
     def close(self) -> None:
         """Let others have what is leased, and close the database."""
-        self._database.change(
-            "UPDATE line SET until = 0 WHERE owner = ? AND result IS NULL AND until > 0",
-            (self._owner,),
-        )
-        self._database.change("UPDATE batch SET until = 0 WHERE owner = ?", (self._owner,))
+        held = "UPDATE line SET until = 0 WHERE owner = ? AND result IS NULL AND until > 0"
+        # Where the database is away, leases run out by themselves.
+        with suppress(DatabaseError):
+            self._database.change(held, (self._owner,))
+            self._database.change("UPDATE batch SET until = 0 WHERE owner = ?", (self._owner,))
         self._database.close()
 
     # What callers see and change.
@@ -159,13 +160,13 @@ class BatchStore:
             self._database.change("DELETE FROM line WHERE batch = ?", (id_,))
 
     def fill(
-        self, id_: str, now: float, rows: Iterable[Line | tuple[int, str | None, bytes]]
-    ) -> list[Line]:
+        self, id_: str, now: float, rows: Iterable[BatchLine | tuple[int, str | None, bytes]]
+    ) -> list[BatchLine]:
         """Add lines, and error rows for what is none; return the lines whose `custom_id` is taken."""
-        lines: dict[int, Line] = {}
+        lines: dict[int, BatchLine] = {}
         values: list[Any] = []
         for row in rows:
-            if isinstance(row, Line):
+            if isinstance(row, BatchLine):
                 lines[row.number] = row
                 values += (id_, row.number, row.custom_id, row.prefix, row.body, None, None)
             else:

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from node.faces.llama_stack.request_mapping import body_of
-from node.provide.asker import Asker, Heard
+from node.provide.asker import Asker, NodeAnswer
 from node.provide.rewards.pair import Unscored, fault
 from node.provide.rewards.scoring import ELSEWHERE, FUNCTIONS, scored
 from router.errors import BadRequest
@@ -48,7 +48,7 @@ def check_function(said: object) -> None:
     raise fault(f"`scoring_function` needs a `name`, one of {known}", "scoring_function")
 
 
-async def points_of(asker: Asker, asked: Mapping[str, Any], custom_id: str) -> Heard:
+async def points_of(asker: Asker, asked: Mapping[str, Any], custom_id: str) -> NodeAnswer:
     """Return the points of one prompt as lines of JSON, or the answer that stands in their way."""
     words = {"model": asked.get("model"), "messages": asked.get("messages")}
     try:
@@ -83,10 +83,10 @@ async def points_of(asker: Asker, asked: Mapping[str, Any], custom_id: str) -> H
         found = kept(points, asked.get("filtering_function"))
     except Unscored as unscored:
         return unscored.heard
-    return Heard(200, b"".join(orjson.dumps(point) + b"\n" for point in found))
+    return NodeAnswer(200, b"".join(orjson.dumps(point) + b"\n" for point in found))
 
 
-async def score(asker: Asker, asked: Mapping[str, Any]) -> Heard:
+async def score(asker: Asker, asked: Mapping[str, Any]) -> NodeAnswer:
     """Score a pair, here or by a reward model that has its own way."""
     match asked.get("scoring_function"):
         case {"name": str(name)} if name in ELSEWHERE:

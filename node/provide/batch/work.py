@@ -2,12 +2,12 @@
 
 import orjson
 
-from node.provide.asker import Asker, Heard
+from node.provide.asker import Asker, NodeAnswer
 from node.provide.batch.store import OpenLine
 from node.provide.batch.synthetic import ENDPOINT, SCORING, points_of, score
 
 
-async def do(asker: Asker, line: OpenLine, session: str = "") -> Heard:
+async def do(asker: Asker, line: OpenLine, session: str = "") -> NodeAnswer:
     """Return what a line is answered; lines of one session had better find one another's cache."""
     if line.endpoint == SCORING:
         return await score(asker, orjson.loads(line.body))

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from node.provide.asker import Asker, Heard
+from node.provide.asker import Asker, NodeAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Score:
 class Unscored(Exception):
     """There is no score. `heard` is what the caller is told: its own fault, or what a model answered."""
 
-    def __init__(self, heard: Heard) -> None:
+    def __init__(self, heard: NodeAnswer) -> None:
         super().__init__(f"status {heard.status}")
         self.heard = heard
 
@@ -42,7 +42,7 @@ def fault(message: str, param: str, status: int = 400) -> Unscored:
     """Return the failure that finds fault with a field of the request."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     error = {"message": message, "type": kind, "param": param, "code": None}
-    return Unscored(Heard(status, orjson.dumps({"error": error})))
+    return Unscored(NodeAnswer(status, orjson.dumps({"error": error})))
 
 
 def text_in(pair: Pair, name: str, *, longest: int = 65_536) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from node.provide.asker import Asker, Heard
+from node.provide.asker import Asker, NodeAnswer
 from node.provide.files import new_id
 from node.provide.rewards import exact_match, length, llm_judge, logprob, regex, rerank
 from node.provide.rewards.pair import Pair, RewardFunction, Unscored, fault
@@ -25,7 +25,7 @@ ELSEWHERE = frozenset({"score", "classify"})
 """Functions that only reward models of their own have, as vLLM serves them."""
 
 
-async def scored(asker: Asker, asked: Mapping[str, Any]) -> Heard:
+async def scored(asker: Asker, asked: Mapping[str, Any]) -> NodeAnswer:
     """Score a pair, and return the answer, whether that is a score or what is wrong."""
     try:
         pair, function = read(asked)
@@ -33,7 +33,7 @@ async def scored(asker: Asker, asked: Mapping[str, Any]) -> Heard:
     except Unscored as unscored:
         return unscored.heard
     said = {"id": new_id("score_"), "score": found.score}
-    return Heard(
+    return NodeAnswer(
         200, orjson.dumps(said | ({} if found.logprob is None else {"logprob": found.logprob}))
     )
 

@@ -10,11 +10,11 @@ from functools import partial
 
 import orjson
 
-from node.provide.asker import Asker, Heard
+from node.provide.asker import Asker, NodeAnswer
 from node.provide.database import DatabaseError, Superseded
 from node.provide.files import Files
 from node.provide.vectors.chunks import cut
-from node.provide.vectors.store import Found, Member, VectorStore, WrongVector
+from node.provide.vectors.store import FoundText, Member, VectorStore, WrongVector
 
 log = logging.getLogger("modelvine.provide")
 
@@ -33,12 +33,12 @@ _BUSY = frozenset({0, 404, 408, 425, 429, 500, 502, 503, 504})
 class NoEmbedding(Exception):
     """A text has no embedding now. `heard` is what the node answered."""
 
-    def __init__(self, heard: Heard, message: str = "") -> None:
+    def __init__(self, heard: NodeAnswer, message: str = "") -> None:
         super().__init__(message or _said(heard))
         self.heard = heard
 
 
-class Engine:
+class VectorEngine:
     """All stores of one folder."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Engine:
         except TimeoutError:
             pass
 
-    async def search(self, store: str, model: str, query: str) -> list[Found]:
+    async def search(self, store: str, model: str, query: str) -> list[FoundText]:
         """Return what is nearest; raise `NoEmbedding` or `WrongVector`."""
         (vector,) = await embeddings(self.asker, model, [query])
         now = int(self._now())
@@ -135,10 +135,10 @@ async def embeddings(asker: Asker, model: str, texts: Sequence[str]) -> list[lis
                 return [[float(n) for n in row["embedding"]] for row in rows]
             except (KeyError, TypeError, ValueError):
                 pass
-    raise NoEmbedding(Heard(502), "the model's answer holds no embeddings")
+    raise NoEmbedding(NodeAnswer(502), "the model's answer holds no embeddings")
 
 
-def _said(heard: Heard) -> str:
+def _said(heard: NodeAnswer) -> str:
     """Return why the node has no embedding."""
     try:
         said = orjson.loads(heard.body)

@@ -10,9 +10,9 @@ from aiohttp import web
 from node.provide.face import page_of
 from node.provide.files import new_id
 from node.provide.form import Fault, as_json, object_of, passed
-from node.provide.vectors.engine import Engine, NoEmbedding
+from node.provide.vectors.engine import NoEmbedding, VectorEngine
 from node.provide.vectors.filters import BadFilter, fits
-from node.provide.vectors.store import Found, WrongVector
+from node.provide.vectors.store import FoundText, WrongVector
 from registry.records import ModelType
 
 MAX_RESULTS = 50
@@ -30,7 +30,7 @@ MAX_BANKS = 20
 class VectorFace:
     """What may be asked of vector stores. `model` makes the embeddings where a store names none."""
 
-    def __init__(self, engine: Engine, model: str, now: Callable[[], float]) -> None:
+    def __init__(self, engine: VectorEngine, model: str, now: Callable[[], float]) -> None:
         self._engine = engine
         self._store = engine.store
         self._run = engine.files.run_in_thread
@@ -201,7 +201,7 @@ class VectorFace:
                 rows += [{"bank_id": id_, "content": text} for text in texts]
         return as_json(sorted(rows, key=lambda row: -row.get("score", 0.0)))
 
-    async def _nearest(self, store: Mapping[str, Any], query: str) -> list[Found]:
+    async def _nearest(self, store: Mapping[str, Any], query: str) -> list[FoundText]:
         try:
             return await self._engine.search(store["id"], store["embedding_model"], query)
         except NoEmbedding as error:
@@ -303,7 +303,7 @@ def _chunking(said: object) -> tuple[int, int]:
     raise Fault(400, why, param="chunking_strategy")
 
 
-def _row(found: Found) -> dict[str, Any]:
+def _row(found: FoundText) -> dict[str, Any]:
     return {
         "file_id": found.file,
         "filename": found.name,

@@ -8,9 +8,9 @@ from aiohttp import web
 from node.provide.database import cid_of, migrate
 from node.provide.file_face import FileFace
 from node.provide.files import PIECES, SCHEMA, Files, FileTable
-from node.provide.plan import LLAMA_STACK, OPENAI, Plan
+from node.provide.plan import LLAMA_STACK, OPENAI, ProviderPlan
 from node.provide.vectors.columns import ColumnFace
-from node.provide.vectors.engine import Engine
+from node.provide.vectors.engine import VectorEngine
 from node.provide.vectors.face import VectorFace
 from node.provide.vectors.store import VectorDatabase, VectorStore
 from registry.records import ModelType
@@ -25,14 +25,14 @@ class VectorsProvider:
         {ModelType.VECTORS: OPENAI, ModelType.MEMORY: LLAMA_STACK, ModelType.STORE: OPENAI}
     )
 
-    def __init__(self, plan: Plan, node: str) -> None:
+    def __init__(self, plan: ProviderPlan, node: str) -> None:
         self._database = plan.open_database("files")
         self.cid = cid_of(self._database)
         migrate(self._database, (SCHEMA, PIECES))
         self._files = Files(plan.folder / "files", FileTable(self._database), keep=plan.keep)
         self._store = VectorStore(_opened(plan, "vectors"))
         self._columns = VectorStore(_opened(plan, "columns"))
-        self._engine = Engine(self._files, self._store, node=node, now=self._database.now)
+        self._engine = VectorEngine(self._files, self._store, node=node, now=self._database.now)
         self._model = plan.model
 
     def routes(self) -> list[web.RouteDef]:
@@ -55,7 +55,7 @@ class VectorsProvider:
         self._database.close()
 
 
-def _opened(plan: Plan, name: str) -> VectorDatabase:
+def _opened(plan: ProviderPlan, name: str) -> VectorDatabase:
     """Open vectors in a file of the folder, or in the site's PostgreSQL. Each needs an extra that the other does not."""
     if plan.database:
         from node.provide.vectors.pgvector import PgVectors  # noqa: PLC0415

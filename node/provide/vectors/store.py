@@ -7,12 +7,13 @@ Plain calls that block; whoever has an event loop runs them in one thread.
 import secrets
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import orjson
 
-from node.provide.database import Database, Row, Superseded, migrate
+from node.provide.database import Database, DatabaseError, Row, Superseded, migrate
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS store (
@@ -73,7 +74,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundText:
     """A text that was found; `score` is the cosine of the angle to what was asked for."""
 
     file: str
@@ -100,7 +101,9 @@ class VectorStore:
 
     def close(self) -> None:
         """Let others read what is half read, and close the database."""
-        self._database.change("UPDATE member SET until = 0 WHERE owner = ?", (self._owner,))
+        # Where the database is away, leases run out by themselves.
+        with suppress(DatabaseError):
+            self._database.change("UPDATE member SET until = 0 WHERE owner = ?", (self._owner,))
         self._database.close()
 
     def add(self, id_: str, now: int, name: str, model: str, metadata: Mapping[str, Any]) -> None:
@@ -261,7 +264,7 @@ class VectorStore:
 
     def search(
         self, id_: str, vector: Sequence[float], now: int, most: int = MAX_NEAREST
-    ) -> list[Found]:
+    ) -> list[FoundText]:
         """Return what is nearest, the nearest first; raise `WrongVector`."""
         number, size = self._database.rows("SELECT number, size FROM store WHERE id = ?", (id_,))[0]
         self._database.change("UPDATE store SET active_at = ? WHERE number = ?", (now, number))
@@ -310,9 +313,9 @@ class VectorStore:
         return {**counts, "total": sum(counts.values())}
 
 
-def _found(row: Row, distance: float) -> Found:
+def _found(row: Row, distance: float) -> FoundText:
     file, name, attributes, text = row
-    return Found(file, name, orjson.loads(attributes), text, 1.0 - distance)
+    return FoundText(file, name, orjson.loads(attributes), text, 1.0 - distance)
 
 
 def _packed(vector: Sequence[float]) -> bytes:

@@ -11,7 +11,7 @@ from node.config.addresses import HostPort
 from node.provide.agents.provider import AgentsProvider
 from node.provide.batch.provider import BatchProvider
 from node.provide.face import application
-from node.provide.plan import Plan
+from node.provide.plan import ProviderPlan
 from node.provide.service import registrations
 from registry.records import SERVICE_TYPES, name_of_any
 from tests.node.faces.assembly import told
@@ -26,7 +26,7 @@ KEY = "the-key-of-this-provider"
 async def providing(make, mesh, folder, *, database=""):
     """Run a provider that asks the second node and is registered at the first, and known to both."""
     place = HostPort("127.0.0.1", 0)
-    plan = Plan(make.__module__, folder, place, "services", "own", 4, database=database)
+    plan = ProviderPlan(make.__module__, folder, place, "services", "own", 4, database=database)
     folder.mkdir()
     provider = make(plan, str(mesh.two.http._base_url))
     (folder / "key").write_text(KEY)

@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from node.provide.batch.engine import Engine
+from node.provide.batch.engine import BatchEngine
 from node.provide.batch.face import BatchFace
 from node.provide.batch.store import BatchStore
 from node.provide.database.sqlite import SqliteDatabase
@@ -30,7 +30,7 @@ def databases(request, tmp_path):
 def engine(tmp_path):
     store = BatchStore(SqliteDatabase(tmp_path / "b.db"))
     files = Files(tmp_path / "files", store.files, keep=KEEP)
-    yield Engine(files, store, node="", concurrency=1, now=lambda: 1e9)
+    yield BatchEngine(files, store, node="", concurrency=1, now=lambda: 1e9)
     files.close()
     store.close()
 

@@ -4,7 +4,7 @@ import pytest
 from aiohttp import web
 
 from node.provide import asker as askers
-from node.provide.asker import Asker, Heard
+from node.provide.asker import Asker, NodeAnswer
 from tests.workers.serving import served
 
 
@@ -24,7 +24,7 @@ async def url():
 
 async def test_an_answer_is_brought_as_it_is(url):
     async with Asker(url, background=True) as asker:
-        assert await asker.get("/v1/models") == Heard(429, b"GET background", "r", "7")
+        assert await asker.get("/v1/models") == NodeAnswer(429, b"GET background", "r", "7")
     async with Asker(url) as asker:
         assert (await asker.post("/v1/models", b"{}")).body == b"POST None"
 
@@ -37,7 +37,7 @@ async def test_what_is_too_long_is_nothing(url, monkeypatch):
 
 async def test_nobody_there_is_no_answer():
     async with Asker("http://127.0.0.1:9") as asker:
-        assert await asker.get("/v1/models") == Heard(0)
+        assert await asker.get("/v1/models") == NodeAnswer(0)
     with pytest.raises(RuntimeError):
         await Asker("http://127.0.0.1:9").get("/v1/models")
 

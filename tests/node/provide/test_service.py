@@ -9,7 +9,7 @@ from node.config.addresses import HostPort
 from node.errors import CommandFailed
 from node.provide.batch.provider import BatchProvider
 from node.provide.files import KEEP
-from node.provide.plan import Plan
+from node.provide.plan import ProviderPlan
 from node.provide.service import _key, _locked, registrations
 from registry.records import ModelType
 
@@ -23,7 +23,7 @@ def test_the_key_is_made_once_and_is_private(tmp_path):
 
 
 def test_the_node_is_told_where_the_key_is_and_not_what_it_is(tmp_path):
-    plan = Plan("batch", tmp_path, HostPort("127.0.0.1", 0), "p", "batch", 4)
+    plan = ProviderPlan("batch", tmp_path, HostPort("127.0.0.1", 0), "p", "batch", 4)
     provider = BatchProvider(plan, "http://127.0.0.1:2")
     told, reward, synthetic = registrations(plan, provider, "http://127.0.0.1:1")
     provider.close()

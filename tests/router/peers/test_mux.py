@@ -19,7 +19,16 @@ from router.peers.mux import (
     WINDOW,
     Mux,
 )
-from router.peers.mux_frames import Cut, Ended, Event, Flag, GoneAway, Kind, Opened, Received
+from router.peers.mux_frames import (
+    Ended,
+    Event,
+    Flag,
+    FrameType,
+    GoneAway,
+    Opened,
+    Received,
+    StreamCut,
+)
 
 SLOW = 10 * QUICK_SECONDS
 ALL = 2**40
@@ -30,10 +39,10 @@ def frame(kind: int, flags: int, stream: int, number: int = 0, payload: bytes = 
 
 
 def data(stream: int, payload: bytes, flags: int = 0) -> bytes:
-    return frame(Kind.DATA, flags, stream, len(payload), payload)
+    return frame(FrameType.DATA, flags, stream, len(payload), payload)
 
 
-OPEN = frame(Kind.WINDOW, Flag.SYN, 1)
+OPEN = frame(FrameType.WINDOW, Flag.SYN, 1)
 
 
 @dataclass
@@ -126,7 +135,7 @@ def test_a_reader_who_stalls_holds_up_its_own_stream_alone() -> None:
 
 
 def test_streams_take_turns_frame_by_frame() -> None:
-    mux = answerer(OPEN, frame(Kind.WINDOW, Flag.SYN, 3))
+    mux = answerer(OPEN, frame(FrameType.WINDOW, Flag.SYN, 3))
     for stream in (1, 3):
         mux.send(stream, bytes(WINDOW))
     mux.send(3, b"last")
@@ -194,7 +203,7 @@ class TestEnds:
             pair.carry()
             (pair.asked if asked_cuts else pair.asking).cut(stream)
             pair.carry()
-            assert pair.events[-1] == Cut(stream, taken=True)
+            assert pair.events[-1] == StreamCut(stream, taken=True)
             assert len(pair.asking) == len(pair.asked) == 0
 
     def test_what_was_written_in_the_same_turn_comes_before_it(self) -> None:
@@ -205,14 +214,16 @@ class TestEnds:
         pair.asked.cut(number)
         pair.carry()
         assert pair.brought[False, number] == b"the beginning"
-        assert pair.events[-1] == Cut(number, taken=True)
+        assert pair.events[-1] == StreamCut(number, taken=True)
 
     def test_the_first_one_refused_says_that_nobody_took_it(self) -> None:
         pair = Pair()
         streams = [pair.asking.open() for _ in range(MAX_STREAMS + 1)]
         pair.asking.send(streams[-1], b"never read")
         pair.carry()
-        assert [e for e in pair.events if isinstance(e, Cut)] == [Cut(streams[-1], taken=False)]
+        assert [e for e in pair.events if isinstance(e, StreamCut)] == [
+            StreamCut(streams[-1], taken=False)
+        ]
         assert len(pair.asked) == MAX_STREAMS
 
     def test_who_goes_away_refuses_new_streams_and_finishes_the_others(self) -> None:
@@ -225,7 +236,7 @@ class TestEnds:
         pair.asked.close(old)
         pair.carry()
         assert GoneAway() in pair.events
-        assert Cut(late, taken=False) in pair.events
+        assert StreamCut(late, taken=False) in pair.events
         assert pair.brought == {(False, old): b"answer"}
 
     def test_what_comes_for_a_stream_that_is_closed_is_passed_over(self) -> None:
@@ -250,21 +261,21 @@ class TestEnds:
 HOSTILE = {
     "no version of ours": b"\1" + bytes(11),
     "no type": frame(4, 0, 1),
-    "no flag": frame(Kind.DATA, 16, 1),
+    "no flag": frame(FrameType.DATA, 16, 1),
     "a stream that was never opened": data(1, b"x"),
-    "an even stream": frame(Kind.WINDOW, Flag.SYN, 2),
+    "an even stream": frame(FrameType.WINDOW, Flag.SYN, 2),
     "a stream twice": OPEN + OPEN,
-    "an older stream": frame(Kind.WINDOW, Flag.SYN, 3) + OPEN,
+    "an older stream": frame(FrameType.WINDOW, Flag.SYN, 3) + OPEN,
     "more than the window": OPEN + data(1, bytes(WINDOW)) + data(1, b"x"),
-    "a frame beyond it": OPEN + frame(Kind.DATA, 0, 1, WINDOW + 1),
+    "a frame beyond it": OPEN + frame(FrameType.DATA, 0, 1, WINDOW + 1),
     "bytes after the end": OPEN + data(1, b"x", Flag.FIN) + data(1, b"y"),
-    "credit without bound": OPEN + 2 * frame(Kind.WINDOW, 0, 1, 2**31 - 1),
+    "credit without bound": OPEN + 2 * frame(FrameType.WINDOW, 0, 1, 2**31 - 1),
     "a frame without bound for what is over": OPEN
-    + frame(Kind.WINDOW, Flag.RST, 1)
-    + frame(Kind.DATA, 0, 1, 2**32 - 1),
-    "pings whose answers nobody reads": frame(Kind.PING, Flag.SYN, 0) * 6_000,
+    + frame(FrameType.WINDOW, Flag.RST, 1)
+    + frame(FrameType.DATA, 0, 1, 2**32 - 1),
+    "pings whose answers nobody reads": frame(FrameType.PING, Flag.SYN, 0) * 6_000,
     "streams that are opened to be cut": b"".join(
-        frame(Kind.WINDOW, Flag.SYN, number) + frame(Kind.WINDOW, Flag.RST, number)
+        frame(FrameType.WINDOW, Flag.SYN, number) + frame(FrameType.WINDOW, Flag.RST, number)
         for number in range(1, 2 * int(RESETS) + 3, 2)
     ),
 }
@@ -278,7 +289,7 @@ def test_who_breaks_the_rules_is_told_apart_with_a_reason(sent: bytes) -> None:
 
 def test_the_asked_side_opens_nothing() -> None:
     with pytest.raises(ProtocolViolation):
-        Mux(asking=True).receive(frame(Kind.WINDOW, Flag.SYN, 2), 0.0)
+        Mux(asking=True).receive(frame(FrameType.WINDOW, Flag.SYN, 2), 0.0)
 
 
 FRAMES = st.builds(

@@ -7,7 +7,7 @@ import pytest
 
 from router.peers import muxed
 from router.peers.mux import WINDOW
-from router.peers.mux_frames import Flag, Kind
+from router.peers.mux_frames import Flag, FrameType
 from router.peers.muxed import IDLE_LOOKS, SILENT_LOOKS, TURN_BYTES, MuxedConnection
 from router.peers.muxed_stream import MuxedStream
 
@@ -100,7 +100,7 @@ def frame(kind: int, flags: int, stream: int, number: int = 0, payload: bytes = 
 
 
 def data(stream: int, payload: bytes, flags: int = 0) -> bytes:
-    return frame(Kind.DATA, flags, stream, len(payload), payload)
+    return frame(FrameType.DATA, flags, stream, len(payload), payload)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ async def test_a_transport_that_is_full_has_streams_wait_and_their_writers_too(
     assert one.told == ["full"]
     asking.resume_writing()
     await turn()
-    asking.data_received(frame(Kind.WINDOW, Flag.ACK, 1, WINDOW))
+    asking.data_received(frame(FrameType.WINDOW, Flag.ACK, 1, WINDOW))
     await turn()
     assert one.told == ["full", "room"]
     assert max(map(len, wire.writes)) <= TURN_BYTES
@@ -192,7 +192,7 @@ async def test_who_closes_is_told_the_end_when_all_is_sent(
     one.transport.close()
     await turn()
     assert one.told == ["full", "room"]
-    asking.data_received(frame(Kind.WINDOW, Flag.ACK, 1, WINDOW))
+    asking.data_received(frame(FrameType.WINDOW, Flag.ACK, 1, WINDOW))
     await turn()
     await turn()
     assert one.told[-1] is None
@@ -206,7 +206,7 @@ async def test_who_aborts_hears_nothing_more(asking: MuxedConnection, wire: Wire
     asking.data_received(data(1, b"late"))
     await turn()
     assert one.told == [None]
-    assert wire.writes[-1] == frame(Kind.WINDOW, Flag.RST, 1)
+    assert wire.writes[-1] == frame(FrameType.WINDOW, Flag.RST, 1)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ async def test_what_is_refused_is_told_from_what_is_cut(
     asking: MuxedConnection, flags: int, error: type[Exception]
 ) -> None:
     (one,) = streams(asking, 1)
-    asking.data_received(frame(Kind.WINDOW, Flag.RST | flags, 1))
+    asking.data_received(frame(FrameType.WINDOW, Flag.RST | flags, 1))
     await turn()
     assert one.told == [error]
 
@@ -249,7 +249,7 @@ async def test_an_other_end_that_says_nothing_is_asked_and_at_last_cut(
         assert not wire.aborted
         asking._see_to_it()
         await turn()
-    assert wire.writes == [frame(Kind.PING, Flag.SYN, 0)] * SILENT_LOOKS
+    assert wire.writes == [frame(FrameType.PING, Flag.SYN, 0)] * SILENT_LOOKS
     asking._see_to_it()
     assert wire.aborted
     asking.connection_lost(None)
@@ -261,11 +261,11 @@ async def test_an_other_end_that_answers_is_kept_and_one_that_nobody_uses_is_not
     (one,) = streams(asking, 1)
     for _ in range(3 * SILENT_LOOKS):
         asking._see_to_it()
-        asking.data_received(frame(Kind.PING, Flag.ACK, 0))
+        asking.data_received(frame(FrameType.PING, Flag.ACK, 0))
     one.transport.abort()
     for _ in range(IDLE_LOOKS):
         asking._see_to_it()
-        asking.data_received(frame(Kind.PING, Flag.ACK, 0))
+        asking.data_received(frame(FrameType.PING, Flag.ACK, 0))
     assert not wire.is_closing()
     asking._see_to_it()
     assert wire.closed
@@ -277,8 +277,8 @@ async def test_a_connection_that_is_doubted_is_kept_if_it_answers_soon(
 ) -> None:
     checked = asyncio.ensure_future(asking.check())
     await turn()
-    assert wire.writes == [frame(Kind.PING, Flag.SYN, 0)]
-    asking.data_received(frame(Kind.PING, Flag.ACK, 0))
+    assert wire.writes == [frame(FrameType.PING, Flag.SYN, 0)]
+    asking.data_received(frame(FrameType.PING, Flag.ACK, 0))
     await checked
     assert not asking.draining
 
@@ -300,16 +300,16 @@ async def test_the_asked_side_waits_for_the_askers_to_end_it(owner: Owner, wire:
 
     asked = MuxedConnection(owner, accept=accept)
     asked.connection_made(wire)
-    asked.data_received(frame(Kind.WINDOW, Flag.SYN, 1) + data(1, b"question"))
+    asked.data_received(frame(FrameType.WINDOW, Flag.SYN, 1) + data(1, b"question"))
     asked.go_away()
-    asked.data_received(frame(Kind.WINDOW, Flag.SYN, 3) + data(3, b"late"))
+    asked.data_received(frame(FrameType.WINDOW, Flag.SYN, 3) + data(3, b"late"))
     made[0].transport.write(b"answer")
     made[0].transport.close()
     await turn()
     assert [protocol.told for protocol in made] == [[b"question", None]]
     assert b"".join(wire.writes) == (
-        frame(Kind.GO_AWAY, 0, 0)
-        + frame(Kind.WINDOW, Flag.RST, 3)
+        frame(FrameType.GO_AWAY, 0, 0)
+        + frame(FrameType.WINDOW, Flag.RST, 3)
         + data(1, b"answer", Flag.ACK | Flag.FIN)
     )
     assert not wire.is_closing()

@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 
 from registry.records import PeerId, Service
 from registry.signing import Identity
-from router.services.ids import Home, Stripper, home_of, homed, is_kept_by
+from router.services.ids import ServiceHome, Stripper, home_of, homed, is_kept_by
 
 NODE = Identity(bytes(32)).peer
 HOME = home_of(NODE, Service("p", "m"))
 OTHER = home_of(NODE, Service("q", "m"))
 
 
-def put(said: object, home: Home = HOME) -> object:
+def put(said: object, home: ServiceHome = HOME) -> object:
     return orjson.loads(homed(orjson.dumps(said), home))
 
 
-def at_home(id_: str, home: Home = HOME) -> str:
+def at_home(id_: str, home: ServiceHome = HOME) -> str:
     return f"{id_}@{home.node}.{home.tag}"
 
 

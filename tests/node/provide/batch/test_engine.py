@@ -7,9 +7,9 @@ import orjson
 import pytest
 from aiohttp import web
 
-from node.provide.asker import Heard
+from node.provide.asker import NodeAnswer
 from node.provide.batch import engine as engines
-from node.provide.batch.engine import MOST_ATTEMPTS, Engine, judge
+from node.provide.batch.engine import MOST_ATTEMPTS, BatchEngine, judge
 from node.provide.batch.store import BatchStore, OpenLine
 from node.provide.database.sqlite import SqliteDatabase
 from node.provide.files import Files
@@ -30,43 +30,43 @@ def row_of(verdict):
 @pytest.mark.parametrize("status", [0, 408, 425, 429, 503])
 def test_who_is_busy_or_away_is_asked_again_and_it_costs_no_attempt(status):
     for attempts in (0, MOST_ATTEMPTS, 1_000):
-        verdict = judge(line(attempts), Heard(status))
+        verdict = judge(line(attempts), NodeAnswer(status))
         assert not verdict.result
         assert not verdict.counts
         assert 1 <= verdict.pause <= engines.LONGEST_PAUSE
-    assert judge(line(), Heard(status, after="7")).pause == 7
-    assert judge(line(), Heard(status, after="99999")).pause == engines.LONGEST_PAUSE
+    assert judge(line(), NodeAnswer(status, after="7")).pause == 7
+    assert judge(line(), NodeAnswer(status, after="99999")).pause == engines.LONGEST_PAUSE
 
 
 @pytest.mark.parametrize("status", [404, 500, 502, 504])
 def test_a_failure_is_tried_again_a_few_times_and_longer_apart(status):
     pauses = []
     for attempts in range(MOST_ATTEMPTS - 1):
-        verdict = judge(line(attempts), Heard(status, b'{"error":{}}'))
+        verdict = judge(line(attempts), NodeAnswer(status, b'{"error":{}}'))
         assert verdict.counts
         pauses.append(verdict.pause)
     assert pauses == sorted({*pauses})
-    last = judge(line(MOST_ATTEMPTS - 1), Heard(status, b'{"error":{}}'))
+    last = judge(line(MOST_ATTEMPTS - 1), NodeAnswer(status, b'{"error":{}}'))
     assert row_of(last)["response"]["status_code"] == status
     assert not last.ok
 
 
 def test_an_answer_is_the_result_and_so_is_what_finds_fault():
-    good = judge(line(), Heard(200, b'{"choices":[]}', "r"))
+    good = judge(line(), NodeAnswer(200, b'{"choices":[]}', "r"))
     assert good.ok
     assert row_of(good)["response"] == {
         "status_code": 200,
         "request_id": "r",
         "body": {"choices": []},
     }
-    bad = judge(line(), Heard(400, b'{"error":{"message":"no"}}'))
+    bad = judge(line(), NodeAnswer(400, b'{"error":{"message":"no"}}'))
     assert not bad.ok
     assert row_of(bad)["response"]["body"]["error"]["message"] == "no"
 
 
 def test_what_is_no_json_is_no_success():
     for body in (b"", b"<html>", b"[1]"):
-        verdict = judge(line(MOST_ATTEMPTS), Heard(200, body))
+        verdict = judge(line(MOST_ATTEMPTS), NodeAnswer(200, body))
         assert verdict.result
         assert not verdict.ok
 
@@ -125,7 +125,7 @@ async def working(tmp_path, node, *models, clock=None, content=None):
     (tmp_path / "f").write_bytes(b"\n".join(rows) if content is None else content)
     store, clock = BatchStore(SqliteDatabase(tmp_path / "b.db")), clock or Clock()
     files = Files(tmp_path, store.files)
-    engine = Engine(files, store, node=node.url, concurrency=3, now=clock)
+    engine = BatchEngine(files, store, node=node.url, concurrency=3, now=clock)
     said = {"input_file_id": "f", "endpoint": CHAT, "output_file_id": None, "error_file_id": None}
     store.add_batch("batch_1", 1_000, 5_000, said)
     try:

@@ -1,10 +1,14 @@
 """Laws of the store of batches: one result for each line, whatever is asked twice, and nothing lost at a restart."""
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
-from node.provide.batch.lines import Line
+from node.provide.batch.lines import BatchLine
 from node.provide.batch.store import LEASE, BatchStore
 from node.provide.database import Superseded
+from node.provide.database.sqlite import SqliteDatabase
 from tests.node.provide.databases import SHARED
 
 SAID = {"endpoint": "/v1/chat/completions", "input_file_id": "f"}
@@ -25,7 +29,7 @@ def filled(store, count=4, id_="b"):
     store.add_batch(id_, 1, 100, SAID)
     store.unfinished(2)
     prefixes = (b"z", b"a")
-    lines = [Line(n, f"c{n}", b"{}", prefixes[n % 2]) for n in range(1, count + 1)]
+    lines = [BatchLine(n, f"c{n}", b"{}", prefixes[n % 2]) for n in range(1, count + 1)]
     assert store.fill(id_, 2, lines) == []
     assert store.stand(id_, "in_progress", 2, was="validating")
 
@@ -78,7 +82,7 @@ def test_what_is_put_off_holds_no_other_beginning_up(store):
 def test_many_beginnings_that_are_put_off_hide_no_other(store):
     store.add_batch("b", 1, 100, SAID)
     store.unfinished(2)
-    store.fill("b", 2, [Line(n, f"c{n}", b"{}", b"%03d" % n) for n in range(1, 61)])
+    store.fill("b", 2, [BatchLine(n, f"c{n}", b"{}", b"%03d" % n) for n in range(1, 61)])
     store.stand("b", "in_progress", 2, was="validating")
     for line in store.lease(5, 50):
         store.put_off(line, 99, counts=False)
@@ -121,7 +125,7 @@ def test_what_was_under_way_is_open_after_a_restart_and_what_was_answered_is_not
 def test_an_id_that_is_taken_is_told_and_an_error_row_needs_none(store):
     store.add_batch("b", 1, 100, SAID)
     store.unfinished(2)
-    one, two = Line(1, "a", b"{}", b""), Line(2, "a", b"{}", b"")
+    one, two = BatchLine(1, "a", b"{}", b""), BatchLine(2, "a", b"{}", b"")
     assert store.fill("b", 2, [one, two, (3, None, b"bad\n")]) == [two]
     store.fill("b", 2, [(2, "a", b"twice\n")])
     assert list(store.results("b", ok=False)) == [b"twice\n", b"bad\n"]
@@ -202,7 +206,7 @@ def test_who_was_only_slow_changes_nothing_any_more(store, other, tmp_path):
     late = 5 + LEASE * 2
     other.unfinished(late)
     with pytest.raises(Superseded):
-        store.fill("b", late, [Line(9, "c9", b"{}", b"")])
+        store.fill("b", late, [BatchLine(9, "c9", b"{}", b"")])
     with pytest.raises(Superseded):
         store.stand("b", "finalizing", late, was="in_progress")
     with pytest.raises(Superseded):
@@ -229,3 +233,37 @@ def test_who_ends_in_order_leaves_nothing_leased(store, other):
     store.close()
     assert len(other.lease(5, 2)) == 2
     assert len(other.unfinished(5)) == 1
+
+
+BEFORE_LEASES = """
+CREATE TABLE file (
+  id TEXT PRIMARY KEY, created_at INTEGER NOT NULL, bytes INTEGER NOT NULL, filename TEXT NOT NULL, purpose TEXT NOT NULL
+) STRICT;
+CREATE TABLE batch (
+  id TEXT PRIMARY KEY, created_at INTEGER NOT NULL, status TEXT NOT NULL, expires_at INTEGER NOT NULL, said TEXT NOT NULL
+) STRICT;
+CREATE TABLE line (
+  batch TEXT NOT NULL, number INTEGER NOT NULL, custom_id TEXT, prefix BLOB NOT NULL, body BLOB NOT NULL,
+  attempts INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL DEFAULT 0, ok INTEGER, result BLOB,
+  PRIMARY KEY (batch, number)
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX line_id ON line (batch, custom_id) WHERE custom_id IS NOT NULL;
+CREATE INDEX line_open ON line (batch, prefix, number) WHERE result IS NULL;
+INSERT INTO file VALUES ('file-1', 1, 5, 'lines.jsonl', 'batch');
+INSERT INTO batch VALUES ('b', 1, 'in_progress', 100, '{"endpoint":"/v1/chat/completions","input_file_id":"file-1"}');
+INSERT INTO line (batch, number, custom_id, prefix, body, ok, result) VALUES ('b', 1, 'c1', x'61', x'7b7d', 1, x'780a');
+INSERT INTO line (batch, number, custom_id, prefix, body) VALUES ('b', 2, 'c2', x'61', x'7b7d');
+"""
+
+
+def test_a_file_of_before_there_were_leases_is_gone_on_with(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "batches.db")) as before:
+        before.executescript(BEFORE_LEASES)
+    store = BatchStore(SqliteDatabase(tmp_path / "batches.db"))
+    assert store.files.find("file-1")["filename"] == "lines.jsonl"
+    assert store.unfinished(5) == [("b", "in_progress", 100)]
+    (line,) = store.lease(5, 9)
+    assert line.custom_id == "c2"
+    store.commit(line, b"y\n", ok=True)
+    assert list(store.results("b", ok=True)) == [b"x\n", b"y\n"]
+    store.close()

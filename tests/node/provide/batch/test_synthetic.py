@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from node.provide.asker import Asker, Heard
+from node.provide.asker import Asker, NodeAnswer
 from node.provide.batch import work
 from node.provide.batch.store import OpenLine
 from node.provide.batch.synthetic import ENDPOINT, SCORING, check, kept, points_of
@@ -23,7 +23,7 @@ class Counts(Asker):
     async def post(self, path, body, session=""):
         self.asked.append(path)
         text = "x" * len(self.asked)
-        return Heard(self._status, orjson.dumps({"choices": [{"message": {"content": text}}]}))
+        return NodeAnswer(self._status, orjson.dumps({"choices": [{"message": {"content": text}}]}))
 
 
 def asked(**more):

@@ -2,8 +2,11 @@
 
 import pytest
 
+from node.provide.batch.store import BatchStore
 from node.provide.database import DatabaseError, postgres
 from node.provide.database.postgres import PostgresDatabase
+from node.provide.vectors.pgvector import PgVectors
+from node.provide.vectors.store import VectorStore
 from tests.postgres_server import PASSWORD, PostgresServer
 
 
@@ -58,3 +61,14 @@ def test_an_error_names_no_password(mortal):
     with pytest.raises(DatabaseError) as told:
         PostgresDatabase("postgresql://us:another-word@[", "x")
     assert "another-word" not in str(told.value)
+
+
+@pytest.mark.parametrize("made", [(BatchStore, PostgresDatabase), (VectorStore, PgVectors)])
+def test_who_ends_while_the_server_is_away_ends_all_the_same(mortal, made):
+    make, connect = made
+    store = make(connect(mortal.url, f"ends_{make.__name__.lower()}"))
+    mortal.stop()
+    try:
+        store.close()
+    finally:
+        mortal.start()

@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from node.provide.asker import Asker, Heard
+from node.provide.asker import Asker, NodeAnswer
 from node.provide.rewards import exact_match, length, llm_judge, logprob, regex, rerank
 from node.provide.rewards.pair import Pair, Unscored
 from node.provide.rewards.scoring import FUNCTIONS, scored
@@ -15,7 +15,7 @@ class Says(Asker):
     def __init__(self, said=None, status=200):
         super().__init__("")
         self.asked = []
-        self._said = Heard(status, orjson.dumps(said))
+        self._said = NodeAnswer(status, orjson.dumps(said))
 
     async def post(self, path, body):
         self.asked.append((path, orjson.loads(body)))
@@ -90,7 +90,7 @@ async def test_a_model_that_does_not_tell_is_an_error(function, said, status):
 async def test_a_model_that_is_busy_is_heard_as_it_is():
     with pytest.raises(Unscored) as unscored:
         await rerank.score(Says({"error": 1}, 429), pair())
-    assert unscored.value.heard == Heard(429, b'{"error":1}')
+    assert unscored.value.heard == NodeAnswer(429, b'{"error":1}')
 
 
 async def test_a_pattern_that_takes_for_ever_is_ended(monkeypatch):
