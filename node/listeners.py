@@ -147,8 +147,12 @@ class Listener:
     async def on(self, listener: socket.socket) -> None:
         """Take in who comes at a bound socket."""
         server = await self._prepared()
+
+        def alone() -> CallerConnection:
+            return CallerConnection(server, self)
+
         self._sockets[listener] = await asyncio.get_running_loop().create_server(
-            self._shared.through(lambda: CallerConnection(server, self)),
+            self._shared.through(alone) if self._tls else alone,
             sock=listener,
             ssl=self._tls,
             backlog=_BACKLOG,
