@@ -35,8 +35,8 @@ HELD_BYTES = 64 * 1024
 BODY_BYTES = 128 * 1024
 """Bytes of a body that wait for their handler before the socket is left unread; up to twice as many, with what is in pieces."""
 
-PIECE_BYTES = 2 * 1024
-"""Bytes that are parsed in one turn of the loop where nobody knows how many belong together: they could be a thousand chunks."""
+PIECE_BYTES, FEW_BYTES, MANY_LINES = 8 * 1024, 512, 128
+"""Bytes that are parsed in one turn where nobody knows how many belong together; few where so many lines could be chunks."""
 
 AHEAD_BYTES = 1024 * 1024
 """Bytes that have come and wait, of more than one read where aiohttp reads on; who sends more is cut off."""
@@ -250,8 +250,7 @@ class CallerConnection(web.RequestHandler):
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # asyncio's, which aiohttp makes narrower
         """Go on with what was asked before, though nothing more will be; a caller who is gone is noticed when it is sent to."""
-        asked = self._under_way
-        wire = self._wire
+        asked, wire = self._under_way, self._wire
         if self._left:
             return True
         if self._deaf or wire is None or wire.get_extra_info("sslcontext") is not None:
@@ -342,7 +341,10 @@ class CallerConnection(web.RequestHandler):
         asked = self._under_way
         if asked is not None:
             length = asked.content_length
-            return PIECE_BYTES if length is None else max(1, length - asked.content.total_bytes)
+            if length is not None:
+                return max(1, length - asked.content.total_bytes)
+            lines = bytes(self._ahead[:PIECE_BYTES]).count(b"\n")
+            return FEW_BYTES if lines > MANY_LINES else PIECE_BYTES
         end = bytes(self._ahead[: heads.MAX_HEAD_BYTES]).find(_HEAD_END)
         # aiohttp loses what is parsed together with an offer of another protocol, and behind it.
         self._apart = end >= 0
