@@ -55,6 +55,7 @@ SIZES = Sizes(
     wires=0,
     standing=0,
     loop_lag=0.0,
+    loop_busy=0.0,
     tasks={"http": 1},
     threads=1,
     relaying={"circuits": 1},

@@ -113,6 +113,7 @@ def _sizes(context: Context, told: Mapping[Service, Told]) -> Sizes:
     seen = Counter(map(registry.presence, held))
     relay = registry.mesh.relaying()
     connections = registry.mesh.connections()
+    now = time.monotonic()
     return Sizes(
         nodes={presence.value: seen[presence] for presence in Presence},
         services=sum(len(signed.record.services) for signed in held.values()),
@@ -124,7 +125,8 @@ def _sizes(context: Context, told: Mapping[Service, Told]) -> Sizes:
         connections=len(connections),
         wires=sum(connection.wires for connection in connections),
         standing=registry.mesh.standing(),
-        loop_lag=context.whole.loop_lag(time.monotonic()),
+        loop_lag=context.whole.loop_lag(now),
+        loop_busy=context.whole.loop_busy(now),
         tasks={"http": len(asyncio.all_tasks()), "mesh": registry.mesh.tasks()},
         threads=threading.active_count(),
         relaying={what: count for what, count in relay.items() if what in _NOW},

@@ -34,6 +34,10 @@ class HelperState(Protocol):
     def loop_lag(self) -> float:
         """Seconds by which its event loop woke too late."""
 
+    @property
+    def loop_busy(self) -> float:
+        """Seconds of processor time that its event loop took between two looks."""
+
 
 class Sibling(Protocol):
     """Another process of this node."""
@@ -117,7 +121,12 @@ class Whole:
     def loop_lag(self, now: float) -> float:
         """Return by how many seconds an event loop woke too late at worst."""
         lags = [sibling.state.loop_lag for sibling in self._siblings]
-        return max(self._lateness.worst(now), *lags, 0.0)
+        return max(self._lateness.lag.worst(now), *lags, 0.0)
+
+    def loop_busy(self, now: float) -> float:
+        """Return the seconds of processor time that an event loop took between two looks at worst."""
+        busy = [sibling.state.loop_busy for sibling in self._siblings]
+        return max(self._lateness.busy.worst(now), *busy, 0.0)
 
 
 def together(loads: Iterable[Mapping[Service, Load]]) -> dict[Service, Load]:

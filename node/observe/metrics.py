@@ -58,6 +58,8 @@ class Sizes:
     """Idle streams on which peers may put their next question."""
     loop_lag: float
     """Seconds by which the event loop woke too late at worst."""
+    loop_busy: float
+    """Seconds of processor time that it took between two looks at worst."""
     tasks: Mapping[str, int]
     """Tasks by event loop: http, mesh."""
     threads: int
@@ -279,6 +281,11 @@ def _of_process(sizes: Sizes) -> Iterable[Metric]:
         "modelvine_loop_lag_seconds",
         "Seconds by which the event loop woke too late, the worst of the last minute.",
         sizes.loop_lag,
+    )
+    yield GaugeMetricFamily(
+        "modelvine_loop_busy_seconds",
+        "Processor time of the event loop between two looks, the worst of the last minute; a lag without it is the machine's.",
+        sizes.loop_busy,
     )
     yield _labelled(
         GaugeMetricFamily(

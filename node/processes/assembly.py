@@ -67,12 +67,14 @@ class HelperParts:
 
     def report(self, number: int) -> LoadReport:
         """Say how this process is; the slots that it borrowed are in the books of who lent them."""
+        now = time.monotonic()
         return LoadReport(
             number=number,
             in_flight=self.router.in_flight.total() - sum(self.router.borrowed().values()),
             loads=tuple(self._loads()),
             counts=replace(self.metrics.counts(), routed=tuple(self.router.events.items())),
-            loop_lag=self.lateness.worst(time.monotonic()),
+            loop_lag=self.lateness.lag.worst(now),
+            loop_busy=self.lateness.busy.worst(now),
         )
 
     def _loads(self) -> Iterable[tuple[Service, Load]]:

@@ -232,6 +232,7 @@ class LoadReport:
     loads: tuple[tuple[Service, Load], ...]
     counts: Counts
     loop_lag: float
+    loop_busy: float
     kind: Literal["report"] = "report"
 
 

@@ -155,7 +155,7 @@ class HelperSession:
         self.gone = asyncio.Event()
         self.beside: Mapping[Service, int] = {}
         """How many requests of other processes each worker has."""
-        self.state = LoadReport(0, 0, (), Counts(), 0.0)
+        self.state = LoadReport(0, 0, (), Counts(), 0.0, 0.0)
 
     async def begin(self, end: socket.socket, doors: socket.socket) -> None:
         """Speak with a helper over our ends of its socket pairs."""

@@ -95,9 +95,14 @@ class Client:
 
     async def loop_lag(self, node: Node) -> float:
         """Return by how many seconds a node's event loop woke too late at worst in the last minute."""
-        found = re.search(
-            r"^modelvine_loop_lag_seconds (\S+)$", await self.metrics(node), re.MULTILINE
-        )
+        return await self._gauge(node, "modelvine_loop_lag_seconds")
+
+    async def loop_busy(self, node: Node) -> float:
+        """Return the seconds of processor time that it took between two looks at worst in the last minute."""
+        return await self._gauge(node, "modelvine_loop_busy_seconds")
+
+    async def _gauge(self, node: Node, name: str) -> float:
+        found = re.search(rf"^{name} (\S+)$", await self.metrics(node), re.MULTILINE)
         assert found
         return float(found[1])
 

@@ -29,11 +29,11 @@ class Sibling:
         return self.state
 
 
-def report(served: int, in_flight: int, lag: float = 0.0) -> LoadReport:
+def report(served: int, in_flight: int, lag: float = 0.0, busy: float = 0.0) -> LoadReport:
     requests, routed = (Times("chat", "200", served),), (("held", in_flight + 1),)
     crowd = (("evicted_by_all", served),)
     counts = Counts(requests, routed=routed, crowd=crowd, connections=2, in_flight=in_flight)
-    return LoadReport(1, in_flight, ((ONE, Load(in_flight)),), counts, lag)
+    return LoadReport(1, in_flight, ((ONE, Load(in_flight)),), counts, lag, busy)
 
 
 async def test_a_node_of_one_process_is_what_that_one_does() -> None:
@@ -46,13 +46,14 @@ async def test_a_node_of_one_process_is_what_that_one_does() -> None:
 async def test_several_processes_are_added_up_and_one_that_ended_still_counts() -> None:
     async with links() as ours:
         whole = Whole(World(ours).router, Metrics(), Lateness())
-        one, two = Sibling(report(3, 1)), Sibling(report(4, 2, lag=0.5), answers=False)
+        one, two = Sibling(report(3, 1)), Sibling(report(4, 2, lag=0.5, busy=0.25), answers=False)
         whole.join(one)
         whole.join(two)
         assert (whole.processes, await whole.at_work()) == (3, 3)
         assert (one.asked, two.asked) == (1, 1)
         assert whole.busy() == {ONE: Load(3)}
         assert whole.loop_lag(0.0) == 0.5
+        assert whole.loop_busy(0.0) == 0.25
         worker = Worker(ONE, "http://127.0.0.1:1", capacity=5)
         assert whole.load_of(worker) == Load(3, slots=5)
         assert whole.connections() == Crowd(4, Counter(evicted_by_all=7))

@@ -22,6 +22,7 @@ SIZES = Sizes(
     wires=3,
     standing=4,
     loop_lag=0.25,
+    loop_busy=0.125,
     tasks={"http": 30, "mesh": 40},
     threads=3,
     relaying={"circuits": 1},
@@ -108,6 +109,7 @@ def test_what_is_counted_elsewhere_is_shown_as_it_stands():
     assert seen["modelvine_mesh_wires",] == 3
     assert seen["modelvine_mesh_standing_streams",] == 4
     assert seen["modelvine_loop_lag_seconds",] == 0.25
+    assert seen["modelvine_loop_busy_seconds",] == 0.125
 
 
 def test_the_process_itself_is_measured():

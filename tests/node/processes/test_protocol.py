@@ -53,7 +53,7 @@ TOLD = (
 SAID = (
     Take(3, (SERVICE,), waiting=True, model="m"),
     EvidenceShown(PeerId("a"), Evidence.FAILED),
-    LoadReport(1, 2, LOADS, COUNTS, 0.1),
+    LoadReport(1, 2, LOADS, COUNTS, 0.1, 0.05),
 )
 
 
