@@ -52,7 +52,7 @@ class ShakyStore(MemoryStore):
             raise StoreUnavailable("the disk is gone")
 
 
-async def until(condition: Callable[[], object], *, within: float = 15.0) -> None:
+async def until(condition: Callable[[], object], *, within: float = 45.0) -> None:
     """Return as soon as `condition` holds; fail when it does not in time."""
     try:
         async with asyncio.timeout(within):
