@@ -31,6 +31,7 @@ from aiohttp import web
 from node.config.web import WebSettings
 from node.faces.errors import NotAllowed, UnsupportedMediaType
 from node.faces.request_reader import SHARED, TAKEN_FOR_JSON
+from node.lane.request import HttpRequest
 
 _SOCK_DIAG = 4  # linux/netlink.h: NETLINK_SOCK_DIAG
 _BY_FAMILY = 20  # linux/sock_diag.h: SOCK_DIAG_BY_FAMILY
@@ -158,7 +159,7 @@ class Access:
         self._names = self._own | _normal(settings.names)
         self._origins = frozenset(map(str.lower, settings.origins))
 
-    def admit(self, request: web.Request) -> web.Response | None:
+    def admit(self, request: HttpRequest) -> web.Response | None:
         """Refuse names that are not this node's, and what pages of other origins send, unless they are allowed.
 
         Return the answer where such a page's browser asks first whether it may (a CORS preflight).
@@ -229,7 +230,7 @@ def _shared(origin: str) -> dict[str, str]:
     return {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": "*", **vary}
 
 
-def _preflight(request: web.Request) -> web.Response | None:
+def _preflight(request: HttpRequest) -> web.Response | None:
     """Return the answer to a browser that asks what a page may send, `None` where it sends already."""
     if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
         return None

@@ -26,6 +26,7 @@ from node.faces.errors import (
     refusal,
 )
 from node.faces.request_reader import id_of
+from node.lane.request import LaneRequest
 
 log = logging.getLogger("modelvine.http")
 
@@ -49,8 +50,8 @@ LINGER_SECONDS = 2.0
 
 _NEVER = 1e6  # seconds: this module itself ends idle connections
 _SOON = 0.05  # seconds after which a caller who has closed its side is looked at
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _HEAD_END = b"\r\n\r\n"
+_CONTINUE = b"HTTP/1.1 100 Continue" + _HEAD_END
 _NOT_FRAMED = "the body is not framed as it says"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _TCP_CLOSE = 7  # net/tcp_states.h
@@ -112,7 +113,7 @@ class CallerConnection(web.RequestHandler):
         self.task: asyncio.Task[Any] | None = None
         """The task that answers a request of this connection, if there is one."""
         self._wire: asyncio.Transport | None = None
-        self._under_way: web.BaseRequest | None = None
+        self._under_way: web.BaseRequest | LaneRequest | None = None
         self._ahead: bytes | memoryview = b""
         """What has come and was not parsed."""
         self._waits = False
@@ -212,8 +213,7 @@ class CallerConnection(web.RequestHandler):
         wire = self._wire = cast("asyncio.Transport", transport)
         name = wire.get_extra_info("peername")
         self.address = str(name[0]) if isinstance(name, tuple) else ""
-        # TLS would hold eight times as much for a caller who does not read.
-        wire.set_write_buffer_limits(HELD_BYTES)
+        wire.set_write_buffer_limits(HELD_BYTES)  # TLS would hold eight times as much
         if not self._place.made(self):
             self.refuse(TooManyConnections("too many connections are open here"))
             wire.close()
@@ -360,7 +360,7 @@ class CallerConnection(web.RequestHandler):
                 self._head_due, self._due = self._place.now + self._place.settings.head_timeout, inf
             self._head_bytes += len(piece)
         super().data_received(piece)
-        if asked is not None and not asked.content.is_eof() and self._messages:
+        if isinstance(asked, web.BaseRequest) and self._messages and not asked.content.is_eof():
             said = self._messages[-1][0]
             # What the parser could not read it does not tell whoever reads the body.
             if not isinstance(said, RawRequestMessage):

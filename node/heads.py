@@ -12,6 +12,7 @@ from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.http_exceptions import LineTooLong
 
 from node.faces.errors import BadHead, FaceError, HeadTooLarge, UnsupportedExpectation, UrlTooLong
+from node.lane.request import LaneRequest
 from router.http.connection import header_lines
 from router.peers.headers import HOP
 
@@ -63,12 +64,12 @@ def check(request: web.BaseRequest) -> None:
         raise BadHead("a Transfer-Encoding goes with HTTP/1.1 and without a Content-Length")
 
 
-def is_read(request: web.BaseRequest) -> bool:
+def is_read(request: web.BaseRequest | LaneRequest) -> bool:
     """Whether what comes now is behind the request; all of a WebSocket belongs to it."""
     return request.content.is_eof() and ("upgrade" not in request.headers or offers(request))
 
 
-def offers(request: web.BaseRequest) -> bool:
+def offers(request: web.BaseRequest | LaneRequest) -> bool:
     """Whether another protocol than WebSockets is offered."""
     return request.headers.get("upgrade", "websocket").lower() != "websocket"
 

@@ -23,6 +23,8 @@ from node.connections import CallerConnection
 from node.faces.errors import FaceError
 from node.faces.peer_access import KnownPeers
 from node.heads import NAME, check, is_spoken
+from node.lane.calls import LANE
+from node.lane.connection import LaneConnection
 from node.shared_connections import SharedConnections
 from registry.errors import InvalidSignature, cannot_listen
 from registry.records import PeerId
@@ -135,6 +137,7 @@ class Listener:
         if tls is not None:
             offer(tls)
         self._runner = web.AppRunner(app)
+        self._calls = app.get(LANE)
         app.on_response_prepare.append(_name)
         self._server: web.Server | None = None
         self._connections: dict[CallerConnection, None] = {}
@@ -146,10 +149,7 @@ class Listener:
 
     async def on(self, listener: socket.socket) -> None:
         """Take in who comes at a bound socket."""
-        server = await self._prepared()
-
-        def alone() -> CallerConnection:
-            return CallerConnection(server, self)
+        alone = await self._prepared()
 
         self._sockets[listener] = await asyncio.get_running_loop().create_server(
             self._shared.through(alone) if self._tls else alone,
@@ -165,8 +165,8 @@ class Listener:
 
     async def take(self, connection: socket.socket) -> None:
         """Serve a connection that stands already, not over TLS."""
-        server, loop = await self._prepared(), asyncio.get_running_loop()
-        await loop.connect_accepted_socket(lambda: CallerConnection(server, self), connection)
+        alone = await self._prepared()
+        await asyncio.get_running_loop().connect_accepted_socket(alone, connection)
 
     async def close(self, *, within: float = _CLOSE_WITHIN) -> None:
         """Serve nobody any more: idle connections end now, busy ones with their answer or after `within` seconds."""
@@ -211,8 +211,8 @@ class Listener:
 
     # How.
 
-    async def _prepared(self) -> web.Server:
-        """Return what answers requests; the first to ask has it made."""
+    async def _prepared(self) -> Callable[[], CallerConnection]:
+        """Return what makes the protocol of a connection; the first to ask has it made."""
         if self._server is None:
             await self._runner.setup()
             made = cast("web.Server", self._runner.server)
@@ -221,7 +221,10 @@ class Listener:
                 request_factory=partial(_begin, made.request_factory),
                 handler_cancellation=True,
             )
-        return self._server
+        calls = self._calls
+        if calls is None or not calls.calls:
+            return partial(CallerConnection, self._server, self)
+        return partial(LaneConnection, self._server, self, calls)
 
     def _busy(self) -> list[asyncio.Task[Any]]:
         return [found.task for found in self._connections if found.task is not None]

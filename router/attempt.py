@@ -14,6 +14,7 @@ from yarl import URL
 from registry.clock import Clock
 from router.dialects import Answer
 from router.errors import WorkerError
+from router.http.reply import Reply
 from router.ledger import Ledger
 from router.requests import Request
 from router.select.candidates import Candidate
@@ -57,7 +58,8 @@ class AttemptDesk(Protocol):
 class Attempt:
     """One attempt at a request. Enter once, with its answer; leaving early cancels it at the worker.
 
-    `number` counts from one. `others` are who could be asked instead, `holds_slot` says that a slot was waited for.
+    `number` counts from one. `others` are who could be asked instead, `holds_slot` says that a slot was waited for. `reply` is
+    what comes back where the request was sent already, see `Router.start`.
     """
 
     __slots__ = (
@@ -70,6 +72,7 @@ class Attempt:
         "holds_slot",
         "number",
         "others",
+        "reply",
         "request",
     )
 
@@ -93,20 +96,30 @@ class Attempt:
         self.number = number
         self.others = others
         self.holds_slot = holds_slot
+        self.reply: Reply | None = None
+
+    def begin(self) -> None:
+        """Book that the request is sent."""
+        self._began = self._desk.now()
+        self._occupancy = self._desk.ledger.began(self.candidate, holds_slot=self.holds_slot)
+
+    def answered(self, answer: Answer) -> Routed:
+        """Book that the answer begins, and return it."""
+        self._answer = answer
+        seconds = self._desk.now() - self._began
+        tally = self._desk.ledger.begun(self.request, self.candidate, answer, seconds)
+        return Routed(answer, self.candidate, self.number, tally)
 
     async def __aenter__(self) -> Routed:
-        desk = self._desk
-        self._began = desk.now()
-        self._occupancy = desk.ledger.began(self.candidate, holds_slot=self.holds_slot)
+        if self.reply is None:
+            self.begin()
         try:
-            self._put = desk.put(self)
-            self._answer = answer = await self._put.__aenter__()
+            self._put = self._desk.put(self)
+            answer = await self._put.__aenter__()
         except BaseException as error:
-            self._ended(error)
+            self.end(error)
             raise
-        seconds = desk.now() - self._began
-        tally = desk.ledger.begun(self.request, self.candidate, answer, seconds)
-        return Routed(answer, self.candidate, self.number, tally)
+        return self.answered(answer)
 
     async def __aexit__(
         self,
@@ -117,9 +130,10 @@ class Attempt:
         try:
             return await self._put.__aexit__(kind, error, trace) if self._put else None
         finally:
-            self._ended(error)
+            self.end(error)
 
-    def _ended(self, left: BaseException | None) -> None:
+    def end(self, left: BaseException | None = None) -> None:
+        """Book that it is over: with its answer, the error that it failed with, or because its caller left."""
         error = left if isinstance(left, WorkerError) else None
         if error is not None:
             error.attempts, error.at = self.number, self._at
@@ -157,26 +171,31 @@ class Attempt:
 class Attempts(Protocol):
     """Whoever makes the attempts at a request."""
 
-    async def begin(self, request: Request) -> tuple[Attempt, Routed]:
-        """Return the first attempt that is answered, entered; whoever takes it has to leave it."""
+    async def begin(self, request: Request, first: Attempt | None = None) -> tuple[Attempt, Routed]:
+        """Return the first attempt that is answered, entered; whoever takes it has to leave it.
+
+        `first` is the first one, where that was chosen already.
+        """
 
 
 class Answering:
     """A request that is being answered: left when its attempt is."""
 
-    __slots__ = ("_attempt", "_attempts", "_request")
+    __slots__ = ("_attempt", "_attempts", "_first", "_request")
 
     def __init__(
         self,
         attempts: "Attempts",
         request: Request,
+        first: Attempt | None = None,
     ) -> None:
         self._attempts = attempts
         self._request = request
+        self._first = first
         self._attempt: Attempt | None = None
 
     async def __aenter__(self) -> Routed:
-        self._attempt, routed = await self._attempts.begin(self._request)
+        self._attempt, routed = await self._attempts.begin(self._request, self._first)
         return routed
 
     async def __aexit__(

@@ -103,6 +103,17 @@ class Choosing:
         ordered = in_order(self._policy, request, field.eligible, self._random)
         return Explained(tuple(ordered), field.excluded)
 
+    def at_once(self, request: Request) -> list[Candidate] | None:
+        """Return whom to try where nothing has to be waited for or asked; tell the policy where they are asked."""
+        field, _ = self._look(request)
+        eligible = field.eligible
+        if field.excluded or not eligible or any(c.ejected for c in eligible):
+            return None
+        asks = self._questions and self._policy.compares and len(eligible) > 1
+        if asks and worth_asking(request, eligible):
+            return None
+        return list(in_order(self._policy, request, eligible, self._random))
+
     async def ordered(self, request: Request) -> tuple[list[Candidate], bool]:
         """Return whom to try, and whether a slot of the first is taken already: it had to be waited for."""
         field, among = self._look(request)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from registry.clock import Chance, Clock
@@ -12,6 +12,7 @@ from registry.records import Load, PeerId, Record, Service, name_of_any
 from registry.task_group import BackgroundTasks
 from router.attempt import Answering, Attempt, Routed
 from router.choice import Choosing, Explained, ReplicaAsker
+from router.desk import Desk
 from router.dialects import Answer, Dialect
 from router.errors import (
     NobodyServes,
@@ -20,7 +21,6 @@ from router.errors import (
     WorkerBusy,
     WorkerDied,
     WorkerError,
-    WorkerFailed,
 )
 from router.first_byte_timeout import Waits
 from router.hedge import Hedging
@@ -32,10 +32,11 @@ from router.requests import SERVICES, Kind, Request
 from router.select.attempts import Failure, Tries, attempts, in_turn
 from router.select.candidates import Candidate, Reason
 from router.select.fitness import serves
-from router.select.weights import expectations, patience
+from router.select.weights import expectations
 from router.settings import RouterSettings
 from router.slot_lending import Lender, Lending
 from router.slot_wait import Lingering
+from router.start import Starting
 from router.state.circuit import Condition
 from router.state.prefix_index import Read
 from router.state.readiness import not_ready
@@ -43,7 +44,7 @@ from router.state.service_time import ServiceTime
 from router.stuck_check import Inquiry, Vigil, WorldLookout
 from router.worker_description import Described
 from router.workers import Worker
-from router.world import Outcome, World
+from router.world import World
 
 log = logging.getLogger("modelvine.router")
 
@@ -91,7 +92,7 @@ class Router:
             self._ledger, world=world, policy=policy, random=chance, questions=questions
         )
         self._vigil = Vigil(self._ledger.silence, dialects, clock, crew)
-        self._desk = _Desk(
+        self._desk = Desk(
             world=world,
             ledger=self._ledger,
             dialects=dialects,
@@ -101,17 +102,34 @@ class Router:
         )
         # Slots that are lent are not taken for what may be thrown away.
         self._hedging = Hedging(self._desk) if settings.hedge and not self._ledger.lent else None
+        self._starting = Starting(self._desk, self._choosing, policy, settings)
         self._holding = Holding(settings, self._ledger.events, clock, world, self._choosing)
         self.in_flight = self._ledger.in_flight
         self.reports = self._ledger.reports
         self.events = self._ledger.events
 
-    def answer(self, request: Request) -> AbstractAsyncContextManager[Routed]:
+    def answer(
+        self, request: Request, first: Attempt | None = None
+    ) -> AbstractAsyncContextManager[Routed]:
         """Enter with an answer whose first byte is there; raise a `RouterError` if nobody gives one.
 
-        Leaving early cancels the request at its worker. Reading `answer.rest` may raise `AnswerBroken`.
+        `first` is what `start` returned, if anything. Leaving early cancels the request at its worker. Reading `answer.rest` may
+        raise `AnswerBroken`.
         """
-        return Answering(self, request)
+        return Answering(self, request, first)
+
+    def start(self, request: Request) -> Attempt | None:
+        """Choose whom to ask, and send the request now where that is a worker of this machine with an idle connection.
+
+        The attempt has a `reply` then: hand it to `answer`, or end it. `None` where to choose takes time, or finds nobody.
+        """
+        if request.fallbacks or self._ledger.lent or self._hedging:
+            return None
+        return self._starting.start(request)
+
+    def whole(self, first: Attempt) -> Answer | None:
+        """Return the answer that has come to what `start` sent, if it came in one piece and only needs to be passed on."""
+        return self._starting.whole(first)
 
     def called(self, text: str) -> tuple[Record, ...]:
         """Return the nodes that a caller may mean by an id, its beginning or a name; who is gone only where nobody else is."""
@@ -222,12 +240,16 @@ class Router:
             self._ledger.vitals.probed(worker.api, self._now(), answers=True)
         return said
 
-    async def begin(self, request: Request) -> tuple[Attempt, Routed]:
-        """Return the first attempt that is answered, entered; whoever takes it has to leave it."""
+    async def begin(self, request: Request, first: Attempt | None = None) -> tuple[Attempt, Routed]:
+        """Return the first attempt that is answered, entered; whoever takes it has to leave it.
+
+        `first` is the first one, where `start` has chosen it.
+        """
         began = self._now()
-        self._ledger.asked()
+        if first is None:
+            self._ledger.asked()
         try:
-            begun = await self._by_names(request)
+            begun = await self._by_names(request, first)
         except (NobodyServes, WorkerError) as error:
             if not not_ready(error):
                 raise
@@ -242,8 +264,10 @@ class Router:
             self.events["aims_missed"] += now - began > request.aim
         return begun
 
-    def _by_names(self, request: Request) -> Coroutine[Any, Any, tuple[Attempt, Routed]]:
-        return self._in_turn(request) if request.fallbacks else self._by_name(request, 0)
+    def _by_names(
+        self, request: Request, first: Attempt | None = None
+    ) -> Coroutine[Any, Any, tuple[Attempt, Routed]]:
+        return self._in_turn(request) if request.fallbacks else self._by_name(request, 0, first)
 
     async def _in_turn(self, request: Request) -> tuple[Attempt, Routed]:
         names, tried, deaths = in_turn(request), 0, request.deaths
@@ -260,11 +284,18 @@ class Router:
             if not self._afford(None, failed):
                 raise failed
 
-    async def _by_name(self, request: Request, before: int) -> tuple[Attempt, Routed]:
+    async def _by_name(
+        self, request: Request, before: int, first: Attempt | None = None
+    ) -> tuple[Attempt, Routed]:
         """Ask by one name, after so many attempts by others; where all fail, wait for a slot of who is only full."""
         died: set[tuple[PeerId, Service]] = set()
         try:
-            return await self._try(request, await self._choosing.ordered(request), before, died)
+            ordered = (
+                await self._choosing.ordered(request)
+                if first is None
+                else ([first.candidate, *first.others], False)
+            )
+            return await self._try(request, ordered, before, died, first)
         except WorkerError as error:
             field = self._choosing.field(request)
             full = [c for c in self._choosing.only_full(field) if c.key not in died]
@@ -283,11 +314,12 @@ class Router:
         ordered: tuple[list[Candidate], bool],
         before: int,
         died: set[tuple[PeerId, Service]],
+        first: Attempt | None = None,
     ) -> tuple[Attempt, Routed]:
         """Try one after the other; add to `died` who did before it answered."""
         began = self._now()
         (candidate, *left), holds_slot = ordered
-        most, tried = self._settings.attempts, 1
+        tried = 1
         tries: Tries | None = None
         while True:
             try:
@@ -296,14 +328,17 @@ class Router:
                 elif tried > 1 and self._ledger.is_full(candidate):
                     # It had room when it was chosen; whoever comes now waits in turn with the others.
                     raise WorkerBusy("every slot of this worker is taken", retry_after=1.0)
-                attempt = Attempt(
-                    self._desk,
-                    request,
-                    candidate,
-                    number=before + tried,
-                    others=tuple(left) if tried < most else (),
-                    holds_slot=holds_slot,
-                )
+                attempt, first = first, None
+                if attempt is None:
+                    others = left if tried < self._settings.attempts else ()
+                    attempt = Attempt(
+                        self._desk,
+                        request,
+                        candidate,
+                        number=before + tried,
+                        others=tuple(others),
+                        holds_slot=holds_slot,
+                    )
                 if self._hedging is None:
                     routed = await attempt.__aenter__()
                 else:
@@ -338,39 +373,6 @@ class Router:
         if not affordable:
             log.warning("a failure is not tried elsewhere: router.retry_share is spent: %s", error)
         return affordable
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Desk:
-    """The `AttemptDesk` of a router."""
-
-    world: World
-    ledger: Ledger
-    dialects: Mapping[str, Dialect]
-    waits: Waits
-    inquiry: Inquiry
-    now: Clock
-
-    def observe(self, outcome: Outcome) -> None:
-        self.world.observe(outcome)
-
-    def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
-        request, candidate, others = attempt.request, attempt.candidate, attempt.others
-        dialect = self.dialects.get(candidate.dialect)
-        if dialect is None:
-            raise WorkerFailed(f"this node speaks no dialect called {candidate.dialect!r}")
-        asked = request
-        if others and not candidate.worker:
-            patient = patience(request, candidate, others)
-            asked = replace(request, waits=False, patience=patient)
-        elif attempt.number > 1 and request.holds:
-            # It has others to go to; whoever is ready first is found here.
-            asked = replace(request, holds=False)
-        worker = candidate.worker
-        if worker and self.ledger.in_flight[candidate.key] > 1 and self.ledger.learns(worker):
-            self.inquiry.about(worker)
-        answer = dialect.answer(asked, candidate)
-        return self.waits.watch(candidate, others, answer, elsewhere=not request.waits)
 
 
 def _mourned(request: Request, error: WorkerError) -> Request:

@@ -75,11 +75,13 @@ class Continued:
         self,
         ask: Ask,
         request: Request,
+        first: AbstractAsyncContextManager[Routed],
         *,
         max_event_bytes: int,
         spent: Callable[[str, Usage], None],
     ) -> None:
         self._ask = ask
+        self._first_part = first
         self._request = request
         self._max_event_bytes = max_event_bytes
         self._spent = spent
@@ -88,7 +90,7 @@ class Continued:
         self._rest: AsyncGenerator[bytes, None] | None = None
 
     async def __aenter__(self) -> Routed:
-        routed = await self._enter(self._request)
+        routed = await self._part.enter_async_context(self._first_part)
         # What two workers wrote can be put together in OpenAI's words only.
         if not routed.answer.streamed or routed.answer.verbatim:
             return routed

@@ -22,7 +22,7 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_t
 HTTP = ("node/connections.py", "node/heads.py", "node/listeners.py")
 """The HTTP server, which is not counted: what walks is what happens between the handler and the worker."""
 
-ROOMS, CALLS = 52, 325
+ROOMS, CALLS = 57, 285
 """Bounds of a warm chat: rooms that it enters, and calls from the handler to the end of the answer.
 
 Calls are some twenty fewer where the answer is not learnt from: one in 10 ms is. Fifteen are looks at the hash of a service.
@@ -103,6 +103,22 @@ async def test_a_warm_chat_walks_the_line_of_the_page() -> None:
     print(f"{len(walk.rooms)} rooms, {walk.calls} calls, {len(walk.steps)} changes of room")  # noqa: T201
     assert len(walk.rooms) <= ROOMS
     assert walk.calls <= CALLS
+
+
+async def test_a_stream_walks_the_line_of_the_page() -> None:
+    async with two_nodes() as served, running() as worker:
+        await served.register(worker)
+
+        async def chat() -> None:
+            async with served.http.post(
+                "/v1/chat/completions", json={**CHAT, "stream": True}
+            ) as response:
+                assert response.status == 200
+                await response.read()
+
+        await chat()
+        walk = await walked(chat)
+    walk.goes_through(named("A stream"))
 
 
 async def test_a_registration_walks_the_line_of_the_page() -> None:

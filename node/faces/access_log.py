@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from node.faces import Serving
@@ -13,7 +13,7 @@ from node.observe.logs import quoted
 from router.attempt import Routed
 from router.errors import NobodyServes, NoCapacity, RouterError, WorkerError
 from router.openai.usage import Tokens, Usage
-from router.requests import Kind
+from router.requests import Kind, Request
 
 log = logging.getLogger("modelvine.requests")
 
@@ -49,6 +49,10 @@ class Account:
     parts: list[tuple[str, Usage]] = field(default_factory=list)
     """The same of the parts of a stream that several workers wrote."""
 
+    def asks(self, request: Request) -> None:
+        """Take in what is asked."""
+        self.model, self.taken = request.model.strip(), len(request.body)
+
     def routed(self, routed: Routed) -> None:
         """Take in who answers."""
         answer, worker = routed.answer, routed.candidate.worker
@@ -76,13 +80,22 @@ class Account:
         return [*self.parts, (self.served, usage)] if usage else self.parts
 
 
-@contextmanager
+def opened(context: Serving, id_: str, kind: Kind, *, to_peer: bool = False) -> Account:
+    """Open the account of one request; whoever does so concludes it."""
+    context.metrics.begun()
+    return Account(id_, kind, to_peer=to_peer)
+
+
 def accounting(
     context: Serving, id_: str, kind: Kind, *, to_peer: bool = False
-) -> Iterator[Account]:
+) -> AbstractContextManager[Account]:
     """Keep the account of one request, from entering to leaving."""
-    account = Account(id_, kind, to_peer=to_peer)
-    context.metrics.begun()
+    return concluding(context, opened(context, id_, kind, to_peer=to_peer))
+
+
+@contextmanager
+def concluding(context: Serving, account: Account) -> Iterator[Account]:
+    """Conclude an open account on leaving."""
     try:
         yield account
     except KNOWN as error:
@@ -93,10 +106,11 @@ def accounting(
             account.status = CALLER_LEFT
         raise
     finally:
-        _conclude(context, account)
+        conclude(context, account)
 
 
-def _conclude(context: Serving, account: Account) -> None:
+def conclude(context: Serving, account: Account) -> None:
+    """Write one line, and count."""
     seconds = time.monotonic() - account.began
     context.metrics.ended(
         str(account.kind),

@@ -7,13 +7,14 @@ ours, and what is no error of ours is logged without a word of the request.
 import logging
 import pkgutil
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from importlib import import_module
 from types import ModuleType
+from typing import cast
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Middleware
 
 from node import faces
 from node.config.web import WebSettings
@@ -21,6 +22,8 @@ from node.faces import Context, Serving
 from node.faces.errors import KNOWN, UnknownPath, WrongMethod, refusal
 from node.faces.peer_access import KnownPeers, peer_check
 from node.faces.request_reader import HELD, ID, ROOM, SHARED, Room, id_of, release
+from node.lane.calls import LANE, CallHandler, LaneCall, LaneCalls
+from node.lane.request import HttpRequest, LaneRequest
 from registry.records import Standing
 
 log = logging.getLogger("modelvine.http")
@@ -69,7 +72,7 @@ def _modules(function: str) -> Iterator[ModuleType]:
 
 def application(
     definitions: Iterable[web.RouteDef],
-    admit: Callable[[web.Request], web.Response | None],
+    admit: Callable[[HttpRequest], web.Response | None],
     *,
     leaving: Callable[[], bool] = lambda: False,
     max_bodies_bytes: int = _AS_IT_COMES.max_bodies_bytes,
@@ -78,21 +81,29 @@ def application(
 
     While it is `leaving`, each answer ends its connection.
     """
-    app = web.Application(middlewares=[_answering(admit)])
+    answered = _answering(admit)
+    app = web.Application(middlewares=[cast("Middleware", web.middleware(answered))])
     app[ROOM] = Room(max_bodies_bytes)
     app.on_response_prepare.append(partial(_dress, leaving))
+    calls: dict[str, LaneCall] = {}
     for route in definitions:
         kwargs = {**route.kwargs, "expect_handler": _let_wait}
+        if (call := kwargs.pop("lane", None)) is not None:
+            calls[route.path] = call
         web.RouteDef(route.method, route.path, route.handler, kwargs).register(app.router)
+    app[LANE] = LaneCalls(calls, app, admit, answered, leaving)
     return app
 
 
-def _answering(admit: Callable[[web.Request], web.Response | None]) -> Middleware:
+def _answering(
+    admit: Callable[[HttpRequest], web.Response | None],
+) -> Callable[[HttpRequest, CallHandler], Awaitable[web.StreamResponse]]:
     """Return what answers everything: with what a handler says, or with an error of ours."""
 
-    @web.middleware
-    async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-        request[ID] = id_of(request.headers)
+    async def answered(request: HttpRequest, handler: CallHandler) -> web.StreamResponse:
+        # The lane may have named it already.
+        if ID not in request:
+            request[ID] = id_of(request.headers)
         try:
             response = admit(request)
             if response is not None:
@@ -138,15 +149,19 @@ async def _let_wait(_: web.Request) -> None:
     """Tell nobody to send a body before a handler reads it."""
 
 
-def _log_unforeseen(request: web.Request, error: Exception) -> None:
+def _log_unforeseen(request: HttpRequest, error: Exception) -> None:
     # The text of an exception may quote the request, and so somebody's prompt; where it arose says enough.
     where = "".join(traceback.format_tb(error.__traceback__))
-    resource = request.match_info.route.resource
+    if isinstance(request, LaneRequest):
+        route = request.path
+    else:
+        resource = request.match_info.route.resource
+        route = resource.canonical if resource else "no route"
     log.error(
         "request %s, %s of %s, failed with %s:\n%s",
         request[ID],
         request.method,
-        resource.canonical if resource else "no route",
+        route,
         type(error).__qualname__,
         where,
     )

@@ -9,13 +9,14 @@ from functools import partial
 from types import MappingProxyType
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from node.faces import Serving
 from node.faces.encoder import JSON, SpokenAnswer
 from node.faces.errors import Refusal, UnknownNode, WrongParameter
 from node.faces.request_reader import ID, read_body
 from node.faces.respond import answer
+from node.lane.calls import LaneCall
+from node.lane.request import HttpRequest, LaneRequest
 from registry.errors import InvalidSignature
 from registry.records import PeerId
 from registry.signing import ID_HEAD, public_of
@@ -81,9 +82,8 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
         *(("", kind) for kind in STORES),
     ]
     return [
-        web.post(
-            f"{prefix}/{kind.value}",
-            _asking(context, kind, own_only=False, done=prefix != LLAMA_STACK),
+        _call(context, kind, own_only=False, done=prefix != LLAMA_STACK).at(
+            f"{prefix}/{kind.value}"
         )
         for prefix, kind in asked
     ]
@@ -91,9 +91,7 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
 
 def link_routes(context: Serving) -> list[web.RouteDef]:
     """Return what other nodes may ask: the same, of this node's own workers."""
-    return [
-        web.post(f"/v1/{kind.value}", _asking(context, kind, own_only=True)) for kind in MODEL_KINDS
-    ]
+    return [_call(context, kind, own_only=True).at(f"/v1/{kind.value}") for kind in MODEL_KINDS]
 
 
 class WithoutDone:
@@ -121,19 +119,28 @@ class WithoutDone:
         return b""
 
 
-def _asking(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) -> Handler:
-    async def handle(http: web.Request) -> web.StreamResponse:
+def _call(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) -> LaneCall:
+    def spoken(request: Request) -> SpokenAnswer:
+        return SpokenAnswer(request, None if done or not request.stream else WithoutDone())
+
+    def read(http: LaneRequest) -> SpokenAnswer | None:
+        body = http.body
+        if len(body) > context.settings.router.max_body_bytes or VERBATIM in http.headers:
+            return None
+        content_type = content_type_of(http, body)
+        return spoken(request_of(context, http, kind, body, content_type, own_only=own_only))
+
+    async def handle(http: HttpRequest) -> web.StreamResponse:
         async def ask() -> SpokenAnswer:
-            request = await read_request(context, http, kind, own_only=own_only)
-            return SpokenAnswer(request, None if done or not request.stream else WithoutDone())
+            return spoken(await read_request(context, http, kind, own_only=own_only))
 
         return await answer(context, http, kind, ask, to_peer=own_only)
 
-    return handle
+    return LaneCall(context=context, kind=kind, to_peer=own_only, handler=handle, read=read)
 
 
 async def read_request(
-    context: Serving, http: web.Request, kind: Kind, *, own_only: bool
+    context: Serving, http: HttpRequest, kind: Kind, *, own_only: bool
 ) -> Request:
     """Take in what a caller asks of a model; raise what `read_body` and `bodies.read` do."""
     settings = context.settings.router
@@ -155,7 +162,7 @@ async def read_request(
 
 def request_of(
     context: Serving,
-    http: web.Request,
+    http: HttpRequest,
     kind: Kind,
     body: bytes,
     content_type: str = "application/json",
@@ -216,7 +223,7 @@ def _seconds(text: str) -> float:
     return float(text) if _SECONDS.fullmatch(text) else 0.0
 
 
-def caller_of(http: web.Request) -> str:
+def caller_of(http: HttpRequest) -> str:
     """Tell callers apart: by node, by key (its hash differs from run to run and says nothing of it), or by address."""
     said = http.headers.get(HOP) or http.headers.get("authorization")
     # Anthropic's clients have their key in a header of its own.
@@ -224,14 +231,14 @@ def caller_of(http: web.Request) -> str:
     return str(hash(said)) if said else http.remote or ""
 
 
-def session_of(http: web.Request, fields: Mapping[str, object] = _NO_FIELDS) -> str:
+def session_of(http: HttpRequest, fields: Mapping[str, object] = _NO_FIELDS) -> str:
     """Return what a caller calls its conversation, by header or as OpenAI has it; what is no text in it is replaced."""
     said = http.headers.get(SESSION) or fields.get("prompt_cache_key")
     text = said if isinstance(said, str) else ""
     return text[:_LONGEST_SESSION].encode(errors="replace").decode()
 
 
-def content_type_of(http: web.Request, body: bytes) -> str:
+def content_type_of(http: HttpRequest, body: bytes) -> str:
     """Return the content type as it was sent; a body without one that begins as a JSON object is taken for JSON."""
     content_type = http.headers.get("content-type", "")
     if not content_type and body.lstrip()[:1] == b"{":
@@ -239,7 +246,7 @@ def content_type_of(http: web.Request, body: bytes) -> str:
     return content_type
 
 
-def passed(http: web.Request, own: PeerId) -> MappingProxyType[str, str]:
+def passed(http: HttpRequest, own: PeerId) -> MappingProxyType[str, str]:
     """Return the headers that travel with a request to whoever answers it: what its caller accepts, its trace, its way.
 
     Raise what `onward` does.

@@ -4,9 +4,8 @@ import ssl
 from collections.abc import Callable
 from typing import Protocol
 
-from aiohttp import web
-
 from node.faces.errors import NotAllowed
+from node.lane.request import HttpRequest
 from registry.catalog import Catalog
 from registry.errors import RegistryError
 from registry.members.liveness import Presence
@@ -29,10 +28,10 @@ class KnownPeers(Protocol):
         """Say whether a peer may take part here."""
 
 
-def peer_check(known: KnownPeers) -> Callable[[web.Request], None]:
+def peer_check(known: KnownPeers) -> Callable[[HttpRequest], None]:
     """Return the check that only nodes which the registry knows, and which have not left, get through."""
 
-    def check(request: web.Request) -> None:
+    def check(request: HttpRequest) -> None:
         peer = asking_peer(request)
         if peer != request.headers.get(HOP):
             raise NotAllowed(f"{HOP} must name the peer whose certificate is shown")
@@ -46,7 +45,7 @@ def peer_check(known: KnownPeers) -> Callable[[web.Request], None]:
     return check
 
 
-def asking_peer(request: web.Request) -> PeerId:
+def asking_peer(request: HttpRequest) -> PeerId:
     """Return the peer whose key the other end of this TLS connection proved to hold; raise `NotAllowed`."""
     transport = request.transport
     secured = transport.get_extra_info("ssl_object") if transport else None

@@ -21,6 +21,7 @@ from node.faces.errors import (
     UnsupportedMediaType,
     WrongParameter,
 )
+from node.lane.request import HttpRequest, WholeBody
 from router.large_bodies import aside
 from router.openai.body import object_of
 from router.openai.media_type import media_of
@@ -94,7 +95,7 @@ def id_of(headers: Mapping[str, str]) -> str:
 
 
 async def read_body(
-    request: web.Request, *, limit: int, idle: float, rate: int = MIN_RATE
+    request: HttpRequest, *, limit: int, idle: float, rate: int = MIN_RATE
 ) -> bytes:
     """Return the body, unpacked; at most `limit` bytes before and after, at most `idle` seconds between two pieces.
 
@@ -111,7 +112,7 @@ async def read_body(
     return body
 
 
-async def read_raw(request: web.Request, *, limit: int, idle: float, rate: int = MIN_RATE) -> bytes:
+async def read_raw(request: HttpRequest, *, limit: int, idle: float, rate: int = MIN_RATE) -> bytes:
     """Return the body as it was sent; raise `BodyTooLarge`, `BodyTooSlow`, `NoRoomForBody` or `Unparseable`."""
     length = request.content_length or 0
     if length > limit:
@@ -144,7 +145,9 @@ async def read_raw(request: web.Request, *, limit: int, idle: float, rate: int =
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-async def _more(content: StreamReader, *, within: float, idle: float, rate: int) -> bytes:
+async def _more(
+    content: StreamReader | WholeBody, *, within: float, idle: float, rate: int
+) -> bytes:
     try:
         async with asyncio.timeout(within):
             return await content.readany()
@@ -156,27 +159,27 @@ async def _more(content: StreamReader, *, within: float, idle: float, rate: int)
         raise Unparseable("the body is not framed as it says") from error
 
 
-def _ask_for_it(request: web.Request) -> None:
+def _ask_for_it(request: HttpRequest) -> None:
     """Tell a caller that waits for it to send the body."""
     expects = request.headers.get("expect", "").lower() == "100-continue"
     if expects and request.version == HttpVersion11 and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
-def _check_room(request: web.Request, size: int) -> None:
+def _check_room(request: HttpRequest, size: int) -> None:
     """Refuse unread what would be refused once it has come. Nothing is set aside: it may never come."""
     if not request.app[ROOM].fits(size - request.get(HELD, 0)):
         raise NoRoomForBody("too many large requests are under way here; try again")
 
 
-def _hold(request: web.Request, size: int) -> None:
+def _hold(request: HttpRequest, size: int) -> None:
     """Hold so many bytes, those that are held already included, until this request is answered."""
     _check_room(request, size)
     request.app[ROOM].held += size - request.get(HELD, 0)
     request[HELD] = size
 
 
-def release(request: web.Request) -> None:
+def release(request: HttpRequest) -> None:
     """Nothing of the body is held any more."""
     request.app[ROOM].held -= request.get(HELD, 0)
     request[HELD] = 0

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from aiohttp import web
 
 from node.faces import Serving
-from node.faces.access_log import Account, accounting
+from node.faces.access_log import Account, accounting, concluding
 from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Encoder, Homing, SpokenAnswer
 from node.faces.errors import KNOWN, Refusal, refusal
 from node.faces.request_reader import ID
@@ -25,8 +25,9 @@ from node.faces.response_writer import (
     StreamEnd,
     headers_of,
 )
+from node.lane.request import HttpRequest
 from router import failover
-from router.attempt import Routed
+from router.attempt import Attempt, Routed
 from router.dialects import Answer
 from router.errors import AnswerBroken, RouterError, WorkerFailed
 from router.failover_stream import Continued
@@ -46,7 +47,7 @@ def plain(refused: Refusal) -> Refusal:
 
 async def answer(
     context: Serving,
-    http: web.Request,
+    http: HttpRequest,
     kind: Kind,
     ask: Callable[[], Awaitable[SpokenAnswer]],
     *,
@@ -60,14 +61,33 @@ async def answer(
     with accounting(context, http[ID], kind, to_peer=to_peer) as account:
         try:
             spoken = await ask()
-            account.model, account.taken = spoken.request.model.strip(), len(spoken.request.body)
+            account.asks(spoken.request)
             return await _pass_on(context, http, spoken, account)
         except KNOWN as error:
             return _refused(error, account, refuse)
 
 
+async def go_on(
+    context: Serving,
+    http: HttpRequest,
+    spoken: SpokenAnswer,
+    account: Account,
+    first: Attempt | None,
+) -> web.StreamResponse:
+    """Have a request in OpenAI's words answered whose account is open, and whose first attempt may be under way; pass it on."""
+    with concluding(context, account):
+        try:
+            return await _pass_on(context, http, spoken, account, first)
+        except KNOWN as error:
+            return _refused(error, account, plain)
+
+
 async def _pass_on(
-    context: Serving, http: web.Request, spoken: SpokenAnswer, account: Account
+    context: Serving,
+    http: HttpRequest,
+    spoken: SpokenAnswer,
+    account: Account,
+    first: Attempt | None = None,
 ) -> web.StreamResponse:
     settings = context.settings.router
     request, voice = spoken.request, spoken.voice
@@ -76,7 +96,7 @@ async def _pass_on(
     audible = request.stream and account.kind in TEXT and not account.to_peer
     with KeepAlive(out, settings.keep_alive if audible else 0, {"x-request-id": account.id}):
         try:
-            async with put(context, request, account) as routed:
+            async with put(context, request, account, first) as routed:
                 begin(context, routed, account)
                 if request.fallbacks or request.target:
                     account.model = routed.candidate.service.model
@@ -108,14 +128,16 @@ def begin(context: Serving, routed: Routed, account: Account) -> None:
 
 
 def put(
-    context: Serving, request: Request, account: Account
+    context: Serving, request: Request, account: Account, first: Attempt | None = None
 ) -> AbstractAsyncContextManager[Routed]:
-    """Put a request to the router; entering is the first byte of its answer."""
+    """Put a request to the router, see `Router.answer`; entering is the first byte of its answer."""
+    begun = context.router.answer(request, first)
     if not request.continues or not failover.is_wanted(request):
-        return context.router.answer(request)
+        return begun
     return Continued(
         context.router.answer,
         request,
+        begun,
         max_event_bytes=context.settings.router.max_event_bytes,
         spent=lambda model, usage: account.parts.append((model, usage)),
     )

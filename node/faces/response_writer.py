@@ -11,12 +11,15 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import cast
 
 from aiohttp import web
 
 from node.faces import Serving
 from node.faces.access_log import Account
 from node.faces.encoder import SpokenAnswer
+from node.lane.request import HttpRequest, LaneRequest
+from node.lane.response import LaneResponse
 from router.attempt import Routed
 from router.openai.sse import EVENT_ENDS, WholeEvents
 from router.openai.text_writer import DONE
@@ -110,10 +113,10 @@ class Outgoing:
 
     __slots__ = ("_ended", "_event_stream", "_http", "_patience", "_response", "_tail", "sent")
 
-    def __init__(self, http: web.Request, *, patience: float) -> None:
+    def __init__(self, http: HttpRequest, *, patience: float) -> None:
         self._http = http
         self._patience = patience
-        self._response = _NOT_BEGUN
+        self._response: Streaming | LaneResponse = _NOT_BEGUN
         self._tail = b""
         self._ended = self._event_stream = False
         self.sent = 0
@@ -131,16 +134,21 @@ class Outgoing:
     @property
     def response(self) -> web.StreamResponse:
         """What a handler hands back to the server."""
-        return self._response
+        # The lane knows its own.
+        return cast("web.StreamResponse", self._response)
 
     async def begin(
         self, status: int, headers: Mapping[str, str], *, length: int | None = None
     ) -> None:
         """Send status and headers, with the first bytes."""
+        self._event_stream = headers["content-type"].startswith("text/event-stream")
+        http = self._http
+        if isinstance(http, LaneRequest):
+            self._response = LaneResponse(http.line, status, headers, length)
+            return
         self._response = Streaming(status=status, headers=headers)
         self._response.content_length = length
-        self._event_stream = headers["content-type"].startswith("text/event-stream")
-        await self._response.prepare(self._http)
+        await self._response.prepare(http)
 
     async def send(self, chunk: bytes) -> None:
         """Send some bytes; raise `ConnectionError` when nobody takes them."""
@@ -200,7 +208,7 @@ class Outgoing:
             sending.cancel()
 
 
-def cut(http: web.Request) -> None:
+def cut(http: HttpRequest) -> None:
     """Break the connection: what was sent shall not look like a whole answer."""
     if http.transport is not None:
         http.transport.abort()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from registry.records import Load
 from router.errors import AnswerBroken, WorkerFailed
@@ -26,6 +26,8 @@ from router.worker_description import Described
 from router.workers import Worker
 
 if TYPE_CHECKING:
+    from router.http.exchange import Call
+    from router.http.reply import Reply
     from router.peers.links import Links
 
 
@@ -91,6 +93,22 @@ class Dialect(Protocol):
 
         A protocol without words for it returns `Described()`.
         """
+
+
+@runtime_checkable
+class Starter(Protocol):
+    """A dialect whose requests can be sent at once, on a connection that lies idle."""
+
+    def prepare(self, request: Request, candidate: Candidate) -> "Call | None":
+        """Return what to send for a request; `None` where that is more than one write."""
+
+    def resume(
+        self, request: Request, candidate: Candidate, reply: "Reply"
+    ) -> AbstractAsyncContextManager[Answer]:
+        """Enter as `Dialect.answer` with the answer to what `prepare` returned, which was sent already."""
+
+    def whole(self, candidate: Candidate, reply: "Reply") -> Answer | None:
+        """Return the answer in one piece that is here; `None` where more is to be done than to pass it on."""
 
 
 NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))

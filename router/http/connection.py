@@ -12,162 +12,17 @@ from typing import Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from router.http.reply import FULL_BYTES, HttpError, HungUp, NotHttp, Reply
+
 HEAD_BYTES = 64 * 1024
 """Bytes of an answer that may come without a byte of its body among them: headers, chunk extensions, trailers."""
-
-FULL_BYTES = 64 * 1024
-"""Bytes of a body that wait for their reader before the socket is left unread, until all of them are taken."""
 
 _INWARD = memoryview(bytearray(256 * 1024))  # of all connections of event loops in one thread
 _LITTLE = _INWARD[:FULL_BYTES]
 
-_PIECE_COST = 64
-"""What a piece of a body counts for beyond its bytes: of tiny ones, that is what they take in memory."""
-
 _PIECE_BYTES = 256 * 1024  # of a request's body, handed to the transport at once
 _NO_BODY = frozenset({204, 304})
 _FAILED = 500
-
-
-class HttpError(ConnectionError):
-    """What went wrong with an exchange."""
-
-
-class CannotConnect(HttpError):
-    """No connection could be made; nothing was sent."""
-
-
-class NotAdmitted(CannotConnect):
-    """Connections may not be made there; the message says why."""
-
-
-class ConnectTimeout(HttpError):
-    """A connection was not made in time; nothing was sent."""
-
-
-class HungUp(HttpError):
-    """The other side closed too soon; `untouched` says that not a byte of an answer had come."""
-
-    def __init__(self, message: str, *, untouched: bool) -> None:
-        super().__init__(message)
-        self.untouched = untouched
-
-
-class NotHttp(HttpError):
-    """What came is no HTTP answer, or one beyond the limits."""
-
-
-class Reply:
-    """An answer, once its head is there. Read it with `some` to its end, or `close` it; both let go of the connection."""
-
-    __slots__ = (
-        "_connection",
-        "_enough",
-        "_error",
-        "_loop",
-        "_pieces",
-        "_size",
-        "_waiter",
-        "complete",
-        "headers",
-        "length",
-        "status",
-    )
-
-    def __init__(self, connection: "Connection") -> None:
-        self.status = 0
-        self.headers: dict[str, str] = {}
-        self.length: int | None = None
-        self.complete = False
-        self._connection: Connection | None = connection
-        self._loop = connection.loop
-        self._pieces: list[bytes] = []
-        self._size = 0
-        self._enough = 0
-        self._waiter: asyncio.Future[None] | None = None
-        self._error: HttpError | None = None
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing is left to read."""
-        return self.complete and not self._pieces
-
-    async def some(self) -> bytes:
-        """Return the next bytes as soon as there are any, `b""` at the end; raise `HttpError` when it breaks off."""
-        while not self._pieces:
-            if self.complete:
-                return b""
-            if self._error is not None:
-                raise self._error
-            if self._connection is not None:
-                self._connection.resume()
-            await self._wait()
-        pieces, self._pieces, self._size = self._pieces, [], 0
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    async def at_most(self, limit: int) -> bytes:
-        """Return the rest, or more than `limit` bytes of it, read in big pieces; raise `HttpError` when it breaks off."""
-        pieces: list[bytes] = []
-        size = 0
-        try:
-            while size <= limit and not self.ended:
-                self._enough = limit + 1 - size
-                piece = await self.some()
-                pieces.append(piece)
-                size += len(piece)
-        finally:
-            self._enough = 0
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def close(self) -> None:
-        """Let go of the connection: cut it, unless the answer is complete."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.abort()
-
-    # The connection's side.
-
-    @property
-    def much(self) -> bool:
-        """Whether its reader waits for more than a little."""
-        return self._enough > FULL_BYTES
-
-    async def head(self) -> None:
-        """Wait until status and headers are there; raise `HttpError`."""
-        while self._error is None and not self.status:
-            await self._wait()
-        if not self.status and self._error is not None:
-            raise self._error
-
-    def take(self, piece: bytes) -> bool:
-        """Take in bytes of the body; return whether that is enough for now."""
-        self._pieces.append(piece)
-        self._size += len(piece) + _PIECE_COST
-        if self._size >= self._enough:
-            self.wake()
-        return self._size >= max(FULL_BYTES, self._enough)
-
-    def finish(self) -> None:
-        """The answer is complete, and the connection somebody else's."""
-        self.complete, self._connection = True, None
-        self.wake()
-
-    def fail(self, error: HttpError) -> None:
-        """Nothing more will come."""
-        self._error, self._connection = error, None
-        self.wake()
-
-    def wake(self) -> None:
-        """Let the reader look."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def _wait(self) -> None:
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
 
 
 class Home(Protocol):
@@ -213,12 +68,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def ask(self, head: bytes, body: bytes) -> Reply:
         """Send a request and return the answer once its head is there; raise `HttpError`. Cut when given up."""
-        transport = self._transport
-        if transport is None:
-            raise HungUp("the connection is closed", untouched=True)
-        reply = self._reply = Reply(self)
-        self._barren, self._heard, self._until_close = 0, False, False
-        self._headers = {}
+        transport, reply = self._expect()
         try:
             if len(body) <= _PIECE_BYTES:
                 transport.write(head + body)
@@ -230,6 +80,20 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             raise
         return reply
+
+    def begin(self, head: bytes, body: bytes) -> Reply:
+        """Send a request whose body is small, and return what its answer will be; raise `HttpError`."""
+        transport, reply = self._expect()
+        transport.write(head + body)
+        return reply
+
+    def _expect(self) -> tuple[asyncio.Transport, Reply]:
+        if self._transport is None:
+            raise HungUp("the connection is closed", untouched=True)
+        reply = self._reply = Reply(self)
+        self._barren, self._heard, self._until_close = 0, False, False
+        self._headers = {}
+        return self._transport, reply
 
     def abort(self) -> None:
         """Cut the connection at once: closing politely waits until the other side has read what we wrote."""

@@ -25,16 +25,10 @@ from router.errors import (
     WorkerTimeout,
     WorkerUnreachable,
 )
-from router.http.connection import (
-    CannotConnect,
-    ConnectTimeout,
-    HttpError,
-    HungUp,
-    Reply,
-    request_head,
-)
+from router.http.connection import request_head
 from router.http.deadlines import Deadlines, GivenUp
 from router.http.pool import PooledPlace
+from router.http.reply import CannotConnect, ConnectTimeout, HttpError, HungUp, Reply
 from router.openai.sse import Splitter
 from router.peers.headers import DROPPED, HEARD, PRIORITY, VIA
 from router.requests import Request
@@ -86,6 +80,11 @@ def headers_to(worker: Worker, request: Request) -> dict[str, str]:
     return headers
 
 
+def shown_of(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of an answer that callers may see."""
+    return {name: headers[name] for name in _SHOWN if headers.get(name)}
+
+
 class Exchange:
     """An answer whose headers are there."""
 
@@ -135,7 +134,7 @@ class Exchange:
         headers = self._reply.headers
         if headers.get("content-encoding", "") not in ("", "identity"):
             raise WorkerFailed("the answer is packed in a way that was not asked for")
-        shown = {name: headers[name] for name in _SHOWN if headers.get(name)}
+        shown = shown_of(headers)
         rest = NOTHING if self.ended else self.rest(len(first))
         return Answer(self.status, self.content_type, first, rest, route, length, shown)
 
@@ -188,7 +187,7 @@ class Sending:
     Entering raises a `WorkerError`. Leaving before the end cuts the connection, so that the worker sees its caller go.
     """
 
-    __slots__ = ("_answer", "_call", "_deadlines", "_exchange", "_read", "_settings")
+    __slots__ = ("_answer", "_call", "_deadlines", "_exchange", "_read", "_reply", "_settings")
 
     def __init__(
         self,
@@ -196,8 +195,11 @@ class Sending:
         settings: RouterSettings,
         deadlines: Deadlines,
         read: Callable[[Exchange], Awaitable[Answer]],
+        reply: Reply | None = None,
     ) -> None:
+        """Take the reply where the request was sent already."""
         self._call = call
+        self._reply = reply
         self._settings = settings
         self._deadlines = deadlines
         self._read = read
@@ -211,8 +213,12 @@ class Sending:
             async with self._deadlines.within(
                 min(settings.first_byte_timeout, settings.total_timeout)
             ):
-                head = request_head(call.start, call.headers, len(call.body))
-                reply = await call.place.ask(head, call.body)
+                reply = self._reply
+                if reply is None:
+                    head = request_head(call.start, call.headers, len(call.body))
+                    reply = await call.place.ask(head, call.body)
+                else:
+                    await reply.sent()
                 self._exchange = Exchange(reply, settings, ends, loop)
                 self._answer = answer = await self._read(self._exchange)
         except OSError as error:

@@ -19,14 +19,8 @@ from typing import Protocol, TypeVar
 
 from yarl import URL
 
-from router.http.connection import (
-    CannotConnect,
-    Connection,
-    ConnectTimeout,
-    HungUp,
-    NotAdmitted,
-    Reply,
-)
+from router.http.connection import Connection
+from router.http.reply import CannotConnect, ConnectTimeout, HungUp, NotAdmitted, Reply
 from router.settings import RouterSettings
 from router.ssrf_guard import Premises
 
@@ -94,7 +88,7 @@ class PooledPlace:
     async def ask(self, head: bytes, body: bytes) -> Reply:
         """Send a request; return the answer once its head is there, or raise `HttpError`."""
         # Most often one lies here, and there is nothing to wait for.
-        connection = self._idle_one() or await self._kept()
+        connection = self.idle() or await self._kept()
         if connection is not None:
             try:
                 return await connection.ask(head, body)
@@ -104,6 +98,24 @@ class PooledPlace:
                 if not (error.untouched and head.startswith(_REPEATABLE)):
                     raise
         return await (await self._opened()).ask(head, body)
+
+    def idle(self) -> Connection | None:
+        """Take a connection on which a request may be sent at once."""
+        # The one that was used last has the best chance to stand still.
+        for at in reversed(range(len(self._idle))):
+            connection, since = self._idle[at]
+            now = connection.loop.time()
+            rests = connection.streamed and not self._kept_open
+            if rests and now - since < self._rest:
+                continue
+            del self._idle[at]
+            if connection.quiet and now - since < self._keep:
+                self._kept_open = self._kept_open or rests
+                return connection
+            if connection.streamed and not connection.quiet:
+                self._kept_open = self._rest == 0
+            connection.abort()
+        return None
 
     async def warm(self) -> None:
         """Open a connection for the next request, so that there is proof of one; raise `HttpError`."""
@@ -157,27 +169,10 @@ class PooledPlace:
 
     # How.
 
-    def _idle_one(self) -> Connection | None:
-        # The one that was used last has the best chance to stand still.
-        for at in reversed(range(len(self._idle))):
-            connection, since = self._idle[at]
-            now = connection.loop.time()
-            rests = connection.streamed and not self._kept_open
-            if rests and now - since < self._rest:
-                continue
-            del self._idle[at]
-            if connection.quiet and now - since < self._keep:
-                self._kept_open = self._kept_open or rests
-                return connection
-            if connection.streamed and not connection.quiet:
-                self._kept_open = self._rest == 0
-            connection.abort()
-        return None
-
     async def _kept(self) -> Connection | None:
         """Return an idle connection, or nothing when a new one may be opened; wait while neither is so."""
         while True:
-            if (connection := self._idle_one()) is not None:
+            if (connection := self.idle()) is not None:
                 return connection
             if self.closed or len(self._known) + self._dialling < self._limit:
                 return None

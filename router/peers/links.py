@@ -17,9 +17,9 @@ from registry.records import PeerId, Reach
 from registry.signing import Identity
 from registry.task_group import BackgroundTasks
 from router.errors import WorkerDied, WorkerTimeout, WorkerUnreachable
-from router.http.connection import HttpError, HungUp
 from router.http.deadlines import Deadlines
 from router.http.pool import Places
+from router.http.reply import HttpError, HungUp
 from router.peers.alpn import offer
 from router.peers.certificate import client_context, peer_of_certificate
 from router.peers.paths import Link, Way

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from router.http.connection import CannotConnect, Connection, Home
+from router.http.connection import Connection, Home
 from router.http.pool import PooledPlace, RawDial
+from router.http.reply import CannotConnect
 from router.peers.alpn import Arrival
 from router.peers.muxed import MuxedConnection
 from router.settings import RouterSettings

@@ -12,8 +12,9 @@ from aiohttp import web
 
 from node.listeners import SharedConnections
 from registry.signing import Identity
-from router.http.connection import CannotConnect, Connection, HttpError, HungUp, Reply, request_head
+from router.http.connection import Connection, request_head
 from router.http.pool import tcp
+from router.http.reply import CannotConnect, HttpError, HungUp, Reply
 from router.peers.alpn import offer
 from router.peers.certificate import certificate_of, client_context, server_context, trust
 from router.peers.mux import EXTRA_BYTES, WINDOW

@@ -21,6 +21,7 @@ from router.dialects.openai_http.answer_parser import (
     json_answer,
     parsed,
     stream_answer,
+    told_in,
 )
 from router.dialects.openai_http.chats import ByChat, NoCompletions
 from router.dialects.openai_http.endpoints import (
@@ -38,12 +39,15 @@ from router.http.exchange import (
     Exchange,
     Sending,
     busy,
+    headers_of,
     headers_to,
     read_plain,
     refusal,
+    shown_of,
 )
 from router.http.pool import start_of
 from router.http.probe import Heard, glance
+from router.http.reply import Reply
 from router.http.service_call import call_service, services_of, shown
 from router.large_bodies import aside, takes_long
 from router.openai import usage
@@ -82,6 +86,7 @@ _FIGURES: Mapping[str, Figure] = {
 _NOT_THERE = (404, 405, 501)
 _SHUT = frozenset({401, 403, 503})
 _LACKING = frozenset({400, 422})
+_IN_ONE_PIECE = frozenset({Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING})
 _SILENT = frozenset({Kind.STORE_SET, Kind.STORE_DELETE})
 """What LocalAI answers with nothing."""
 
@@ -113,12 +118,48 @@ class OpenAIHttp:
         self._takers = Takers()
         self._by_chat = ByChat(links)
 
+    def prepare(self, request: Request, candidate: Candidate) -> Call | None:
+        """Return what to send for a text in one piece or an embedding of small size."""
+        worker = candidate.worker
+        plain = request.kind in _IN_ONE_PIECE and not (request.stream or request.verbatim)
+        if worker is None or worker.headers or not plain or len(request.body) > SMALL_BYTES:
+            return None
+        body, _ = _for(worker, request)
+        url = endpoint(worker.api, request.kind)
+        return Call(self._places.of(url), start_of(url), headers_of(request), body)
+
+    def resume(
+        self, request: Request, candidate: Candidate, reply: Reply
+    ) -> AbstractAsyncContextManager[Answer]:
+        """Enter with the answer to what `prepare` returned, which was sent already."""
+        return self.answer(request, candidate, reply=reply)
+
+    def whole(self, candidate: Candidate, reply: Reply) -> Answer | None:
+        """Return the JSON that a worker answers with success, in one piece and under its name here."""
+        body, headers = reply.peek(), reply.headers
+        content_type = headers.get("content-type", "")
+        plain = 200 <= reply.status <= 299 and "json" in content_type
+        if not body or not plain or "content-encoding" in headers or len(body) > SMALL_BYTES:
+            return None
+        try:
+            body, spent = told_in(body, candidate.service.model)
+        except WorkerFailed:
+            return None
+        shown = shown_of(headers)
+        answer = Answer(reply.status, content_type, body, NOTHING, Route.LOCAL, len(body), shown)
+        answer.usage = spent
+        return answer
+
     def answer(
-        self, request: Request, candidate: Candidate, made: "Made | None" = None
+        self,
+        request: Request,
+        candidate: Candidate,
+        made: "Made | None" = None,
+        reply: Reply | None = None,
     ) -> AbstractAsyncContextManager[Answer]:
         """Send the request and enter once the first byte is there; raise a `WorkerError` until then.
 
-        `made` is its body as the worker gets it, where that has been made.
+        `made` is its body as the worker gets it, where that has been made, and `reply` what comes back where it was sent.
         """
         worker, name = candidate.worker, candidate.service.model
         if worker is None or request.target:
@@ -136,7 +177,7 @@ class OpenAIHttp:
 
         def ask(body: bytes, url: URL = url) -> AbstractAsyncContextManager[Answer]:
             call = Call(self._places.of(url), start_of(url), headers, body)
-            return Sending(call, self._settings, self._deadlines, read)
+            return Sending(call, self._settings, self._deadlines, read, reply)
 
         if request.kind in usage.TEXT:
             telling = self._settings.stream_usage and request.stream

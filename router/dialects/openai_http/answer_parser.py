@@ -31,7 +31,7 @@ from router.large_bodies import aside
 from router.openai import usage
 from router.openai.body import object_of, splice_model
 from router.openai.sse import SILENT_BYTES, Event, EventTooLarge, Splitter, with_data
-from router.openai.usage import Takers, asking
+from router.openai.usage import Takers, Usage, asking
 from router.requests import Request
 from router.select.fitness import USUAL_BYTES
 
@@ -167,14 +167,19 @@ async def json_answer(exchange: Exchange, name: str) -> Answer:
     if len(body) > SMALL_BYTES and _plain(body, name):
         spent = usage.told_at_end(body)
     elif body:
-        said = success(body)
-        spent = usage.told(said)
-        named = said.get("model")
-        if isinstance(named, str) and named != name:
-            body = splice_model(body, name)
+        body, spent = told_in(body, name)
     answer = exchange.answer(body, Route.LOCAL, length=len(body))
     answer.usage = spent
     return answer
+
+
+def told_in(body: bytes, name: str) -> tuple[bytes, Usage | None]:
+    """Return JSON under the name of its model here, and the usage that it tells; raise what `success` does."""
+    said = success(body)
+    named = said.get("model")
+    if isinstance(named, str) and named != name:
+        body = splice_model(body, name)
+    return body, usage.told(said)
 
 
 async def stream_answer(exchange: Exchange, name: str, max_event_bytes: int) -> Answer:

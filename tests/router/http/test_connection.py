@@ -10,16 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from router.http.connection import (
-    FULL_BYTES,
-    HEAD_BYTES,
-    Connection,
-    HungUp,
-    NotHttp,
-    Reply,
-    request_head,
-)
+from router.http.connection import HEAD_BYTES, Connection, request_head
 from router.http.pool import PooledPlace, start_of, tcp
+from router.http.reply import FULL_BYTES, HungUp, NotHttp, Reply
 from tests.garbage import living, uncollected
 from tests.router.world import QUICK, until
 from tests.workers.raw import Serve, raw, take

@@ -1,0 +1,230 @@
+"""Connection whose plain calls of models go straight to their handlers; aiohttp reads whatever else comes on it.
+
+A request that the lane takes is under way like one of aiohttp's: limits, closing and callers who leave are the same for both.
+"""
+
+import asyncio
+import sys
+from math import inf
+from typing import Any, cast
+
+from aiohttp import web
+
+from node.connections import STALL_SECONDS, CallerConnection
+from node.faces.errors import KNOWN
+from node.faces.request_reader import ID, id_of
+from node.lane import direct
+from node.lane.calls import CallHandler, LaneCall, LaneCalls
+from node.lane.request import MAX_BYTES, Head, LaneRequest, read_head
+from node.lane.response import LaneResponse, head_of
+
+PIECES = 8
+"""Reads of a socket that one request may take; aiohttp goes on with what comes in more."""
+
+WAIT_SECONDS = 0.25
+"""Seconds that the rest of a body may take; aiohttp goes on after them, with limits of its own."""
+
+_COPIED_BYTES = 64 * 1024
+_EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+
+
+class LaneConnection(CallerConnection):
+    """One caller's connection."""
+
+    __slots__ = ("_awaited", "_calls", "_direct", "_pieces", "_since")
+
+    def __init__(self, server: web.Server, place: Any, calls: LaneCalls) -> None:
+        super().__init__(server, place)
+        self._calls = calls
+        self._awaited: Head | None = None
+        """The head of a request whose body is still to come."""
+        self._direct: direct.DirectCall | None = None
+        self._pieces = 0
+        self._since = inf
+
+    # What the listener calls.
+
+    def look(self, now: float) -> None:
+        """End what takes too long, and leave a body that is slow to aiohttp."""
+        if self._direct is not None and now - self._since >= direct.PATIENCE_SECONDS:
+            self._direct.hand_over()
+        elif self._awaited is not None and now - self._since >= WAIT_SECONDS:
+            self._step_aside()
+        super().look(now)
+
+    def leave(self) -> None:
+        """End the connection, with the answer to a request that is under way."""
+        if isinstance(self._under_way, LaneRequest):
+            self._last = True
+            if self._direct is not None:
+                self._direct.hand_over()
+        else:
+            super().leave()
+
+    # What the transport calls.
+
+    def data_received(self, data: bytes) -> None:
+        """Take in bytes."""
+        if self._awaited is None or self._deaf:
+            super().data_received(data)
+            return
+        self._ahead = b"".join((self._ahead, data))
+        self._pieces += 1
+        self._read()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # asyncio's, which aiohttp makes narrower
+        """Go on with what was asked before, though nothing more will be."""
+        # Whoever closes its side within a request has left.
+        return None if self._awaited is not None else super().eof_received()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The caller is gone: nobody wants its answer any more."""
+        task = self.task if isinstance(self._under_way, LaneRequest) else None
+        call, self._direct = self._direct, None
+        super().connection_lost(exc)
+        if call is not None:
+            call.cancel()
+        elif task is not None:
+            # Not before it has begun: it could not conclude anything.
+            self._loop.call_soon(task.cancel)
+
+    # What answers call.
+
+    def head(self, status: int, headers: dict[str, str], length: int | None) -> bytes:
+        """Return the bytes of a head; an answer of no known length goes in chunks."""
+        if length is None:
+            # nginx would keep it back until it has some pages of it.
+            headers["x-accel-buffering"] = "no"
+        self._last = self._last or self._place.closing or self._calls.leaving()
+        if self._last:
+            headers["Connection"] = "close"
+        return head_of(status, headers, length)
+
+    async def send(self, *parts: bytes) -> None:
+        """Send bytes, and wait while the transport holds enough; raise `ConnectionError` when nobody takes them."""
+        wire, asked = self._wire, self._under_way
+        if wire is None or asked is None or wire.is_closing():
+            raise ConnectionResetError("the caller is gone")
+        size = sum(map(len, parts))
+        if size <= _COPIED_BYTES:
+            wire.write(b"".join(parts))
+        else:
+            wire.writelines(parts)
+        asked.writer.output_size += size
+        if self._paused:
+            await self._drain_helper()
+
+    def answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        """Send the answer to a direct call."""
+        self._direct = None
+        wire = self._wire
+        if wire is None or wire.is_closing():
+            return
+        wire.write(self.head(status, headers, len(body)) + body)
+        if self._paused:
+            self._due = self._place.now + STALL_SECONDS
+            self.task = asyncio.Task(self._drained(), loop=self._loop)
+        else:
+            self._done()
+
+    def hand_over(self, handler: CallHandler) -> None:
+        """Have a handler answer the request that is under way."""
+        self._direct = None
+        request = cast("LaneRequest", self._under_way)
+        self.task = asyncio.Task(self._respond(request, handler), loop=self._loop, **_EAGER)
+
+    # How.
+
+    def _read(self) -> None:
+        """Take a request that is plain and here; have aiohttp parse a piece of whatever else has come."""
+        self._turn = None
+        if self._ahead and self._under_way is None and not (self._head_bytes or self._messages):
+            self._take()
+        if self._awaited is None:
+            super()._read()
+
+    def _take(self) -> None:
+        ahead = self._ahead
+        if self._deaf or self._last or self._wire is None:
+            return
+        whole = ahead if isinstance(ahead, bytes) else bytes(ahead[:MAX_BYTES])
+        head = self._awaited or read_head(whole)
+        call = None if head is None else self._calls.calls.get(head.path)
+        if head is None or call is None:
+            return
+        if head.end > len(ahead):
+            self._await_body(head)
+            return
+        self._awaited = None
+        self._ahead = memoryview(ahead)[head.end :] if head.end < len(ahead) else b""
+        request = LaneRequest(head, whole, self._calls.app, self)
+        self._under_way = request
+        self._head_due = self._due = inf
+        self._begin(request, call)
+
+    def _begin(self, request: LaneRequest, call: LaneCall) -> None:
+        request[ID] = id_of(request.headers)
+        try:
+            self._calls.admit(request)
+        except KNOWN:
+            self.hand_over(call.handler)
+            return
+        begun = direct.begin(call, request, self)
+        if isinstance(begun, direct.DirectCall):
+            self._direct, self._since = begun, self._place.now
+        else:
+            self.hand_over(begun)
+
+    def _await_body(self, head: Head) -> None:
+        if self._awaited is None:
+            self._awaited, self._pieces, self._since = head, 1, self._loop.time()
+            self._head_due = self._due = inf
+        elif self._pieces >= PIECES or self._loop.time() - self._since >= WAIT_SECONDS:
+            self._awaited = None
+
+    def _step_aside(self) -> None:
+        """Have aiohttp go on with what has come of a request."""
+        self._awaited = None
+        super()._read()
+
+    async def _respond(self, request: LaneRequest, handler: CallHandler) -> None:
+        try:
+            response = await self._calls.answer(request, handler)
+            self.answered()
+            if not isinstance(cast("object", response), LaneResponse):
+                await self._send_whole(request, response)
+        except ConnectionError:
+            self.abort()
+        except asyncio.CancelledError:
+            self.end()
+            raise
+        finally:
+            self._done()
+
+    async def _drained(self) -> None:
+        try:
+            await self._drain_helper()
+        except ConnectionError:
+            self.abort()
+        finally:
+            self._done()
+
+    async def _send_whole(self, request: LaneRequest, response: web.StreamResponse) -> None:
+        answer = cast("web.Response", response)
+        body = cast("bytes", answer.body) or b""
+        headers = {"x-request-id": request[ID], **answer.headers}
+        await self.send(self.head(answer.status, headers, len(body)), body)
+
+    def _done(self) -> None:
+        """An answer is sent as far as its caller reads it, and the next request may come."""
+        self._under_way = self.task = None
+        if self._wire is None or self._deaf:
+            return
+        if self._last or self._place.closing:
+            self.end()
+            return
+        self._due = self._place.now + self._place.settings.idle_timeout
+        if self._left:
+            self._look_again()
+        elif self._ahead:
+            self._go_on()

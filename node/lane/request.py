@@ -1,0 +1,189 @@
+"""Request that the lane takes: a call of a model that all readers read alike, with its whole body.
+
+That is a strict subset of what aiohttp takes. Whatever is not plainly such a call is left to aiohttp, untouched.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar
+
+from aiohttp import HttpVersion11, web
+
+MAX_HEAD_BYTES = 8 * 1024
+"""The longest head that is read here."""
+
+MAX_BODY_BYTES = 64 * 1024
+"""The longest body that is read here: one as long finds room without being counted."""
+
+MAX_BYTES = MAX_HEAD_BYTES + MAX_BODY_BYTES
+"""The longest request."""
+
+# One blank after the colon, none at the end, and nothing but ASCII: clients send nothing else.
+_HEAD = re.compile(
+    rb"POST (/[A-Za-z0-9/_-]{1,100}) HTTP/1\.1\r\n"
+    rb"((?:[A-Za-z0-9-]{1,60}: [!-~](?:[ !-~]*[!-~])?\r\n){2,48})\r\n"
+)
+_LENGTH = re.compile(r"0|[1-9][0-9]{0,6}")
+
+_NOT_PLAIN = frozenset(
+    {
+        "transfer-encoding",
+        "content-encoding",
+        "expect",
+        "upgrade",
+        "http2-settings",
+        "te",
+        "trailer",
+        "origin",
+    }
+)
+"""Headers that change how a body is framed or packed, what becomes of the connection, or who may read the answer."""
+
+_T = TypeVar("_T")
+
+
+class Fields(dict[str, str]):
+    """Headers by lower-case name, each of which stands once."""
+
+    def getall(self, name: str, default: Iterable[str] = ()) -> Iterable[str]:
+        """Return what stands under a name, as of headers that may stand several times."""
+        found = self.get(name)
+        return default if found is None else (found,)
+
+
+class Head:
+    """What a request begins with. `end` is the length of the whole request, in bytes."""
+
+    __slots__ = ("body_at", "end", "headers", "path")
+
+    def __init__(self, path: str, headers: Fields, body_at: int, length: int) -> None:
+        self.path = path
+        self.headers = headers
+        self.body_at = body_at
+        self.end = body_at + length
+
+
+def read_head(data: bytes) -> Head | None:
+    """Return the head that `data` begins with; `None` for whatever is aiohttp's to read, a head that is not whole among it."""
+    found = _HEAD.match(data)
+    if found is None or found.end() > MAX_HEAD_BYTES:
+        return None
+    path, lines = found[1].decode("ascii"), found[2].decode("ascii").split("\r\n")[:-1]
+    parts = [line.partition(": ") for line in lines]
+    headers = Fields([(name.lower(), value) for name, _, value in parts])
+    length = _LENGTH.fullmatch(headers.get("content-length", ""))
+    plain = (
+        len(headers) == len(parts)
+        and "host" in headers
+        and _NOT_PLAIN.isdisjoint(headers)
+        and headers.get("connection", "keep-alive").lower() == "keep-alive"
+    )
+    if not plain or length is None or int(length[0]) > MAX_BODY_BYTES:
+        return None
+    return Head(path, headers, found.end(), int(length[0]))
+
+
+class WholeBody:
+    """A body that is here, as handlers read it."""
+
+    __slots__ = ("_bytes", "total_bytes")
+
+    def __init__(self, body: bytes) -> None:
+        self._bytes = body
+        self.total_bytes = len(body)
+
+    def is_eof(self) -> bool:
+        """Return that nothing more will come."""
+        return True
+
+    def at_eof(self) -> bool:
+        """Return whether all was read."""
+        return not self._bytes
+
+    def read_nowait(self) -> bytes:
+        """Return all of it, once."""
+        body, self._bytes = self._bytes, b""
+        return body
+
+    async def readany(self) -> bytes:
+        """Return all of it, once."""
+        return self.read_nowait()
+
+
+class Written:
+    """How many bytes of an answer were written."""
+
+    __slots__ = ("output_size",)
+
+    def __init__(self) -> None:
+        self.output_size = 0
+
+
+class Line(Protocol):
+    """The connection that a request came on, and its answer goes to."""
+
+    address: str
+    """The caller's IP address."""
+
+    transport: asyncio.Transport | None
+
+    def head(self, status: int, headers: dict[str, str], length: int | None) -> bytes:
+        """Return the bytes of a head; an answer of no known length goes in chunks."""
+
+    async def send(self, *parts: bytes) -> None:
+        """Send bytes, and wait while the transport holds enough; raise `ConnectionError` when nobody takes them."""
+
+
+class LaneRequest:
+    """A request to a handler: of aiohttp's `Request` what handlers of models use."""
+
+    __slots__ = (
+        "_notes",
+        "app",
+        "body",
+        "content",
+        "content_length",
+        "headers",
+        "line",
+        "path",
+        "remote",
+        "transport",
+        "writer",
+    )
+
+    method = "POST"
+    version = HttpVersion11
+
+    def __init__(self, head: Head, data: bytes, app: web.Application, line: Line) -> None:
+        """Take the request that `data` begins with, from the line that its answer goes to."""
+        self._notes: dict[Any, Any] = {}
+        self.app = app
+        self.body = data[head.body_at : head.end]
+        self.content = WholeBody(self.body)
+        self.content_length = head.end - head.body_at
+        self.headers = head.headers
+        self.line = line
+        self.path = head.path
+        self.remote = line.address
+        self.transport = line.transport
+        self.writer = Written()
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._notes
+
+    def __getitem__(self, key: "web.RequestKey[_T]") -> _T:
+        found: _T = self._notes[key]
+        return found
+
+    def __setitem__(self, key: "web.RequestKey[_T]", value: _T) -> None:
+        self._notes[key] = value
+
+    def get(self, key: "web.RequestKey[_T]", default: _T) -> _T:
+        """Return what was noted of the request."""
+        found: _T = self._notes.get(key, default)
+        return found
+
+
+HttpRequest = web.Request | LaneRequest
+"""A request that a handler of models is given."""

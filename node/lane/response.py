@@ -1,0 +1,59 @@
+"""Response to a request of the lane, written straight to its connection.
+
+Of aiohttp's `StreamResponse` it has what writers of answers use.
+"""
+
+import time
+from collections.abc import Mapping
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+
+from node.heads import NAME
+from node.lane.request import Line
+from router.http.connection import header_lines
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    return formatdate(second, usegmt=True)
+
+
+def head_of(status: int, headers: Mapping[str, str], length: int | None) -> bytes:
+    """Return the bytes of an answer's head; raise `ValueError` for a header that would be two."""
+    framed = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
+    return (
+        f"HTTP/1.1 {status} {_REASONS.get(status, '')}\r\n{header_lines(headers)}{framed}\r\n"
+        f"Date: {_date(int(time.time()))}\r\nServer: {NAME}\r\n\r\n"
+    ).encode()
+
+
+class LaneResponse:
+    """An answer that is sent as it comes. Its head leaves with its first bytes."""
+
+    __slots__ = ("_head", "_line", "content_length")
+
+    prepared = True
+
+    def __init__(
+        self, line: Line, status: int, headers: Mapping[str, str], length: int | None
+    ) -> None:
+        """Begin an answer, in chunks where its length is not known."""
+        self.content_length = length
+        self._line = line
+        self._head = line.head(status, dict(headers), length)
+
+    async def write(self, piece: bytes) -> None:
+        """Send some bytes, and wait while the transport holds enough; raise `ConnectionError` when the caller is gone."""
+        head, self._head = self._head, b""
+        if self.content_length is not None:
+            await self._line.send(head, piece)
+        elif piece:
+            await self._line.send(head, b"%x\r\n" % len(piece), piece, b"\r\n")
+
+    async def write_eof(self) -> None:
+        """Say that this was all."""
+        head, self._head = self._head, b""
+        await self._line.send(head, b"" if self.content_length is not None else b"0\r\n\r\n")

@@ -1,0 +1,59 @@
+"""Desk of a router: where attempts are put to their candidates, and watched until the first byte."""
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import cast
+
+from registry.clock import Clock
+from router.attempt import Attempt
+from router.dialects import Answer, Dialect, Starter
+from router.errors import WorkerFailed
+from router.first_byte_timeout import Waits
+from router.ledger import Ledger
+from router.select.candidates import Candidate
+from router.select.weights import patience
+from router.stuck_check import Inquiry
+from router.world import Outcome, World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """The `AttemptDesk` of a router."""
+
+    world: World
+    ledger: Ledger
+    dialects: Mapping[str, Dialect]
+    waits: Waits
+    inquiry: Inquiry
+    now: Clock
+
+    def observe(self, outcome: Outcome) -> None:
+        """Take in how an attempt went."""
+        self.world.observe(outcome)
+
+    def inquire(self, candidate: Candidate) -> None:
+        """Have a worker asked how much it takes at one time, where it shall take more and that is not known."""
+        worker = candidate.worker
+        if worker and self.ledger.in_flight[candidate.key] > 1 and self.ledger.learns(worker):
+            self.inquiry.about(worker)
+
+    def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
+        """Put a request to its candidate; entering is the first byte, and raises a `WorkerError` until then."""
+        request, candidate, others = attempt.request, attempt.candidate, attempt.others
+        dialect = self.dialects.get(candidate.dialect)
+        if dialect is None:
+            raise WorkerFailed(f"this node speaks no dialect called {candidate.dialect!r}")
+        asked = request
+        if others and not candidate.worker:
+            patient = patience(request, candidate, others)
+            asked = replace(request, waits=False, patience=patient)
+        elif attempt.number > 1 and request.holds:
+            # It has others to go to; whoever is ready first is found here.
+            asked = replace(request, holds=False)
+        if attempt.reply is None:
+            self.inquire(candidate)
+            answer = dialect.answer(asked, candidate)
+        else:
+            answer = cast("Starter", dialect).resume(asked, candidate, attempt.reply)
+        return self.waits.watch(candidate, others, answer, elsewhere=not request.waits)

@@ -1,0 +1,195 @@
+"""Reply of an HTTP server, as it comes on a connection: read to its end by one reader, or let go."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+FULL_BYTES = 64 * 1024
+"""Bytes of a body that wait for their reader before the socket is left unread, until all of them are taken."""
+
+_PIECE_COST = 64
+"""What a piece of a body counts for beyond its bytes: of tiny ones, that is what they take in memory."""
+
+
+class HttpError(ConnectionError):
+    """What went wrong with an exchange."""
+
+
+class CannotConnect(HttpError):
+    """No connection could be made; nothing was sent."""
+
+
+class NotAdmitted(CannotConnect):
+    """Connections may not be made there; the message says why."""
+
+
+class ConnectTimeout(HttpError):
+    """A connection was not made in time; nothing was sent."""
+
+
+class HungUp(HttpError):
+    """The other side closed too soon; `untouched` says that not a byte of an answer had come."""
+
+    def __init__(self, message: str, *, untouched: bool) -> None:
+        super().__init__(message)
+        self.untouched = untouched
+
+
+class NotHttp(HttpError):
+    """What came is no HTTP answer, or one beyond the limits."""
+
+
+class Source(Protocol):
+    """The connection that a reply comes on."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def resume(self) -> None:
+        """Read the socket again."""
+
+    def abort(self) -> None:
+        """Cut the connection."""
+
+
+class Reply:
+    """An answer, once its head is there. Read it with `some` to its end, or `close` it; both let go of the connection."""
+
+    __slots__ = (
+        "_connection",
+        "_enough",
+        "_error",
+        "_loop",
+        "_pieces",
+        "_size",
+        "_waiter",
+        "complete",
+        "headers",
+        "length",
+        "listener",
+        "status",
+    )
+
+    def __init__(self, connection: "Source") -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.length: int | None = None
+        self.complete = False
+        self.listener: Callable[[], None] | None = None
+        """Called whenever there is news, instead of a reader who waits."""
+        self._connection: Source | None = connection
+        self._loop = connection.loop
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._enough = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: HttpError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to read."""
+        return self.complete and not self._pieces
+
+    async def some(self) -> bytes:
+        """Return the next bytes as soon as there are any, `b""` at the end; raise `HttpError` when it breaks off."""
+        while not self._pieces:
+            if self.complete:
+                return b""
+            if self._error is not None:
+                raise self._error
+            if self._connection is not None:
+                self._connection.resume()
+            await self._wait()
+        pieces, self._pieces, self._size = self._pieces, [], 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def at_most(self, limit: int) -> bytes:
+        """Return the rest, or more than `limit` bytes of it, read in big pieces; raise `HttpError` when it breaks off."""
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            while size <= limit and not self.ended:
+                self._enough = limit + 1 - size
+                piece = await self.some()
+                pieces.append(piece)
+                size += len(piece)
+        finally:
+            self._enough = 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def peek(self) -> bytes | None:
+        """Return the body where all of it is here, and leave it to be read."""
+        if not self.complete:
+            return None
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0] if self._pieces else b""
+
+    @property
+    def held(self) -> int:
+        """How many bytes of the body wait for their reader, about."""
+        return self._size
+
+    @property
+    def failed(self) -> bool:
+        """Whether nothing more will come though it is not complete."""
+        return self._error is not None
+
+    def close(self) -> None:
+        """Let go of the connection: cut it, unless the answer is complete."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+
+    async def sent(self) -> None:
+        """Wait until status and headers are there; raise `HttpError`. Cut the connection when given up."""
+        try:
+            await self.head()
+        except BaseException:
+            self.close()
+            raise
+
+    # The connection's side.
+
+    @property
+    def much(self) -> bool:
+        """Whether its reader waits for more than a little."""
+        return self._enough > FULL_BYTES
+
+    async def head(self) -> None:
+        """Wait until status and headers are there; raise `HttpError`."""
+        while self._error is None and not self.status:
+            await self._wait()
+        if not self.status and self._error is not None:
+            raise self._error
+
+    def take(self, piece: bytes) -> bool:
+        """Take in bytes of the body; return whether that is enough for now."""
+        self._pieces.append(piece)
+        self._size += len(piece) + _PIECE_COST
+        if self._size >= self._enough:
+            self.wake()
+        return self._size >= max(FULL_BYTES, self._enough)
+
+    def finish(self) -> None:
+        """The answer is complete, and the connection somebody else's."""
+        self.complete, self._connection = True, None
+        self.wake()
+
+    def fail(self, error: HttpError) -> None:
+        """Nothing more will come."""
+        self._error, self._connection = error, None
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the reader look."""
+        if self.listener is not None:
+            self.listener()
+        elif self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None

@@ -1,0 +1,63 @@
+"""Start of a request: chosen and sent at once, where nothing has to be waited for."""
+
+from router.attempt import Attempt
+from router.choice import Choosing
+from router.desk import Desk
+from router.dialects import Answer, Starter
+from router.http.connection import request_head
+from router.policies import Policy
+from router.requests import Request
+from router.select.candidates import Candidate
+from router.settings import RouterSettings
+
+
+class Starting:
+    """Starts first attempts."""
+
+    def __init__(
+        self, desk: Desk, choosing: Choosing, policy: Policy, settings: RouterSettings
+    ) -> None:
+        self._desk = desk
+        self._choosing = choosing
+        self._policy = policy
+        self._settings = settings
+        self._starters: dict[str, Starter | None] = {}
+
+    def start(self, request: Request) -> Attempt | None:
+        """Choose whom to ask, and send the request now where that can be done; see `Router.start`."""
+        ordered = self._choosing.at_once(request)
+        if ordered is None:
+            return None
+        self._policy.begun(request)
+        desk, candidate = self._desk, ordered[0]
+        desk.ledger.asked()
+        others = tuple(ordered[1:]) if self._settings.attempts > 1 else ()
+        attempt = Attempt(desk, request, candidate, number=1, others=others, holds_slot=False)
+        starter = self._starter(candidate)
+        call = None if starter is None else starter.prepare(request, candidate)
+        connection = None if call is None else call.place.idle()
+        if call is not None and connection is not None:
+            desk.inquire(candidate)
+            attempt.begin()
+            head = request_head(call.start, call.headers, len(call.body))
+            attempt.reply = connection.begin(head, call.body)
+        return attempt
+
+    def whole(self, first: Attempt) -> Answer | None:
+        """Return the answer that has come, if it came in one piece and only needs to be passed on."""
+        starter, reply = self._starter(first.candidate), first.reply
+        if starter is None or reply is None:
+            return None
+        answer = starter.whole(first.candidate, reply)
+        short = answer is not None and len(answer.first) <= self._settings.max_answer_bytes
+        return answer if short else None
+
+    def _starter(self, candidate: Candidate) -> Starter | None:
+        """Return what sends requests to a worker of this machine at once, if its dialect can."""
+        if candidate.worker is None:
+            return None
+        name = candidate.dialect
+        if name not in self._starters:
+            dialect = self._desk.dialects.get(name)
+            self._starters[name] = dialect if isinstance(dialect, Starter) else None
+        return self._starters[name]

@@ -1,0 +1,189 @@
+"""Calls that are answered without a task, and all that makes one necessary: nobody can tell from outside which it was."""
+
+import asyncio
+import logging
+
+import orjson
+import pytest
+
+from node.faces import respond
+from node.lane import direct
+from registry.mesh.memory.network import MemoryNet
+from tests.node.faces.assembly import World, node, openai_at, settings_of, told, until
+from tests.workers.openai_worker import running
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "a b c"}]}
+URL = "/v1/chat/completions"
+
+
+@pytest.fixture
+def tasks(monkeypatch):
+    """What was handed over to a task, by the name of its model."""
+    found = []
+    go_on = respond.go_on
+
+    async def seen(context, http, spoken, account, first):
+        found.append(spoken.request.model)
+        return await go_on(context, http, spoken, account, first)
+
+    monkeypatch.setattr(respond, "go_on", seen)
+    return found
+
+
+async def settled(running) -> None:
+    """Nothing is booked any more."""
+    await until(lambda: not running.context.router.in_flight)
+
+
+@pytest.fixture
+async def warm(served, tasks):
+    """A node with a worker to which a connection lies idle."""
+    assert (await told(served.http.post(URL, json=CHAT)))[0] == 200
+    tasks.clear()
+    return served
+
+
+ANSWER = b"""{"model":"tiny","choices":[{"message":{"role":"assistant","content":"x"},"finish_reason":"stop"}],
+"usage":{"prompt_tokens":5,"completion_tokens":6}}"""
+
+
+async def test_a_warm_call_needs_no_task(warm, worker, tasks, caplog):
+    worker.fail(answer=ANSWER)
+    with caplog.at_level(logging.INFO, "modelvine.requests"):
+        async with warm.http.post(URL, json=CHAT, headers={"x-request-id": "r-1"}) as response:
+            said = await response.json()
+            headers = response.headers
+    assert tasks == []
+    assert said["choices"][0]["message"]["content"]
+    assert said["model"] == "tiny"
+    assert headers["x-modelvine-route"] == "local"
+    assert headers["x-modelvine-attempts"] == "1"
+    assert headers["x-modelvine-node"] == warm.context.peer
+    assert headers["x-request-id"] == worker.received[-1].headers["x-request-id"] == "r-1"
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("request=r-1 model=tiny kind=chat/completions node=")
+    assert " attempts=1 status=200 " in line
+    assert line.endswith(" tokens=5+6")
+    await settled(warm)
+
+
+async def test_a_completion_needs_none_either(warm, tasks):
+    status, said = await told(
+        warm.http.post("/v1/completions", json={"model": "tiny", "prompt": "a"})
+    )
+    assert (status, tasks) == (200, []), said
+
+
+@pytest.mark.parametrize(
+    ("faults", "status"),
+    [
+        ({"status": 400}, 400),
+        ({"status": 500}, 502),
+        ({"status": 503, "retry_after": "7"}, 429),
+        ({"garbage": True}, 502),
+        ({"empty": True}, 502),
+        ({"code": 3}, 502),
+        ({"die_before_headers": True}, 502),
+        ({"packed": True}, 502),
+    ],
+)
+async def test_what_goes_wrong_is_told_as_ever(warm, worker, tasks, faults, status):
+    worker.fail(**faults)
+    got, said = await told(warm.http.post(URL, json=CHAT))
+    assert got == status, said
+    assert said["error"]["message"]
+    assert tasks == ["tiny"]
+    await settled(warm)
+
+
+async def test_another_worker_answers_where_the_first_fails(warm, worker, tasks):
+    async with running() as other:
+        await warm.register(other, project="q")
+        worker.fail(status=500)
+        other.fail(status=500)
+        assert (await told(warm.http.post(URL, json=CHAT)))[0] == 502
+        tried = len(worker.received), len(other.received)
+        other.fail()
+        for _ in range(6):
+            async with warm.http.post(URL, json=CHAT) as response:
+                assert response.status == 200, (tried, await response.text())
+                assert response.headers["x-modelvine-attempts"] in ("1", "2")
+                await response.read()
+    await settled(warm)
+
+
+async def test_an_answer_that_takes_its_time_is_waited_for_by_a_task(warm, worker, tasks):
+    worker.fail(delay_headers=2 * direct.PATIENCE_SECONDS)
+    assert (await told(warm.http.post(URL, json=CHAT)))[0] == 200
+    assert tasks == ["tiny"]
+    await settled(warm)
+
+
+async def test_a_long_answer_is_passed_on_by_a_task(warm, worker, tasks):
+    worker.fail(pad_bytes=100_000)
+    status, said = await told(warm.http.post(URL, json=CHAT))
+    assert (status, tasks) == (200, ["tiny"])
+    assert len(orjson.dumps(said)) > 100_000
+
+
+async def test_the_name_of_the_model_is_ours(warm, worker, tasks):
+    worker.fail(name="a/b.gguf")
+    assert (await told(warm.http.post(URL, json=CHAT)))[1]["model"] == "tiny"
+    assert tasks == []
+
+
+@pytest.mark.parametrize("seconds", [0.05, 1.5 * direct.PATIENCE_SECONDS], ids=["at once", "later"])
+async def test_a_worker_sees_its_caller_leave(warm, worker, caplog, seconds):
+    worker.fail(hang=True)
+    with caplog.at_level(logging.INFO, "modelvine.requests"):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await told(warm.http.post(URL, json=CHAT))
+        await until(lambda: worker.hung_up == 1)
+        await settled(warm)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert " status=499 " in line
+
+
+async def test_a_node_that_closes_answers_what_is_under_way(worker, tasks):
+    async with node(World(MemoryNet()), settings_of()) as one:
+        await one.register(worker)
+        assert (await told(one.http.post(URL, json=CHAT)))[0] == 200
+        worker.fail(delay_headers=0.3)
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(told(one.http.post(URL, json=CHAT)))
+            await until(lambda: len(worker.received) == 2)
+    assert asked.result()[0] == 200
+
+
+async def test_a_client_of_openais_does_not_see_a_difference(warm, tasks):
+    async with openai_at(warm) as client:
+        answer = await client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "x"}]
+        )
+    assert answer.choices[0].message.content
+    assert tasks == []
+
+
+async def test_over_a_hop_the_serving_node_needs_no_task(mesh, worker, tasks):
+    asked = await mesh.offers("asked", worker)
+    for _ in range(3):
+        async with asked.http.post(URL, json=CHAT) as response:
+            assert response.status == 200
+            assert response.headers["x-modelvine-route"] == "direct"
+            await response.read()
+    # The asking node's.
+    assert len(tasks) == 3
+
+
+async def test_many_at_once_are_told_apart(warm, tasks):
+    async def one(number: int) -> None:
+        name = f"r-{number}"
+        async with warm.http.post(URL, json=CHAT, headers={"x-request-id": name}) as response:
+            assert response.headers["x-request-id"] == name
+            assert (await response.json())["model"] == "tiny"
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(100):
+            group.create_task(one(number))
+    await settled(warm)

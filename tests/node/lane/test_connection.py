@@ -1,0 +1,274 @@
+"""Connections of the lane beside those of aiohttp alone: the same bytes in, the same bytes out, however they fall."""
+
+import asyncio
+import os
+import random
+import re
+import socket
+from contextlib import asynccontextmanager
+
+import orjson
+import pytest
+from aiohttp import web
+
+from node.config.web import WebSettings
+from node.faces.app import application
+from node.faces.request_reader import ID, read_raw
+from node.faces.response_writer import Outgoing
+from node.lane.calls import LANE, LaneCall
+from node.lane.connection import PIECES
+from node.lane.request import LaneRequest
+from node.listeners import Listener
+from router.requests import Kind
+
+PATH = b"/v1/chat/completions"
+LINES = (b"Host: localhost", b"X-Request-Id: r1", b"Content-Type: application/json")
+BIG = 60_000
+MUTATED = 2_000 if os.environ.get("CI") else 300
+SETTINGS = WebSettings(head_timeout=0.5, idle_timeout=5)
+
+
+def call(body: bytes, *more: bytes, path: bytes = PATH, lines=LINES) -> bytes:
+    head = b"".join(line + b"\r\n" for line in (*lines, *more, b"Content-Length: %d" % len(body)))
+    return b"POST " + path + b" HTTP/1.1\r\n" + head + b"\r\n" + body
+
+
+class App:
+    """Echoes bodies; a body may also say what else to do."""
+
+    def __init__(self) -> None:
+        self.seen: list[type] = []
+        self.cancelled = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def handle(self, http):
+        self.seen.append(type(http))
+        body = await read_raw(http, limit=2 * BIG, idle=5)
+        match body:
+            case b"stream" | b"half":
+                out = Outgoing(http, patience=5)
+                await out.begin(
+                    200, {"content-type": "text/event-stream", "x-request-id": http[ID]}
+                )
+                await out.send(b"data: 1\n\n")
+                await out.send(b"data: 2\n\n" * 1000)
+                if body == b"half":
+                    out.cut()
+                    return out.response
+                await out.end()
+                return out.response
+            case b"wait":
+                self.begun.set()
+                try:
+                    await self.go.wait()
+                except asyncio.CancelledError:
+                    self.cancelled.set()
+                    raise
+            case b"fail":
+                raise KeyError
+            case b"much":
+                return web.Response(body=b"x" * 32 * 1024 * 1024)
+        said = {
+            "path": http.path,
+            "body": len(body),
+            "headers": sorted((n.lower(), v) for n, v in http.headers.items())
+            if b"headers" in body
+            else [],
+            "remote": http.remote,
+        }
+        return web.json_response(body=orjson.dumps(said), status=200 + (body == b"201"))
+
+    def made(self, *, lane: bool) -> web.Application:
+        taken = LaneCall(
+            context=None, kind=Kind.CHAT, to_peer=False, handler=self.handle, read=lambda http: None
+        )
+        elsewhere = web.route("*", "/{tail:.*}", self.handle)
+        app = application([taken.at(PATH.decode()), elsewhere], lambda request: None)
+        if not lane:
+            app[LANE].calls.clear()
+        return app
+
+
+@asynccontextmanager
+async def served(*, lane: bool):
+    app = App()
+    listener = socket.create_server(("127.0.0.1", 0))
+    app.port = listener.getsockname()[1]
+    app.server = Listener(app.made(lane=lane), SETTINGS)
+    await app.server.on(listener)
+    try:
+        yield app
+    finally:
+        await app.server.close(within=0.1)
+
+
+async def answers(port: int, *pieces: bytes, quiet: float = 0.4, ends: bool = False) -> bytes:
+    """Send pieces, and return all that comes until nothing has for a while, what differs each time left out."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    came = b""
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await asyncio.sleep(0.03 if len(pieces) > 1 else 0)
+        if ends:
+            writer.write_eof()
+        while True:
+            async with asyncio.timeout(quiet):
+                piece = await reader.read(2**20)
+            if not piece:
+                came += b"[END]"
+                break
+            came += piece
+    except TimeoutError:
+        pass
+    except ConnectionError:
+        came += b"[CUT]"
+    finally:
+        writer.transport.abort()
+    return normal(came)
+
+
+def normal(came: bytes) -> bytes:
+    """Leave out the date and names of requests, and the order of headers: they mean nothing."""
+    came = re.sub(rb"(?i)\r\ndate: [^\r]+", b"", came)
+    came = re.sub(rb"\b[0-9a-f]{32}\b", b"ID", came)
+    parts = re.split(rb"(HTTP/1\.1 \d+ [^\r]*\r\n(?:[^\r]+\r\n)*\r\n)", came)
+    for at, part in enumerate(parts):
+        if part.startswith(b"HTTP/1.1"):
+            first, *rest = part.strip().split(b"\r\n")
+            parts[at] = b"\r\n".join([first, *sorted(line.lower() for line in rest)]) + b"\r\n\r\n"
+    # How a stream is cut into chunks is nobody's business.
+    return re.sub(rb"\r\n[0-9a-f]+\r\n(?=data)", b"", b"".join(parts))
+
+
+WAYS = {
+    "one": (call(b"x"),),
+    "two together": (call(b"x") + call(b"201"),),
+    "many together": (call(b"x") * 40,),
+    "head, then body": (call(b"x" * 100)[:-100], b"x" * 100),
+    "body in pieces": (call(b"x" * 100)[:-100], *[b"x" * 20] * 5),
+    "body in too many pieces": (call(b"x" * 40)[:-40], *[b"x"] * 40),
+    "head in pieces": (call(b"x")[:30], call(b"x")[30:]),
+    "body with the next head": (
+        call(b"x" * 9)[:-9],
+        b"x" * 9 + call(b"201")[:20],
+        call(b"201")[20:],
+    ),
+    "big": (call(b"x" * BIG),),
+    "too big for the lane": (call(b"x" * 70_000), call(b"y")),
+    "chunked between": (
+        call(b"a"),
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        call(b"b"),
+    ),
+    "other paths between": (call(b"a") + call(b"b", path=b"/elsewhere") + call(b"c"),),
+    "GET between": (call(b"a") + b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + call(b"c"),),
+    "waits to be told": (call(b"x", b"Expect: 100-continue"),),
+    "close": (call(b"x", b"Connection: close") + call(b"y"),),
+    "headers": (call(b"headers", b"Accept: a/b", b"Via: 1.1 x", b"Cookie: a=b; c=d"),),
+    "stream": (call(b"stream") + call(b"x"),),
+    "half": (call(b"half"),),
+    "fail": (call(b"fail") + call(b"x"),),
+    "garbage behind": (call(b"x") + b"\0\1\2 nonsense\r\n\r\n",),
+    "garbage": (b"\x16\x03\x01 nonsense\r\n\r\n",),
+    "length that lies": (call(b"x").replace(b"Length: 1", b"Length: 2"),),
+    "two lengths": (call(b"x", b"Content-Length: 2"),),
+    "length and chunks": (call(b"x", b"Transfer-Encoding: chunked"),),
+    "no host": (call(b"x", lines=()),),
+    "empty": (call(b""),),
+    "blank lines before": (b"\r\n\r\n" + call(b"x"),),
+    "upgrade": (call(b"x", b"Connection: upgrade", b"Upgrade: h2c") + call(b"y"),),
+}
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["open", "half-closed"])
+async def test_the_same_bytes_get_the_same_answers(ends: bool) -> None:
+    async with served(lane=True) as lane, served(lane=False) as plain:
+        both = [
+            asyncio.gather(*(answers(app.port, *way, ends=ends) for app in (lane, plain)))
+            for way in WAYS.values()
+        ]
+        for name, (ours, theirs) in zip(WAYS, await asyncio.gather(*both), strict=True):
+            assert ours == theirs, name
+        assert LaneRequest in lane.seen
+        assert LaneRequest not in plain.seen
+
+
+async def test_mutated_bytes_get_the_same_answers() -> None:
+    rng = random.Random(7)
+    tokens = [b"\r\n", b"\n", b" ", b":", b"\0", b"\t", b"0", b"Host: a\r\n", b"\r\n\r\n", b"\xff"]
+
+    def mutated() -> bytes:
+        data = call(rng.choice([b"x", b"stream", b"201", b"headers"])) * rng.choice([1, 1, 2])
+        for _ in range(rng.randint(1, 3)):
+            at, length = rng.randrange(len(data)), rng.choice([0, 0, 1, 4])
+            data = data[:at] + rng.choice(tokens) + data[at + length :]
+        return data
+
+    async with served(lane=True) as lane, served(lane=False) as plain:
+        for _ in range(0, MUTATED, 100):
+            sent = [mutated() for _ in range(100)]
+            ours = await asyncio.gather(*(answers(lane.port, data, quiet=1.0) for data in sent))
+            theirs = await asyncio.gather(*(answers(plain.port, data, quiet=1.0) for data in sent))
+            assert [z for z in zip(sent, ours, theirs, strict=True) if z[1] != z[2]] == []
+        assert LaneRequest in lane.seen
+
+
+async def test_whoever_leaves_cancels_what_is_done_for_it() -> None:
+    async with served(lane=True) as app:
+        _, writer = await asyncio.open_connection("127.0.0.1", app.port)
+        writer.write(call(b"wait"))
+        async with asyncio.timeout(5):
+            await app.begun.wait()
+            writer.transport.abort()
+            await app.cancelled.wait()
+        assert app.seen == [LaneRequest]
+
+
+async def test_a_listener_that_closes_waits_for_the_answer_and_then_cuts_it() -> None:
+    async with served(lane=True) as app:
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(answers(app.port, call(b"wait"), quiet=5))
+            async with asyncio.timeout(5):
+                await app.begun.wait()
+            asyncio.get_running_loop().call_later(0.05, app.go.set)
+            await app.server.close(within=5)
+        said = asked.result()
+    assert said.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in said
+    assert said.endswith(b"[END]")
+
+
+async def test_a_body_that_does_not_come_is_aiohttps_to_wait_for() -> None:
+    async with served(lane=True) as app:
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.port)
+        writer.write(call(b"x" * 10)[:-5])
+        async with asyncio.timeout(10):
+            while not app.seen:  # noqa: ASYNC110 (a handler does not signal that it began)
+                await asyncio.sleep(0.05)
+            writer.write(b"x" * 5)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        assert app.seen == [web.Request]
+        writer.transport.abort()
+
+
+async def test_a_caller_who_reads_nothing_is_not_answered_again() -> None:
+    async with served(lane=True) as app:
+        reader, writer = await asyncio.open_connection("127.0.0.1", app.port, limit=2**16)
+        writer.transport.pause_reading()
+        writer.write(call(b"much") + call(b"x"))
+        async with asyncio.timeout(5):
+            while len(app.seen) < 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.2)
+        assert len(app.seen) == 1
+        writer.transport.resume_reading()
+        async with asyncio.timeout(10):
+            while len(app.seen) < 2:
+                await reader.read(2**20)
+        writer.transport.abort()
+
+
+def test_more_pieces_than_clients_send_are_aiohttps() -> None:
+    assert len(WAYS["body in pieces"]) <= PIECES < len(WAYS["body in too many pieces"])

@@ -1,0 +1,142 @@
+"""Heads that the lane believes: a strict subset of aiohttp's, read alike."""
+
+import asyncio
+
+import pytest
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http_parser import HttpRequestParser
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from node.lane.request import MAX_BODY_BYTES, MAX_HEAD_BYTES, LaneRequest, read_head
+
+BODY = b'{"model":"tiny"}'
+PLAIN = (
+    b"POST /v1/chat/completions HTTP/1.1\r\n"
+    b"Host: localhost:8080\r\n"
+    b"Content-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n"
+)
+WHOLE = PLAIN % len(BODY) + BODY
+
+
+def with_line(line: bytes) -> bytes:
+    return WHOLE.replace(b"Content-Type", line + b"\r\nContent-Type", 1)
+
+
+def as_aiohttp_reads(data: bytes):
+    """Return the messages, and the body of the first."""
+    loop = asyncio.new_event_loop()
+    try:
+        protocol = BaseProtocol(loop)
+        parser = HttpRequestParser(protocol, loop, 2**16, max_headers=128)
+        messages, _, _ = parser.feed_data(data)
+        return [message for message, _ in messages], messages[0][1]
+    finally:
+        loop.close()
+
+
+def test_a_plain_call_is_read() -> None:
+    head = read_head(WHOLE + b"more")
+    assert head is not None
+    assert (head.path, head.end) == ("/v1/chat/completions", len(WHOLE))
+    assert WHOLE[head.body_at : head.end] == BODY
+    assert head.headers["content-type"] == "application/json"
+
+
+def test_a_body_may_still_be_to_come() -> None:
+    head = read_head(PLAIN % 100)
+    assert head is not None
+    assert head.end == len(PLAIN % 100) + 100
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        WHOLE[: len(PLAIN) // 2],
+        WHOLE.replace(b"POST", b"GET"),
+        WHOLE.replace(b"HTTP/1.1", b"HTTP/1.0"),
+        WHOLE.replace(b"/v1/chat/completions", b"/v1/chat/completions?a=b"),
+        WHOLE.replace(b"/v1/chat/completions", b"/v1/chat/%63ompletions"),
+        WHOLE.replace(b"/v1/chat/completions", b"http://a/v1/chat/completions"),
+        WHOLE.replace(b"\r\n", b"\n"),
+        WHOLE.replace(b"Host: localhost:8080\r\n", b""),
+        WHOLE.replace(b"Content-Length", b"Content-Size"),
+        WHOLE.replace(b": 16", b": +16"),
+        WHOLE.replace(b": 16", b": 016"),
+        WHOLE.replace(b": 16", b": 16, 16"),
+        WHOLE.replace(b": 16", b":16"),
+        WHOLE.replace(b": 16", b": 16 "),
+        WHOLE.replace(b": 16", b": %d" % (MAX_BODY_BYTES + 1)),
+        with_line(b"Content-Length: 16"),
+        with_line(b"Transfer-Encoding: chunked"),
+        with_line(b"Content-Encoding: gzip"),
+        with_line(b"Expect: 100-continue"),
+        with_line(b"Connection: close"),
+        with_line(b"Connection: keep-alive, upgrade"),
+        with_line(b"Upgrade: h2c"),
+        with_line(b"Origin: http://elsewhere"),
+        with_line(b"X: " + b"x" * MAX_HEAD_BYTES),
+        with_line(b"X-Y: \xc3\xa9"),
+        with_line(b"X-Y:"),
+        with_line(b"X_Y: z"),
+        with_line(b"X-Y : z"),
+        with_line(b"X-Y: z\r\n folded"),
+        with_line(b"X-Y: z\r"),
+        with_line(b"\r\nX-Y: z"),
+        with_line(b"x-y: 1\r\nX-Y: 2"),
+    ],
+)
+def test_whatever_is_not_plain_is_left(data: bytes) -> None:
+    assert read_head(data) is None
+
+
+ANY = st.one_of(
+    st.binary(max_size=8),
+    st.sampled_from(
+        [b"\r\n", b"\n", b"\r", b":", b" ", b"\t", b"\0", b"\x0b", b"Content-Length: 3\r\n", b"\r\n\r\n"]
+    ),
+)  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.integers(0, len(WHOLE)), st.integers(0, 6), ANY), max_size=3))
+@example([(len(WHOLE), 0, WHOLE)])
+def test_what_is_believed_aiohttp_reads_alike(changes) -> None:
+    data = WHOLE
+    for at, length, put in changes:
+        data = data[:at] + put + data[at + length :]
+    head = read_head(data)
+    if head is None or head.end > len(data):
+        return
+    (message,), body = as_aiohttp_reads(data[: head.end])
+    assert (message.method, message.path, message.version) == ("POST", head.path, (1, 1))
+    assert {name.lower(): value for name, value in message.headers.items()} == head.headers
+    assert len(message.headers) == len(head.headers)
+    assert not any((message.chunked, message.upgrade, message.should_close, message.compression))
+    assert body.is_eof()
+    assert body.total_bytes == head.end - head.body_at
+
+
+class Line:
+    address = "127.0.0.1"
+    transport = None
+
+    def head(self, status, headers, length):
+        raise NotImplementedError
+
+    async def send(self, *parts):
+        raise NotImplementedError
+
+
+async def test_a_body_is_read_once() -> None:
+    head = read_head(WHOLE)
+    assert head is not None
+    request = LaneRequest(head, WHOLE, None, Line())
+    assert not request.content.at_eof()
+    assert await request.content.readany() == BODY
+    assert request.content.at_eof()
+    assert request.content.is_eof()
+    assert request.content_length == len(BODY)
+    assert tuple(request.headers.getall("x-nothing")) == ()
+    assert tuple(request.headers.getall("host")) == ("localhost:8080",)

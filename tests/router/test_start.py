@@ -1,0 +1,125 @@
+"""Requests that are sent at once, and what becomes of them."""
+
+import asyncio
+from dataclasses import replace
+
+from router.attempt import Attempt
+from router.http.reply import Reply
+from router.requests import Kind
+from tests.router.test_dispatch import FAR, World, settings, several, world
+from tests.router.world import chat, own, until, whole
+from tests.workers.openai_worker import running
+
+__all__ = ["settings", "world"]
+
+
+def reply_of(first: Attempt | None) -> Reply:
+    assert first is not None
+    assert first.reply is not None
+    return first.reply
+
+
+async def test_what_was_sent_at_once_is_answered_in_one_piece(world: World) -> None:
+    async with running() as worker:
+        world.serve(own(worker.url))
+        await world.settle()
+        first = world.router.start(chat())
+        reply = reply_of(first)
+        assert first is not None
+        assert sum(world.router.in_flight.values()) == 1
+        assert world.router.whole(first) is None
+        await until(lambda: reply.complete)
+        answer = world.router.whole(first)
+        assert answer is not None
+        first.answered(answer)
+        first.end()
+        assert b'"llama"' in answer.first
+        assert answer.length == len(answer.first)
+    assert [outcome.error for outcome in world.outcomes] == [None, None]
+
+
+async def test_what_was_sent_at_once_goes_on_as_everything_else(world: World) -> None:
+    async with several(2) as (bad, good):
+        world.serve(own(bad.url, cid="1"), own(good.url, cid="2"))
+        await world.settle()
+        bad.fail(status=500)
+        first = world.router.start(chat())
+        reply_of(first)
+        asked = len(bad.received), len(good.received)
+        async with world.router.answer(chat(), first) as routed:
+            assert routed.attempts == 2
+            assert b'"llama"' in await whole(routed.answer)
+        assert (len(bad.received), len(good.received)) == (asked[0] + 1, asked[1] + 1)
+        assert world.router.whole(first) is None
+
+
+async def test_whoever_gives_up_cuts_what_was_sent(world: World) -> None:
+    async with running() as worker:
+        world.serve(own(worker.url))
+        await world.settle()
+        worker.fail(hang=True)
+        first = world.router.start(chat())
+        reply = reply_of(first)
+        await until(lambda: len(worker.received) == 2)
+        assert first is not None
+        reply.close()
+        first.end()
+        await until(lambda: worker.hung_up == 1)
+
+
+async def test_without_an_idle_connection_the_choice_stands(world: World) -> None:
+    async with running() as worker:
+        world.serve(own(worker.url))
+        first = world.router.start(chat())
+        assert first is not None
+        assert first.reply is None
+        assert not world.router.in_flight
+        async with world.router.answer(chat(), first) as routed:
+            assert b'"llama"' in await whole(routed.answer)
+
+
+async def test_another_node_is_chosen_and_not_sent_to_at_once(world: World) -> None:
+    world.offer(FAR, own("").service)
+    first = world.router.start(chat())
+    assert first is not None
+    assert (first.candidate.node, first.reply) == (FAR, None)
+
+
+async def test_nothing_is_begun_where_somebody_has_to_be_waited_for(world: World) -> None:
+    assert world.router.start(chat()) is None
+    async with running() as worker:
+        world.serve(own(worker.url, capacity=1))
+        await world.settle()
+        first = world.router.start(chat())
+        reply = reply_of(first)
+        # Its only slot is taken.
+        assert world.router.start(chat()) is None
+        assert world.router.start(replace(chat(), fallbacks=("other",))) is None
+        await until(lambda: reply.complete)
+        assert first is not None
+        first.end()
+
+
+async def test_streams_and_other_kinds_are_chosen_and_sent_later(world: World) -> None:
+    async with running() as worker:
+        world.serve(own(worker.url))
+        await world.settle()
+        for request in (chat(stream=True), chat(kind=Kind.RERANK)):
+            first = world.router.start(request)
+            assert first is not None
+            assert first.reply is None
+
+
+async def test_a_listener_hears_of_news_instead_of_a_reader(world: World) -> None:
+    async with running() as worker:
+        world.serve(own(worker.url))
+        await world.settle()
+        first = world.router.start(chat())
+        reply, heard = reply_of(first), asyncio.Event()
+        reply.listener = heard.set
+        async with asyncio.timeout(5):
+            await heard.wait()
+        reply.listener = None
+        assert first is not None
+        async with world.router.answer(chat(), first) as routed:
+            assert b'"llama"' in await whole(routed.answer)
