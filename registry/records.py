@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag, StrEnum
 from typing import NamedTuple, NewType
 
+from registry.values import value_class
+
 
 class Ability(IntFlag):
     """What goes in, what comes out, whether it calls tools, and which protocol its worker speaks besides OpenAI's."""
@@ -207,7 +209,7 @@ class Doubt:
     about: PeerId
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Load:
     """How busy one replica is, as its node measures it.
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from registry.records import ModelType, PeerId, Service
+from registry.values import value_class
 from router.openai.prefixes import NONE, Prefixes
 from router.translate.verbatim import Verbatim
 
@@ -69,7 +70,7 @@ NAMED_BY: Mapping[Kind, str] = MappingProxyType(
 """Fields that name the model where `model` is missing: clients of ElevenLabs and of LocalAI's stores know no other."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Pin:
     """Restricts the choice of who may answer; an empty field restricts nothing. `but` is who has failed this very request."""
 
@@ -98,7 +99,7 @@ class Target:
 NOTHING_PASSED: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Request:
     """One request. `model` is the name as the caller wrote it, `MODEL` or `PROJECT/MODEL`.
 

@@ -9,12 +9,13 @@ from typing import Protocol
 from registry.catalog import Catalog
 from registry.members.liveness import Evidence, Presence
 from registry.records import PeerId
+from registry.values import value_class
 from router.errors import WorkerAway, WorkerError, WorkerStale, WorkerTimeout, WorkerUnreachable
 from router.select.candidates import Candidate
 from router.workers import Workers
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Outcome:
     """How one attempt went; `error` is `None` when it answered. `seconds` last from its start to its very end."""
 

@@ -6,12 +6,12 @@ A body is hostile until read: `read` answers for its shape, and turns whatever i
 import json
 import re
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
 import orjson
 
+from registry.values import value_class
 from router.errors import BadRequest
 from router.openai import large_json, multipart
 from router.openai.large_json import SMALL_BYTES
@@ -52,7 +52,7 @@ _NOTABLE = re.compile(rb'["{}\[\]]')
 _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ParsedBody:
     """What a body says that routing needs. `fields` are its other top-level fields; of a form, the short text ones.
 
@@ -178,7 +178,7 @@ def object_of(body: bytes) -> Mapping[str, object]:
     return _object_of(body).value
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class _Object:
     """A JSON object; of a large one, whether its reader saw `model` twice."""
 

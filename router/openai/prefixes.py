@@ -5,11 +5,12 @@ a long message there is one for every `BLOCK` as well: two questions about one d
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import takewhile
 
 import orjson
+
+from registry.values import value_class
 
 MIN_BYTES = 1024
 """Shorter bodies have no chain: a worker reads them anew in no time."""
@@ -26,7 +27,7 @@ BLOCK = 4096
 _EVERYBODYS = frozenset({"system", "developer"})
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Prefix:
     """One beginning of a conversation: the hash of all up to there, and how many bytes that is."""
 
@@ -34,7 +35,7 @@ class Prefix:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Prefixes:
     """The beginnings of a conversation, ever longer; none for what is no conversation.
 

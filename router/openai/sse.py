@@ -5,7 +5,8 @@ only where events must be looked at; streams are otherwise passed through as byt
 """
 
 import re
-from dataclasses import dataclass
+
+from registry.values import value_class
 
 # A line end is CRLF, LF or CR; the groups are atomic so that one CRLF is never taken for two.
 _EVENT_END = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
@@ -26,7 +27,7 @@ class EventTooLarge(ValueError):
     """An event did not end within the limit."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Event:
     """One event: the bytes as they came, its blank line included, and what its `data` lines say.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import orjson
 
+from registry.values import value_class
 from router.openai import large_json
 from router.openai.sse import Splitter
 from router.requests import Kind
@@ -40,7 +41,7 @@ _VALUE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Usage:
     """Tokens read and written. `estimated` says that nobody told: `completion` is then the events of the stream, `prompt` 0.
 

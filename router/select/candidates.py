@@ -5,7 +5,7 @@ Errors for a request that nobody may answer, with the names that could have been
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
@@ -15,6 +15,7 @@ from typing import Protocol
 from registry.catalog import Catalog, Offer
 from registry.members.liveness import Presence
 from registry.records import ModelType, PeerId, Service
+from registry.values import value_class
 from router.errors import (
     BadRequest,
     NobodyServes,
@@ -32,7 +33,7 @@ from router.translate.verbatim import takes
 from router.workers import Worker, Workers
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Candidate:
     """One replica that could answer. `worker` is set for this machine's own; `in_flight` counts requests from here.
 
@@ -128,7 +129,7 @@ class Reason(StrEnum):
     WORDLESS = "its worker has no word for part of what is asked"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Excluded:
     """A replica that may not answer, and why; `seconds` until it may, where that is known.
 
@@ -141,7 +142,7 @@ class Excluded:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Field:
     """Everybody who offers the name: those who may answer, and those who may not."""
 

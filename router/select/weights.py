@@ -7,11 +7,11 @@ one candidate it counts like the middle of the others: a guess would be a prefer
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from registry.clock import Chance
 from registry.records import PeerId, Service
+from registry.values import value_class
 from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.rendezvous import by_key, key_of
@@ -53,7 +53,7 @@ FRESH = 1.0
 _LEAST = 0.01  # the part of an answer's time that is left at least, whatever is in a cache
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Prospect:
     """What to expect of one candidate: `part` of all requests that it can bear, relative to the others'.
 

@@ -4,9 +4,10 @@ What a replica has read its cache may still hold; for how long, its node learns 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from registry.records import Load, PeerId, Service
+from registry.values import value_class
 from router.openai.prefixes import Prefixes
 from router.state.service_time import ServiceTime
 
@@ -19,7 +20,7 @@ MAX_READERS = 4
 _Key = tuple[PeerId, Service]
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Read:
     """What a replica has read of a conversation: so many bytes, so many seconds ago."""
 
@@ -27,7 +28,7 @@ class Read:
     age: float
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ReplicaAnswer:
     """What a node answers; `read` is `None` where its replica has read nothing of the conversation."""
 

@@ -6,10 +6,10 @@ Hints that may be wrong: they come late, get lost, and each node speaks for itse
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from registry.records import Load, PeerId, Service
+from registry.values import value_class
 from registry.wire import MAX_COUNT, MAX_FIGURE
 
 HALF_LIFE = 10.0
@@ -28,7 +28,7 @@ _WRITTEN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Report:
     """What a node said of one replica. `ours` is how many requests we had in flight there when it came, `at` the time."""
 
@@ -37,7 +37,7 @@ class Report:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Reported:
     """A report as it looks now: `age` in seconds."""
 

@@ -8,7 +8,8 @@ The node of a worker learns this (`router.state.estimator`), and says it in the 
 
 import math
 import re
-from dataclasses import dataclass
+
+from registry.values import value_class
 
 MEMORY = 32
 """Answers after which an older one counts a third."""
@@ -41,7 +42,7 @@ _WRITTEN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ServiceTime:
     """How long a replica takes for an answer, in seconds: `fixed`, for each `kilobyte` it reads and for each `token` told.
 
@@ -72,7 +73,7 @@ class ServiceTime:
         return (self.first + self.first_kilobyte * kilobytes) or None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Before:
     """What a replica read of a request before it came: so many `kilobytes`, `age` seconds ago.
 
