@@ -80,22 +80,21 @@ def asking(body: bytes) -> bytes | None:
 
 def told(said: object) -> Usage | None:
     """Return the usage that a parsed answer or event tells."""
-    match said:
-        case {"usage": {"prompt_tokens": int(prompt), **rest}}:
-            completion = rest.get("completion_tokens", 0)
-            if isinstance(completion, int) and all(
-                0 <= n <= _MOST_TOKENS for n in (prompt, completion)
-            ):
-                cached = _cached(rest.get("prompt_tokens_details"), int(prompt))
-                return Usage(int(prompt), int(completion), rest.get("estimated") is True, cached)
-    return None
+    usage = said.get("usage") if isinstance(said, dict) else None
+    if not isinstance(usage, dict):
+        return None
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens", 0)
+    if not (isinstance(prompt, int) and isinstance(completion, int)):
+        return None
+    if not (0 <= prompt <= _MOST_TOKENS and 0 <= completion <= _MOST_TOKENS):
+        return None
+    cached = _cached(usage.get("prompt_tokens_details"), prompt)
+    return Usage(int(prompt), int(completion), usage.get("estimated") is True, cached)
 
 
 def _cached(details: object, prompt: int) -> int | None:
-    match details:
-        case {"cached_tokens": int(cached)} if 0 <= cached <= prompt:
-            return int(cached)
-    return None
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return int(cached) if isinstance(cached, int) and 0 <= cached <= prompt else None
 
 
 def told_at_end(body: bytes) -> Usage | None:
