@@ -1,7 +1,6 @@
 """Access log: one line and the metrics of each request. Never what was said in it."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,13 +8,13 @@ from dataclasses import dataclass, field
 
 from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
-from node.observe.logs import quoted
+from node.observe.logs import RequestLog, quoted
 from router.attempt import Routed
 from router.errors import NobodyServes, NoCapacity, RouterError, WorkerError
 from router.openai.usage import Tokens, Usage
 from router.requests import Kind, Request
 
-log = logging.getLogger("modelvine.requests")
+log = RequestLog("modelvine.requests")
 
 CALLER_LEFT = 499
 """The status that is logged when nobody was left to see one; nginx coined it."""

@@ -13,11 +13,11 @@ import threading
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Literal, TextIO
+from typing import Literal, TextIO
 
 from node.errors import NodeError
 from node.observe.log_writer import Lines, writing_to
@@ -66,7 +66,6 @@ def configure(
     # What no line of ours shows need not be looked up for every line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001  (Python's logging HOWTO, "Optimization": nor who called)
-    logging.setLogRecordFactory(LogLine)
     root = logging.getLogger()
     for old in tuple(root.handlers):
         root.removeHandler(old)
@@ -86,36 +85,35 @@ def adopt(name: str) -> None:
         logger.removeHandler(old)
 
 
-class LogLine(logging.LogRecord):
-    """A record that knows nothing of the file that it was written in: there is one for every request, and no line shows it."""
+class RequestLog:
+    """Logger of one line for each request, at INFO: no record is made where the handler of `configure` alone would see it."""
 
-    def __init__(
-        self,
-        name: str,
-        level: int,
-        pathname: str,
-        lineno: int,
-        msg: object,
-        args: Any,
-        exc_info: Any,
-        _function: str | None = None,
-        sinfo: str | None = None,
-        **_more: object,
-    ) -> None:
-        # Not by `super`, which takes the path apart.
-        vars(self).update(_BLANK)
-        self.name, self.msg = name, msg
-        self.args = args[0] if args and len(args) == 1 and _named(args[0]) else args
-        self.levelno, self.levelname = level, logging.getLevelName(level)
-        self.pathname, self.lineno = pathname, lineno
-        self.exc_info, self.stack_info = exc_info, sinfo
-        self.created = now = time.time()
-        self.msecs = float(int(now % 1 * 1000))
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def info(self, template: str, *args: object) -> None:
+        """Write a line, where the logger is not set to write less."""
+        logger = self._logger
+        if not logger.isEnabledFor(logging.INFO):
+            return
+        only = _only_handler(logger)
+        if only is None:
+            logger.info(template, *args)
+        else:
+            only.add(logger.name, template % args)
 
 
-def _named(argument: object) -> bool:
-    # `%(name)s` in a template takes its values from a mapping.
-    return isinstance(argument, Mapping) and bool(argument)
+def _only_handler(logger: logging.Logger) -> "Log | None":
+    """Return the handler of `configure`, where nobody else hears a logger or has a say in what it writes."""
+    only: Log | None = None
+    above: logging.Logger | None = None if logger.filters else logger
+    while above is not None:
+        for handler in above.handlers:
+            if only is not None or not isinstance(handler, Log):
+                return None
+            only = handler
+        above = above.parent if above.propagate else None
+    return only
 
 
 def quoted(value: str) -> str:
@@ -134,20 +132,26 @@ class ConsoleLine(logging.Formatter):
 
     def __init__(self, *, colour: bool) -> None:
         super().__init__()
-        self._colour = colour
+        self._levels = {
+            level: f"\x1b[{code}m{level:<7}\x1b[0m" if colour else f"{level:<7}"
+            for level, code in _COLOURS.items()
+        }
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of one record."""
-        level = f"{record.levelname:<7}"
-        if self._colour:
-            level = f"\x1b[{_COLOURS.get(record.levelname, '0')}m{level}\x1b[0m"
         extra = "".join(
             [f"  {key}={_escaped(quoted(str(value)))}" for key, value in _extra(record).items()]
         )
         error = _error(record)
         cause = f"  [{error}]" if error else ""
-        clock = f"{_local(int(record.created))}.{int(record.msecs):03d}"
-        return f"{clock} {level} {record.name}  {_message(record)}{extra}{cause}"
+        line = self.line(record.created, record.levelname, record.name, record.getMessage())
+        return f"{line}{extra}{cause}"
+
+    def line(self, created: float, level: str, name: str, message: str) -> str:
+        """Return the line of a message with nothing beside it."""
+        milliseconds = int(created * 1000)
+        clock = f"{_local(milliseconds // 1000)}.{milliseconds % 1000:03d}"
+        return f"{clock} {self._levels.get(level, level)} {name}  {_escaped(message)}"
 
 
 class JsonLine(logging.Formatter):
@@ -155,28 +159,36 @@ class JsonLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of one record."""
-        moment = datetime.fromtimestamp(record.created, UTC)
-        fields: dict[str, object] = {
-            **_extra(record),
-            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": _message(record),
-        }
+        said = record.created, record.levelname, record.name, record.getMessage()
+        fields = {**_extra(record), **self._fields(*said)}
         error = _error(record)
         if error:
             fields["error"] = error
         return json.dumps(fields, default=str)
+
+    def line(self, created: float, level: str, name: str, message: str) -> str:
+        """Return the line of a message with nothing beside it."""
+        return json.dumps(self._fields(created, level, name, message))
+
+    def _fields(self, created: float, level: str, name: str, message: str) -> dict[str, object]:
+        moment = datetime.fromtimestamp(created, UTC)
+        return {
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": level.lower(),
+            "logger": name,
+            "message": _escaped(message),
+        }
 
 
 class Log(logging.Handler):
     """Hands each record's line over to be written, warnings at once; tells now and then how many were suppressed."""
 
     def __init__(
-        self, write: Callable[[str], object], form: logging.Formatter, repeats: "Repeats"
+        self, write: Callable[[str], object], form: ConsoleLine | JsonLine, repeats: "Repeats"
     ) -> None:
         super().__init__()
         self.setFormatter(form)
+        self._form = form
         self.addFilter(repeats)
         self._repeats = repeats
         self._lines = Lines(write, due=self._due, lost=self._lost)
@@ -189,6 +201,10 @@ class Log(logging.Handler):
             self.handleError(record)
             return
         self._lines.add(line, hurry=record.levelno >= logging.WARNING)
+
+    def add(self, name: str, message: str) -> None:
+        """Take what a logger says at INFO, without a record."""
+        self._lines.add(self._form.line(time.time(), "INFO", name, message))
 
     def flush(self) -> None:
         """Wait until all lines are written, for as long as `Lines` waits."""
@@ -284,10 +300,6 @@ def _record(name: str, level: int, message: str, *args: object) -> logging.LogRe
 def _local(second: int) -> str:
     # Remembered: there is a line for every request, and many fall into one second.
     return time.strftime("%H:%M:%S", time.localtime(second))
-
-
-def _message(record: logging.LogRecord) -> str:
-    return _escaped(record.getMessage())
 
 
 def _escaped(text: str) -> str:

@@ -15,6 +15,7 @@ from node.observe.logs import (
     ConsoleLine,
     JsonLine,
     Repeats,
+    RequestLog,
     adopt,
     configure,
 )
@@ -26,10 +27,8 @@ def _as_before() -> Iterator[None]:
     """Give the process its own logging back."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    factory = logging.getLogRecordFactory()
     yield
     root.handlers[:] = handlers
-    logging.setLogRecordFactory(factory)
     root.setLevel(level)
 
 
@@ -47,6 +46,17 @@ class Written(io.StringIO):
     def getvalue(self) -> str:
         logging.getLogger().handlers[0].flush()
         return super().getvalue()
+
+
+class Heard(logging.Handler):
+    """Somebody else's handler."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
 
 
 def written(form: Literal["console", "json"]) -> io.StringIO:
@@ -250,3 +260,46 @@ def test_records_are_made_with_what_logging_makes_of_their_arguments() -> None:
     log.info("more", extra={"key": "value"})
     lines = [line.partition("modelvine.test  ")[2] for line in stream.getvalue().splitlines()]
     assert lines == ["1 and 2", "one {}", "more  key=value"]
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_the_line_of_a_request_is_the_one_that_its_record_would_be(
+    form: Literal["console", "json"],
+) -> None:
+    stream = written(form)
+    said = "request=%s model=%s seconds=%.3f", "r-1", "ti\nny", 0.12345
+    RequestLog("modelvine.test").info(*said)
+    logging.getLogger("modelvine.test").info(*said)
+    moment = r"\d\d:\d\d:\d\d\.\d{3}"
+    one, other = (re.sub(moment, "", line) for line in stream.getvalue().splitlines())
+    assert one == other
+    assert "request=r-1" in one
+    assert "seconds=0.123" in one
+
+
+def test_whoever_else_listens_gets_the_record_of_a_request() -> None:
+    stream, heard = written("console"), Heard()
+    log, logger = RequestLog("modelvine.test"), logging.getLogger("modelvine.test")
+    logger.addHandler(heard)
+    try:
+        log.info("hello %s", "you")
+    finally:
+        logger.removeHandler(heard)
+    assert [(r.name, r.levelname, r.args) for r in heard.records] == [
+        ("modelvine.test", "INFO", ("you",))
+    ]
+    assert stream.getvalue().count("hello you") == 1
+
+
+def test_a_filter_of_the_logger_and_its_level_hold_for_requests_too() -> None:
+    stream = written("console")
+    log, logger = RequestLog("modelvine.test"), logging.getLogger("modelvine.test")
+    refused = logging.Filter("elsewhere")
+    logger.addFilter(refused)
+    log.info("refused")
+    logger.removeFilter(refused)
+    logger.setLevel(logging.WARNING)
+    log.info("too low")
+    logger.setLevel(logging.NOTSET)
+    log.info("written")
+    assert [line.rpartition("  ")[2] for line in stream.getvalue().splitlines()] == ["written"]
