@@ -13,7 +13,7 @@ from enum import Enum, auto
 import orjson
 
 from registry.records import PeerId
-from router.openai.sse import Event
+from router.openai.sse import Event, has_line
 from router.requests import Kind, Request
 
 MOST_SEAMS = 3
@@ -32,7 +32,7 @@ _FORBIDDING = (
 )  # fmt: skip
 _LIMITS = ("max_tokens", "max_completion_tokens", "n_predict")
 _GOES_ON = re.compile(rb'"finish_reason"\s*:\s*null')
-_ENDS = re.compile(rb'"finish_reason"\s*:\s*"|^data: ?\[DONE\]', re.MULTILINE)
+_ENDS = re.compile(rb'"finish_reason"\s*:\s*"')
 _HEAD = ("id", "object", "created", "model")
 
 
@@ -249,7 +249,8 @@ def gives_up(event: Event) -> bool:
 
 def ended_too_soon(last: bytes) -> bool:
     """Say by the last events of a stream whether it ended in the middle: who says that it goes on also says why it ends."""
-    return bool(_GOES_ON.search(last)) and not _ENDS.search(last)
+    ended = has_line(last, b"[DONE]") or _ENDS.search(last)
+    return bool(_GOES_ON.search(last)) and not ended
 
 
 def _has_place(kind: Kind, fields: Mapping[str, object]) -> bool:

@@ -21,7 +21,7 @@ from node.faces.encoder import SpokenAnswer
 from node.lane.request import HttpRequest, LaneRequest
 from node.lane.response import LaneResponse
 from router.attempt import Routed
-from router.openai.sse import EVENT_ENDS, WholeEvents
+from router.openai.sse import EVENT_ENDS, WholeEvents, has_line
 from router.openai.text_writer import DONE
 from router.openai.usage import TEXT, Tokens
 from router.peers.headers import ATTEMPTS, DROPPED, HEARD, LOAD, NODE, ROUTE, SERVICE_TIME, VERBATIM
@@ -29,8 +29,6 @@ from router.state import remote_load, service_time
 
 _LAST_BYTES = 16 * 1024
 _LAST_PIECES = 4
-_DONE = re.compile(rb"^data: ?\[DONE\]", re.MULTILINE)
-_FAILURE = re.compile(rb'^data: ?\{"error"', re.MULTILINE)
 _REASON = re.compile(rb'"finish_reason" ?: ?"')
 
 
@@ -85,7 +83,8 @@ class StreamEnd:
     def lacking(self) -> bytes:
         """What a stream lacks that ended well: nothing where it said so, failed, or never said why it ends."""
         last = b"".join(self._last)
-        if _DONE.search(last) or _FAILURE.search(last) or not _REASON.search(last):
+        over = has_line(last, b"[DONE]") or has_line(last, b'{"error"')
+        if over or not _REASON.search(last):
             return b""
         return DONE if last.endswith(EVENT_ENDS) else b"\n\n" + DONE
 

@@ -58,6 +58,12 @@ EVENT_ENDS = (b"\n\n", b"\n\r\n", b"\r\r")
 """The ends of events; that of CRLF is covered by the second."""
 
 
+def has_line(events: bytes, data: bytes) -> bool:
+    """Return whether the data of some line begins so. A pattern that looks at each line's beginning costs fifty times as much."""
+    lines = b"data: " + data, b"data:" + data
+    return events.startswith(lines) or any(b"\n" + line in events for line in lines)
+
+
 class WholeEvents:
     """Holds back the beginning of an event until it is whole: half of one could not be followed by our error event."""
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.openai.sse import EventTooLarge, Opening, Splitter
+from router.openai.sse import EventTooLarge, Opening, Splitter, has_line
 
 pieces = st.sampled_from(
     [b"data: a", b"data:b", b"data", b": note", b"event: x", b"\n", b"\r\n", b"\r", b"\n\n", b"\r\n\r\n",
@@ -99,3 +99,20 @@ def test_comments_and_blank_lines_say_nothing_however_long_they_are() -> None:
         assert said.take(chunk) == b""
     assert said.take(b'data:\n\ndata: {"er') == b""
     assert said.take(b'ror": 1') == b'{"error"'
+
+
+@pytest.mark.parametrize(
+    ("events", "has"),
+    [
+        (b"data: [DONE]\n\n", True),
+        (b"data:[DONE]\n\n", True),
+        (b"data: {}\n\ndata: [DONE]", True),
+        (b"data: {}\r\n\r\ndata:[DONE]\r\n", True),
+        (b'data: "data: [DONE]"\n\n', False),
+        (b"event: x\nid: data: [DONE]\n\n", False),
+        (b"data:  [DONE]\n\n", False),
+        (b"", False),
+    ],
+)
+def test_a_line_is_known_by_how_its_data_begins(events: bytes, has: bool) -> None:
+    assert has_line(events, b"[DONE]") is has
