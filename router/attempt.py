@@ -65,6 +65,7 @@ class Attempt:
     __slots__ = (
         "_answer",
         "_began",
+        "_booked",
         "_desk",
         "_occupancy",
         "_put",
@@ -88,6 +89,7 @@ class Attempt:
     ) -> None:
         self._desk = desk
         self._began = 0.0
+        self._booked = False
         self._occupancy = 0.0
         self._put: AbstractAsyncContextManager[Answer] | None = None
         self._answer: Answer | None = None
@@ -99,7 +101,8 @@ class Attempt:
         self.reply: Reply | None = None
 
     def begin(self) -> None:
-        """Book that the request is sent."""
+        """Book that the candidate is asked: its slot is taken from now on."""
+        self._booked = True
         self._began = self._desk.now()
         self._occupancy = self._desk.ledger.began(self.candidate, holds_slot=self.holds_slot)
 
@@ -111,7 +114,7 @@ class Attempt:
         return Routed(answer, self.candidate, self.number, tally)
 
     async def __aenter__(self) -> Routed:
-        if self.reply is None:
+        if not self._booked:
             self.begin()
         try:
             self._put = self._desk.put(self)

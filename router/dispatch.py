@@ -121,7 +121,8 @@ class Router:
     def start(self, request: Request) -> Attempt | None:
         """Choose whom to ask, and send the request now where that is a worker of this machine with an idle connection.
 
-        The attempt has a `reply` then: hand it to `answer`, or end it. `None` where to choose takes time, or finds nobody.
+        The attempt has a `reply` then. It is booked: hand it to `answer`, or end it. `None` where to choose takes time, or finds
+        nobody.
         """
         if request.fallbacks or self._ledger.lent or self._hedging:
             return None

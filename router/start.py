@@ -36,9 +36,10 @@ class Starting:
         starter = self._starter(candidate)
         call = None if starter is None else starter.prepare(request, candidate)
         connection = None if call is None else call.place.idle()
+        # Whoever is chosen next is chosen by books that have this one.
+        attempt.begin()
         if call is not None and connection is not None:
             desk.inquire(candidate)
-            attempt.begin()
             head = request_head(call.start, call.headers, len(call.body))
             attempt.reply = connection.begin(head, call.body)
         return attempt

@@ -73,7 +73,8 @@ async def test_without_an_idle_connection_the_choice_stands(world: World) -> Non
         first = world.router.start(chat())
         assert first is not None
         assert first.reply is None
-        assert not world.router.in_flight
+        # Nobody else takes its slot before it is sent.
+        assert sum(world.router.in_flight.values()) == 1
         async with world.router.answer(chat(), first) as routed:
             assert b'"llama"' in await whole(routed.answer)
 
@@ -83,6 +84,7 @@ async def test_another_node_is_chosen_and_not_sent_to_at_once(world: World) -> N
     first = world.router.start(chat())
     assert first is not None
     assert (first.candidate.node, first.reply) == (FAR, None)
+    first.end()
 
 
 async def test_nothing_is_begun_where_somebody_has_to_be_waited_for(world: World) -> None:
@@ -108,6 +110,17 @@ async def test_streams_and_other_kinds_are_chosen_and_sent_later(world: World) -
             first = world.router.start(request)
             assert first is not None
             assert first.reply is None
+            first.end()
+
+
+async def test_what_has_a_slot_is_not_chosen_twice(world: World) -> None:
+    async with running() as worker:
+        world.serve(own(worker.url, capacity=1))
+        first = world.router.start(chat())
+        assert first is not None
+        assert first.reply is None
+        assert world.router.start(chat()) is None
+        first.end()
 
 
 async def test_a_listener_hears_of_news_instead_of_a_reader(world: World) -> None:
