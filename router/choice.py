@@ -96,6 +96,7 @@ class Choosing:
         self._policy = policy
         self._random = random
         self._tables = Tables()
+        self._own = world.own
 
     def explain(self, request: Request) -> Explained:
         """Say whom a request would be put to now, and why not to others; takes no slot."""
@@ -201,7 +202,7 @@ class Choosing:
             raise NobodyServes(
                 f"{request.model!r} was unregistered while this request waited for it"
             )
-        return [self._ledger.known(request).row(self._world.own, service, worker)], True
+        return [self._ledger.known(request).row(self._own, service, worker)], True
 
     def _look(self, request: Request) -> tuple[Field, Sequence[Offer] | None]:
         """Look at a few of many replicas, and return which; at all where there are not many, all matter, or few are well."""
@@ -223,7 +224,7 @@ class Choosing:
         world = self._world
         return candidates(
             request,
-            own=world.own,
+            own=self._own,
             catalog=world.catalog,
             workers=self._ledger.workers(),
             presence=world.presence_of,

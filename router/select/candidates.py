@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from difflib import get_close_matches
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Protocol
 
@@ -25,7 +25,7 @@ from router.errors import (
     WorkerBusy,
     WorkerUnable,
 )
-from router.requests import SERVICES, Request
+from router.requests import ANYWHERE, SERVICES, Request
 from router.select.fitness import Length, MediaNeeds, Types, kinds_of
 from router.state.remote_load import Reported
 from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
@@ -109,6 +109,7 @@ class Candidate:
         return self.worker.dialect if self.worker else "peer"
 
 
+@lru_cache(maxsize=4_096)
 def _at_peer(node: PeerId, service: Service) -> str:
     return f"{node}/{service.project}/{service.model}/{service.typed_cid}"
 
@@ -188,26 +189,16 @@ def candidates(
     media = MediaNeeds(request)
     here, offers = workers.by_name.get(request.model, ()), catalog.offers.get(request.model, ())
     types = Types(request.kind, partial(_everybody, own, here, offers))
-
-    def sort(candidate: Candidate, reason: Reason | None) -> None:
-        if reason is not None and reason is not Reason.FULL:
-            excluded.append(Excluded(candidate, reason, detail=_served(candidate, reason)))
-        elif missing := media.missing(candidate.service):
-            excluded.append(Excluded(candidate, Reason.UNSEEING, detail=missing))
-        elif candidate.told:
-            excluded.append(Excluded(candidate, Reason.TOLD, candidate.told))
-        elif reason is not None:
-            excluded.append(Excluded(candidate, reason))
-        else:
-            eligible.append(candidate)
-
     for worker in here:
         ours = known.row(own, worker.service, worker)
-        taken = ours.in_flight + (known.kept_free(worker) if request.background else 0)
-        full = bool(worker.capacity) and taken >= worker.capacity
+        reason = _unwanted(request, ours, types)
         # A peer may still have us in its catalog while we drain; what it sends on is told to go elsewhere.
-        reason = _unwanted(request, ours, types) or (Reason.DRAINING if draining else None)
-        sort(ours, reason or (Reason.FULL if full else None))
+        if reason is None and draining:
+            reason = Reason.DRAINING
+        if reason is None and worker.capacity:
+            taken = ours.in_flight + (known.kept_free(worker) if request.background else 0)
+            reason = Reason.FULL if taken >= worker.capacity else None
+        _sort(ours, reason, media, eligible, excluded)
     for offer in offers if among is None else among:
         if offer.node == own:
             continue
@@ -216,11 +207,33 @@ def candidates(
         suspect = unreachable or seen is Presence.SUSPECT
         theirs = known.row(offer.node, offer.service, suspect=suspect, unreachable=unreachable)
         reason = Reason.HOP if request.own_only else _unwanted(request, theirs, types)
-        sort(theirs, reason or _ABSENT.get(seen))
+        if reason is None and seen is not Presence.ALIVE:
+            reason = _ABSENT.get(seen)
+        _sort(theirs, reason, media, eligible, excluded)
     if _unlike(eligible, excluded):
         eligible, short = _long_enough(eligible, excluded, Length(request))
         excluded += short
     return Field(begin_gently(eligible, known.allowance), tuple(excluded))
+
+
+def _sort(
+    candidate: Candidate,
+    reason: Reason | None,
+    media: MediaNeeds,
+    eligible: list[Candidate],
+    excluded: list[Excluded],
+) -> None:
+    """Add a candidate to those who may answer, or to those who may not; `reason` is why it may not, as far as is known yet."""
+    if reason is not None and reason is not Reason.FULL:
+        excluded.append(Excluded(candidate, reason, detail=_served(candidate, reason)))
+    elif missing := media.missing(candidate.service):
+        excluded.append(Excluded(candidate, Reason.UNSEEING, detail=missing))
+    elif candidate.told:
+        excluded.append(Excluded(candidate, Reason.TOLD, candidate.told))
+    elif reason is not None:
+        excluded.append(Excluded(candidate, reason))
+    else:
+        eligible.append(candidate)
 
 
 def _everybody(
@@ -236,6 +249,8 @@ def _served(candidate: Candidate, reason: Reason) -> str:
 
 def _unlike(eligible: Sequence[Candidate], excluded: Sequence[Excluded]) -> bool:
     """Say whether it can make a difference how long the request is: not where all have the same context, known or not."""
+    if len(eligible) + len(excluded) < 2:
+        return False
     contexts = {c.service.context for c in eligible}
     contexts.update(e.candidate.service.context for e in excluded if e.reason in _FOR_NOW)
     return bool(eligible) and len(contexts) > 1
@@ -246,7 +261,9 @@ def _long_enough(
 ) -> tuple[list[Candidate], list[Excluded]]:
     """Leave out whose context is surely too short; where everybody's is, leave the longest: the worker has the last word."""
     left = [
-        replace(c, tight=length.strains(c.service)) for c in found if not length.beyond(c.service)
+        replace(c, tight=True) if length.strains(c.service) else c
+        for c in found
+        if not length.beyond(c.service)
     ]
     # For who is only full now, a request can wait.
     later = any(e.reason in _FOR_NOW and not length.beyond(e.candidate.service) for e in excluded)
@@ -292,21 +309,23 @@ def _by_older(request: Request, service: Service) -> bool:
 
 
 def _unwanted(request: Request, candidate: Candidate, types: Types) -> Reason | None:
+    if request.pin is not ANYWHERE and not _meant(request, candidate):
+        return Reason.PINNED
+    service, said = candidate.service, request.verbatim
+    if not types.fits(candidate.node, service):
+        return Reason.OTHER_TYPE
+    wordless = said is not None and said.needs and not takes(said, service)
+    return Reason.WORDLESS if wordless else None
+
+
+def _meant(request: Request, candidate: Candidate) -> bool:
     pin = request.pin
-    wanted = (
+    return (
         pin.node in (None, candidate.node)
         and pin.project in ("", candidate.service.project)
         and (pin.cid in (None, candidate.service.cid) or _by_older(request, candidate.service))
         and pin.but != candidate.key
     )
-    if not wanted:
-        return Reason.PINNED
-    service = candidate.service
-    if not types.fits(candidate.node, service):
-        return Reason.OTHER_TYPE
-    said = request.verbatim
-    wordless = said is not None and said.needs and not takes(said, service)
-    return Reason.WORDLESS if wordless else None
 
 
 NAMES_COMPARED = 500
