@@ -94,8 +94,8 @@ class Estimator:
         off = math.log(alone / expected)
         if answers >= JUDGED:
             expected *= self._change(off, error)
-            alone = min(max(alone, expected / _OUTLIER), expected * _OUTLIER)
-        off = min(max(off, -_MOST_OFF), _MOST_OFF)
+            alone = _within(alone, expected / _OUTLIER, expected * _OUTLIER)
+        off = _within(off, -_MOST_OFF, _MOST_OFF)
         self._centre += (off - self._centre) / MEMORY
         self._tokens += (tokens - self._tokens) * max(1 / MEMORY, 1 / (answers + 1))
         fit.take(alone, kilobytes, tokens, expected**-2)
@@ -131,7 +131,7 @@ class Estimator:
         if not self._first.known:
             self._first.begin(alone, 0.0)
         expected = self._first.expected(kilobytes, 0.0)
-        alone = min(max(alone, expected / _OUTLIER), expected * _OUTLIER)
+        alone = _within(alone, expected / _OUTLIER, expected * _OUTLIER)
         self._first.take(alone, kilobytes, 0.0, expected**-2)
 
     def _held(
@@ -157,7 +157,7 @@ class Estimator:
         halves = max(age, _SHORTEST_HOLD) / self._holds * math.log(2)
         step = min(halves, 1.0) if hit else -halves / math.expm1(halves)
         holds = self._holds * math.exp(_HOLDS_STEP * step)
-        self._holds = min(max(holds, _SHORTEST_HOLD), _LONGEST_HOLD)
+        self._holds = _within(holds, _SHORTEST_HOLD, _LONGEST_HOLD)
 
     def _change(self, off: float, error: float) -> float:
         """Return by how much the machine has become slower: 1, until the median of its last answers shows another factor."""
@@ -172,6 +172,14 @@ class Estimator:
         self._first.scale(factor)
         self._lately = deque([one - change for one in self._lately], maxlen=JUDGED)
         return factor
+
+
+def _within(number: float, least: float, most: float) -> float:
+    if number < least:
+        return least
+    if number > most:
+        return most
+    return number
 
 
 class _Fit:
@@ -234,9 +242,10 @@ class _Fit:
         self._ts = ts = self._ts * _KEPT + weight * t * seconds
         fixed, kilobyte, token = self.fixed, self.kilobyte, self.token
         for _ in range(_SWEEPS):
-            fixed = max(0.0, (ns - nk * kilobyte - nt * token) / n)
-            kilobyte = max(0.0, (ks - nk * fixed - kt * token) / kk) if kk else 0.0
-            token = max(0.0, (ts - nt * fixed - kt * kilobyte) / tt) if tt else 0.0
+            # Not by `max`, which takes longer than all the sums.
+            fixed = left / n if (left := ns - nk * kilobyte - nt * token) > 0 else 0.0
+            kilobyte = left / kk if (left := ks - nk * fixed - kt * token) > 0 and kk else 0.0
+            token = left / tt if (left := ts - nt * fixed - kt * kilobyte) > 0 and tt else 0.0
         self.fixed, self.kilobyte, self.token = fixed, kilobyte, token
 
 
@@ -265,7 +274,7 @@ class _Sharing:
         slope = self._product - self._crowd * self._longer / self._count
         if spread < SHORTEST:
             return 1.0
-        exponent = min(max(slope / spread, 0.0), 1.0)
+        exponent = _within(slope / spread, 0.0, 1.0)
         change = (exponent - self.exponent) * self._crowd / self._count
         self.exponent = exponent
         self._longer += change * self._count
