@@ -68,9 +68,9 @@ class AnswerTimes:
 
     def count(self, service: Service, change: int, left: int, now: float) -> None:
         """So many more requests are at a worker of this machine, which are `left` then."""
-        occupancy = self._occupancies.get(service) or self._occupancies.setdefault(
-            service, Occupancy()
-        )
+        occupancy = self._occupancies.get(service)
+        if occupancy is None:
+            occupancy = self._occupancies[service] = Occupancy()
         occupancy.change(change, now)
         if not left:
             del self._occupancies[service]

@@ -181,7 +181,7 @@ class Ledger:
             beyond = worker.capacity < taken
             spare = taken + self.kept_free(worker) <= worker.capacity
         if not self.waiting.hand_over(service, beyond=beyond, background=spare):
-            self._count(key, -1)
+            self._count(key, -1, self._now())
 
     def kept_free(self, worker: Worker) -> int:
         """Return how many slots of a worker of ours no background request may take now."""
@@ -199,7 +199,7 @@ class Ledger:
 
     def count(self, service: Service) -> None:
         """Note that a slot of our own is taken."""
-        self._count((self._own, service), 1)
+        self._count((self._own, service), 1, self._now())
 
     def asked(self) -> None:
         """A request came in."""
@@ -228,7 +228,8 @@ class Ledger:
     def began(self, candidate: Candidate, *, holds_slot: bool) -> float:
         """An attempt begins; whoever waited for a slot holds it already. Return the occupancy so far, for `ended`."""
         now = self._now()
-        self._count(candidate.key, 0 if holds_slot else 1)
+        if not holds_slot:
+            self._count(candidate.key, 1, now)
         self.health.began(candidate.address, now)
         self.warming.began(*candidate.key, now)
         if candidate.worker is None:
@@ -242,7 +243,8 @@ class Ledger:
         """The first byte is there, after so many seconds; return what counts the events of a worker of ours."""
         now = self._now()
         self.times.read(request, candidate, now)
-        self.health.show(candidate.address, Sign.BEGUN, now)
+        if candidate.address in self.health.failing:
+            self.health.show(candidate.address, Sign.BEGUN, now)
         self.vitals.answered(candidate.address, now)
         if candidate.worker is None:
             if answer.load is not None:
@@ -255,7 +257,7 @@ class Ledger:
         tally = self._meter.of(candidate.service)
         tally.first = seconds
         if not request.background:
-            self.note_asked(candidate.service)
+            tally.asked = now
         if answer.streamed:
             there = self.in_flight[candidate.key]
             self.times.began(request, candidate, candidate.worker, seconds, there=there)
@@ -274,22 +276,23 @@ class Ledger:
 
         `occupancy` is what `began` returned.
         """
+        now = self._now()
         if candidate.worker is None:
-            self._count(candidate.key, -1)
+            self._count(candidate.key, -1, now)
         else:
             if answer is None:
-                self.silence.ended(candidate.worker.api, self._now(), first_byte=None)
+                self.silence.ended(candidate.worker.api, now, first_byte=None)
             else:
                 self.waiting.took(request.model, seconds)
-                ending = answer, seconds, occupancy, self._now()
+                ending = answer, seconds, occupancy, now
                 self.times.ended(request, candidate, candidate.worker, *ending)
             if answer is not None or error is not None:
                 self._learn(candidate.worker, error if answer is None else answer.broken)
             if self._lingering is None or not self._lingering.keeps(candidate.service, self):
                 self.release(candidate.service)
         if answer is None and error is not None:
-            self.vitals.take(candidate.address, error, self._now())
-        self._judge(candidate, answer, error)
+            self.vitals.take(candidate.address, error, now)
+        self._judge(candidate, answer, error, now)
 
     def _under_way(self, candidate: Candidate) -> int:
         if candidate.worker is not None:
@@ -312,16 +315,20 @@ class Ledger:
                     self.count(service)
 
     def _judge(
-        self, candidate: Candidate, answer: Answer | None, error: WorkerError | None
+        self, candidate: Candidate, answer: Answer | None, error: WorkerError | None, now: float
     ) -> None:
         """Take in what the end of an attempt shows about its address."""
-        match error if answer is None else answer.broken:
+        failed = error if answer is None else answer.broken
+        if failed is None and answer is not None:
+            self.warming.answered(*candidate.key)
+        if failed is None and candidate.address not in self.health.failing:
+            # Nothing is remembered of the well.
+            return
+        match failed:
             case None:
                 sign = Sign.NOTHING if answer is None else Sign.ANSWERED
-                if answer is not None:
-                    self.warming.answered(*candidate.key)
             case WorkerBusy(named=True, retry_after=seconds):
-                self.retry_after.told(candidate.address, seconds, self._now())
+                self.retry_after.told(candidate.address, seconds, now)
                 sign = Sign.ANSWERED
             case WorkerUnable():
                 # It was not even asked, or another node says so of its worker.
@@ -331,12 +338,11 @@ class Ledger:
             case _:
                 # Whoever does not serve the model any more fails too, until our catalog knows it.
                 sign = Sign.FAILED
-        now = self._now()
         self.health.show(candidate.address, sign, now)
         if sign is Sign.FAILED and not self.health.admits(candidate.address, now):
             self.warming.lost(*candidate.key)
 
-    def _count(self, key: tuple[PeerId, Service], change: int) -> None:
+    def _count(self, key: tuple[PeerId, Service], change: int, now: float) -> None:
         # `Counter` does in Python what it does not share with `dict`.
         left = self.in_flight.get(key, 0) + change
         if left:
@@ -344,8 +350,8 @@ class Ledger:
         else:
             self.in_flight.pop(key, None)
         node, service = key
-        if node == self._own and change:
-            self.times.count(service, change, left, self._now())
+        if node == self._own:
+            self.times.count(service, change, left, now)
 
 
 class _Moment:

@@ -69,7 +69,7 @@ class Warming:
 
     def answered(self, node: PeerId, service: Service) -> None:
         """A replica gave a whole answer."""
-        newcomer = self._seen.get(node, {}).get(service)
+        newcomer = self._seen.get(node, _NOBODY).get(service)
         if newcomer is not None:
             newcomer.answered += 1
 
