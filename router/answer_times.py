@@ -62,10 +62,6 @@ class AnswerTimes:
         found = self._own.get((service, kind))
         return found.time if found else None
 
-    def at_moment(self, request: Request, now: float) -> "Expected":
-        """Return what is known of replicas for a request."""
-        return Expected(self, request, now)
-
     def count(self, service: Service, change: int, left: int, now: float) -> None:
         """So many more requests are at a worker of this machine, which are `left` then."""
         occupancy = self._occupancies.get(service)
@@ -147,7 +143,7 @@ class AnswerTimes:
 class Expected:
     """What is known of replicas for one request, at one moment."""
 
-    __slots__ = ("_kind", "_read", "_shared", "_times")
+    __slots__ = ("_kind", "_nothing_read", "_read", "_shared", "_times")
 
     def __init__(self, times: AnswerTimes, request: Request, now: float) -> None:
         self._times = times
@@ -155,16 +151,19 @@ class Expected:
         self._read, self._shared = NOBODY_READ
         if request.prefixes is not NONE:
             self._read, self._shared = times.read_before(request, now)
+        self._nothing_read = not (self._shared or self._read)
 
-    def time(self, node: PeerId, service: Service, *, own: bool) -> ServiceTime | None:
-        """Return how long a replica takes for such requests."""
-        if own:
-            return self._times.of_own(service, self._kind)
+    def own(self, service: Service) -> ServiceTime | None:
+        """Return how long a worker of this machine takes for such requests."""
+        return self._times.of_own(service, self._kind)
+
+    def told(self, node: PeerId, service: Service) -> ServiceTime | None:
+        """Return how long a replica of another node takes for such requests, as that has told."""
         return self._times.told.of(node, (service, self._kind))
 
     def before(self, node: PeerId, service: Service) -> Before:
         """Return what a replica has read of the request before."""
-        if not (self._shared or self._read):
+        if self._nothing_read:
             return NOTHING_BEFORE
         its, shared = self._read.get((node, service)), self._shared / 1_000
         return Before(its.size / 1_000, its.age, shared) if its else Before(shared=shared)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from registry.clock import Chance, Clock
 from registry.records import Load, PeerId, Service
-from router.answer_times import AnswerTimes
+from router.answer_times import AnswerTimes, Expected
 from router.dialects import Answer
 from router.errors import RouterError, WorkerBusy, WorkerError, WorkerRejected, WorkerUnable
 from router.requests import Request
@@ -361,7 +361,7 @@ class _Moment:
 
     def __init__(self, ledger: Ledger, request: Request, now: float) -> None:
         self._ledger = ledger
-        self._expected = ledger.times.at_moment(request, now)
+        self._expected = Expected(ledger.times, request, now)
         self._now = now
 
     def row(
@@ -382,13 +382,14 @@ class _Moment:
             suspect,
             unreachable,
             report=None if worker else ledger.reports.of(node, service, now=now),
-            time=expected.time(node, service, own=worker is not None),
+            time=expected.own(service) if worker else expected.told(node, service),
             before=expected.before(node, service),
         )
+        address, health, retry_after = row.address, ledger.health, ledger.retry_after
         # Nearly all are well and have said nothing, and then this is all.
-        told = ledger.retry_after.left(row.address, now) if ledger.retry_after.told_by else 0.0
-        failing = row.address in ledger.health.failing
-        ejected = (failing and not ledger.health.admits(row.address, now)) or ledger.stopped(row)
+        told = retry_after.left(address, now) if retry_after.told_by else 0.0
+        failing = address in health.failing and not health.admits(address, now)
+        ejected = failing or (worker is not None and ledger.silence.silent(worker.api))
         return replace(row, told=told, ejected=ejected) if told or ejected else row
 
     def allowance(self, candidate: Candidate) -> float:

@@ -50,6 +50,10 @@ class FewChoices(Policy):
             ordered = sorted(dict.fromkeys(drawn), key=costs.__getitem__)
         left = [place for place in range(len(candidates)) if place not in ordered]
         while len(left) > 1 and len(ordered) < _DRAWN:
+            if len(left) <= _CHOICES and len({costs[place] for place in left}) == len(left):
+                # All of them would be drawn, and no two are alike: chance has no say.
+                left.sort(key=costs.__getitem__)
+                break
             chances, best = [parts[place] for place in left], -1
             # Each is another one: two draws of the same would be no choice.
             for _ in range(min(_CHOICES, len(left))):

@@ -202,12 +202,14 @@ def candidates(
     for offer in offers if among is None else among:
         if offer.node == own:
             continue
-        seen = presence(offer.node)
-        unreachable = seen is Presence.UNREACHABLE
-        suspect = unreachable or seen is Presence.SUSPECT
+        seen, suspect, unreachable = presence(offer.node), False, False
+        alive = seen is Presence.ALIVE
+        if not alive:
+            unreachable = seen is Presence.UNREACHABLE
+            suspect = unreachable or seen is Presence.SUSPECT
         theirs = known.row(offer.node, offer.service, suspect=suspect, unreachable=unreachable)
         reason = Reason.HOP if request.own_only else _unwanted(request, theirs, types)
-        if reason is None and seen is not Presence.ALIVE:
+        if reason is None and not alive:
             reason = _ABSENT.get(seen)
         _sort(theirs, reason, media, eligible, excluded)
     if _unlike(eligible, excluded):

@@ -140,7 +140,11 @@ def _prospect(candidate: Candidate, alone: float, most: float) -> Prospect:
     sharing = time.sharing if time else UNKNOWN_SHARING
     seconds = its * (expected + 1) ** sharing
     # Even where more at one time cost nothing yet, the emptier machine is the better one.
-    cost = (its + reread) * (expected + 1) ** max(sharing, UNKNOWN_SHARING)
+    cost = (
+        (its + reread) * (expected + 1) ** max(sharing, UNKNOWN_SHARING)
+        if expected
+        else its + reread
+    )
     return Prospect(SHARED ** (1 - sharing) / alone, seconds, seconds, cost, reread)
 
 
