@@ -79,7 +79,7 @@ class Metrics:
     def __init__(self) -> None:
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
-        self._requests: Counter[tuple[str, str]] = Counter()
+        self._requests: Counter[tuple[str, int]] = Counter()
         self._attempts: Counter[tuple[str, str]] = Counter()
         self._seconds: dict[str, Histogram] = defaultdict(Histogram)
         self._first_byte: dict[str, Histogram] = defaultdict(Histogram)
@@ -100,7 +100,7 @@ class Metrics:
     def ended(self, kind: str, *, status: int, seconds: float, taken: int, sent: int) -> None:
         """Count a request that is over, with the bytes it took in and sent out."""
         self._in_flight -= 1
-        self._requests[kind, str(status)] += 1
+        self._requests[kind, status] += 1
         self._seconds[kind].observe(seconds)
         self._taken += taken
         self._sent += sent
@@ -124,7 +124,9 @@ class Metrics:
     def counts(self) -> Counts:
         """Return what was counted until now."""
         return Counts(
-            requests=tuple(Times(*key, count) for key, count in self._requests.items()),
+            requests=tuple(
+                Times(kind, str(status), count) for (kind, status), count in self._requests.items()
+            ),
             attempts=tuple(Times(*key, count) for key, count in self._attempts.items()),
             seconds=_spreads_of(self._seconds),
             first_byte=_spreads_of(self._first_byte),
