@@ -4,6 +4,9 @@
 .SUFFIXES:
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 
+# Without bytecode each process of the tests compiles everything again, and rewrites every assert: half a minute each.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 MADE := $(VENV)/made
