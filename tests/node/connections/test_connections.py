@@ -264,7 +264,8 @@ async def test_http_1_0_is_answered_and_its_connection_kept_only_when_asked(serv
 
 async def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_its_connection(caller):
     caller.writer.write(b"GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
-    head, _, body = (await caller.reader.read()).partition(b"\r\n\r\n")
+    async with asyncio.timeout(LIMITS.idle_timeout / 2):
+        head, _, body = (await caller.reader.read()).partition(b"\r\n\r\n")
     assert b"chunked" not in head
     assert body == b"onetwo"
 
