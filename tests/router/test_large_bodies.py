@@ -11,28 +11,40 @@ from router.openai import body as bodies
 from tests.swarm.waiting import SLACK, show
 
 JSON = "application/json"
-MEMBERS = b",".join(b'"k%d":1' % number for number in range(1_000_000))
+
+
+def members(count: int) -> bytes:
+    return b",".join(b'"k%d":1' % number for number in range(count))
+
+
 BODIES = {
-    "a million members": b'{"model":"m","x":{%b},"project":"p"}' % MEMBERS,
-    "a million members at the top": b'{"model":"m",%b,"project":"p"}' % MEMBERS,
-    "one long text": b'{"model":"m","image":"%b","project":"p"}' % (b"QUJD" * 15_000_000),
-    "many numbers": b'{"model":"m","input":[%b],"project":"p"}' % b",".join([b"12345"] * 1_900_000),
-    "many messages": b'{"model":"m","messages":[%b],"project":"p"}'
-    % b",".join([b'{"role":"user","content":"hi"}'] * 200_000),
+    "a million members": lambda: b'{"model":"m","x":{%b},"project":"p"}' % members(1_000_000),
+    "a million members at the top": lambda: b'{"model":"m",%b,"project":"p"}' % members(1_000_000),
+    "one long text": lambda: b'{"model":"m","image":"%b","project":"p"}' % (b"QUJD" * 15_000_000),
+    "many numbers": lambda: (
+        b'{"model":"m","input":[%b],"project":"p"}' % b",".join([b"12345"] * 1_900_000)
+    ),
+    "many messages": lambda: (
+        b'{"model":"m","messages":[%b],"project":"p"}'
+        % b",".join([b'{"role":"user","content":"hi"}'] * 200_000)
+    ),
 }
-MAX_WAIT = 0.05
-"""Seconds that the event loop may be held."""
+LONGEST = {"a million members at the top", "many messages"}
+"""Those that take the most seconds are read where nobody waits."""
+
+MAX_HELD = 0.05
+"""Seconds that the event loop may be held. They count while this process computes: it is not held by other programs."""
 
 TRIES = 6
 """A busy machine may hold it too, but not each time."""
 
 
-async def longest_wait(done: asyncio.Future[object]) -> float:
+async def longest_hold(done: asyncio.Future[object]) -> float:
     longest = 0.0
     while not done.done():
-        before = time.perf_counter()
+        began, spent = time.perf_counter(), time.process_time()
         await asyncio.sleep(0)
-        longest = max(longest, time.perf_counter() - before)
+        longest = max(longest, min(time.perf_counter() - began, time.process_time() - spent))
     return longest
 
 
@@ -43,16 +55,23 @@ def prepared(body: bytes) -> bytes:
     return bodies.with_model(bodies.for_worker(body, JSON), JSON, "other")
 
 
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-async def test_the_event_loop_goes_on_while_a_large_body_is_read(body):
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(made, id=name, marks=[pytest.mark.slow] if name in LONGEST else [])
+        for name, made in BODIES.items()
+    ],
+)
+async def test_the_event_loop_goes_on_while_a_large_body_is_read(made):
+    body = made()
     assert takes_long(body)
     for _ in range(TRIES):
         work = asyncio.ensure_future(aside(body, partial(prepared, body)))
-        waited = await longest_wait(work)
-        show("a large body", longest_wait=waited)
-        if waited < MAX_WAIT * SLACK:
+        held = await longest_hold(work)
+        show("a large body", longest_hold=held)
+        if held < MAX_HELD * SLACK:
             break
-    assert waited < MAX_WAIT * SLACK
+    assert held < MAX_HELD * SLACK
     left = work.result()
     assert left.startswith(b'{"model":"other",')
     assert left.endswith(b"}")
