@@ -3,7 +3,7 @@
 import ast
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import filter as filter_names
 from fnmatch import fnmatch
 from functools import cache
@@ -197,15 +197,21 @@ def test_every_task_has_an_owner() -> None:
     assert breaking(lambda path: relative(path) in OWN_TASKS or not [*tasks_started(path)]) == []
 
 
+@cache
+def imported_by_tests() -> frozenset[str]:
+    """Return the modules that tests import, and the packages around them."""
+    names = frozenset[str]().union(*map(imports, TESTS))
+    return frozenset(
+        ".".join(parts[: end + 1])
+        for parts in (name.split(".") for name in names)
+        for end in range(len(parts))
+    )
+
+
 def has_its_own_test(path: Path) -> bool:
     """Whether a test module mirrors a file or imports it."""
     mirror = ROOT / "tests" / path.relative_to(ROOT).with_name(f"test_{path.name}")
-    name = module(path)
-    return mirror.exists() or any(
-        imported == name or imported.startswith(name + ".")
-        for test in TESTS
-        for imported in imports(test)
-    )
+    return mirror.exists() or module(path) in imported_by_tests()
 
 
 def test_a_file_has_its_test() -> None:
@@ -242,14 +248,20 @@ def test_no_exception_to_a_law_outlives_its_reason() -> None:
     assert stale == []
 
 
+@cache
+def installed() -> Mapping[str, list[str]]:
+    """Return the distributions that bring each top-level module."""
+    return packages_distributions()
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_dependency_brings_a_module_of_our_name(package: str) -> None:
-    assert set(packages_distributions().get(package, [])) <= {"modelvine"}
+    assert set(installed().get(package, [])) <= {"modelvine"}
 
 
 def test_the_search_for_foreign_modules_sees_the_dependencies() -> None:
     # Were nothing installed where the test above looks, it would hold for nothing.
-    assert packages_distributions()["libp2p"] == ["libp2p"]
+    assert installed()["libp2p"] == ["libp2p"]
     assert any(True for _ in distributions())
 
 
