@@ -43,6 +43,7 @@ from router.peers.pipes import MeshPeers
 from router.peers.replica_question import ReplicaQuestions
 from router.settings import RouterSettings
 from router.ssrf_guard import Premises
+from tests.openai_client import openai_client
 
 TOKEN = "the-control-token-of-this-test-node"
 
@@ -207,7 +208,7 @@ async def _open_link(context, identity, listener, closing) -> None:
     await serve(app, listener, closing, limits, crowd, tls=tls)
 
 
-async def until(holds, *, seconds=10.0):
+async def until(holds, *, seconds=45.0):
     """Wait until a condition holds; fail when it does not in time."""
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110 (whatever is waited for signals nobody)
@@ -232,10 +233,9 @@ class Pair:
         return self.one if place == "serving" else self.two
 
 
-def openai_at(running: Running, *, timeout: float = 10) -> openai.AsyncOpenAI:
+def openai_at(running: Running, prefix: str = "/v1", *, timeout: float = 60) -> openai.AsyncOpenAI:
     """Return OpenAI's own client at a node."""
-    base = f"http://{running.context.listening.http}/v1"
-    return openai.AsyncOpenAI(base_url=base, api_key="x", max_retries=0, timeout=timeout)
+    return openai_client(f"http://{running.context.listening.http}{prefix}", timeout=timeout)
 
 
 async def told(call):

@@ -1,6 +1,5 @@
 """A provider of batches without a node: its engine, its address, and OpenAI's client there."""
 
-import openai
 import pytest
 
 from node.provide.batch.engine import BatchEngine
@@ -11,6 +10,7 @@ from node.provide.face import application
 from node.provide.file_face import FileFace
 from node.provide.files import Files
 from tests.node.provide.databases import KINDS, Databases
+from tests.openai_client import openai_client
 from tests.workers.serving import served
 
 KEY = "the-key"
@@ -50,5 +50,5 @@ async def url(engine):
 
 @pytest.fixture
 async def client(url):
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as made:
+    async with openai_client(f"{url}/v1", api_key=KEY) as made:
         yield made

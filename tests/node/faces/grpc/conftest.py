@@ -13,13 +13,18 @@ from router.rpc.messages import methods_of
 from router.ssrf_guard import Premises
 from tests.router.world import QUICK
 
+PATIENT = QUICK.model_copy(
+    update={"first_byte_timeout": 60.0, "idle_timeout": 60.0, "total_timeout": 90.0}
+)
+"""What fails fails at the node, whose limits are shorter."""
+
 
 class Client:
     """Asks a face, RPC by RPC."""
 
     def __init__(self, service, place):
         self._methods = methods_of(service)
-        self._channels = Channels(QUICK, Premises())
+        self._channels = Channels(PATIENT, Premises())
         self._api = f"grpc://{place}"
         self.said = {}
 

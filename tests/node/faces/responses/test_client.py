@@ -7,7 +7,7 @@ import orjson
 import pytest
 from pydantic import BaseModel
 
-from tests.node.faces.assembly import Pair, until
+from tests.node.faces.assembly import Pair, openai_at, until
 from tests.workers import tgi_worker
 from tests.workers.openai_worker import WORDS, running
 
@@ -37,13 +37,8 @@ def asked(request, mesh: Pair):
 async def ai(asked, mesh, worker):
     await mesh.one.register(worker)
     await mesh.knows(mesh.two, "tiny")
-    async with client_of(asked) as ai:
+    async with openai_at(asked) as ai:
         yield ai
-
-
-def client_of(node, prefix="/v1"):
-    base = f"http://{node.context.listening.http}{prefix}"
-    return openai.AsyncOpenAI(base_url=base, api_key="x", max_retries=0, timeout=10)
 
 
 def chat_of(worker):
@@ -52,7 +47,7 @@ def chat_of(worker):
 
 async def test_tokens_are_told_to_who_includes_them(asked, mesh):
     wanted = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
-    async with tgi_worker.running() as tgi, client_of(asked) as ai:
+    async with tgi_worker.running() as tgi, openai_at(asked) as ai:
         await mesh.offers("serving", tgi, api=tgi.url.replace("http:", "tgi+http:"))
         answer = await ai.responses.create(model="tiny", input="hi", **wanted)
         stream = await ai.responses.create(model="tiny", input="hi", stream=True, **wanted)
@@ -90,7 +85,7 @@ async def test_a_text(ai, worker):
 
 
 async def test_its_other_address(asked, ai):
-    async with client_of(asked, "/v1/openai/v1") as other:
+    async with openai_at(asked, "/v1/openai/v1") as other:
         assert (await other.responses.create(model="tiny", input="hi")).output_text == SAID
 
 
@@ -365,7 +360,7 @@ class TestBehindAWorkerOfAnotherProtocol:
     async def ai(self, asked, mesh, tgi):
         await mesh.one.register(tgi, api=tgi.url.replace("http:", "tgi+http:"))
         await mesh.knows(mesh.two, "tiny")
-        async with client_of(asked) as ai:
+        async with openai_at(asked) as ai:
             yield ai
 
     async def test_a_text(self, ai):
