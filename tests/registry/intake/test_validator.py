@@ -69,7 +69,7 @@ def test_who_is_kept_out_is_neither_heard_nor_passed_on() -> None:
 BEAT = wire.encode_heartbeat(Heartbeat(B.peer, Version(1, 1), 1), B)
 
 
-@pytest.mark.parametrize("models", [0, 1_900])
+@pytest.mark.parametrize("models", [0, pytest.param(1_900, marks=pytest.mark.slow)])
 def test_a_neighbour_hands_over_so_much_and_large_frames_count_for_more(models: int) -> None:
     owners = [Identity(n.to_bytes(32)) for n in range(1_000, 1_020)] if models else [B]
     frames = [word(owner, models) for owner in owners] if models else [BEAT]
