@@ -30,10 +30,12 @@ demo: $(MADE)/demo $(MADE)/model ## three nodes and a real model on this machine
 
 # Tests share nothing, and half of their time they wait: two processes a core, and one that is done takes over from others.
 APART := not swarm and not lab and not clients and not images and not real
+# Folders all of whose tests are slow or apart: to read them takes each process seconds.
+WHOLLY_APART := bench clients lab real swarm
 SIDE_BY_SIDE := -n $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) --dist worksteal
 
 test: $(MADE)/dev ## the test suite but for what is slow, Redis included; ARGS="-k name" chooses
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and $(APART)" $(ARGS)
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(WHOLLY_APART:%=--ignore=tests/%) -m "not slow and $(APART)" $(ARGS)
 
 test-all: $(MADE)/dev ## the same with real libp2p hosts, processes, copies of the tree and floods
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "$(APART)" $(ARGS)
