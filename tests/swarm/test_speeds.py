@@ -16,11 +16,14 @@ from tests.workers.openai_worker import OpenAIWorker, running
 pytestmark = pytest.mark.swarm
 
 MODEL = "unlike"
-SECONDS = (0.05, 0.2, 1.6)
+SECONDS = (0.15, 0.6, 4.8)
+"""Long beside what the nodes themselves take: a slow processor must not make the machines alike, nor too few for the load."""
+
 SLOTS = 4
-BUSY = 0.8
+BUSY = 0.9
+"""More than the quickest can bear alone, whatever it is asked: the next one must have its share."""
 LASTS = 20.0
-LEARNT = 5.0
+LEARNT = 6.0
 """Seconds after which a node has asked everybody."""
 
 
@@ -64,7 +67,8 @@ async def test_each_gets_what_it_can_bear_and_nobody_is_refused(
         p99=percentile(took, 0.99),
         **{node.name: answered[node.peer] / len(seen) for node in three},
     )
-    assert all(shot.good for shot in shots)
+    bad = [shot for shot in shots if not shot.good]
+    assert not bad, [shot.error or (shot.seen and shot.seen.body) for shot in bad]
     quick, middle, slow = (answered[node.peer] / len(seen) for node in three)
     assert quick > 0.6
     assert middle > 0.05
