@@ -17,7 +17,8 @@ from router.errors import NobodyServes, NoCapacity
 from router.ledger import Ledger
 from router.policies import Policy, in_order
 from router.requests import ANYWHERE, Request
-from router.select.candidates import Candidate, Excluded, Field, Reason, candidates, nobody
+from router.select.candidates import Candidate, Excluded, Field, Reason, candidates
+from router.select.nobody import nobody
 from router.select.rendezvous import key_of, mark, spread
 from router.select.weights import patience, worth_asking
 from router.state.prefix_index import ReplicaAnswer

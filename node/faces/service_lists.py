@@ -15,7 +15,7 @@ from node.faces.request_reader import json_answer
 from registry.records import PeerId, Service
 from router.errors import BadRequest, RouterError, WorkerFailed
 from router.requests import Kind, Pin, Request
-from router.select.candidates import away
+from router.select.nobody import away
 from router.services.calls import OPENAI, ServiceCall
 from router.services.ids import ServiceHome, home_of, homed, is_kept_by
 

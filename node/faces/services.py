@@ -30,7 +30,7 @@ from router.openai.body import object_of
 from router.openai.media_type import media_of
 from router.peers.headers import BACKGROUND, HOP, MODEL, PRIORITY, READY, TARGET, WAIT
 from router.requests import SERVICES, Kind, Pin, Request, Target
-from router.select.candidates import away
+from router.select.nobody import away
 from router.services import calls
 from router.services.calls import CALLS, MAX_PATH_CHARACTERS, OPENAI, ServiceCall
 from router.services.ids import FIELDS, ServiceHome, Stripper, home_of, homed, is_kept_by

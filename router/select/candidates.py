@@ -1,32 +1,17 @@
-"""Who could answer this request, and who could not, with the reason. Pure: values in, values out.
+"""Who could answer this request, and who could not, with the reason. Pure: values in, values out."""
 
-Errors for a request that nobody may answer, with the names that could have been meant.
-"""
-
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import lru_cache, partial
-from itertools import islice
 from typing import Protocol
 
 from registry.catalog import Catalog, Offer
 from registry.members.liveness import Presence
 from registry.records import ModelType, PeerId, Service
 from registry.values import value_class
-from router.errors import (
-    BadRequest,
-    NobodyServes,
-    NoProvider,
-    RouterError,
-    UnknownModel,
-    WorkerBusy,
-    WorkerUnable,
-)
-from router.requests import ANYWHERE, SERVICES, Request
-from router.select.fitness import Length, MediaNeeds, Types, kinds_of
+from router.requests import ANYWHERE, Request
+from router.select.fitness import Length, MediaNeeds, Types
 from router.state.remote_load import Reported
 from router.state.service_time import NOTHING_BEFORE, Before, ServiceTime
 from router.translate.verbatim import takes
@@ -328,82 +313,3 @@ def _meant(request: Request, candidate: Candidate) -> bool:
         and (pin.cid in (None, candidate.service.cid) or _by_older(request, candidate.service))
         and pin.but != candidate.key
     )
-
-
-NAMES_COMPARED = 500
-"""Names that are compared with one that nobody serves; comparing takes some 10 µs each, and anybody may ask."""
-
-_CHARACTERS_COMPARED = 64
-_NAMED = 3
-
-_NOT_MEANT = frozenset({Reason.PINNED, Reason.HOP})
-
-
-def nobody(request: Request, excluded: Sequence[Excluded], names: Iterable[str]) -> RouterError:
-    """Return the error for a request that all of these may not answer; `names` are those that are offered anywhere."""
-    if told := [e.seconds for e in excluded if e.reason is Reason.TOLD]:
-        words = f"everybody who could serve {request.model!r} asked to be left alone for a while"
-        return WorkerBusy(words, retry_after=min(told))
-    # Whom the caller ruled out, and whom a second hop would reach, do not make a name known.
-    reasons = Counter(e.reason for e in excluded if e.reason not in _NOT_MEANT)
-    if not reasons:
-        return _unknown(request, excluded, names)
-    if set(reasons) == {Reason.OTHER_TYPE}:
-        return _misdirected(request, excluded)
-    if set(reasons) <= {Reason.OTHER_TYPE, Reason.UNSEEING}:
-        return _blind(request, excluded)
-    said = request.verbatim
-    if said and set(reasons) <= {Reason.OTHER_TYPE, Reason.WORDLESS}:
-        needs = said.needs
-        return WorkerUnable(f"no worker of {request.model!r} has a word for `{needs}`", param=needs)
-    why = ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
-    return NobodyServes(f"{request.model!r} is known, but nobody serves it now: {why}")
-
-
-def _unknown(request: Request, excluded: Sequence[Excluded], names: Iterable[str]) -> RouterError:
-    """Say which names are alike, or that there is such a model, though not where the caller wants it."""
-    if request.kind in SERVICES:
-        # Nobody else can know what was begun there.
-        return (
-            away()
-            if request.pin.node or request.pin.cid
-            else NoProvider(SERVICES[request.kind].shown)
-        )
-    if request.own_only:
-        return UnknownModel(request.model)
-    others = [e.candidate.service for e in excluded if e.reason is Reason.PINNED]
-    if not others:
-        return UnknownModel(request.model, _nearest(request.model, names))
-    projects, wanted = {service.project for service in others}, request.pin.project
-    if wanted and wanted not in projects:
-        named = sorted(f"{project}/{request.model}" for project in projects)[:_NAMED]
-        return UnknownModel(request.model, named, asked=f" in the project {wanted!r}")
-    return UnknownModel(request.model, asked=" at the node or replica asked for, though others do")
-
-
-def away() -> NobodyServes:
-    """Return the error for a request of a service that alone knows what it is about, and is not there."""
-    return NobodyServes("the service that keeps this is away; it may be back")
-
-
-def _misdirected(request: Request, excluded: Sequence[Excluded]) -> BadRequest:
-    others = [e.candidate.service for e in excluded if e.reason is Reason.OTHER_TYPE]
-    paths = sorted({f"/v1/{kind}" for service in others for kind in kinds_of(service)})
-    return BadRequest(
-        f"{request.model!r} does not serve /v1/{request.kind}; ask it at {' or '.join(paths)}",
-        param="model",
-    )
-
-
-def _blind(request: Request, excluded: Sequence[Excluded]) -> WorkerUnable:
-    # The least that is missing anywhere: who sees but does not hear lacks less than who does neither.
-    missing = min((e.detail for e in excluded if e.reason is Reason.UNSEEING), key=len)
-    return WorkerUnable(f"{request.model!r} takes no {missing}", param="messages")
-
-
-def _nearest(model: str, names: Iterable[str]) -> Sequence[str]:
-    asked = model[:_CHARACTERS_COMPARED]
-    known = dict.fromkeys(names)
-    known.pop(model, None)
-    alike = (name for name in known if name[:1].lower() == asked[:1].lower() != "\t")
-    return get_close_matches(asked, islice(alike, NAMES_COMPARED), n=3)

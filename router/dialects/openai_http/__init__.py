@@ -86,7 +86,8 @@ _FIGURES: Mapping[str, Figure] = {
 _NOT_THERE = (404, 405, 501)
 _SHUT = frozenset({401, 403, 503})
 _LACKING = frozenset({400, 422})
-_IN_ONE_PIECE = frozenset({Kind.CHAT, Kind.COMPLETION, Kind.EMBEDDING})
+# A completion may have to be asked for as a chat.
+_AT_ONCE = frozenset({Kind.CHAT, Kind.EMBEDDING})
 _SILENT = frozenset({Kind.STORE_SET, Kind.STORE_DELETE})
 """What LocalAI answers with nothing."""
 
@@ -119,9 +120,9 @@ class OpenAIHttp:
         self._by_chat = ByChat(links)
 
     def prepare(self, request: Request, candidate: Candidate) -> Call | None:
-        """Return what to send for a text in one piece or an embedding of small size."""
+        """Return what to send for a chat in one piece, or an embedding; `None` for what is not small."""
         worker = candidate.worker
-        plain = request.kind in _IN_ONE_PIECE and not (request.stream or request.verbatim)
+        plain = request.kind in _AT_ONCE and not (request.stream or request.verbatim)
         if worker is None or worker.headers or not plain or len(request.body) > SMALL_BYTES:
             return None
         body, _ = _for(worker, request)

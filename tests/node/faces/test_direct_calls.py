@@ -67,11 +67,17 @@ async def test_a_warm_call_needs_no_task(warm, worker, tasks, caplog):
     await settled(warm)
 
 
-async def test_a_completion_needs_none_either(warm, tasks):
-    status, said = await told(
-        warm.http.post("/v1/completions", json={"model": "tiny", "prompt": "a"})
-    )
-    assert (status, tasks) == (200, []), said
+async def test_a_completion_has_a_task_for_it_may_become_a_chat(warm, tasks):
+    asked = {"model": "tiny", "prompt": "a"}
+    assert (await told(warm.http.post("/v1/completions", json=asked)))[0] == 200
+    assert tasks == ["tiny"]
+
+
+async def test_an_embedding_needs_none(warm, worker, tasks):
+    worker.fail(answer=b'{"object":"list","data":[{"index":0,"embedding":[1]}],"model":"tiny"}')
+    asked = {"model": "tiny", "input": "a"}
+    status, said = await told(warm.http.post("/v1/embeddings", json=asked))
+    assert (status, said["data"][0]["embedding"], tasks) == (200, [1], [])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from dataclasses import replace
 from registry.records import ModelType, Service
 from router.errors import BadRequest, NobodyServes, UnknownModel, WorkerBusy, WorkerUnable
 from router.requests import Pin
-from router.select.candidates import Excluded, Reason, nobody
+from router.select.candidates import Excluded, Reason
+from router.select.nobody import nobody
 from router.translate.verbatim import TGI, Verbatim
 from tests.router.world import chat, own
 
