@@ -49,6 +49,7 @@ CATCH_ALL = {
 # Why each may start a task that no TaskGroup owns.
 OWN_TASKS = {
     "node/faces/response_writer.py": "owns what it sends to a slow caller, and ends it when the caller leaves",
+    "node/lane/connection.py": "owns what answers its request, and cancels it when its caller leaves",
     "registry/task_group.py": "owns the tasks that peers start, and ends them all",
 }
 # Where files that no test names are tested all the same.

@@ -4,7 +4,6 @@ A request that the lane takes is under way like one of aiohttp's: limits, closin
 """
 
 import asyncio
-import sys
 from math import inf
 from typing import Any, cast
 
@@ -25,7 +24,6 @@ WAIT_SECONDS = 0.25
 """Seconds that the rest of a body may take; aiohttp goes on after them, with limits of its own."""
 
 _COPIED_BYTES = 64 * 1024
-_EAGER: dict[str, Any] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 
 class LaneConnection(CallerConnection):
@@ -123,7 +121,7 @@ class LaneConnection(CallerConnection):
         wire.write(self.head(status, headers, len(body)) + body)
         if self._paused:
             self._due = self._place.now + STALL_SECONDS
-            self.task = asyncio.Task(self._drained(), loop=self._loop)
+            self.task = self._loop.create_task(self._drained())
         else:
             self._done()
 
@@ -131,7 +129,7 @@ class LaneConnection(CallerConnection):
         """Have a handler answer the request that is under way."""
         self._direct = None
         request = cast("LaneRequest", self._under_way)
-        self.task = asyncio.Task(self._respond(request, handler), loop=self._loop, **_EAGER)
+        self.task = self._loop.create_task(self._respond(request, handler))
 
     # How.
 
