@@ -20,7 +20,7 @@ SECONDS = (0.15, 0.6, 4.8)
 """Long beside what the nodes themselves take: a slow processor must not make the machines alike, nor too few for the load."""
 
 SLOTS = 4
-BUSY = 0.9
+BUSY = 0.85
 """More than the quickest can bear alone, whatever it is asked: the next one must have its share."""
 LASTS = 20.0
 LEARNT = 6.0
