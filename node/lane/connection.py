@@ -14,7 +14,7 @@ from node.faces.errors import KNOWN
 from node.faces.request_reader import ID, id_of
 from node.lane import direct
 from node.lane.calls import CallHandler, LaneCall, LaneCalls
-from node.lane.request import MAX_BYTES, Head, LaneRequest, read_head
+from node.lane.request import MAX_BYTES, LaneHead, LaneRequest, read_head
 from node.lane.response import LaneResponse, head_of
 
 PIECES = 8
@@ -34,7 +34,7 @@ class LaneConnection(CallerConnection):
     def __init__(self, server: web.Server, place: Any, calls: LaneCalls) -> None:
         super().__init__(server, place)
         self._calls = calls
-        self._awaited: Head | None = None
+        self._awaited: LaneHead | None = None
         """The head of a request whose body is still to come."""
         self._direct: direct.DirectCall | None = None
         self._pieces = 0
@@ -173,7 +173,7 @@ class LaneConnection(CallerConnection):
         else:
             self.hand_over(begun)
 
-    def _await_body(self, head: Head) -> None:
+    def _await_body(self, head: LaneHead) -> None:
         if self._awaited is None:
             self._awaited, self._pieces, self._since = head, 1, self._loop.time()
             self._head_due = self._due = inf

@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 1.0
 """Seconds after which a task waits for the answer, and looks whether its worker lives."""
 
 
-class Caller(Protocol):
+class DirectCaller(Protocol):
     """The connection that a call came on."""
 
     def answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
@@ -34,7 +34,7 @@ class Caller(Protocol):
         """Have a handler answer the call."""
 
 
-def begin(call: LaneCall, http: LaneRequest, caller: Caller) -> "CallHandler | DirectCall":
+def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "CallHandler | DirectCall":
     """Take in a call, and send it to a worker where that can be done at once; return what goes on with it."""
     context = call.context
     try:
@@ -64,7 +64,7 @@ class DirectCall:
         account: Account,
         attempt: Attempt,
         reply: Reply,
-        caller: Caller,
+        caller: DirectCaller,
     ) -> None:
         self._context = context
         self._spoken = spoken

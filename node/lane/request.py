@@ -52,7 +52,7 @@ class Fields(dict[str, str]):
         return default if found is None else (found,)
 
 
-class Head:
+class LaneHead:
     """What a request begins with. `end` is the length of the whole request, in bytes."""
 
     __slots__ = ("body_at", "end", "headers", "path")
@@ -64,7 +64,7 @@ class Head:
         self.end = body_at + length
 
 
-def read_head(data: bytes) -> Head | None:
+def read_head(data: bytes) -> LaneHead | None:
     """Return the head that `data` begins with; `None` for whatever is aiohttp's to read, a head that is not whole among it."""
     found = _HEAD.match(data)
     if found is None or found.end() > MAX_HEAD_BYTES:
@@ -81,7 +81,7 @@ def read_head(data: bytes) -> Head | None:
     )
     if not plain or length is None or int(length[0]) > MAX_BODY_BYTES:
         return None
-    return Head(path, headers, found.end(), int(length[0]))
+    return LaneHead(path, headers, found.end(), int(length[0]))
 
 
 class WholeBody:
@@ -120,7 +120,7 @@ class Written:
         self.output_size = 0
 
 
-class Line(Protocol):
+class LaneWire(Protocol):
     """The connection that a request came on, and its answer goes to."""
 
     address: str
@@ -155,7 +155,7 @@ class LaneRequest:
     method = "POST"
     version = HttpVersion11
 
-    def __init__(self, head: Head, data: bytes, app: web.Application, line: Line) -> None:
+    def __init__(self, head: LaneHead, data: bytes, app: web.Application, line: LaneWire) -> None:
         """Take the request that `data` begins with, from the line that its answer goes to."""
         self._notes: dict[Any, Any] = {}
         self.app = app

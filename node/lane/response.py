@@ -10,7 +10,7 @@ from functools import lru_cache
 from http import HTTPStatus
 
 from node.heads import NAME
-from node.lane.request import Line
+from node.lane.request import LaneWire
 from router.http.connection import header_lines
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -38,7 +38,7 @@ class LaneResponse:
     prepared = True
 
     def __init__(
-        self, line: Line, status: int, headers: Mapping[str, str], length: int | None
+        self, line: LaneWire, status: int, headers: Mapping[str, str], length: int | None
     ) -> None:
         """Begin an answer, in chunks where its length is not known."""
         self.content_length = length
