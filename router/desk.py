@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from registry.clock import Clock
+from registry.members.liveness import Presence
 from router.attempt import Attempt
 from router.dialects import Answer, Dialect, Starter
-from router.errors import WorkerFailed
+from router.errors import WorkerFailed, WorkerUnreachable
 from router.first_byte_timeout import Waits
 from router.ledger import Ledger
+from router.requests import Request
 from router.select.candidates import Candidate
 from router.select.weights import patience
 from router.stuck_check import Inquiry
@@ -40,20 +42,29 @@ class Desk:
 
     def put(self, attempt: Attempt) -> AbstractAsyncContextManager[Answer]:
         """Put a request to its candidate; entering is the first byte, and raises a `WorkerError` until then."""
-        request, candidate, others = attempt.request, attempt.candidate, attempt.others
+        candidate, others = attempt.candidate, attempt.others
         dialect = self.dialects.get(candidate.dialect)
         if dialect is None:
             raise WorkerFailed(f"this node speaks no dialect called {candidate.dialect!r}")
-        asked = request
-        if others and not candidate.worker:
-            patient = patience(request, candidate, others)
-            asked = replace(request, waits=False, patience=patient)
-        elif attempt.number > 1 and request.holds:
-            # It has others to go to; whoever is ready first is found here.
-            asked = replace(request, holds=False)
+        asked = as_asked(attempt)
         if attempt.reply is None:
             self.inquire(candidate)
             answer = dialect.answer(asked, candidate)
+        elif not candidate.worker and self.world.presence_of(candidate.node) is Presence.LOST:
+            attempt.reply.close()
+            raise WorkerUnreachable("the node that was asked fell silent", sent=True)
         else:
             answer = cast("Starter", dialect).resume(asked, candidate, attempt.reply)
-        return self.waits.watch(candidate, others, answer, elsewhere=not request.waits)
+        return self.waits.watch(candidate, others, answer, elsewhere=not attempt.request.waits)
+
+
+def as_asked(attempt: Attempt) -> Request:
+    """Return the request as its candidate is asked: with how long it may wait there, where there are others."""
+    request, candidate, others = attempt.request, attempt.candidate, attempt.others
+    if others and not candidate.worker:
+        patient = patience(request, candidate, others)
+        return replace(request, waits=False, patience=patient)
+    if attempt.number > 1 and request.holds:
+        # It has others to go to; whoever is ready first is found here.
+        return replace(request, holds=False)
+    return request

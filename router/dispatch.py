@@ -119,7 +119,7 @@ class Router:
         return Answering(self, request, first)
 
     def start(self, request: Request) -> Attempt | None:
-        """Choose whom to ask, and send the request now where that is a worker of this machine with an idle connection.
+        """Choose whom to ask, and send the request now where that takes no wait: a connection lies idle, or can be shared.
 
         The attempt has a `reply` then. It is booked: hand it to `answer`, or end it. `None` where to choose takes time, or finds
         nobody.

@@ -2,7 +2,7 @@
 
 from router.attempt import Attempt
 from router.choice import Choosing
-from router.desk import Desk
+from router.desk import Desk, as_asked
 from router.dialects import Answer, Starter
 from router.http.connection import request_head
 from router.policies import Policy
@@ -34,7 +34,7 @@ class Starting:
         others = tuple(ordered[1:]) if self._settings.attempts > 1 else ()
         attempt = Attempt(desk, request, candidate, number=1, others=others, holds_slot=False)
         starter = self._starter(candidate)
-        call = None if starter is None else starter.prepare(request, candidate)
+        call = None if starter is None else starter.prepare(as_asked(attempt), candidate)
         connection = None if call is None else call.place.idle()
         # Whoever is chosen next is chosen by books that have this one.
         attempt.begin()
@@ -54,9 +54,7 @@ class Starting:
         return answer if short else None
 
     def _starter(self, candidate: Candidate) -> Starter | None:
-        """Return what sends requests to a worker of this machine at once, if its dialect can."""
-        if candidate.worker is None:
-            return None
+        """Return what sends requests to a candidate at once, if its dialect can."""
         name = candidate.dialect
         if name not in self._starters:
             dialect = self._desk.dialects.get(name)

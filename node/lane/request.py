@@ -19,10 +19,10 @@ MAX_BODY_BYTES = 64 * 1024
 MAX_BYTES = MAX_HEAD_BYTES + MAX_BODY_BYTES
 """The longest request."""
 
-# One blank after the colon, none at the end, and nothing but ASCII: clients send nothing else.
+# One blank after the colon, none after the value, and nothing but ASCII: clients send nothing else.
 _HEAD = re.compile(
     rb"POST (/[A-Za-z0-9/_-]{1,100}) HTTP/1\.1\r\n"
-    rb"((?:[A-Za-z0-9-]{1,60}: [!-~](?:[ !-~]*[!-~])?\r\n){2,48})\r\n"
+    rb"((?:[A-Za-z0-9-]{1,60}: (?:[!-~](?:[ !-~]*[!-~])?)?\r\n){2,48})\r\n"
 )
 _LENGTH = re.compile(r"0|[1-9][0-9]{0,6}")
 
@@ -75,11 +75,11 @@ def read_head(data: bytes) -> LaneHead | None:
     length = _LENGTH.fullmatch(headers.get("content-length", ""))
     plain = (
         len(headers) == len(parts)
-        and "host" in headers
+        and headers.get("host")
         and _NOT_PLAIN.isdisjoint(headers)
         and headers.get("connection", "keep-alive").lower() == "keep-alive"
     )
-    if not plain or length is None or int(length[0]) > MAX_BODY_BYTES:
+    if length is None or not plain or int(length[0]) > MAX_BODY_BYTES:
         return None
     return LaneHead(path, headers, found.end(), int(length[0]))
 

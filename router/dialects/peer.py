@@ -5,11 +5,12 @@ With its answer it says how busy the worker is: the newest word on that replica,
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import lru_cache, partial
 from math import ceil
 
 import orjson
+from yarl import URL
 
 from router.dialects import Answer, Route
 from router.errors import (
@@ -28,19 +29,24 @@ from router.errors import (
 from router.http.exchange import (
     LOOP_DETECTED,
     MAX_REFUSAL_BYTES,
+    NOTHING,
     REFUSALS,
     Call,
     Exchange,
     Sending,
     busy,
     headers_of,
+    plain_json,
     read_plain,
     refusal,
     retry_after,
+    shown_of,
 )
 from router.http.pool import start_of
+from router.http.reply import Reply
 from router.http.service_call import is_answer, read_service
 from router.http.verbatim import headers_of as headers_in_words
+from router.openai.large_json import SMALL_BYTES
 from router.openai.sse import SILENT_BYTES, Opening, Splitter
 from router.openai.usage import TEXT
 from router.peers.headers import (
@@ -57,7 +63,7 @@ from router.peers.headers import (
     VERBATIM,
     WAIT,
 )
-from router.peers.links import Links
+from router.peers.links import Link, Links
 from router.requests import SERVICES, Kind, Request
 from router.rpc.failures import cleaned
 from router.select.candidates import Candidate
@@ -74,6 +80,7 @@ MAX_TOLD_BYTES = 4 * MAX_REFUSAL_BYTES
 _TOLD = REFUSALS | {429, 500, 502, 503, 504, LOOP_DETECTED}
 """Statuses with which a node tells how its workers failed; others are about the two nodes."""
 
+_AT_ONCE = TEXT | {Kind.EMBEDDING}
 _NO_PATIENCE, _MOST_PATIENCE = 0.001, 3_600.0
 
 _CODES = frozenset({*range(1001, 1020), 5000})
@@ -85,9 +92,47 @@ class Peer:
     def __init__(self, links: Links) -> None:
         self._links = links
 
+    def prepare(self, request: Request, candidate: Candidate) -> Call | None:
+        """Return what to send for a text in one piece, or an embedding, where the way to its node is known."""
+        plain = request.kind in _AT_ONCE and not (request.stream or request.verbatim)
+        if not plain or len(request.body) > SMALL_BYTES:
+            return None
+        link = self._links.at_hand(candidate.node)
+        return None if link is None else self._call(link, request, candidate)
+
+    def resume(
+        self, request: Request, candidate: Candidate, reply: Reply
+    ) -> AbstractAsyncContextManager[Answer]:
+        """Enter with the answer to what `prepare` returned, which was sent already."""
+        return self.answer(request, candidate, None if reply.refused else reply)
+
+    def whole(self, candidate: Candidate, reply: Reply) -> Answer | None:  # noqa: ARG002 (as workers' dialects)
+        """Return the JSON that a node answers with success, in one piece."""
+        body = plain_json(reply)
+        if body is None or VERBATIM in reply.headers:
+            return None
+        headers = reply.headers
+        content_type, shown = headers["content-type"], shown_of(headers)
+        answer = Answer(reply.status, content_type, body, NOTHING, Route.DIRECT, len(body), shown)
+        answer.load = remote_load.read(headers.get(LOAD, ""))
+        answer.service_time = service_time.read(headers.get(SERVICE_TIME, ""))
+        return answer
+
     @asynccontextmanager
-    async def answer(self, request: Request, candidate: Candidate) -> AsyncIterator[Answer]:
-        """Send the request on and enter once the first byte is there; raise a `WorkerError` until then."""
+    async def answer(
+        self, request: Request, candidate: Candidate, reply: Reply | None = None
+    ) -> AsyncIterator[Answer]:
+        """Send the request on and enter once the first byte is there; raise a `WorkerError` until then.
+
+        `reply` is what comes back where it was sent.
+        """
+        async with self._links.to(candidate.node) as link:
+            call = self._call(link, request, candidate)
+            read = partial(_read, request=request, route=link.route)
+            async with Sending(call, self._links.settings, link.deadlines, read, reply) as answer:
+                yield answer
+
+    def _call(self, link: Link, request: Request, candidate: Candidate) -> Call:
         headers = headers_of(request)
         headers[HOP] = self._links.identity.peer
         headers[PROJECT] = candidate.service.project
@@ -106,13 +151,7 @@ class Peer:
                 body += said.body
             elif said.needs:
                 raise WorkerUnable("the request is too long for its own words", param=said.needs)
-        async with self._links.to(candidate.node) as link:
-            start = start_of(link.base.with_path(f"/v1/{request.kind.value}"))
-            call = Call(link.place, start, headers, body)
-
-            read = partial(_read, request=request, route=link.route)
-            async with Sending(call, self._links.settings, link.deadlines, read) as answer:
-                yield answer
+        return Call(link.place, _start(link.base, request.kind), headers, body)
 
     async def alive(self, worker: Worker) -> bool:  # noqa: ARG002
         """Whether nodes live, the registry's own probes find out."""
@@ -125,6 +164,11 @@ class Peer:
     async def describe(self, worker: Worker) -> Described | None:  # noqa: ARG002
         """What a peer's models are, its record says."""
         return Described()
+
+
+@lru_cache(maxsize=1024)
+def _start(base: URL, kind: Kind) -> bytes:
+    return start_of(base.with_path(f"/v1/{kind.value}"))
 
 
 async def _read(exchange: Exchange, request: Request, route: Route) -> Answer:

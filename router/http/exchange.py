@@ -243,6 +243,15 @@ class Sending:
             self._exchange.close()
 
 
+def plain_json(reply: Reply) -> bytes | None:
+    """Return JSON that came with success, in one small piece that is not packed; `None` for everything else."""
+    body, headers = reply.peek(), reply.headers
+    plain = 200 <= reply.status <= 299 and "json" in headers.get("content-type", "")
+    if not body or not plain or "content-encoding" in headers or len(body) > SMALL_BYTES:
+        return None
+    return body
+
+
 async def read_plain(exchange: Exchange, route: Route) -> Answer:
     """Make an answer of bytes that nobody has to look at."""
     if exchange.length is None or exchange.length > SMALL_BYTES:

@@ -85,6 +85,11 @@ class PooledPlace:
         """Whether it has no connection."""
         return not (self._known or self._dialling)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether another connection may be opened."""
+        return len(self._known) + self._dialling < self._limit
+
     async def ask(self, head: bytes, body: bytes) -> Reply:
         """Send a request; return the answer once its head is there, or raise `HttpError`."""
         # Most often one lies here, and there is nothing to wait for.
@@ -174,7 +179,7 @@ class PooledPlace:
         while True:
             if (connection := self.idle()) is not None:
                 return connection
-            if self.closed or len(self._known) + self._dialling < self._limit:
+            if self.closed or self.has_room:
                 return None
             if self._idle:
                 # All that lie here rest: one of them makes room.

@@ -134,6 +134,11 @@ class Reply:
         """Whether nothing more will come though it is not complete."""
         return self._error is not None
 
+    @property
+    def refused(self) -> bool:
+        """Whether it failed before anybody read the request."""
+        return isinstance(self._error, CannotConnect)
+
     def close(self) -> None:
         """Let go of the connection: cut it, unless the answer is complete."""
         connection, self._connection = self._connection, None

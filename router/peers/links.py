@@ -95,6 +95,11 @@ class Links:
         if (way := self._ways.get(peer)) is not None:
             way.let_go()
 
+    def at_hand(self, peer: PeerId) -> Link | None:
+        """Return the way to a peer whose address is proven and not changed since; `None` where `to` has to see to it."""
+        way, reach = self._ways.get(peer), self._peers.reach(peer)
+        return way.proven() if way is not None and way.reach == reach else None
+
     @asynccontextmanager
     async def to(self, peer: PeerId) -> AsyncIterator[Link]:
         """Give a way to a peer; raise `WorkerUnreachable` when nothing is known of how to reach it.
@@ -103,7 +108,6 @@ class Links:
         cut with the way to a node that lives is no death of its worker.
         """
         way = await self._way(peer)
-        way.users += 1
         try:
             yield await way.link(self._usable(way.reach))
         except (WorkerUnreachable, WorkerTimeout, HttpError):
@@ -113,15 +117,12 @@ class Links:
             if isinstance(error.__cause__, HungUp) and self._peers.cut_off(peer):
                 raise WorkerUnreachable("its node lives, but the way to it was cut") from error
             raise
-        finally:
-            way.users -= 1
-            _close([way] if way.retired else [])
 
     async def _way(self, peer: PeerId) -> Way:
         reach = self._peers.reach(peer)
         known = self._ways.get(peer)
         if reach is None or not reach.certificate:
-            _close(self._drop([peer]))
+            self._drop([peer])
             raise WorkerUnreachable("nothing is known of how to reach this node")
         if known is not None and known.reach.certificate == reach.certificate:
             self._ways[peer] = self._ways.pop(peer)  # the dictionary's order is the order of use
@@ -130,8 +131,8 @@ class Links:
         context = await asyncio.to_thread(self._context, peer, reach.certificate)
         if (other := self._ways.get(peer)) is not None and other is not known:
             return other  # made by another request, while we were making ours
-        gone = self._drop([peer, *self._vanished()])
-        gone += self._drop(list(self._ways)[: max(0, len(self._ways) - MAX_PEERS + 1)])
+        self._drop([peer, *self._vanished()])
+        self._drop(list(self._ways)[: max(0, len(self._ways) - MAX_PEERS + 1)])
         way = self._ways[peer] = Way(
             reach,
             context,
@@ -141,7 +142,6 @@ class Links:
             settings=self.settings,
             objection=self._objection,
         )
-        _close(gone)
         return way
 
     def _context(self, peer: PeerId, certificate: bytes) -> ssl.SSLContext:
@@ -157,11 +157,10 @@ class Links:
     def _vanished(self) -> list[PeerId]:
         return [peer for peer in self._ways if self._peers.reach(peer) is None]
 
-    def _drop(self, peers: list[PeerId]) -> list[Way]:
-        dropped = [self._ways.pop(peer) for peer in peers if peer in self._ways]
-        for way in dropped:
-            way.retired = True
-        return dropped
+    def _drop(self, peers: list[PeerId]) -> None:
+        for peer in peers:
+            if (way := self._ways.pop(peer, None)) is not None:
+                way.retire()
 
     def _together(self) -> bool:
         # Another machine's loopback is our own: its claims lead to strangers, unless all of us are on one machine.
@@ -177,12 +176,6 @@ class Links:
         addresses = [address for link in reach.links if (address := _address(link)) is not None]
         credible = [a for a in addresses if dialable.credible(a.host or "", together=together)]
         return credible[:MAX_ADDRESSES]
-
-
-def _close(retired: list[Way]) -> None:
-    for way in retired:
-        if not way.users:
-            way.close()
 
 
 def _address(link: str) -> URL | None:

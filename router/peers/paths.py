@@ -93,8 +93,6 @@ class Way:
         """Take what ways need; `objection` is asked of each address that a peer's claims lead to."""
         self.reach = reach
         self.deadlines = Deadlines()
-        self.users = 0
-        self.retired = False
         self._context = context
         self._peers = peers
         self._peer = peer
@@ -128,10 +126,22 @@ class Way:
         for place in (*self._pipes.values(), *self._places.values()):
             place.let_go()
 
+    def retire(self) -> None:
+        """Keep no connection any more: each ends with its requests."""
+        for place in (*self._pipes.values(), *self._places.values()):
+            place.retire()
+
     def close(self) -> None:
         """Close the connections."""
         for place in (*self._pipes.values(), *self._places.values()):
             place.close()
+
+    def proven(self) -> Link | None:
+        """Return the way over an address that is proven, if there is one."""
+        direct = self._direct
+        if not isinstance(direct, Proven):
+            return None
+        return Link(direct.place, direct.base, Route.DIRECT, self.deadlines)
 
     async def link(self, addresses: list[URL]) -> Link:
         """Choose between the ways. All callers wait for addresses that were never tried, nobody for those that failed."""
@@ -145,9 +155,7 @@ class Way:
                     await self._try(fresh, _FIRST_PAUSE)
         elif isinstance(self._direct, Shut):
             self._retry(self._direct, addresses)
-        if isinstance(self._direct, Proven):
-            return Link(self._direct.place, self._direct.base, Route.DIRECT, self.deadlines)
-        return await self._piped()
+        return self.proven() or await self._piped()
 
     def _never_tried(self, addresses: list[URL]) -> list[URL]:
         match self._direct:

@@ -69,6 +69,11 @@ class SharedDial:
                     return await self._connect(make)
         return self._stream(shared) if shared is not None else await self._connect(make)
 
+    def at_once(self) -> Connection | None:
+        """Return a stream of a connection that stands, if one has room."""
+        shared = self._roomy()
+        return self._stream(shared) if shared is not None else None
+
     async def check(self) -> None:
         """Open nothing more on what does not answer soon."""
         await asyncio.gather(*(shared.check() for shared in self._shared if not shared.draining))
@@ -129,6 +134,14 @@ class SharedPlace(PooledPlace):
     def unused(self) -> bool:
         """Whether nothing is open."""
         return super().unused and not len(self._shared)
+
+    def idle(self) -> Connection | None:
+        """Take a connection on which a request may be sent at once: to open a stream takes no wait."""
+        connection = super().idle()
+        if connection is None and self.has_room and (opened := self._shared.at_once()):
+            connection = opened
+            self._known[connection] = None
+        return connection
 
     async def warm(self) -> None:
         """Have a connection for the next requests, with an answer just now that proves it; raise `HttpError`."""

@@ -3,9 +3,15 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
+from registry.members.liveness import Presence
 from router.attempt import Attempt
+from router.dialects import Route
+from router.errors import WorkerUnreachable
 from router.http.reply import Reply
 from router.requests import Kind
+from tests.router.peer_node import peer_node, way_to
 from tests.router.test_dispatch import FAR, World, settings, several, world
 from tests.router.world import chat, own, until, whole
 from tests.workers.openai_worker import running
@@ -79,12 +85,43 @@ async def test_without_an_idle_connection_the_choice_stands(world: World) -> Non
             assert b'"llama"' in await whole(routed.answer)
 
 
-async def test_another_node_is_chosen_and_not_sent_to_at_once(world: World) -> None:
+async def test_another_node_to_which_no_way_is_known_is_sent_to_later(world: World) -> None:
     world.offer(FAR, own("").service)
     first = world.router.start(chat())
     assert first is not None
     assert (first.candidate.node, first.reply) == (FAR, None)
     first.end()
+
+
+async def test_another_node_is_sent_to_at_once_where_the_way_is_known() -> None:
+    async with running() as worker, peer_node(own(worker.url)) as far, way_to(far) as links:
+        world = World(links)
+        world.offer(far.identity.peer, own("").service)
+        await world.ask(chat())
+        first = world.router.start(chat())
+        reply = reply_of(first)
+        await until(lambda: reply.complete)
+        assert first is not None
+        answer = world.router.whole(first)
+        assert answer is not None
+        assert (answer.route, b'"llama"' in answer.first) == (Route.DIRECT, True)
+        first.end()
+
+
+async def test_what_was_sent_to_a_node_that_is_lost_by_now_is_not_waited_for() -> None:
+    async with running() as worker, peer_node(own(worker.url)) as far, way_to(far) as links:
+        world = World(links)
+        world.offer(far.identity.peer, own("").service)
+        await world.ask(chat())
+        worker.fail(hang=True)
+        first = world.router.start(chat())
+        reply_of(first)
+        world.presence[far.identity.peer] = Presence.LOST
+        with pytest.raises(WorkerUnreachable):
+            async with world.router.answer(chat(), first):
+                pass
+        await until(lambda: worker.hung_up == 1)
+        assert not world.router.in_flight
 
 
 async def test_nothing_is_begun_where_somebody_has_to_be_waited_for(world: World) -> None:

@@ -41,6 +41,7 @@ from router.http.exchange import (
     busy,
     headers_of,
     headers_to,
+    plain_json,
     read_plain,
     refusal,
     shown_of,
@@ -137,16 +138,14 @@ class OpenAIHttp:
 
     def whole(self, candidate: Candidate, reply: Reply) -> Answer | None:
         """Return the JSON that a worker answers with success, in one piece and under its name here."""
-        body, headers = reply.peek(), reply.headers
-        content_type = headers.get("content-type", "")
-        plain = 200 <= reply.status <= 299 and "json" in content_type
-        if not body or not plain or "content-encoding" in headers or len(body) > SMALL_BYTES:
+        body = plain_json(reply)
+        if body is None:
             return None
         try:
             body, spent = told_in(body, candidate.service.model)
         except WorkerFailed:
             return None
-        shown = shown_of(headers)
+        content_type, shown = reply.headers["content-type"], shown_of(reply.headers)
         answer = Answer(reply.status, content_type, body, NOTHING, Route.LOCAL, len(body), shown)
         answer.usage = spent
         return answer

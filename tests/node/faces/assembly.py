@@ -84,8 +84,10 @@ def settings_of(*, web: WebSettings | None = None, **router) -> Settings:
 
 
 @asynccontextmanager
-async def node(world: World, settings: Settings | None = None) -> AsyncIterator[Running]:
-    """Run a node in a world until the test is over."""
+async def node(
+    world: World, settings: Settings | None = None, *, dialled: bool = False
+) -> AsyncIterator[Running]:
+    """Run a node in a world until the test is over. Others reach it over pipes, or `dialled` at its address."""
     settings = settings or settings_of()
     identity = Identity(random.randbytes(32))
     store = MemoryStore()
@@ -101,7 +103,8 @@ async def node(world: World, settings: Settings | None = None) -> AsyncIterator[
         await registry.introduce(
             services=(),
             reach=Reach(
-                mesh=registry.mesh.addresses(),
+                # Whoever names loopback only is dialled by those on the same machine.
+                mesh=() if dialled else registry.mesh.addresses(),
                 links=(context.listening.link,),
                 certificate=certificate_of(identity),
             ),

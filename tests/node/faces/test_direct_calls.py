@@ -9,7 +9,7 @@ import pytest
 from node.faces import respond
 from node.lane import direct
 from registry.mesh.memory.network import MemoryNet
-from tests.node.faces.assembly import World, node, openai_at, settings_of, told, until
+from tests.node.faces.assembly import Pair, World, node, openai_at, settings_of, told, until
 from tests.workers.openai_worker import running
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "a b c"}]}
@@ -171,15 +171,62 @@ async def test_a_client_of_openais_does_not_see_a_difference(warm, tasks):
     assert tasks == []
 
 
-async def test_over_a_hop_the_serving_node_needs_no_task(mesh, worker, tasks):
-    asked = await mesh.offers("asked", worker)
-    for _ in range(3):
-        async with asked.http.post(URL, json=CHAT) as response:
-            assert response.status == 200
-            assert response.headers["x-modelvine-route"] == "direct"
-            await response.read()
-    # The asking node's.
-    assert len(tasks) == 3
+@pytest.fixture
+async def hop(worker, tasks):
+    """A node without a worker, and a proven way to one that has a worker with an idle connection."""
+    world = World(MemoryNet())
+    async with node(world, dialled=True) as one, node(world, dialled=True) as two:
+        await until(lambda: two.context.peer in one.context.registry.catalog.held)
+        asked = await Pair(one, two).offers("asked", worker)
+        assert (await told(asked.http.post(URL, json=CHAT)))[0] == 200
+        tasks.clear()
+        yield asked
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/embeddings"])
+async def test_over_a_hop_neither_node_needs_a_task(hop, worker, tasks, caplog, path):
+    worker.fail(answer=ANSWER)
+    with caplog.at_level(logging.INFO, "modelvine.requests"):
+        async with hop.http.post(path, json=CHAT | {"input": "a"}) as response:
+            said = await response.json()
+            headers = response.headers
+    assert tasks == []
+    assert said["model"] == "tiny"
+    assert headers["x-modelvine-route"] == "direct"
+    assert headers["x-modelvine-node"] != hop.context.peer
+    assert not {"x-modelvine-load", "x-modelvine-service-time"} & set(headers)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" route=")[2].split()[0] for line in lines] == ["local", "direct"]
+    await settled(hop)
+
+
+@pytest.mark.parametrize(
+    ("faults", "status"),
+    [({"status": 400}, 400), ({"status": 500}, 502), ({"die_before_headers": True}, 502)],
+)
+async def test_what_goes_wrong_over_a_hop_is_told_as_ever(hop, worker, tasks, faults, status):
+    worker.fail(**faults)
+    got, said = await told(hop.http.post(URL, json=CHAT))
+    assert got == status, said
+    assert tasks == ["tiny", "tiny"]
+    await settled(hop)
+
+
+@pytest.mark.parametrize("seconds", [0.05, 1.5 * direct.PATIENCE_SECONDS], ids=["at once", "later"])
+async def test_a_worker_beyond_a_hop_sees_its_caller_leave(hop, worker, seconds):
+    worker.fail(hang=True)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await told(hop.http.post(URL, json=CHAT))
+    await until(lambda: worker.hung_up == 1)
+    await settled(hop)
+
+
+async def test_many_at_once_over_a_hop_share_a_connection(hop, tasks):
+    async with asyncio.TaskGroup() as group:
+        for _ in range(50):
+            group.create_task(told(hop.http.post(URL, json=CHAT)))
+    await settled(hop)
 
 
 async def test_many_at_once_are_told_apart(warm, tasks):

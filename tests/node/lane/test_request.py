@@ -44,6 +44,13 @@ def test_a_plain_call_is_read() -> None:
     assert head.headers["content-type"] == "application/json"
 
 
+def test_a_value_may_be_empty() -> None:
+    # Nodes name replicas so that have no name.
+    head = read_head(with_line(b"X-Y: "))
+    assert head is not None
+    assert head.headers["x-y"] == ""
+
+
 def test_a_body_may_still_be_to_come() -> None:
     head = read_head(PLAIN % 100)
     assert head is not None
@@ -62,6 +69,7 @@ def test_a_body_may_still_be_to_come() -> None:
         WHOLE.replace(b"/v1/chat/completions", b"http://a/v1/chat/completions"),
         WHOLE.replace(b"\r\n", b"\n"),
         WHOLE.replace(b"Host: localhost:8080\r\n", b""),
+        WHOLE.replace(b"localhost:8080", b""),
         WHOLE.replace(b"Content-Length", b"Content-Size"),
         WHOLE.replace(b": 16", b": +16"),
         WHOLE.replace(b": 16", b": 016"),
@@ -80,6 +88,7 @@ def test_a_body_may_still_be_to_come() -> None:
         with_line(b"X: " + b"x" * MAX_HEAD_BYTES),
         with_line(b"X-Y: \xc3\xa9"),
         with_line(b"X-Y:"),
+        with_line(b"X-Y:  "),
         with_line(b"X_Y: z"),
         with_line(b"X-Y : z"),
         with_line(b"X-Y: z\r\n folded"),
@@ -102,6 +111,7 @@ ANY = st.one_of(
 
 @given(st.lists(st.tuples(st.integers(0, len(WHOLE)), st.integers(0, 6), ANY), max_size=3))
 @example([(len(WHOLE), 0, WHOLE)])
+@example([(WHOLE.index(b"Content-Type"), 0, b"X-Y: \r\n")])
 def test_what_is_believed_aiohttp_reads_alike(changes) -> None:
     data = WHOLE
     for at, length, put in changes:

@@ -14,6 +14,8 @@ from router.errors import (
     WorkerUnable,
     WorkerUnreachable,
 )
+from router.http.connection import Connection, request_head
+from router.http.reply import CannotConnect, Reply
 from router.peers.headers import PATIENCE, SERVICE_TIME, WAIT
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
@@ -211,3 +213,33 @@ async def test_own_words_for_which_there_is_no_room_are_left_out_unless_somethin
         else:
             async with sent as answer:
                 assert not answer.verbatim
+
+
+async def test_a_request_is_ready_to_be_sent_once_the_way_to_its_node_is_proven() -> None:
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
+        peer, candidate = create(links), at(node)
+        assert peer.prepare(chat(), candidate) is None
+        async with peer.answer(chat(), candidate) as answer:
+            await whole(answer)
+        assert peer.prepare(chat(stream=True), candidate) is None
+        call = peer.prepare(chat(), candidate)
+        assert call is not None
+        connection = call.place.idle()
+        assert connection is not None
+        node.says = {"x-modelvine-load": "in_flight=3;queued=0;slots=8;rate=41.2"}
+        reply = connection.begin(request_head(call.start, call.headers, len(call.body)), call.body)
+        assert peer.whole(candidate, reply) is None
+        await until(lambda: reply.complete)
+        whole_one = peer.whole(candidate, reply)
+        assert whole_one is not None
+        assert whole_one.load == Load(3, 0, 8, 41.2, None)
+
+
+async def test_what_was_refused_unread_is_sent_anew() -> None:
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as links:
+        peer, candidate = create(links), at(node)
+        async with links.to(candidate.node) as link:
+            reply = Reply(Connection(link.place))
+        reply.fail(CannotConnect("the other side takes no more requests"))
+        async with peer.resume(chat(), candidate, reply) as answer:
+            assert b'"llama"' in await whole(answer)

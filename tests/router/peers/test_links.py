@@ -192,9 +192,22 @@ async def test_a_peer_that_vanished_from_the_registry_is_let_go_of() -> None:
             del reaches[node.identity.peer]
             with pytest.raises(WorkerUnreachable):
                 await answered(links, node)
-            # Whoever is still at it may finish.
             assert not link.place.closed
-        assert link.place.closed
+        await until(lambda: link.place.unused)
+        await links.close()
+
+
+async def test_what_is_under_way_to_a_peer_that_vanished_is_finished() -> None:
+    reaches = {OWN.peer: TOGETHER}
+    async with running() as worker, peer_node(own(worker.url)) as node, way_to(node) as piped:
+        links = Links(identity=OWN, peers=replace(piped._peers, reaches=reaches), settings=QUICK)
+        reaches[node.identity.peer] = node.reach
+        worker.fail(delay_between=0.05)
+        async with create(links).answer(chat(stream=True), at(node)) as answer:
+            del reaches[node.identity.peer]
+            with pytest.raises(WorkerUnreachable):
+                await answered(links, node)
+            assert (await whole(answer)).endswith(b"[DONE]\n\n")
         await links.close()
 
 
