@@ -33,7 +33,8 @@ WARM, COUNTED, RUNS = 60, 50, 5
 FEW, MANY = 20, 220
 """Chunks of two streams, whose difference is what chunks cost."""
 
-IDLE_SECONDS = 4.0
+IDLE_SECONDS = 1.5
+"""Seconds of each of several looks at what a node does without requests."""
 
 _TOTALS = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
 
@@ -152,8 +153,8 @@ def measure(target: Target) -> dict[str, float]:
         caller.ask("chunks=1", stream=False)
     for orders in ("chunks=20 delay_us=0", "chunks=20 delay_us=20000"):
         caller.ask(orders, stream=True)
-    idle, seconds = counted(target, lambda: time.sleep(IDLE_SECONDS))
-    rate = idle / seconds
+    looks = [counted(target, lambda: time.sleep(IDLE_SECONDS)) for _ in range(RUNS)]
+    rate = statistics.median(idle / seconds for idle, seconds in looks)
 
     def spent(work: Callable[[], None]) -> float:
         """Return the median: now and then a node looks after its mesh, too."""

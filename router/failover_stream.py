@@ -5,14 +5,14 @@ the first part passes as it is and is only remembered; its events are looked at 
 """
 
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import replace
 from types import TracebackType
 
 from router import failover
 from router.attempt import Routed
-from router.dialects import Answer
+from router.dialects import Answer, Flow
 from router.errors import AnswerBroken, RouterError
 from router.failover import Continuing, Finish, State
 from router.openai.sse import Event, EventTooLarge, Splitter, WholeEvents
@@ -65,6 +65,95 @@ class Recording:
         return b"".join((*map(zlib.decompress, self._blocks), self._last))
 
 
+class FirstPart:
+    """The first worker's part of a stream: it passes as it is, and is remembered."""
+
+    __slots__ = ("_held", "_ready", "_sent", "_spent", "_tally", "_tokens", "failure", "routed")
+
+    def __init__(
+        self, routed: Routed, sent: Recording, spent: Callable[[str, Usage], None]
+    ) -> None:
+        self.routed = routed
+        self.failure = b""
+        """The event by which the worker said that it fails, and what came with it."""
+        self._sent = sent
+        self._spent = spent
+        self._tally = routed.tally
+        self._held = WholeEvents()
+        self._tokens = Tokens(hidden=routed.answer.hides_usage)
+        self._ready = self._passing(routed.answer.first)
+
+    def opening(self) -> bytes:
+        """Return what the first bytes say, once."""
+        ready, self._ready = self._ready, b""
+        return ready
+
+    def take(self, chunk: bytes) -> bytes:
+        """Take in the next bytes, and return what is ready to be passed on, nothing perhaps."""
+        if self._tally:
+            self._tokens.events += self._tally.streamed(chunk)
+        return self._passing(chunk)
+
+    def rest(self) -> bytes:
+        """Return what is left at the end."""
+        return self._remembered(self._held.rest)
+
+    def ended(self) -> None:
+        """Take in that nothing more comes; raise `AnswerBroken` where that is too soon."""
+        if failover.ended_too_soon(self._sent.last):
+            raise AnswerBroken("the stream ended before its text did")
+        if self._tally:
+            self.routed.answer.usage = self._tokens.usage()
+
+    def conclude(self) -> None:
+        """Count the tokens that the worker used, once."""
+        tally, self._tally = self._tally, None
+        if tally:
+            self._spent(self.routed.candidate.service.model, self._tokens.usage())
+
+    def _passing(self, chunk: bytes) -> bytes:
+        whole = self._held.take(chunk)
+        if _ERROR in whole:
+            whole, self.failure = _until_failure(whole)
+        return self._remembered(whole)
+
+    def _remembered(self, events: bytes) -> bytes:
+        ready = self._tokens.passing(events)
+        if ready:
+            self._sent.add(ready)
+        return ready
+
+
+class ContinuedFlow(Flow):
+    """A stream of several parts, of which the first needs nobody who waits."""
+
+    __slots__ = ("_flow", "_part", "_parts")
+
+    def __init__(self, part: FirstPart, flow: Flow, parts: AsyncIterator[bytes]) -> None:
+        self._part = part
+        self._flow = flow
+        self._parts = parts
+
+    def __anext__(self) -> Awaitable[bytes]:
+        return self._parts.__anext__()
+
+    def here(self) -> bytes:
+        """Return what has come of the first part, and wait for more; raise `AnswerBroken`."""
+        ready = self._part.opening()
+        if not self._part.failure and (chunk := self._flow.here()):
+            ready += self._part.take(chunk)
+        return ready
+
+    @property
+    def over(self) -> bool:
+        """Whether the first part is."""
+        return bool(self._part.failure) or self._flow.over
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Have news told, or no more."""
+        self._flow.listen(listener)
+
+
 class Continued:
     """The answer to one request, taken up by others where its worker dies. Enter it as `Router.answer`.
 
@@ -87,15 +176,19 @@ class Continued:
         self._spent = spent
         self._sent = Recording()
         self._part = AsyncExitStack()
-        self._rest: AsyncGenerator[bytes, None] | None = None
+        self._first: FirstPart | None = None
+        self._all: AsyncGenerator[bytes, None] | None = None
 
     async def __aenter__(self) -> Routed:
         routed = await self._part.enter_async_context(self._first_part)
         # What two workers wrote can be put together in OpenAI's words only.
         if not routed.answer.streamed or routed.answer.verbatim:
             return routed
-        self._rest = self._all(routed)
-        answer = replace(routed.answer, first=b"", rest=self._rest, hides_usage=False)
+        first = self._first = FirstPart(routed, self._sent, self._spent)
+        flow, parts = routed.answer.rest, self._parts(first)
+        self._all = parts
+        rest = ContinuedFlow(first, flow, parts) if isinstance(flow, Flow) else parts
+        answer = replace(routed.answer, first=b"", rest=rest, hides_usage=False)
         return replace(routed, answer=answer, tally=None)
 
     async def __aexit__(
@@ -104,17 +197,19 @@ class Continued:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool | None:
-        if self._rest is not None:
-            await self._rest.aclose()
+        if self._first is not None and self._all is not None:
+            await self._all.aclose()
+            self._first.conclude()
         return await self._part.__aexit__(kind, error, trace)
 
     async def _enter(self, request: Request) -> Routed:
         return await self._part.enter_async_context(self._ask(request))
 
-    async def _all(self, routed: Routed) -> AsyncGenerator[bytes, None]:
+    async def _parts(self, first: FirstPart) -> AsyncGenerator[bytes, None]:
         stream: Continuing | None = None
+        routed = first.routed
         while True:
-            part = self._first(routed) if stream is None else self._later(routed, stream)
+            part = _rest_of(first) if stream is None else self._later(routed, stream)
             try:
                 async with aclosing(part):
                     async for ready in part:
@@ -151,33 +246,6 @@ class Continued:
                 stream.take(event)
         return stream
 
-    async def _first(self, routed: Routed) -> AsyncGenerator[bytes, None]:
-        """Pass on the first part as it is; raise `AnswerBroken` where it ends too soon."""
-        answer, held = routed.answer, WholeEvents()
-        tokens = Tokens(hidden=answer.hides_usage)
-        try:
-            async for chunk in _chunks(answer):
-                if routed.tally and chunk is not answer.first:
-                    tokens.events += routed.tally.streamed(chunk)
-                whole, failure = held.take(chunk), b""
-                if _ERROR in whole:
-                    whole, failure = _until_failure(whole)
-                if ready := tokens.passing(whole):
-                    self._sent.add(ready)
-                    yield ready
-                if failure:
-                    raise _GaveUp(failure)
-            if ready := tokens.passing(held.rest):
-                self._sent.add(ready)
-                yield ready
-            if failover.ended_too_soon(self._sent.last):
-                raise AnswerBroken("the stream ended before its text did")
-            if routed.tally:
-                answer.usage = tokens.usage()
-        finally:
-            if routed.tally:
-                self._spent(routed.candidate.service.model, tokens.usage())
-
     async def _later(self, routed: Routed, stream: Continuing) -> AsyncGenerator[bytes, None]:
         """Read one more worker's part to its end; raise `AnswerBroken` where that is too soon."""
         tokens = Tokens(hidden=routed.answer.hides_usage)
@@ -202,6 +270,24 @@ class Continued:
         finally:
             if routed.tally:
                 self._spent(routed.candidate.service.model, tokens.usage())
+
+
+async def _rest_of(part: FirstPart) -> AsyncGenerator[bytes, None]:
+    """Pass on what is left of the first part; raise `AnswerBroken` where it ends too soon."""
+    try:
+        if ready := part.opening():
+            yield ready
+        chunks = part.routed.answer.rest
+        while not part.failure and (chunk := await anext(chunks, b"")):
+            if ready := part.take(chunk):
+                yield ready
+        if part.failure:
+            raise _GaveUp(part.failure)
+        if ready := part.rest():
+            yield ready
+        part.ended()
+    finally:
+        part.conclude()
 
 
 class _GaveUp(AnswerBroken):

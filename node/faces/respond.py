@@ -16,6 +16,7 @@ from node.faces import Serving
 from node.faces.access_log import Account, accounting, concluding
 from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Encoder, Homing, SpokenAnswer
 from node.faces.errors import KNOWN, Refusal, refusal
+from node.faces.pump import Pump
 from node.faces.request_reader import ID
 from node.faces.response_writer import (
     AT_ONCE_BYTES,
@@ -28,7 +29,7 @@ from node.faces.response_writer import (
 from node.lane.request import HttpRequest
 from router import failover
 from router.attempt import Attempt, Routed
-from router.dialects import Answer
+from router.dialects import Answer, Flow
 from router.errors import AnswerBroken, RouterError, WorkerFailed
 from router.failover_stream import Continued
 from router.openai.usage import TEXT
@@ -199,6 +200,8 @@ async def _streamed(routed: Routed, out: Outgoing, account: Account) -> None:
     """Pass on a stream as it comes, and end it as OpenAI's end."""
     answer, passage, done = routed.answer, Passage(routed, account), StreamEnd()
     await out.send(done.seen(passage.first(answer.first)))
+    if isinstance(answer.rest, Flow):
+        await Pump(answer.rest, lambda chunk: done.seen(passage.take(chunk)), out).run()
     async for chunk in answer.rest:
         ready = done.seen(passage.take(chunk))
         # While a slow caller reads, nobody holds it twice.

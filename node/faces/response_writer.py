@@ -156,14 +156,21 @@ class Outgoing:
         self._response.content_length = length
         await self._response.prepare(http)
 
+    def send_now(self, chunk: bytes) -> bool:
+        """Send some bytes if nobody has to wait for that, and say whether it was so; raise `ConnectionError`."""
+        response = self._response
+        if not isinstance(response, LaneResponse) or not self._is_read(chunk):
+            return False
+        self._went(chunk)
+        response.write_now(chunk)
+        return True
+
     async def send(self, chunk: bytes) -> None:
         """Send some bytes; raise `ConnectionError` when nobody takes them."""
         if not chunk:
             return
-        self.sent += len(chunk)
-        self._tail = chunk[-_LONGEST_END:]
-        # This will not make anybody wait: a timer for every token would cost more than the token.
-        if len(chunk) <= AT_ONCE_BYTES and self._unread() == 0:
+        self._went(chunk)
+        if self._is_read(chunk):
             await self._response.write(chunk)
             return
         # In pieces where the transport holds a copy of what is not read: in chunks, and in TLS.
@@ -186,6 +193,14 @@ class Outgoing:
     def cut(self) -> None:
         """Break the connection: what was sent shall not look like a whole answer."""
         cut(self._http)
+
+    def _went(self, chunk: bytes) -> None:
+        self.sent += len(chunk)
+        self._tail = chunk[-_LONGEST_END:]
+
+    def _is_read(self, chunk: bytes) -> bool:
+        """Whether it will make nobody wait: a timer for every token would cost more than the token."""
+        return len(chunk) <= AT_ONCE_BYTES and self._unread() == 0
 
     def _uncopied(self) -> bool:
         transport = self._http.transport

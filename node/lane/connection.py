@@ -98,8 +98,8 @@ class LaneConnection(CallerConnection):
             headers["Connection"] = "close"
         return head_of(status, headers, length)
 
-    async def send(self, *parts: bytes) -> None:
-        """Send bytes, and wait while the transport holds enough; raise `ConnectionError` when nobody takes them."""
+    def send_now(self, *parts: bytes) -> None:
+        """Send bytes; raise `ConnectionError` when nobody takes them."""
         wire, asked = self._wire, self._under_way
         if wire is None or asked is None or wire.is_closing():
             raise ConnectionResetError("the caller is gone")
@@ -109,6 +109,9 @@ class LaneConnection(CallerConnection):
         else:
             wire.writelines(parts)
         asked.writer.output_size += size
+
+    async def drain(self) -> None:
+        """Wait while the transport holds enough; raise `ConnectionError` when nobody takes it."""
         if self._paused:
             await self._drain_helper()
 
@@ -211,7 +214,8 @@ class LaneConnection(CallerConnection):
         answer = cast("web.Response", response)
         body = cast("bytes", answer.body) or b""
         headers = {"x-request-id": request[ID], **answer.headers}
-        await self.send(self.head(answer.status, headers, len(body)), body)
+        self.send_now(self.head(answer.status, headers, len(body)), body)
+        await self.drain()
 
     def _done(self) -> None:
         """An answer is sent as far as its caller reads it, and the next request may come."""

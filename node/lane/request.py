@@ -131,8 +131,11 @@ class LaneWire(Protocol):
     def head(self, status: int, headers: dict[str, str], length: int | None) -> bytes:
         """Return the bytes of a head; an answer of no known length goes in chunks."""
 
-    async def send(self, *parts: bytes) -> None:
-        """Send bytes, and wait while the transport holds enough; raise `ConnectionError` when nobody takes them."""
+    def send_now(self, *parts: bytes) -> None:
+        """Send bytes; raise `ConnectionError` when nobody takes them."""
+
+    async def drain(self) -> None:
+        """Wait while the transport holds enough; raise `ConnectionError` when nobody takes it."""
 
 
 class LaneRequest:

@@ -45,15 +45,21 @@ class LaneResponse:
         self._line = line
         self._head = line.head(status, dict(headers), length)
 
-    async def write(self, piece: bytes) -> None:
-        """Send some bytes, and wait while the transport holds enough; raise `ConnectionError` when the caller is gone."""
+    def write_now(self, piece: bytes) -> None:
+        """Send some bytes; raise `ConnectionError` when the caller is gone."""
         head, self._head = self._head, b""
         if self.content_length is not None:
-            await self._line.send(head, piece)
+            self._line.send_now(head, piece)
         elif piece:
-            await self._line.send(head, b"%x\r\n" % len(piece), piece, b"\r\n")
+            self._line.send_now(head, b"%x\r\n" % len(piece), piece, b"\r\n")
+
+    async def write(self, piece: bytes) -> None:
+        """Send some bytes, and wait while the transport holds enough; raise `ConnectionError` when the caller is gone."""
+        self.write_now(piece)
+        await self._line.drain()
 
     async def write_eof(self) -> None:
         """Say that this was all."""
         head, self._head = self._head, b""
-        await self._line.send(head, b"" if self.content_length is not None else b"0\r\n\r\n")
+        self._line.send_now(head, b"" if self.content_length is not None else b"0\r\n\r\n")
+        await self._line.drain()

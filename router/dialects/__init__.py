@@ -8,6 +8,7 @@ it raises one of the `WorkerError`s.
 """
 
 import pkgutil
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -37,6 +38,25 @@ class Route(StrEnum):
     LOCAL = "local"
     DIRECT = "direct"
     RELAY = "relay"
+
+
+class Flow(ABC, AsyncIterator[bytes]):
+    """Bytes as they come: for one who waits for them, or for one who is told of news and takes what is here."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def here(self) -> bytes:
+        """Return what has come, nothing where nothing has, and wait for more; raise `AnswerBroken`."""
+
+    @property
+    @abstractmethod
+    def over(self) -> bool:
+        """Whether all that can be had so was: it has ended, broken off, or needs one who waits."""
+
+    @abstractmethod
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Have news told, or no more; who is told none does not wait for any."""
 
 
 @dataclass(slots=True)

@@ -7,13 +7,13 @@ bytes and the whole answer, after which the answer is broken. While the caller i
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import AsyncGeneratorType
 
 from router import worker_headers
-from router.dialects import Answer, Route
+from router.dialects import Answer, Flow, Route
 from router.errors import (
     AnswerBroken,
     Looped,
@@ -138,22 +138,24 @@ class Exchange:
         rest = NOTHING if self.ended else self.rest(len(first))
         return Answer(self.status, self.content_type, first, rest, route, length, shown)
 
-    async def rest(self, taken: int) -> AsyncGenerator[bytes, None]:
-        """Hand on what comes, as it comes; `taken` bytes have gone on before. Raise `AnswerBroken`."""
-        reply, clock = self._reply, self._loop.time
+    def rest(self, taken: int) -> "Rest":
+        """Return what is still to come; `taken` bytes have gone on before."""
         left = math.inf if self.streamed else self._settings.max_answer_bytes - taken
-        self._waiting = clock()
+        self.waits()
         self._watch()
-        try:
-            while chunk := await reply.some():
-                self._waiting = math.inf
-                left -= len(chunk)
-                if left < 0:
-                    raise self.broke("the answer is longer than `max_answer_bytes`")
-                yield chunk
-                self._waiting = clock()
-        except HttpError as error:
-            raise self.broke(self._overdue or "the worker broke off") from error
+        return Rest(self, self._reply, left)
+
+    def waits(self) -> None:
+        """Count from now on how long nothing comes."""
+        self._waiting = self._loop.time()
+
+    def heard(self) -> None:
+        """Something came: while it is passed on, nobody is silent."""
+        self._waiting = math.inf
+
+    def broke_off(self) -> AnswerBroken:
+        """Say why nothing more comes."""
+        return self.broke(self._overdue or "the worker broke off")
 
     def broke(self, message: str) -> AnswerBroken:
         """Remember that the answer broke, and return the error to raise."""
@@ -179,6 +181,54 @@ class Exchange:
         else:
             self._overdue = f"no byte for {silent:g} s"
         self._reply.close()
+
+
+class Rest(Flow):
+    """What is still to come of an answer, as it comes."""
+
+    __slots__ = ("_exchange", "_left", "_reply")
+
+    def __init__(self, exchange: Exchange, reply: Reply, left: float) -> None:
+        self._exchange = exchange
+        self._reply = reply
+        self._left = left
+
+    async def __anext__(self) -> bytes:
+        self._exchange.waits()
+        try:
+            chunk = await self._reply.some()
+        except HttpError as error:
+            raise self._exchange.broke_off() from error
+        if not chunk:
+            raise StopAsyncIteration
+        return self._taken(chunk)
+
+    def here(self) -> bytes:
+        """Return what has come, nothing where nothing has, and wait for more; raise `AnswerBroken`."""
+        chunk = self._taken(self._reply.here())
+        self._reply.read_on()
+        self._exchange.waits()
+        return chunk
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended or broken off, and all that came was handed on."""
+        return self._reply.ended or (self._reply.failed and not self._reply.held)
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Have news told, or no more; who is told none does not wait for any."""
+        self._reply.listener = listener
+        if listener is None:
+            self._exchange.heard()
+        else:
+            self._exchange.waits()
+
+    def _taken(self, chunk: bytes) -> bytes:
+        self._exchange.heard()
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise self._exchange.broke("the answer is longer than `max_answer_bytes`")
+        return chunk
 
 
 class Sending:

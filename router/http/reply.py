@@ -91,14 +91,24 @@ class Reply:
 
     async def some(self) -> bytes:
         """Return the next bytes as soon as there are any, `b""` at the end; raise `HttpError` when it breaks off."""
-        while not self._pieces:
+        while not (piece := self.here()):
             if self.complete:
                 return b""
             if self._error is not None:
                 raise self._error
-            if self._connection is not None:
-                self._connection.resume()
+            self.read_on()
             await self._wait()
+        return piece
+
+    def read_on(self) -> None:
+        """Read the socket again."""
+        if self._connection is not None:
+            self._connection.resume()
+
+    def here(self) -> bytes:
+        """Return the bytes that are here, nothing where none are."""
+        if not self._pieces:
+            return b""
         pieces, self._pieces, self._size = self._pieces, [], 0
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

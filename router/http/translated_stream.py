@@ -4,7 +4,6 @@ Until the stream has said something, everything is a failed attempt; after it, w
 """
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Protocol
 
 from router.dialects import Answer, Route
@@ -80,22 +79,22 @@ async def _rest(
 ) -> AsyncGenerator[bytes, None]:
     """Say in OpenAI's form what comes after the first event; raise `AnswerBroken`."""
     told = pen.told
-    async with aclosing(exchange.rest(0)) as chunks:
-        try:
-            if written := pen.written(left):
+    chunks = exchange.rest(0)
+    try:
+        if written := pen.written(left):
+            yield written
+        while not told.ended and (chunk := await anext(chunks, b"")):
+            said = [event.data for event in splitter.feed(chunk) if event.data]
+            if written := pen.written(said):
                 yield written
-            while not told.ended and (chunk := await anext(chunks, b"")):
-                said = [event.data for event in splitter.feed(chunk) if event.data]
-                if written := pen.written(said):
-                    yield written
-            if not told.ended:
-                said = [event.data for event in splitter.finish() if event.data]
-                if written := pen.written(said, last=True):
-                    yield written
-        except AnswerBroken:
-            raise
-        except (WorkerError, EventTooLarge) as error:
-            raise exchange.broke(str(error)) from error
+        if not told.ended:
+            said = [event.data for event in splitter.finish() if event.data]
+            if written := pen.written(said, last=True):
+                yield written
+    except AnswerBroken:
+        raise
+    except (WorkerError, EventTooLarge) as error:
+        raise exchange.broke(str(error)) from error
     if not told.ended:
         raise exchange.broke("the worker's stream ended before its text did")
 

@@ -6,7 +6,6 @@ how many tokens it took.
 
 import re
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
 from dataclasses import dataclass
 
 from router.dialects import Answer, Route
@@ -95,10 +94,9 @@ async def _rest(
     """Hand on what comes; raise `AnswerBroken` when it ends before its text does."""
     ending = Ending(over)
     ending.see(first)
-    async with aclosing(exchange.rest(len(first))) as chunks:
-        async for chunk in chunks:
-            ending.see(chunk)
-            yield chunk
+    async for chunk in exchange.rest(len(first)):
+        ending.see(chunk)
+        yield chunk
     if not ending.seen:
         raise exchange.broke("the worker's stream ended before its text did")
 

@@ -14,7 +14,7 @@ an answer that is no ranking.
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -235,19 +235,19 @@ def _said(events: list[Event]) -> bytes:
 async def _renaming(
     exchange: Exchange, splitter: Splitter, name: str, left: bytes
 ) -> AsyncGenerator[bytes, None]:
-    async with aclosing(exchange.rest(0)) as chunks:
-        chunk = left or await anext(chunks, b"")
-        while chunk:
-            for start in range(0, len(chunk), _LOOKED_AT_ONCE):
-                try:
-                    events = splitter.feed(chunk[start : start + _LOOKED_AT_ONCE])
-                except EventTooLarge as error:
-                    raise exchange.broke(str(error)) from error
-                if start:
-                    await asyncio.sleep(0)
-                if events:
-                    yield _renamed(events, name)
-            chunk = await anext(chunks, b"")
+    chunks = exchange.rest(0)
+    chunk = left or await anext(chunks, b"")
+    while chunk:
+        for start in range(0, len(chunk), _LOOKED_AT_ONCE):
+            try:
+                events = splitter.feed(chunk[start : start + _LOOKED_AT_ONCE])
+            except EventTooLarge as error:
+                raise exchange.broke(str(error)) from error
+            if start:
+                await asyncio.sleep(0)
+            if events:
+                yield _renamed(events, name)
+        chunk = await anext(chunks, b"")
     if events := splitter.finish():
         yield _renamed(events, name)
 

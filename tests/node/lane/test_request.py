@@ -135,7 +135,10 @@ class Line:
     def head(self, status, headers, length):
         raise NotImplementedError
 
-    async def send(self, *parts):
+    def send_now(self, *parts):
+        raise NotImplementedError
+
+    async def drain(self):
         raise NotImplementedError
 
 

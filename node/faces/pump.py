@@ -1,0 +1,65 @@
+"""Pump of a stream: passes on what comes, as it comes, and wakes the stream's task only where somebody has to be waited for."""
+
+import asyncio
+from collections.abc import Callable
+
+from node.faces.response_writer import Outgoing
+from router.dialects import Flow
+from router.errors import AnswerBroken
+
+
+class Pump:
+    """Moves one stream from a flow to its caller."""
+
+    __slots__ = ("_flow", "_loop", "_out", "_stopped", "_tap", "_turn", "_unsent")
+
+    def __init__(self, flow: Flow, tap: Callable[[bytes], bytes], out: Outgoing) -> None:
+        """`tap` takes in all that comes, and returns what is ready to be sent."""
+        self._flow = flow
+        self._tap = tap
+        self._out = out
+        self._unsent = b""
+        self._loop = asyncio.get_running_loop()
+        self._stopped = self._loop.create_future()
+        self._turn: asyncio.Handle | None = None
+
+    async def run(self) -> None:
+        """Pass on what comes until the flow is over; raise what it does, and `ConnectionError` when the caller is gone."""
+        try:
+            while not self._flow.over:
+                self._flow.listen(self._news)
+                self._news()
+                await self._stopped
+                self._still()
+                await self._out.send(self._unsent)
+                self._unsent, self._stopped = b"", self._loop.create_future()
+        finally:
+            self._still()
+
+    def _still(self) -> None:
+        """Take nothing more: a caller who is slow slows the worker."""
+        self._flow.listen(None)
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+
+    def _news(self) -> None:
+        # What comes in one turn of the loop goes on in one piece.
+        if self._turn is None:
+            self._turn = self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._turn = None
+        if self._stopped.done():
+            return
+        try:
+            piece = self._flow.here()
+            ready = self._tap(piece) if piece else b""
+            sent = not ready or self._out.send_now(ready)
+        except (AnswerBroken, ConnectionError) as error:
+            self._stopped.set_exception(error)
+            return
+        if not sent:
+            self._unsent = ready
+        if self._unsent or self._flow.over:
+            self._stopped.set_result(None)

@@ -1,0 +1,170 @@
+"""Streams that are passed on without waking their task: nobody can tell from outside."""
+
+import asyncio
+
+import pytest
+
+from node.faces.pump import Pump
+from node.faces.response_writer import Outgoing
+from node.lane.request import LaneRequest, read_head
+from router.dialects import Flow
+from router.errors import AnswerBroken
+from tests.node.faces.assembly import until
+
+URL = "/v1/chat/completions"
+STREAM = {"model": "tiny", "stream": True, "messages": [{"role": "user", "content": "a b c"}]}
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+
+
+class Script(Flow):
+    """A flow of what a test says."""
+
+    def __init__(self) -> None:
+        self.listener = None
+        self.pieces: list[bytes] = []
+
+    async def __anext__(self) -> bytes:
+        raise StopAsyncIteration
+
+    def here(self) -> bytes:
+        pieces, self.pieces = self.pieces, []
+        return b"".join(pieces)
+
+    over = False
+
+    def listen(self, listener) -> None:
+        self.listener = listener
+
+    def say(self, piece: bytes, *, last: bool = False) -> None:
+        self.pieces.append(piece)
+        self.over = last
+        if self.listener:
+            self.listener()
+
+
+class Line:
+    """The connection of a caller, who may be slow."""
+
+    address = "127.0.0.1"
+
+    def __init__(self) -> None:
+        self.transport = self
+        self.unread = 0
+        self.sent: list[bytes] = []
+        self.read = asyncio.Event()
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def get_extra_info(self, _: str) -> None:
+        return None
+
+    def head(self, status, headers, length) -> bytes:
+        return b"HEAD"
+
+    def send_now(self, *parts) -> None:
+        self.sent.append(b"".join(parts))
+
+    async def drain(self) -> None:
+        if self.unread:
+            await self.read.wait()
+
+
+def chunk(piece: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(piece), piece)
+
+
+async def begun(line: Line) -> Outgoing:
+    head = read_head(HEAD)
+    assert head is not None
+    out = Outgoing(LaneRequest(head, HEAD, None, line), patience=30)
+    await out.begin(200, {"content-type": "text/event-stream"})
+    return out
+
+
+async def test_what_comes_in_one_turn_goes_on_in_one_piece() -> None:
+    flow, line = Script(), Line()
+    out = await begun(line)
+    task = asyncio.ensure_future(Pump(flow, bytes.upper, out).run())
+    await asyncio.sleep(0)
+    flow.say(b"a")
+    flow.say(b"b")
+    await until(lambda: line.sent)
+    flow.say(b"c")
+    await until(lambda: len(line.sent) == 2)
+    assert not task.done()
+    flow.say(b"d", last=True)
+    await task
+    assert line.sent == [b"HEAD" + chunk(b"AB"), chunk(b"C"), chunk(b"D")]
+    assert (out.sent, flow.listener) == (4, None)
+
+
+async def test_a_slow_caller_stops_it_until_all_is_read() -> None:
+    flow, line = Script(), Line()
+    out = await begun(line)
+    task = asyncio.ensure_future(Pump(flow, lambda piece: piece, out).run())
+    await asyncio.sleep(0)
+    flow.say(b"a")
+    await until(lambda: line.sent)
+    line.unread = 1
+    flow.say(b"b")
+    await until(lambda: len(line.sent) == 2)
+    # It takes nothing more, nor is it told of any.
+    assert flow.listener is None
+    flow.pieces.append(b"c")
+    await asyncio.sleep(0)
+    assert flow.pieces == [b"c"]
+    line.unread = 0
+    line.read.set()
+    await until(lambda: len(line.sent) == 3)
+    flow.say(b"", last=True)
+    await task
+    assert line.sent == [b"HEAD" + chunk(b"a"), chunk(b"b"), chunk(b"c")]
+
+
+async def test_what_fails_within_is_raised_by_the_task() -> None:
+    def broken(_: bytes) -> bytes:
+        raise AnswerBroken("no")
+
+    flow = Script()
+    out = await begun(Line())
+    task = asyncio.ensure_future(Pump(flow, broken, out).run())
+    await asyncio.sleep(0)
+    flow.say(b"a")
+    with pytest.raises(AnswerBroken):
+        await task
+    assert flow.listener is None
+
+
+async def test_a_task_that_is_cancelled_takes_nothing_more() -> None:
+    flow, line = Script(), Line()
+    task = asyncio.ensure_future(Pump(flow, lambda piece: piece, await begun(line)).run())
+    await asyncio.sleep(0)
+    flow.say(b"a")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (line.sent, flow.listener) == ([], None)
+
+
+@pytest.mark.parametrize("faults", [{}, {"die_after": 2}, {"fails_after": 2}, {"no_done": True}])
+@pytest.mark.parametrize("goes_on", ["0", "1"])
+async def test_streams_of_the_lane_are_as_those_of_aiohttp(served, worker, faults, goes_on) -> None:
+    said = []
+    for beside in ({}, {"Connection": "close"}):
+        worker.fail(delay_between=0.02, **faults)
+        headers = {"x-modelvine-continue": goes_on, **beside}
+        async with served.http.post(URL, json=STREAM, headers=headers) as response:
+            assert response.status == 200
+            said.append(await response.read())
+    assert said[0] == said[1]
+    assert said[0].endswith(b"\n\n")
+
+
+async def test_a_worker_sees_a_caller_leave_in_the_middle(served, worker) -> None:
+    worker.fail(stall_after=1)
+    async with served.http.post(URL, json=STREAM) as response:
+        assert await response.content.readany()
+        response.close()
+    await until(lambda: worker.hung_up == 1)
+    await until(lambda: not served.context.router.in_flight)
