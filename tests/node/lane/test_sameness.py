@@ -1,0 +1,218 @@
+"""Requests through the lane and through aiohttp: the same answers, log lines, metrics and deliveries to the worker.
+
+Two nodes that are alike get the same requests: good, odd and hostile ones, by seed. Those of one say besides that they take
+trailers, which the lane leaves to aiohttp.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import random
+import re
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from node.lane import direct
+from registry.mesh.memory.network import MemoryNet
+from tests.node.faces.assembly import Running, World, node, until
+from tests.workers.openai_worker import OpenAIWorker, Received, running
+
+COUNT = 5_000 if os.environ.get("CI") else 500
+"""Requests on each of two event loops."""
+
+TOGETHER = 50
+"""Requests of one state of the workers."""
+
+FAULTS = (
+    {}, {}, {}, {}, {}, {"no_done": True}, {"finish": "stop"}, {"crlf": True}, {"name": "other"}, {"no_model": True},
+    {"status": 400}, {"status": 422}, {"status": 415}, {"thought": "ab"},
+    {"pad_bytes": 40_000}, {"pad_bytes": 200_000}, {"fails_after": 2}, {"die_after": 2}, {"refuses_usage": True},
+    {"calls": (("look", "{}"),)}, {"delay_headers": 0.01}, {"delay_between": 0.002}, {"answer": b'{"choices":[],"usage":7}'},
+)  # fmt: skip
+"""What the workers do. None of it makes a node leave its worker alone, which would be a matter of time."""
+
+PATHS = ("/v1/chat/completions",) * 6 + (
+    "/v1/completions", "/v1/embeddings", "/v1/rerank", "/v1/tokenize", "/v1/audio/speech", "/v1/images/generations",
+    "/v1/responses", "/v1/messages", "/chat/completions", "/v1/chat/completions/", "/v1/none", "/v1//chat/completions",
+)  # fmt: skip
+HEADERS = (
+    ("authorization", "Bearer k"), ("cookie", "a=b"), ("accept", "text/event-stream"), ("accept", "\t"), ("via", "1.1 x"),
+    ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), ("traceparent", "x"), ("x-own", ""),
+    ("x-modelvine-priority", "background"), ("x-modelvine-aim", "5"), ("x-modelvine-aim", "0"), ("x-modelvine-cid", "none"),
+    ("x-modelvine-continue", "0"), ("x-modelvine-continue", "1"), ("x-modelvine-session", "s" * 300),
+    ("x-modelvine-project", "p"), ("x-modelvine-project", "q"), ("x-modelvine-node", "nobody"), ("x-modelvine-hop", "x"),
+    ("content-type", "text/plain"), ("content-type", ""), ("content-type", "multipart/form-data"), ("expect", "100-continue"),
+    ("content-encoding", "gzip"), ("origin", "http://elsewhere"), ("connection", "close"), ("x-modelvine-verbatim", "tgi"),
+)  # fmt: skip
+MANGLED = (
+    b"", b"{}", b"[]", b"null", b"{", b"\xff", b"\xef\xbb\xbf{}", b'{"model":1}', b'{"model":""}', b'{"model":"tiny"} x',
+    b'{"model":"tiny","model":"tiny"}', b'{"model":"tiny","max_tokens":NaN}', b'{"model":"\\ud800"}', b"[" * 5_000,
+    b'{"model":"tiny","stream":"yes"}', b'{"model":"tiny","a":' + b"[" * 600 + b"]" * 600 + b"}",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One request."""
+
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+def drawn(rng: random.Random) -> Sent:
+    """Draw a request."""
+    headers = tuple(rng.choice(HEADERS) for _ in range(rng.choice((0, 0, 0, 1, 2))))
+    if rng.random() < 0.15:
+        return Sent(rng.choice(PATHS), headers, rng.choice(MANGLED))
+    text = rng.choice(("x", "ü", "\u2028", "a b c ", "\0")) * rng.choice((1, 1, 10, 1_000, 30_000))
+    body: dict[str, object] = {
+        "model": rng.choice(("tiny",) * 12 + ("none", " tiny", "p/tiny", "TINY")),
+        "messages": [{"role": "user", "content": text}],
+        "prompt": "x",
+        "input": "x",
+        "query": "x",
+        "documents": ["a", "b"],
+    }
+    body |= rng.choice(({},) * 4 + ({"models": ["none", "tiny"]}, {"project": "p"}, {"project": 7}))
+    body |= rng.choice(({}, {"stream": True}, {"stream": False}, {"stream": None}))
+    body |= rng.choice(
+        ({},) * 4 + ({"n": 2}, {"tools": []}, {"prompt_cache_key": "k"}, {"user": 1})
+    )
+    return Sent(rng.choice(PATHS), headers, json.dumps(body).encode())
+
+
+@dataclass
+class Side:
+    """A node and its worker. `more` is a line that its requests have besides."""
+
+    node: Running
+    worker: OpenAIWorker
+    more: str
+
+    async def ask(self, number: int, sent: Sent) -> tuple[object, ...]:
+        """Send a request on a connection of its own; return what came, but for what has to differ."""
+        host, port = self.node.context.listening.http.split(":")
+        lines = [
+            f"POST {sent.path} HTTP/1.1",
+            "Host: 127.0.0.1",
+            f"X-Request-Id: r{number}",
+            self.more,
+        ]
+        named = {name for name, _ in sent.headers}
+        if "content-type" not in named:
+            lines.append("Content-Type: application/json")
+        lines += [f"{name}: {value}" for name, value in sent.headers]
+        lines.append(f"Content-Length: {len(sent.body)}")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            writer.write(
+                "".join(f"{line}\r\n" for line in lines if line).encode() + b"\r\n" + sent.body
+            )
+            async with asyncio.timeout(20):
+                head = await reader.readuntil(b"\r\n\r\n")
+                while head.startswith(b"HTTP/1.1 100"):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                return self._plain(head, await _body(reader, head))
+        except asyncio.IncompleteReadError as error:
+            return ("cut", error.partial[:100])
+        finally:
+            writer.transport.abort()
+
+    def received(self) -> list[tuple[object, ...]]:
+        """Return what the worker got, in the order of the requests' names, and forget it."""
+        got, self.worker.received[:] = list(self.worker.received), []
+        return sorted(map(self._delivered, got), key=repr)
+
+    def _delivered(self, one: Received) -> tuple[object, ...]:
+        own = self.node.context.peer
+        headers = [(n.lower(), v.replace(own, "NODE")) for n, v in one.headers.items()]
+        return one.path, sorted(h for h in headers if h[0] != "host"), one.body
+
+    def _plain(self, head: bytes, body: bytes) -> tuple[object, ...]:
+        first, *lines = head.decode("latin-1").strip().split("\r\n")
+        named = dict(line.lower().split(": ", 1) for line in lines)
+        for name in ("date", "transfer-encoding", "content-length"):
+            named.pop(name, None)
+        said = re.sub(rb'"created":\d+', b'"created":0', body)
+        said = re.sub(rb"[0-9a-f]{24,}", b"ID", said)
+        own = self.node.context.peer
+        # Of a head that cannot be read nobody knows the request's name.
+        if named.get("x-request-id", "r")[0] != "r":
+            del named["x-request-id"]
+        headers = {name: value.replace(own.lower(), "NODE") for name, value in named.items()}
+        return first, headers, said.replace(own.encode(), b"NODE")
+
+
+async def _body(reader: asyncio.StreamReader, head: bytes) -> bytes:
+    if length := re.search(rb"(?i)\r\ncontent-length: (\d+)", head):
+        return await reader.readexactly(int(length[1]))
+    if b"chunked" not in head.lower():
+        return await reader.read()
+    pieces: list[bytes] = []
+    while True:
+        line = await reader.readuntil(b"\r\n")
+        piece = await reader.readexactly(int(line, 16) + 2)
+        if piece == b"\r\n":
+            return b"".join(pieces)
+        pieces.append(piece[:-2])
+
+
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the log lines, but for what has to differ, and forget them."""
+    said = [record.getMessage() for record in caplog.records]
+    caplog.clear()
+    return [re.sub(r" (seconds|node|at)=[^ -]\S*", "", line) for line in said]
+
+
+async def settled(*sides: Side) -> None:
+    """Nothing is under way any more."""
+    await until(lambda: not any(side.node.context.metrics.counts().in_flight for side in sides))
+
+
+async def alike(stack: AsyncExitStack, more: str) -> Side:
+    worker = await stack.enter_async_context(running())
+    one = await stack.enter_async_context(node(World(MemoryNet())))
+    await one.register(worker)
+    return Side(one, worker, more)
+
+
+@pytest.mark.timeout(900)
+async def test_requests_become_the_same_through_the_lane_and_through_aiohttp(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, taken = random.Random(15), 0
+    begin = direct.begin
+
+    def counted(*given):
+        nonlocal taken
+        taken += 1
+        return begin(*given)
+
+    monkeypatch.setattr(direct, "begin", counted)
+    caplog.set_level(logging.INFO, "modelvine.requests")
+    async with AsyncExitStack() as stack:
+        lane, plain = [await alike(stack, more) for more in ("", "TE: trailers")]
+        for start in range(0, COUNT, TOGETHER):
+            faults = rng.choice(FAULTS)
+            for side in (lane, plain):
+                side.worker.fail(**faults)
+            for number in range(start, start + TOGETHER):
+                sent = drawn(rng)
+                ours, theirs = await asyncio.gather(lane.ask(number, sent), plain.ask(number, sent))
+                assert ours == theirs, (number, faults, sent)
+                await settled(lane, plain)
+                assert lane.received() == plain.received(), (number, faults, sent)
+                lines = lines_of(caplog)
+                assert len(lines) in (0, 2), lines
+                assert len(set(lines)) <= 1, (sent, lines)
+        counts = [side.node.context.metrics.counts() for side in (lane, plain)]
+    ours, theirs = counts
+    assert ours.requests == theirs.requests
+    assert ours.attempts == theirs.attempts
+    assert ours.tokens == theirs.tokens
+    assert (ours.taken, ours.sent) == (theirs.taken, theirs.sent)
+    assert taken > COUNT // 3
