@@ -116,7 +116,7 @@ class Dialect(Protocol):
 
 
 @runtime_checkable
-class Starter(Protocol):
+class Starter(Dialect, Protocol):
     """A dialect whose requests can be sent at once, on a connection that lies idle."""
 
     def prepare(self, request: Request, candidate: Candidate) -> "Call | None":
