@@ -141,9 +141,10 @@ class Comparison:
         step = next(exchange)
         while True:
             await self._perform(step.effects)
-            timeout = self._settings.ask_timeout
+            timeout, asked = self._settings.ask_timeout, self._now()
             reply = await self._mesh.ask(peer, step.question, timeout=timeout)
-            await self._perform(self._replica.observe(peer, Evidence.ANSWERED, self._now()))
+            seen = self._replica.observe(peer, Evidence.ANSWERED, self._now(), asked=asked)
+            await self._perform(seen)
             # One at a time, and the loop turns in between: to read a long listing takes some 15 ms.
             async with self._reading:
                 await asyncio.sleep(0)

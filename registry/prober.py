@@ -140,11 +140,12 @@ class Prober:
 
     async def _ask(self, node: PeerId) -> bool:
         question = sync.digest_question(self._replica)
+        asked = self._now()
         try:
             reply = await self._mesh.ask(node, question, timeout=self._patience(node))
         except MeshError:
             return False
-        await self._observe(node, Evidence.ANSWERED)
+        await self._observe(node, Evidence.ANSWERED, asked=asked)
         if reply == sync.EQUAL and not self._replica.lacks_hearsay():
             self._counters["syncs"] += 1
         else:
@@ -155,12 +156,13 @@ class Prober:
         challenge = secrets.token_bytes(wire.CHALLENGE_BYTES)
         # The helper waits for the node as long as we would, and we wait for the helper.
         timeout = 2 * self._patience(helper)
+        asked = self._now()
         try:
             proof = await self._mesh.ask(helper, VOUCH + challenge + node.encode(), timeout=timeout)
             wire.check_proof(proof, node=node, challenge=challenge)
         except (MeshError, InvalidFrame):
             return False
-        await self._perform(self._replica.proved(node, helper, self._now()))
+        await self._perform(self._replica.proved(node, helper, self._now(), asked=asked))
         return True
 
     async def _dial(self, node: PeerId) -> bool:
@@ -184,8 +186,10 @@ class Prober:
         except (MeshError, TimeoutError) as error:
             log.debug("could not cut the connection to %s: %s", node, error)
 
-    async def _observe(self, node: PeerId, evidence: Evidence) -> None:
-        await self._perform(self._replica.observe(node, evidence, self._now()))
+    async def _observe(
+        self, node: PeerId, evidence: Evidence, *, asked: float | None = None
+    ) -> None:
+        await self._perform(self._replica.observe(node, evidence, self._now(), asked=asked))
 
     def _connections(self) -> dict[PeerId, PeerConnection]:
         return {connection.peer: connection for connection in self._mesh.connections()}

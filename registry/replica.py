@@ -188,10 +188,10 @@ class Replica:
         """Return when `tick` next has something to do."""
         return min(self._voice.due(), self.members.due())
 
-    def proved(self, node: PeerId, helper: PeerId, now: float) -> list[Effect]:
-        """Take in that a helper got a node's proof of life."""
+    def proved(self, node: PeerId, helper: PeerId, now: float, *, asked: float) -> list[Effect]:
+        """Take in that a helper got a node's proof of life, for which it was `asked` at that time."""
         self.members.proved(node, helper)
-        return self.observe(node, Evidence.PROVEN, now)
+        return self.observe(node, Evidence.PROVEN, now, asked=asked)
 
     def stalled(self, seconds: float, now: float) -> None:
         """Take in that this process stood still: it was deaf, and is the more patient with others for a while."""
@@ -250,10 +250,12 @@ class Replica:
         self.newcomers.part(peer, held=peer in self.catalog.held)
         return self.observe(peer, Evidence.PARTED, now)
 
-    def observe(self, node: PeerId, evidence: Evidence, now: float) -> list[Effect]:
-        """Take in evidence about a node's life; strangers are not followed."""
+    def observe(
+        self, node: PeerId, evidence: Evidence, now: float, *, asked: float | None = None
+    ) -> list[Effect]:
+        """Take in evidence about a node's life, as `Membership.observe` does; strangers are not followed."""
         before = self.members.pulses.get(node)
-        moved = self.members.observe(node, evidence, now)
+        moved = self.members.observe(node, evidence, now, asked=asked)
         self._greet(node, before, now)
         return [Changed(frozenset({node}))] if moved else []
 
@@ -362,8 +364,7 @@ class Replica:
             return []
         self._authors.spend(node, now, frame_bytes=0)
         self.members.beat(node, note.version, note.beat)
-        remember = Remember(node, note.version, note.beat)
-        return [remember, *self.observe(node, Evidence.WORD, now)]
+        return [Remember(node, note.version, note.beat), *self.observe(node, Evidence.WORD, now)]
 
     def _hear_doubt(self, doubt: Doubt, now: float) -> list[Effect]:
         effects = self._hear_beat(doubt, now)

@@ -129,10 +129,12 @@ class Member:
         if self.full:
             self.observe(self._world.peer(other), Evidence.PARTED, now)
 
-    def observe(self, node: PeerId, evidence: Evidence, now: float) -> None:
+    def observe(
+        self, node: PeerId, evidence: Evidence, now: float, *, asked: float | None = None
+    ) -> None:
         """Take in evidence, after all that has arrived before it."""
         self.hear(now)
-        self.perform(self.replica.observe(node, evidence, now), now)
+        self.perform(self.replica.observe(node, evidence, now, asked=asked), now)
         if evidence not in LIFE:
             self._look_soon(now)
 
@@ -239,6 +241,7 @@ class _Talk:
         self._world = world
         self._other = other
         self._life = member.life
+        self._asked = world.timeline.now
         self._exchange: Generator[sync.Step, bytes, list[Effect]] = sync.compare(
             member.replica, world.timeline.time
         )
@@ -259,13 +262,14 @@ class _Talk:
         else:
             member.perform(step.effects, now)
             wait = self._world.settings.ask_timeout
+            self._asked = now
             self._world.ask(
                 member, self._other, step.question, self._replied, self._failed, within=wait
             )
 
     def _replied(self, peer: PeerId, reply: bytes, now: float) -> None:
         if self._member.life == self._life:
-            seen = self._member.replica.observe(peer, Evidence.ANSWERED, now)
+            seen = self._member.replica.observe(peer, Evidence.ANSWERED, now, asked=self._asked)
             self._member.perform(seen, now)
             self.go_on(reply, now)
 

@@ -59,7 +59,7 @@ class Round:
         # One is open until all have begun: what is refused at once must not end the attempt.
         self._open = 1 + len(helpers) + (own is not OwnProbe.NOTHING)
         for helper in helpers:
-            self._through(helper)
+            self._through(helper, now)
         if own is OwnProbe.ASK:
             self._ask(now)
         elif own is OwnProbe.DIAL:
@@ -73,22 +73,22 @@ class Round:
             )
         self._one_less(now)
 
-    def _ask(self, _: float) -> None:
+    def _ask(self, now: float) -> None:
         question = sync.digest_question(self._member.replica)
         self._world.ask(
             self._member,
             self._other,
             question,
-            self._directly,
+            lambda _, reply, then: self._directly(reply, now, then),
             self._one_less,
             within=self._patience(self._other),
         )
 
-    def _directly(self, _: PeerId, reply: bytes, now: float) -> None:
+    def _directly(self, reply: bytes, asked: float, now: float) -> None:
         if self._member.life != self._life:
             return
         member = self._member
-        member.observe(self._node, Evidence.ANSWERED, now)
+        member.observe(self._node, Evidence.ANSWERED, now, asked=asked)
         if reply == sync.EQUAL and not member.replica.lacks_hearsay():
             member.syncs += 1
         else:
@@ -96,18 +96,20 @@ class Round:
         self._open = 0
         self._go_on(Found(reached=True), now)
 
-    def _through(self, helper: int) -> None:
+    def _through(self, helper: int, now: float) -> None:
         challenge = self._world.rng.randbytes(wire.CHALLENGE_BYTES)
         self._world.ask(
             self._member,
             helper,
             VOUCH + challenge + self._node.encode(),
-            lambda peer, reply, then: self._heard(peer, reply, challenge, then),
+            lambda peer, reply, then: self._heard(peer, reply, challenge, now, then),
             self._one_less,
             within=2 * self._patience(helper),
         )
 
-    def _heard(self, helper: PeerId, reply: bytes, challenge: bytes, now: float) -> None:
+    def _heard(
+        self, helper: PeerId, reply: bytes, challenge: bytes, asked: float, now: float
+    ) -> None:
         # A round that has gone on already does not wait for it any more.
         if self._member.life != self._life or not self._open:
             return
@@ -116,7 +118,8 @@ class Round:
         except InvalidFrame:
             self._one_less(now)
             return
-        self._member.perform(self._member.replica.proved(self._node, helper, now), now)
+        proved = self._member.replica.proved(self._node, helper, now, asked=asked)
+        self._member.perform(proved, now)
         self._found = Found(proven=True)
         self._one_less(now)
 

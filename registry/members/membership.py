@@ -94,8 +94,13 @@ class Membership:
 
     # What is seen of them.
 
-    def observe(self, node: PeerId, evidence: Evidence, now: float) -> bool:
-        """Take in evidence; return whether the node is in another state now. Strangers are not followed."""
+    def observe(
+        self, node: PeerId, evidence: Evidence, now: float, *, asked: float | None = None
+    ) -> bool:
+        """Take in evidence; return whether the node is in another state now. Strangers are not followed.
+
+        An answer is as old as its question, which was put at `asked`: it may have waited to be read.
+        """
         if evidence is Evidence.LINKED:
             self._turns.join(node)
         elif evidence is Evidence.PARTED:
@@ -103,6 +108,8 @@ class Membership:
             self._doubts.parted(node, now)
         before = self._pulses.get(node)
         if before is None or (evidence in _OF_ROUNDS and node not in self._running):
+            return False
+        if self._is_outdated(node, before, evidence, asked):
             return False
         spoke = evidence in _OF_ROUNDS and self._spoke(node, before, now)
         after = before.barred(evidence, now) if spoke else before.after(evidence, now)
@@ -256,6 +263,14 @@ class Membership:
 
     def _turn(self) -> tuple[PeerId, float] | None:
         return self._turns.next(self._pulses, self._pending, self._running)
+
+    def _is_outdated(
+        self, node: PeerId, pulse: Pulse, evidence: Evidence, asked: float | None
+    ) -> bool:
+        # What came over a connection may be older than its end, and nobody probes in turn whom it would make alive.
+        if node in self._turns.linked or pulse.contact is Status.ALIVE:
+            return False
+        return evidence is Evidence.ASKED or (asked is not None and asked < pulse.since)
 
     def _spoke(self, node: PeerId, pulse: Pulse, now: float) -> bool:
         # Whom we do not reach anyway is doubted for its silence to all, not for ours.

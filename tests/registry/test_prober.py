@@ -116,6 +116,22 @@ async def test_who_answers_nobody_is_lost_and_its_connection_is_cut(three: list[
     assert B.peer not in [c.peer for c in a.mesh.connections()]
 
 
+@pytest.mark.parametrize("through_a_helper", [False, True])
+async def test_an_answer_that_was_on_its_way_when_the_connection_ended_leaves_the_doubt(
+    three: list[Party], *, through_a_helper: bool
+) -> None:
+    a, b, _ = three
+    probing = a.probing._through(C.peer, B.peer) if through_a_helper else a.probing._ask(B.peer)
+    b.thawed.clear()
+    async with asyncio.TaskGroup() as group:
+        answered = group.create_task(probing)
+        await asyncio.sleep(0)
+        a.replica.observe(B.peer, Evidence.PARTED, asyncio.get_running_loop().time())
+        b.thawed.set()
+    assert answered.result()
+    assert a.contact(B.peer) is Status.SUSPECT
+
+
 async def test_who_answers_only_others_lives_by_its_signature_and_its_connection_is_cut(
     three: list[Party],
 ) -> None:

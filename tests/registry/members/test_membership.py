@@ -136,6 +136,8 @@ def test_any_sign_of_life_ends_the_doubt(life: Evidence) -> None:
     some = knowing(A)
     some.observe(A, Evidence.PARTED, 1.0)
     assert some.probes(1.0) == [A]
+    if life is Evidence.ASKED:
+        some.observe(A, Evidence.LINKED, 1.1)
     some.observe(A, life, 1.2)
     assert some.pulses[A].contact is Status.ALIVE
     # What the round did not find says nothing about a node that has spoken since, only about our own way to it.
@@ -143,6 +145,38 @@ def test_any_sign_of_life_ends_the_doubt(life: Evidence) -> None:
     answered = life is Evidence.ANSWERED
     assert some.pulses[A].contact is (Status.ALIVE if answered else Status.UNREACHABLE)
     assert some.doubts(10.0) == []
+
+
+@pytest.mark.parametrize("late", [Evidence.ANSWERED, Evidence.PROVEN])
+def test_an_answer_to_a_question_from_before_the_connection_ended_settles_no_doubt(
+    late: Evidence,
+) -> None:
+    some = knowing(A, B)
+    some.observe(A, Evidence.PARTED, 1.0)
+    assert not some.observe(A, late, 1.1, asked=0.9)
+    assert some.pulses[A].contact is Status.SUSPECT
+    steps(some, 20.0, dead=frozenset({A}))
+    assert some.pulses[A].contact is Status.LOST
+    # Nor does it bring back a node that is lost.
+    assert not some.observe(A, late, 20.1, asked=0.9)
+    assert some.observe(A, late, 20.3, asked=20.2)
+
+
+def test_the_same_answer_counts_while_a_connection_stands_since_that_is_probed_in_turn() -> None:
+    some = knowing(A)
+    some.look(A, 1.0)
+    some.probes(1.0)
+    some.observe(A, Evidence.MISSED, 2.0)
+    assert some.observe(A, Evidence.ANSWERED, 2.1, asked=1.5)
+    assert story(some, 5.0, since=2.1) != []
+
+
+def test_a_question_that_is_read_after_its_connection_ended_settles_no_doubt() -> None:
+    some = knowing(A)
+    some.observe(A, Evidence.PARTED, 1.0)
+    assert not some.observe(A, Evidence.ASKED, 1.1)
+    some.observe(A, Evidence.LINKED, 1.2)
+    assert some.observe(A, Evidence.ASKED, 1.3)
 
 
 # Our own way.

@@ -118,7 +118,7 @@ class Mesh:
         for helper in map(self._number, helpers):
             linked = (helper, other) in self.links
             if linked and self.carries(number, helper) and self.carries(helper, other):
-                one.proved(peer, self.nodes[helper].peer, self.now)
+                one.proved(peer, self.nodes[helper].peer, self.now, asked=self.now)
                 proven = True
         return Found(reached, proven)
 
