@@ -135,12 +135,14 @@ class Membership:
     def accuse(self, node: PeerId, now: float) -> None:
         """Take in that another node cannot reach this one: look for ourselves, unless it speaks first."""
         pulse = self._pulses.get(node)
-        if pulse is None or not self._doubts.hear(node, now) or node in self._gone:
+        if pulse is None or node in self._gone:
             return
-        self._pulses.put(node, replace(pulse, accused=now))
+        look = self._doubts.hear(node, now)
+        if look <= now:
+            self._pulses.put(node, replace(pulse, accused=now))
         if pulse.contact is Status.ALIVE:
             wait = self._settings.probe_timeout * (0.25 + 0.5 * self._jitter())
-            self._pending.setdefault(node, now + wait)
+            self._pending.setdefault(node, look + wait)
 
     def look(self, node: PeerId, now: float) -> bool:
         """Probe a node at once because a request waits for it; return whether that is due."""
@@ -180,14 +182,14 @@ class Membership:
         self.rarity = min(max((self._pulses.living + 1) / FEW, 1.0), rarest)
         self._factor = self.patience.factor(now)
         # The shell ends them long before; should it not, the node gets another round.
-        for node in [n for n, began in self._running.items() if began + self._longest <= now]:
+        for node in [n for n, began in self._running.items() if self._overdue(began) <= now]:
             self.ended(node, now)
         for node in [n for n, at in self._looked.items() if now - at > LOOK]:
             del self._looked[node]
         self._doubts.tick(now)
         changed = self._pulses.pass_time(now, **self._times())
         for node in changed:
-            self._settle(node)
+            self._rest(node)
         return frozenset(changed)
 
     def probes(self, now: float) -> list[PeerId]:
@@ -229,14 +231,15 @@ class Membership:
                 pass
 
     def doubts(self, now: float) -> list[PeerId]:
-        """Name the nodes that the others should look for too: each once, and none while we mistrust ourselves."""
-        due = self._doubts.said(now)
-        return due if self._factor == 1.0 else []
+        """Name the nodes that the others should look for too, each once; while we mistrust ourselves they wait."""
+        return self._doubts.said(now) if self._factor == 1.0 else []
 
     def due(self) -> float:
         """Return when something is next to be done."""
-        found = [self._pulses.due(**self._times()), self._doubts.due()]
-        found += (began + self._longest for began in self._running.values())
+        found = [self._pulses.due(**self._times())]
+        if self._factor == 1.0:
+            found.append(self._doubts.due())
+        found += map(self._overdue, self._running.values())
         if len(self._running) >= ROUNDS:
             return min(found)
         turn = self._turn()
@@ -253,9 +256,9 @@ class Membership:
 
     # How.
 
-    @property
-    def _longest(self) -> float:
-        return self._settings.probe + 10 * self._settings.probe_timeout
+    def _overdue(self, began: float) -> float:
+        longest = self._settings.probe + 10 * self._settings.probe_timeout
+        return max(began, self._awake) + longest
 
     def _times(self) -> dict[str, float]:
         suspicion = self._settings.suspicion * self._factor
@@ -285,10 +288,11 @@ class Membership:
             self.patience.note(node, answered=True, now=now)
         elif evidence is Evidence.MISSED and node in self._turns.linked and not lost:
             self.patience.note(node, answered=False, now=now)
-        elif evidence is Evidence.UNREACHED and self._factor == 1.0:
+        elif evidence is Evidence.UNREACHED:
             # Who is silent only to us may say so itself when it is doubted aloud.
             if now - pulse.heard > self._settings.suspicion or pulse.contact is Status.SUSPECT:
-                self._doubts.unreached(node, now, linked=node in self._turns.linked)
+                linked = node in self._turns.linked
+                self._doubts.unreached(node, now, heard=pulse.heard, linked=linked)
         elif evidence in LIFE:
             self._doubts.settle(node)
 
@@ -310,6 +314,9 @@ class Membership:
 
     def _settle(self, node: PeerId) -> None:
         self._doubts.settle(node)
+        self._rest(node)
+
+    def _rest(self, node: PeerId) -> None:
         self._pending.pop(node, None)
         self._running.pop(node, None)
 

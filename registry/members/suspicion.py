@@ -57,6 +57,8 @@ class Awareness:
         return min(factor, MOST)
 
 
+_NEVER = float("-inf")
+
 NEAR = 10.0
 """Times `suspicion` for which a node that was connected counts as near: only who is near speaks."""
 
@@ -75,23 +77,23 @@ class Suspicion:
         """Take in that the connection to a node is gone."""
         self._parted[node] = now
 
-    def hear(self, node: PeerId, now: float) -> bool:
-        """Take in another's doubt; return whether it is the first for some time."""
+    def hear(self, node: PeerId, now: float) -> float:
+        """Take in another's doubt; return when to look for it: not at once where the last one was lately."""
         self._unsaid.pop(node, None)
-        if now - self._heard.get(node, float("-inf")) < self._settings.suspicion:
-            return False
-        self._heard[node] = now
-        return True
+        look = max(now, self._heard.get(node, _NEVER) + self._settings.suspicion)
+        if look <= now:
+            self._heard[node] = now
+        return look
 
-    def unreached(self, node: PeerId, now: float, *, linked: bool) -> None:
-        """Doubt a node aloud a little later, unless somebody does so first, or it speaks."""
-        if (linked or node in self._parted) and node not in self._heard:
+    def unreached(self, node: PeerId, now: float, *, heard: float, linked: bool) -> None:
+        """Doubt a node aloud a little later, unless it speaks first, or somebody doubts it, or did since it was `heard`."""
+        if (linked or node in self._parted) and self._heard.get(node, _NEVER) <= heard:
             # Long enough that who is first is heard by most of the others in time.
             wait = self._jitter() * self._settings.probe_timeout
             self._unsaid.setdefault(node, now + wait)
 
     def settle(self, node: PeerId) -> None:
-        """Say nothing of a node: it spoke, or is lost."""
+        """Say nothing of a node, since it spoke. Its loss is no reason: only who hears of a doubt looks for it."""
         self._unsaid.pop(node, None)
 
     def forget(self, node: PeerId) -> None:

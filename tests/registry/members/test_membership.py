@@ -319,6 +319,42 @@ def test_who_misses_many_at_once_accuses_nobody_and_waits_longer() -> None:
     assert many.doubts(100.0) == []
 
 
+@pytest.mark.parametrize("speaks", [False, True])
+def test_what_we_doubt_while_we_mistrust_ourselves_is_said_later_unless_it_speaks(
+    *, speaks: bool
+) -> None:
+    some = knowing(A)
+    some.stalled(1.0, 0.9)
+    some.observe(A, Evidence.PARTED, 1.0)
+    steps(some, 9.0, dead=frozenset({A}))
+    assert some.pulses[A].contact is Status.LOST
+    assert some.doubts(9.0) == []
+    if speaks:
+        some.observe(A, Evidence.WORD, 9.1)
+    some.tick(12.0)
+    assert some.doubts(12.0) == ([] if speaks else [A])
+
+
+def test_a_second_doubt_soon_after_one_that_was_refuted_makes_us_look_once_the_time_is_over() -> (
+    None
+):
+    some = knowing(A, linked=False)
+    some.accuse(A, 1.0)
+    some.observe(A, Evidence.WORD, 1.1)
+    some.accuse(A, 2.0)
+    assert steps(some, 1.0 + SETTINGS.suspicion) == []
+    assert steps(some, 2.0 + SETTINGS.suspicion) == [A]
+
+
+def test_what_a_round_found_counts_though_we_stood_still_in_the_midst_of_it() -> None:
+    some = knowing(A, linked=False)
+    some.accuse(A, 1.0)
+    assert some.probes(2.0) == [A]
+    some.stalled(60.0, 62.0)
+    some.tick(62.0)
+    assert some.observe(A, Evidence.UNREACHED, 62.1)
+
+
 def test_who_stood_still_takes_nobody_for_silent() -> None:
     some = knowing(A, linked=False, lease=120.0)
     some.stalled(1_000.0, 1_000.0)

@@ -19,21 +19,24 @@ def doubts(jitter: Callable[[], float] = lambda: 0.5) -> Suspicion:
 def test_who_was_connected_lately_speaks_once_and_a_little_later() -> None:
     some = doubts()
     some.parted(A, 1.0)
-    some.unreached(A, 1.1, linked=False)
-    some.unreached(B, 1.1, linked=True)
+    some.unreached(A, 1.1, heard=0.5, linked=False)
+    some.unreached(B, 1.1, heard=0.5, linked=True)
     assert some.said(1.1) == []
     assert some.said(1.1 + LATER) == [A, B]
     assert some.due() == inf
-    some.unreached(A, 2.5, linked=False)
+    some.unreached(A, 2.5, heard=0.5, linked=False)
     assert some.said(inf) == []
+    # It spoke meanwhile, so this is another doubt.
+    some.unreached(A, 2.6, heard=2.0, linked=False)
+    assert some.said(inf) == [A]
 
 
 def test_who_was_not_connected_lately_says_nothing() -> None:
     some = doubts()
     some.parted(A, 1.0)
     some.tick(1.1 + NEAR * SETTINGS.suspicion)
-    some.unreached(A, 50.0, linked=False)
-    some.unreached(B, 50.0, linked=False)
+    some.unreached(A, 50.0, heard=0.5, linked=False)
+    some.unreached(B, 50.0, heard=0.5, linked=False)
     assert some.due() == inf
 
 
@@ -41,15 +44,15 @@ def test_who_heard_anothers_doubt_says_nothing_whether_it_had_looked_before_or_n
     for looked_first in (True, False):
         some = doubts()
         if looked_first:
-            some.unreached(A, 1.0, linked=True)
-        assert some.hear(A, 1.1)
-        some.unreached(A, 1.2, linked=True)
+            some.unreached(A, 1.0, heard=0.5, linked=True)
+        assert some.hear(A, 1.1) == 1.1
+        some.unreached(A, 1.2, heard=0.5, linked=True)
         assert some.said(10.0) == []
 
 
 def test_who_spoke_is_not_doubted_aloud() -> None:
     some = doubts()
-    some.unreached(A, 1.0, linked=True)
+    some.unreached(A, 1.0, heard=0.5, linked=True)
     some.settle(A)
     assert some.said(10.0) == []
 
@@ -63,9 +66,10 @@ def test_of_ten_that_notice_at_once_a_few_speak() -> None:
 
 def test_anothers_doubts_count_once_in_the_time_for_doubt_and_are_forgotten_after_it() -> None:
     some = doubts()
-    assert some.hear(A, 1.0)
-    assert not some.hear(A, 2.0)
-    some.tick(1.1 + SETTINGS.suspicion)
-    assert some.hear(A, 1.1 + SETTINGS.suspicion)
+    assert some.hear(A, 1.0) == 1.0
+    assert some.hear(A, 2.0) == some.hear(A, 3.0) == 1.0 + SETTINGS.suspicion
+    later = 1.1 + SETTINGS.suspicion
+    some.tick(later)
+    assert some.hear(A, later) == later
     some.forget(A)
-    assert some.hear(A, 4.2)
+    assert some.hear(A, 4.2) == 4.2
