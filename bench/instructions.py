@@ -33,8 +33,7 @@ WARM, COUNTED, RUNS = 60, 50, 5
 FEW, MANY = 20, 220
 """Chunks of two streams, whose difference is what chunks cost."""
 
-IDLE_SECONDS = 1.5
-"""Seconds of each of several looks at what a node does without requests."""
+IDLE_SECONDS = 8.0
 
 _TOTALS = re.compile(r"^(?:totals|summary): (\d+)", re.MULTILINE)
 
@@ -153,8 +152,8 @@ def measure(target: Target) -> dict[str, float]:
         caller.ask("chunks=1", stream=False)
     for orders in ("chunks=20 delay_us=0", "chunks=20 delay_us=20000"):
         caller.ask(orders, stream=True)
-    looks = [counted(target, lambda: time.sleep(IDLE_SECONDS)) for _ in range(RUNS)]
-    rate = statistics.median(idle / seconds for idle, seconds in looks)
+    idle, seconds = counted(target, lambda: time.sleep(IDLE_SECONDS))
+    rate = idle / seconds
 
     def spent(work: Callable[[], None]) -> float:
         """Return the median: now and then a node looks after its mesh, too."""
