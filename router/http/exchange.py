@@ -141,7 +141,6 @@ class Exchange:
     def rest(self, taken: int) -> "Rest":
         """Return what is still to come; `taken` bytes have gone on before."""
         left = math.inf if self.streamed else self._settings.max_answer_bytes - taken
-        self.waits()
         self._watch()
         return Rest(self, self._reply, left)
 
