@@ -68,8 +68,8 @@ docs: $(MADE)/dev ## the generated tables of docs/ again
 bench: $(MADE)/dev ## what the project measures about itself
 	@$(BIN)/python -m bench $(ARGS)
 
-# Of a request through a node, ÷ bare aiohttp: 1.04 to 1.14 were measured, more where the machine is slow.
-BOUND := 1.25
+# Of a request through a node, ÷ bare aiohttp: on one slow machine 1.08 to 1.14, and 1.16 with code that had 1.07 elsewhere.
+BOUND := 1.18
 
 instructions: $(MADE)/dev ## what a request and a chunk cost, by callgrind; fails where a request costs more than BOUND
 	@$(BIN)/python -m bench.instructions --bound $(BOUND) $(ARGS)
