@@ -156,11 +156,11 @@ class CallerConnection(web.RequestHandler):
         return heads.offers(request) and (not self._apart or "transfer-encoding" in request.headers)
 
     def look(self, now: float) -> None:
-        """End what takes too long."""
+        """End what takes too long; a head that has come and waits for the loop does not."""
         if self._under_way is not None:
             if now >= self._due or (self._left and self._is_gone()):
                 self.abort()
-        elif now >= self._head_due:
+        elif now >= self._head_due and self._waiter and not self._messages:
             if self._head_bytes:
                 self.refuse(HeadTooSlow("the head of the request did not come in time"))
             else:

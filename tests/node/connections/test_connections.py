@@ -456,6 +456,13 @@ async def test_every_wait_for_a_caller_has_an_end(served):
         assert await idle.ended()
 
 
+async def test_a_head_that_has_come_is_not_too_slow_where_the_loop_is(served, caller):
+    connection = await connection_of(served)
+    connection.data_received(b"GET / HTTP/1\r\n\r\n")
+    connection.look(served.server.now + LIMITS.head_timeout + 0.1)
+    assert await code_of(caller) == (400, "invalid_head")
+
+
 async def test_a_handler_may_take_as_long_as_it_likes(served, caller):
     caller.say(b"GET /wait")
     await served.begun.wait()
