@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.access import is_own_address
 from node.agent import Agent
+from node.auth.access import is_own_address
 from node.config.settings import Settings
 from node.faces import Listening
 from node.observe.metrics import Metrics

@@ -16,7 +16,7 @@ from importlib import import_module
 import uvloop
 from aiohttp import web
 
-from node.access import Access, is_own_address
+from node.auth.access import Access, is_own_address
 from node.config.addresses import HostPort
 from node.config.settings import Settings
 from node.errors import CommandFailed, WrongUsage

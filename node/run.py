@@ -13,8 +13,8 @@ from pathlib import Path
 import uvloop
 
 from node import __version__
-from node.access import Access
 from node.assembly import Given, Parts, assemble
+from node.auth.access import Access
 from node.config.addresses import HostPort, host_port
 from node.config.settings import Settings
 from node.exposure import surfaces, told, warned

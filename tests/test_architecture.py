@@ -291,7 +291,7 @@ def test_headers_of_requests_are_looked_up_by_their_lower_case_names() -> None:
     """Those of workers are kept so, in a plain dictionary: another spelling would never be found."""
     served = [
         *ROOT.glob("node/faces/**/*.py"),
-        ROOT / "node/access.py",
+        ROOT / "node/auth/access.py",
         ROOT / "node/connections.py",
         ROOT / "node/heads.py",
     ]

@@ -17,8 +17,8 @@ from bench.seeds.gossip import Gossip
 from bench.seeds.loop import PROCESS, SeedProcess
 from bench.seeds.mesh import SeedMesh
 from bench.seeds.wires import SeedPort, Wires, address_of
-from node.access import Access
 from node.assembly import Given, Outside, Parts, assemble
+from node.auth.access import Access
 from node.config.settings import Settings
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app

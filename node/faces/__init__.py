@@ -16,8 +16,8 @@ from node.config.settings import Settings
 from registry.records import Load, PeerId
 
 if TYPE_CHECKING:
-    from node.access import Access
     from node.agent import Agent
+    from node.auth.access import Access
     from node.inspection import Learning
     from node.observe.aggregate import Whole
     from node.observe.host import Host

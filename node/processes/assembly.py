@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from node.access import is_own_address
+from node.auth.access import is_own_address
 from node.config.settings import Settings
 from node.faces import Serving
 from node.observe.host import Host

@@ -23,7 +23,7 @@ from enum import Enum
 
 from aiohttp import web
 
-from node.access import Access
+from node.auth.access import Access
 from node.config.settings import Settings
 from node.faces.request_reader import ID, read_raw
 from node.faces.response_writer import Streaming, cut

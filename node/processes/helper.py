@@ -14,7 +14,7 @@ from functools import partial
 
 import uvloop
 
-from node.access import Access
+from node.auth.access import Access
 from node.config import sources
 from node.config.settings import Settings
 from node.faces.app import application, link_app, model_routes

@@ -14,9 +14,9 @@ import aiohttp
 import openai
 
 from node import __version__
-from node.access import Access, is_own_address
 from node.agent import Agent
 from node.assembly import NodeWorld, exchange_load
+from node.auth.access import Access, is_own_address
 from node.config.settings import Settings
 from node.config.web import WebSettings
 from node.faces import Context, Listening

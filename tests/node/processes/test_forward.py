@@ -10,7 +10,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from node.access import Access
+from node.auth.access import Access
 from node.config.addresses import HostPort
 from node.config.web import WebSettings
 from node.faces.app import application

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.access import is_own_address
+from node.auth.access import is_own_address
 from node.faces.errors import Unparseable, WrongParameter
 from node.faces.v0.registration import SCHEMES, read_project, read_worker
 from registry.records import ModelType

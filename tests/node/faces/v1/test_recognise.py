@@ -6,7 +6,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from node.access import is_own_address
+from node.auth.access import is_own_address
 from node.faces.errors import Unparseable, WrongParameter
 from node.faces.v1.recognise import candidates
 from registry.records import SERVICE_TYPES, ModelType

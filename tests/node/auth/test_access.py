@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from node.access import Access, is_own_address, same_machine
+from node.auth.access import Access, is_own_address, same_machine
 from node.config.web import WebSettings
 from node.faces.app import application
 from node.listeners import serve

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from node.access import Endpoint, KernelTable, decode_owner
+from node.auth.socket_owner import Endpoint, KernelTable, decode_owner
 
 HERE, THERE = Endpoint("127.0.0.1", 50_000), Endpoint("127.0.0.1", 6100)
 SOCK_DIAG, ERROR = 20, 2

@@ -1,0 +1,1 @@
+"""Authentication and authorization: who calls this node, and what they may do."""
