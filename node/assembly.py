@@ -10,6 +10,7 @@ from pathlib import Path
 
 from node.agent import Agent
 from node.auth.access import is_own_address
+from node.auth.key_ring import KeyRing
 from node.config.settings import Settings
 from node.faces import Listening
 from node.observe.metrics import Metrics
@@ -59,6 +60,8 @@ class Given:
     identity: Identity
     swarm_key: str | None
     data_dir: Path
+    token: str = ""
+    """The control token; nobody has one where it is empty."""
     outside: Outside = field(default_factory=Outside)
 
 
@@ -68,6 +71,7 @@ class Parts:
 
     registry: Registry
     agent: Agent
+    keys: KeyRing
     bootstrap: Bootstrap
     links: Links
     peers: MeshPeers
@@ -141,6 +145,8 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
     registry = await _registry(given, store)
     agent = Agent(registry, store, outside.wall)
     await agent.restore()
+    keys = KeyRing(store, outside.wall, token=given.token)
+    await keys.restore()
     premises = _premises(given, listening, registry)
     links, peers = _links(given, registry, premises, closing)
     metrics = Metrics()
@@ -160,7 +166,7 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         store, registry.saving, configured=settings.mesh.bootstrap, keep=registry.pin
     )
     registry.saving.also(bootstrap.changes)
-    return Parts(registry, agent, bootstrap, links, peers, router, metrics)
+    return Parts(registry, agent, keys, bootstrap, links, peers, router, metrics)
 
 
 async def _registry(given: Given, store: Store) -> Registry:

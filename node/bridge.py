@@ -18,7 +18,7 @@ from aiohttp import web
 
 from node.auth.access import Access, is_own_address
 from node.config.addresses import HostPort
-from node.config.settings import Settings
+from node.config.settings import Keyless, Settings
 from node.errors import CommandFailed, WrongUsage
 from node.faces import Serving, grpc
 from node.faces.app import application
@@ -154,7 +154,7 @@ class Bridge:
         [listener] = map(closing.enter_context, bind(plan.place, "--listen"))
         listed = self._listed() if plan.dialect in _LISTING else []
         limits, crowd = self._settings.web, context.metrics.crowd
-        app = application([*routes(context), *listed], Access(token="", settings=limits).admit)
+        app = application([*routes(context), *listed], context.access.admit)
         await serve(app, listener, closing, limits, crowd)
         return place_of(listener)
 
@@ -199,6 +199,7 @@ class Bridge:
             router=self._router,
             metrics=Metrics(),
             host=Host(),
+            access=Access(token="", settings=self._settings.web, keyless=Keyless.EVERYBODY),
             load_of=self._router.load_of,
         )
 

@@ -7,8 +7,8 @@ import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from node.config.addresses import host_port
-from node.config.settings import Settings
+from node.config.addresses import HostPort, host_port
+from node.config.settings import Keyless, Settings
 from node.faces import Listening
 from node.peers.reach import host_of
 
@@ -38,7 +38,11 @@ class Surface:
 
 def surfaces(settings: Settings, listening: Listening, mesh: Sequence[str]) -> tuple[Surface, ...]:
     """Name every way into a node that listens there, in the order in which it is told."""
-    return (*_http(listening), *_rpc(settings, listening), *_mesh(settings, listening, mesh))
+    return (
+        *_http(settings, listening),
+        *_rpc(settings, listening),
+        *_mesh(settings, listening, mesh),
+    )
 
 
 def told(found: Iterable[Surface]) -> str:
@@ -58,24 +62,37 @@ def warned(found: Iterable[Surface]) -> str:
     )
 
 
-def _http(listening: Listening) -> Iterator[Surface]:
+def _http(settings: Settings, listening: Listening) -> Iterator[Surface]:
     place = host_port(listening.http)
     who = HERE if place.loopback else EVERYBODY
+    key = _users_key(settings, place)
     closing = (
-        f"to close it listen on 127.0.0.1:{place.port}, or put a proxy that asks for keys before it"
+        "to close it say --open machine, or --open nobody, and make keys: modelvine key create NAME"
     )
-    yield Surface("HTTP (/v1, /api)", f"http://{place}", who, "", closing)
-    yield Surface("metrics", f"http://{place}/metrics", who, "", closing)
+    yield Surface("HTTP (/v1, /api)", f"http://{place}", who, key, closing)
+    yield Surface("metrics", f"http://{place}/metrics", who, key, closing)
     proof = "the control token, which the node's own user and root need not on this machine"
     yield Surface("changes", f"http://{place}/api", who, proof, "")
+
+
+def _users_key(settings: Settings, place: HostPort) -> str:
+    """Say what other machines must show to ask; people on this one need nothing by default."""
+    match settings.node.open:
+        case Keyless.EVERYBODY:
+            return ""
+        case Keyless.MACHINE:
+            return (
+                "" if place.loopback else "a user's key, which people on this machine do not need"
+            )
+    return "a user's key"
 
 
 def _rpc(settings: Settings, listening: Listening) -> Iterator[Surface]:
     for name, place in listening.rpcs.items():
         who = HERE if place.loopback else EVERYBODY
         keyed = settings.faces.model_dump()[f"{name}_keys"]
-        closing = f"to close it set faces.{name} to 127.0.0.1:{place.port}"
-        key = f"a key of faces.{name}_keys" if keyed else ""
+        closing = f"to close it set faces.{name} to 127.0.0.1:{place.port}, or say --open machine"
+        key = f"a key of faces.{name}_keys" if keyed else _users_key(settings, place)
         yield Surface(f"gRPC ({name})", f"grpc://{place}", who, key, closing)
 
 

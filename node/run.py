@@ -15,6 +15,7 @@ import uvloop
 from node import __version__
 from node.assembly import Given, Parts, assemble
 from node.auth.access import Access
+from node.auth.principal import Keys
 from node.config.addresses import HostPort, host_port
 from node.config.settings import Settings
 from node.exposure import surfaces, told, warned
@@ -68,8 +69,9 @@ def run(
 ) -> int:
     """Run a node until it is told to stop; return the exit code. `ready` is given the ready line once it serves."""
     settings = fitted(settings, raise_limit())
+    given = Given(settings, identity, swarm_key, data_dir, control_token(data_dir))
     try:
-        uvloop.run(_live(Given(settings, identity, swarm_key, data_dir), ready))
+        uvloop.run(_live(given, ready))
     except (RegistryError, OSError, ValueError) as error:
         advice = ""
         if isinstance(error, StoreUnavailable):
@@ -144,6 +146,7 @@ def _background(
     return {
         "registry": registry.run,
         "addresses": partial(_follow, registry, reach),
+        "keys": context.keys.follow,
         "learning": context.learning.run,
         "contacts": partial(
             contacts.watch, lambda: context.bootstrap.addresses, registry.mesh, time.monotonic
@@ -184,10 +187,11 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         registry=parts.registry,
         router=parts.router,
         agent=parts.agent,
+        keys=parts.keys,
         learning=Learning(
             parts.agent, parts.router.describe, time.monotonic, greet=parts.router.greet
         ),
-        access=_judge(Access, given),
+        access=_judge(Access, given, parts.keys),
         metrics=parts.metrics,
         lateness=lateness,
         whole=whole,
@@ -200,11 +204,17 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
     )
 
 
-def _judge(kind: type[Access], given: Given) -> Access:
+def _judge(kind: type[Access], given: Given, keys: Keys) -> Access:
     # By the names that a node tells others, they may also ask it.
     names = map(host_of, given.settings.mesh.announce)
-    token = control_token(given.data_dir)
-    return kind(token=token, names=names, settings=given.settings.web)
+    return kind(
+        token=given.token,
+        names=names,
+        settings=given.settings.web,
+        keys=keys,
+        keyless=given.settings.node.open,
+        wall=given.outside.wall,
+    )
 
 
 def _helpers(
@@ -216,7 +226,7 @@ def _helpers(
 ) -> Helpers:
     """Make the helpers, of which a node of one process has none."""
     registry, listening, whole = parts.registry, context.listening, context.whole
-    judge = _judge(PassedOn, given)
+    judge = _judge(PassedOn, given, parts.keys)
     helpers = Helpers(
         posts,
         first_word=Welcome(given.identity.seed, given.settings, listening.http, listening.link),
@@ -227,6 +237,7 @@ def _helpers(
             control=Listener(public_app(replace(context, access=judge))),
         ),
         workers=lambda: parts.agent.workers,
+        keys=lambda: parts.keys.table.keys,
         served=served,
         whole=whole,
     )
@@ -235,6 +246,7 @@ def _helpers(
         registry.load.on_load(helpers.heard)
         registry.load.measure(whole.busy)
         parts.agent.on_change(helpers.register)
+        parts.keys.on_change(helpers.keys_changed)
     return helpers
 
 

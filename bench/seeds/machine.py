@@ -19,7 +19,7 @@ from bench.seeds.mesh import SeedMesh
 from bench.seeds.wires import SeedPort, Wires, address_of
 from node.assembly import Given, Outside, Parts, assemble
 from node.auth.access import Access
-from node.config.settings import Settings
+from node.config.settings import Keyless, Settings
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
 from node.inspection import Learning
@@ -48,6 +48,8 @@ class Disk:
 
 class SeedStore:
     """A node's store: writes take a moment, and of a process that is gone they come to nothing or were done, by chance."""
+
+    shared = False
 
     def __init__(self, disk: Disk, process: SeedProcess, rng: random.Random) -> None:
         self._disk = disk
@@ -199,7 +201,7 @@ class SeedMachine:
             mesh=mesh,
             store=lambda _: SeedStore(self.disk, process, rng),
         )
-        return Given(self.settings, self.identity, None, self.data_dir, outside)
+        return Given(self.settings, self.identity, None, self.data_dir, outside=outside)
 
     def _context(self, parts: Parts, listening: Listening) -> Context:
         lateness, now = Lateness(), self.wires.time
@@ -210,8 +212,9 @@ class SeedMachine:
             registry=parts.registry,
             router=parts.router,
             agent=parts.agent,
+            keys=parts.keys,
             learning=Learning(parts.agent, parts.router.describe, now, greet=parts.router.greet),
-            access=Access(token=TOKEN),
+            access=Access(token=TOKEN, keyless=Keyless.EVERYBODY),
             metrics=parts.metrics,
             lateness=lateness,
             whole=whole,

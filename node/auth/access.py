@@ -1,26 +1,35 @@
-"""Access to a node: its own user and root on this machine, and holders of the control token, may change it.
+"""Access to a node: who may ask its models, who may look at it, and who may change it.
+
+A key says so. Without one, where the caller is: the node's own user and root on this machine, and holders of the control token,
+may change it; people on this machine may ask, unless the operator decided otherwise.
 
 To come over loopback is no proof: whoever asks a proxy on this machine does. What counts is whose process holds the other
-end of the connection; where the kernel does not tell, the token is needed.
+end of the connection; where the kernel does not tell, a key or the token is needed.
 
 A web page of another origin can make a browser on this machine send requests here: directly (it then carries `Origin`),
 or by pointing a name of its own at this address (it then carries that name as `Host`). Both are refused, unless the
 operator allowed that name or origin; such requests change nothing without the token.
 """
 
+import asyncio
 import hmac
 import os
 import re
 import socket
-from collections.abc import Iterable
-from functools import lru_cache
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
+from node.auth.errors import RoleNotAllowed
+from node.auth.principal import ANYBODY, PRINCIPAL, Keys, NoKeys, Principal, holder_of
 from node.auth.socket_owner import Endpoint, KernelTable, SocketTable
+from node.config.settings import Keyless
 from node.config.web import WebSettings
 from node.faces.errors import NotAllowed, UnsupportedMediaType
 from node.faces.request_reader import SHARED, TAKEN_FOR_JSON
@@ -36,12 +45,18 @@ _HOST = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?"
 # A proxy of the node's own user or of root speaks for callers who are elsewhere; some say so in one of these.
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _ROOT = 0
+_PEOPLE = range(1_000, 60_001)  # login.defs: UID_MIN to UID_MAX
 _KERNEL = KernelTable()
+_NO_KEYS = NoKeys()
 _AS_IT_COMES = WebSettings()
 
 
+PROBED = frozenset({"/healthz", "/readyz"})
+"""What load balancers ask, of whom nobody wants a key."""
+
+
 class Access:
-    """Decides for one request whether its caller may do what it asks; raises `NotAllowed` when not."""
+    """Decides for one request whether its caller may do what it asks; raises `NotAllowed` or an `AuthError` when not."""
 
     def __init__(
         self,
@@ -50,17 +65,27 @@ class Access:
         names: Iterable[str] = (),
         settings: WebSettings = _AS_IT_COMES,
         sockets: SocketTable = _KERNEL,
+        keys: Keys = _NO_KEYS,
+        keyless: Keyless = Keyless.MACHINE,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        """Take the control token, and this node's own names besides its IP addresses; `settings` may allow others."""
+        """Take the control token, and this node's own names besides its IP addresses; `settings` may allow others.
+
+        `wall` returns Unix time.
+        """
         self._token = token.encode()
         self._sockets = sockets
+        self._keys = keys
+        self._keyless = keyless
+        self._wall = wall
+        self._owners: WeakKeyDictionary[asyncio.BaseTransport, int | None] = WeakKeyDictionary()
         own = ("localhost", socket.gethostname(), *names)
         self._own = _normal(own)
         self._names = self._own | _normal(settings.names)
         self._origins = frozenset(map(str.lower, settings.origins))
 
     def admit(self, request: HttpRequest) -> web.Response | None:
-        """Refuse names that are not this node's, and what pages of other origins send, unless they are allowed.
+        """Refuse names that are not this node's, what pages of other origins send, unless they are allowed, and who needs a key.
 
         Return the answer where such a page's browser asks first whether it may (a CORS preflight).
         """
@@ -71,19 +96,43 @@ class Access:
             )
         origin = request.headers.get("origin")
         if origin is None or _same_origin(origin, host or ""):
+            self.identify(request)
             return None
         if _ANY in self._origins or origin.lower() in self._origins:
             request[SHARED] = _shared(_ANY if _ANY in self._origins else origin.lower())
-            return _preflight(request)
-        if request.method not in _READING:
+            if (preflight := _preflight(request)) is not None:
+                return preflight
+        elif request.method not in _READING:
             raise NotAllowed(
                 f"requests from pages of another origin are refused: {origin[:100]!r} is not in the setting web.origins"
             )
+        self.identify(request)
         return None
 
+    def identify(self, request: HttpRequest) -> Principal:
+        """Return who asks, and note it with the request; raise an `AuthError` where a good key is wanted."""
+        if PRINCIPAL not in request:
+            shown, probed = shown_key(request.headers), request.path in PROBED
+            near = partial(self.near, request)
+            request[PRINCIPAL] = ANYBODY if probed else self.holder(shown, near)
+        return request[PRINCIPAL]
+
+    def holder(self, shown: str, near: Callable[[], bool] | None) -> Principal:
+        """Return who shows a key, or nothing; raise an `AuthError`.
+
+        `near` says whether a person on this machine does. Where it is `None`, nobody may do without a key.
+        """
+        by_place = self._keyless is Keyless.MACHINE
+        everybody = self._keyless is Keyless.EVERYBODY
+        keyless = near is not None and (near() if by_place else everybody)
+        return holder_of(shown, self._keys, self._wall(), keyless=keyless)
+
     def change(self, request: web.Request) -> None:
-        """Admit only who may change this node: its own user or root on this machine, or a caller with the control token."""
-        shown = self.holds_token(request)
+        """Admit only who may change this node: its own user or root on this machine, an operator's key, or the control token."""
+        asking = request.get(PRINCIPAL, ANYBODY)
+        if asking.key is not None and not asking.is_operator:
+            raise RoleNotAllowed(f"this takes an operator's key; yours is a {asking.key.role}'s")
+        shown = asking.is_operator or self.holds_token(request)
         if not shown and _from_another_page(request):
             raise NotAllowed("without the control token pages of another origin are refused")
         if not shown and not self.local(request):
@@ -96,28 +145,56 @@ class Access:
 
     def local(self, request: web.Request) -> bool:
         """Whether the caller is a process of this node's own user, or of root, on this machine, and speaks for itself."""
-        transport = request.transport
-        if transport is None or any(name in request.headers for name in _FORWARDED):
-            return False
         # A browser may be led here by a name that is allowed because a proxy uses it.
-        if _from_another_page(request) or not _is_ours(
-            request.headers.get("host", "localhost"), self._own
-        ):
+        if _from_another_page(request):
             return False
+        owner = self._owner(request)
+        return owner is not None and owner in (_ROOT, os.geteuid())
+
+    def near(self, request: HttpRequest) -> bool:
+        """Whether the caller is a process of a person on this machine, and speaks for itself; services' users are no people."""
+        return _is_person(self._owner(request))
+
+    def near_at(self, here: Endpoint, there: Endpoint) -> bool:
+        """Whether the process at the other end of a connection is a person's on this machine."""
+        same = same_machine(there.address, here.address)
+        return same and _is_person(self._sockets.owner(there, here))
+
+    def _owner(self, request: HttpRequest) -> int | None:
+        """Return whose process calls, `None` where that is not known or it may call for others."""
+        transport, headers = request.transport, request.headers
+        if transport is None or any(name in headers for name in _FORWARDED):
+            return None
+        if not _is_ours(headers.get("host", "localhost"), self._own):
+            return None
+        if transport not in self._owners:
+            self._owners[transport] = self._owner_of(transport)
+        return self._owners[transport]
+
+    def _owner_of(self, transport: asyncio.BaseTransport) -> int | None:
         caller = transport.get_extra_info("peername")
         here = transport.get_extra_info("sockname")
         if not isinstance(caller, tuple) or not isinstance(here, tuple):
-            return False
+            return None
         if not same_machine(caller[0], here[0]):
-            return False
-        owner = self._sockets.owner(_endpoint(caller), _endpoint(here))
-        return owner is not None and owner in (_ROOT, os.geteuid())
+            return None
+        return self._sockets.owner(_endpoint(caller), _endpoint(here))
 
     def holds_token(self, request: web.Request) -> bool:
         """Whether the caller shows the control token, and so could read this node's own files."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         matches = hmac.compare_digest(given.encode(errors="surrogateescape"), self._token)
         return scheme.lower() == "bearer" and bool(self._token) and matches
+
+
+def _is_person(owner: int | None) -> bool:
+    return owner is not None and (owner in (_ROOT, os.geteuid()) or owner in _PEOPLE)
+
+
+def shown_key(headers: Mapping[str, str]) -> str:
+    """Return the key that a caller shows, as OpenAI's clients do or as Anthropic's; empty for none."""
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
 def _normal(names: Iterable[str]) -> frozenset[str]:

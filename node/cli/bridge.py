@@ -43,8 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--open",
         dest="node.open",
-        action="store_true",
-        default=None,
+        action="store_const",
+        const="everybody",
         help="allow clients on other machines, who need no key",
     )
 
@@ -57,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.cli.console.options import settings_given  # noqa: PLC0415
     from node.config import sources  # noqa: PLC0415
     from node.config.addresses import host_port  # noqa: PLC0415
+    from node.config.settings import Keyless  # noqa: PLC0415
     from node.errors import WrongUsage  # noqa: PLC0415
     from node.observe import logs  # noqa: PLC0415
 
@@ -70,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         place = host_port(arguments.listen)
     except ValueError as error:
         raise WrongUsage(f"--listen is {arguments.listen!r}: it {error}") from error
-    if not place.loopback and not settings.node.open:
+    if not place.loopback and settings.node.open is not Keyless.EVERYBODY:
         raise WrongUsage(
             f"--listen {place} can be reached by other machines, and a bridge asks nobody for a key: say --open if that is meant"
         )

@@ -1,40 +1,101 @@
-"""Show or make this node's identity key, or make a private swarm's key.
+"""Keys of users: make, list, replace and end them. Also this node's identity key, and a private swarm's key.
 
-The identity key is made at the first start, so `new` is needed only to know the peer id beforehand. A key is never
-replaced: to become another node, move the old one away. Nodes with one swarm key connect only to each other; copy it to
-each of them by a safe way.
+A user's key is printed once, when it is made; the node keeps a hash. It opens the node and all others of its site, which share
+its store, within a second. `show` without a name shows this node's own identity, whose key is made at the first start: `new` is
+needed only to know the peer id beforehand. That key is never replaced: to become another node, move the old one away. Nodes with
+one swarm key connect only to each other; copy it to each of them by a safe way.
 
 Examples:
+  modelvine key create ann --models 'llama*' --expires 30d
+  modelvine key create --csv class.csv > keys.csv
+  modelvine key list
+  modelvine key show ann
+  modelvine key rotate ann
+  modelvine key revoke ann
   modelvine key show
-  modelvine key new --data-dir second
   modelvine key swarm swarm.key
 """
 
 import argparse
+from collections.abc import Callable, Mapping
 
-from node.cli.console.options import add_data_dir, add_json, settings_given
+from node.cli.console.options import add_data_dir, add_json, add_node_options, settings_given
+
+ROLES = ("user", "viewer", "operator")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     actions = parser.add_subparsers(
-        title="what to do", dest="action", metavar="{show,new,swarm}", required=True
+        title="what to do",
+        dest="action",
+        metavar="{create,list,show,rotate,revoke,new,swarm}",
+        required=True,
     )
+    _configure_create(actions.add_parser("create", help="make a user's key, and print it once"))
+    listed = actions.add_parser("list", help="list the keys of users")
+    add_node_options(listed)
+    add_json(listed)
+    show = actions.add_parser("show", help="show a user's key, or this node's peer id")
+    show.add_argument("name", metavar="NAME", nargs="?", default="", help="whose key")
+    add_node_options(show)
+    add_json(show)
     for name, text in (
-        ("show", "print the peer id"),
-        ("new", "make the identity key, unless there is one"),
+        ("rotate", "replace a user's key by a new one, and print that"),
+        ("revoke", "end a user's key at once"),
     ):
         action = actions.add_parser(name, help=text)
-        add_data_dir(action)
+        action.add_argument("name", metavar="NAME", help="whose key")
+        add_node_options(action)
         add_json(action)
+    new = actions.add_parser("new", help="make the identity key, unless there is one")
+    add_data_dir(new)
+    add_json(new)
     swarm = actions.add_parser("swarm", help="make a private swarm's key")
     swarm.add_argument("file", metavar="FILE", help="the new file")
     swarm.add_argument("--json", action="store_true", help="print JSON, for machines")
 
 
+def _configure_create(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("name", metavar="NAME", nargs="?", default="", help="whose key")
+    add(
+        "--csv",
+        metavar="FILE",
+        default="",
+        help="many keys: a table with the column name, and others called as these options; the rest as given here",
+    )
+    add(
+        "--models",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="models that it is for, repeatable: 'llama*', 'PROJECT/*' (default: all)",
+    )
+    add("--role", choices=ROLES, default="user", help="ask, look, or change the node too")
+    add(
+        "--expires", metavar="TIME", default="", help="after so long: 12h, 30d, 1y (default: never)"
+    )
+    add_node_options(parser)
+    add_json(parser)
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Do what was asked; the keys themselves are never printed."""
-    return _swarm(arguments) if arguments.action == "swarm" else _identity(arguments)
+    """Do what was asked; keys that exist are never printed."""
+    from node.cli.console import user_keys  # noqa: PLC0415
+
+    if arguments.action == "show" and not arguments.name:
+        return _identity(arguments)
+    actions: Mapping[str, Callable[[argparse.Namespace], int]] = {
+        "new": _identity,
+        "swarm": _swarm,
+        "create": user_keys.create,
+        "list": user_keys.show,
+        "show": user_keys.show,
+        "rotate": user_keys.rotate,
+        "revoke": user_keys.revoke,
+    }
+    return actions[arguments.action](arguments)
 
 
 def _identity(arguments: argparse.Namespace) -> int:

@@ -67,10 +67,10 @@ def _check_name(settings: Settings) -> None:
 
 def _check_http(settings: Settings) -> None:
     place = host_port(settings.node.http)
-    if not place.loopback and not settings.node.open:
+    if not place.loopback and not settings.node.open_said:
         raise ValueError(
-            "can be reached by other machines, and /v1 asks nobody for a key: "
-            f"say --open if that is meant, or listen on 127.0.0.1:{place.port}"
+            "can be reached by other machines: say who may ask without a key, with --open nobody, --open machine "
+            f"or --open everybody, or listen on 127.0.0.1:{place.port}"
         )
 
 
@@ -86,10 +86,10 @@ def _check_rpc(said: str, keys: str, settings: Settings) -> None:
     if not said:
         return
     place = host_port(said)
-    if not (place.loopback or keys or settings.node.open):
+    if not (place.loopback or keys or settings.node.open_said):
         raise ValueError(
-            "can be reached by other machines, and asks nobody for a key: name a file of keys, "
-            f"say --open if that is meant, or listen on 127.0.0.1:{place.port}"
+            "can be reached by other machines: say who may ask without a key, with --open nobody, --open machine "
+            f"or --open everybody, name a file of keys, or listen on 127.0.0.1:{place.port}"
         )
 
 

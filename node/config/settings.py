@@ -4,10 +4,11 @@ Profiles `local`, `lan` and `wan`: deltas over the defaults, with reasons.
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from node.config.web import WebSettings
 from registry.settings import MeshSettings, RegistrySettings
@@ -45,6 +46,25 @@ PROFILES: Mapping[str, Delta] = MappingProxyType(
         },
     }
 )
+
+
+class Keyless(StrEnum):
+    """Who may ask a node's models, and look at it, without a key."""
+
+    NOBODY = "nobody"
+    MACHINE = "machine"
+    EVERYBODY = "everybody"
+
+
+_SWITCHES = {
+    **dict.fromkeys(("true", "1", "yes"), Keyless.EVERYBODY),
+    **dict.fromkeys(("false", "0", "no"), Keyless.MACHINE),
+}
+
+
+def _as_it_was(said: object) -> object:
+    """Read what was a switch before there were keys."""
+    return _SWITCHES.get(str(said).lower(), said)
 
 
 class NodeSettings(BaseModel):
@@ -102,10 +122,18 @@ class NodeSettings(BaseModel):
         "info",
         description="The least severe line that is written.",
     )
-    open: bool = Field(
-        default=False,
-        description="Allow `/v1` without keys on an address that other machines can reach. Closed unless you say so.",
+    open: Annotated[Keyless, BeforeValidator(_as_it_was)] = Field(
+        Keyless.MACHINE,
+        description=(
+            "Who may ask and look without a key: `nobody`, people on this `machine`, or `everybody`. "
+            "To be said where other machines can reach the node."
+        ),
     )
+
+    @property
+    def open_said(self) -> bool:
+        """Whether the operator has decided who needs no key."""
+        return "open" in self.model_fields_set
 
 
 class FacesSettings(BaseModel):

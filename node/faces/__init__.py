@@ -3,8 +3,9 @@
 A face module defines `routes(context: Context) -> list[web.RouteDef]`, or `asking_routes(context: Serving)` for what is asked
 of models: any process of the node answers that. It reads bytes into a `Request` or a use case, and writes what comes back, in a
 `voice` of its own where its clients do not speak OpenAI's protocol. What other nodes may ask over the link listener stands
-in `link_routes(context)`, where a face has such; `ENDPOINTS`, where its protocol is somebody else's, what becomes of each
-RPC or endpoint of that, for docs/dialects.md. The other modules of this folder serve the faces.
+in `link_routes(context)`, where a face has such; `in_own_form` says refusals where OpenAI's form is not its own; `ENDPOINTS`,
+where its protocol is somebody else's, what becomes of each RPC or endpoint of that, for docs/dialects.md. The other modules of
+this folder serve the faces.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from registry.records import Load, PeerId
 if TYPE_CHECKING:
     from node.agent import Agent
     from node.auth.access import Access
+    from node.auth.key_ring import KeyRing
+    from node.faces.errors import Refusal
     from node.inspection import Learning
     from node.observe.aggregate import Whole
     from node.observe.host import Host
@@ -28,6 +31,17 @@ if TYPE_CHECKING:
     from router.dispatch import Router
     from router.peers.links import Links
     from router.workers import Worker
+
+
+def _plain(said: "Refusal", _: str) -> "Refusal":
+    return said
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """What marks a route that users may call. `form` says a refusal in the form of its face, by the request's id."""
+
+    form: "Callable[[Refusal, str], Refusal]" = _plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +62,7 @@ class Serving:
     router: "Router"
     metrics: "Metrics"
     host: "Host"
+    access: "Access"
     load_of: "Callable[[Worker], Load]"
     """Says how busy a worker of this machine is, by all processes of this node."""
 
@@ -58,8 +73,8 @@ class Context(Serving):
 
     registry: "Registry"
     agent: "Agent"
+    keys: "KeyRing"
     learning: "Learning"
-    access: "Access"
     lateness: "Lateness"
     whole: "Whole"
     links: "Links"

@@ -7,7 +7,7 @@ ours, and what is no error of ours is logged without a word of the request.
 import logging
 import pkgutil
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from types import ModuleType
@@ -17,8 +17,11 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from node import faces
+from node.auth.access import PROBED
+from node.auth.errors import AuthError
+from node.auth.principal import ANYBODY, PRINCIPAL
 from node.config.web import WebSettings
-from node.faces import Context, Serving
+from node.faces import Asks, Context, Serving
 from node.faces.errors import KNOWN, UnknownPath, WrongMethod, refusal
 from node.faces.peer_access import KnownPeers, peer_check
 from node.faces.request_reader import HELD, ID, ROOM, SHARED, Room, id_of, release
@@ -29,6 +32,9 @@ from registry.records import Standing
 log = logging.getLogger("modelvine.http")
 
 _AS_IT_COMES = WebSettings()
+
+
+_PLAIN = Asks()
 
 
 def public_app(context: Context) -> web.Application:
@@ -49,7 +55,16 @@ def public_routes(context: Context) -> list[web.RouteDef]:
 
 def model_routes(context: Serving) -> list[web.RouteDef]:
     """Return what clients may ask of models, in every protocol: any process of this node answers that."""
-    return [route for face in _modules("asking_routes") for route in face.asking_routes(context)]
+    return [
+        web.RouteDef(r.method, r.path, r.handler, {**r.kwargs, "asks": _asks(face)})
+        for face in _modules("asking_routes")
+        for r in face.asking_routes(context)
+    ]
+
+
+def _asks(face: ModuleType) -> Asks:
+    own = vars(face).get("in_own_form")
+    return Asks(own) if own else _PLAIN
 
 
 def link_app(context: Serving, known: KnownPeers) -> web.Application:
@@ -81,7 +96,8 @@ def application(
 
     While it is `leaving`, each answer ends its connection.
     """
-    answered = _answering(admit)
+    asked: dict[CallHandler, Asks] = {}
+    answered = _answering(admit, asked)
     app = web.Application(middlewares=[cast("Middleware", web.middleware(answered))])
     app[ROOM] = Room(max_bodies_bytes)
     app.on_response_prepare.append(partial(_dress, leaving))
@@ -90,15 +106,20 @@ def application(
         kwargs = {**route.kwargs, "expect_handler": _let_wait}
         if (call := kwargs.pop("lane", None)) is not None:
             calls[route.path] = call
+        if (asks := kwargs.pop("asks", None)) is not None:
+            asked[cast("CallHandler", route.handler)] = asks
         web.RouteDef(route.method, route.path, route.handler, kwargs).register(app.router)
     app[LANE] = LaneCalls(calls, app, admit, answered, leaving)
     return app
 
 
 def _answering(
-    admit: Callable[[HttpRequest], web.Response | None],
+    admit: Callable[[HttpRequest], web.Response | None], asked: Mapping[CallHandler, Asks]
 ) -> Callable[[HttpRequest, CallHandler], Awaitable[web.StreamResponse]]:
-    """Return what answers everything: with what a handler says, or with an error of ours."""
+    """Return what answers everything: with what a handler says, or with an error of ours.
+
+    `asked` are the handlers that users may call; the others are for those who look at the node, or change it.
+    """
 
     async def answered(request: HttpRequest, handler: CallHandler) -> web.StreamResponse:
         # The lane may have named it already.
@@ -108,9 +129,12 @@ def _answering(
             response = admit(request)
             if response is not None:
                 return response
+            # The lane takes nothing else; what goes on with its calls is made for each.
+            _authorize(request, asks=isinstance(request, LaneRequest) or handler in asked)
             return await handler(request)
         except KNOWN as error:
-            return refusal(error).response()
+            asks = asked.get(handler, _PLAIN) if isinstance(error, AuthError) else _PLAIN
+            return asks.form(refusal(error), request[ID]).response()
         except web.HTTPNotFound:
             unknown = UnknownPath(f"nothing is served under {request.path[:200]!r}")
             return refusal(unknown).response()
@@ -128,6 +152,15 @@ def _answering(
                 release(request)
 
     return answered
+
+
+def _authorize(request: HttpRequest, *, asks: bool) -> None:
+    """Raise `RoleNotAllowed` where the caller's key is not for what is asked: models, or what else a node shows and does."""
+    principal = request.get(PRINCIPAL, ANYBODY)
+    if asks:
+        principal.ask()
+    elif request.path not in PROBED:
+        principal.look()
 
 
 async def _dress(

@@ -29,6 +29,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from node.auth import errors as auth_errors
 from registry import errors as registry_errors
 from registry.errors import StoreUnavailable
 from router import errors as router_errors
@@ -159,6 +160,15 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         BodyTooSlow: Row(408, 1005, _BAD, "body_too_slow"),
         UnsupportedMediaType: Row(415, 1011, _BAD, "unsupported_media_type"),
         UnsupportedExpectation: Row(417, 1011, _BAD, "unsupported_expectation"),
+        auth_errors.AuthError: Row(403, 1010, _DENIED, "not_allowed"),
+        auth_errors.KeyMissing: Row(401, 1010, _BAD, "key_missing"),
+        auth_errors.KeyUnknown: Row(401, 1010, _BAD, "invalid_api_key"),
+        auth_errors.KeyExpired: Row(401, 1010, _BAD, "key_expired"),
+        auth_errors.KeyRevoked: Row(401, 1010, _BAD, "key_revoked"),
+        auth_errors.RoleNotAllowed: Row(403, 1010, _DENIED, "role_not_allowed"),
+        auth_errors.ModelNotAllowed: Row(403, 1010, _DENIED, "model_not_allowed"),
+        auth_errors.KeyExists: Row(409, 1001, _BAD, "key_exists"),
+        auth_errors.NoSuchKey: Row(404, 1001, _BAD, "key_not_found"),
         router_errors.RouterError: Row(500, 5000, _BROKEN, "router_error"),
         router_errors.BadRequest: Row(400, 1001, _BAD, "invalid_request"),
         router_errors.UnknownModel: Row(404, 1017, _BAD, "model_not_found"),
@@ -198,6 +208,7 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
 INNER = frozenset(
     {
         FaceError,
+        auth_errors.AuthError,
         router_errors.RouterError,
         router_errors.WorkerError,
         registry_errors.RegistryError,
@@ -214,7 +225,12 @@ _BY_REASON: Mapping[str, Row] = MappingProxyType(
 )
 
 INTERNAL = Row(500, 5000, _BROKEN, "internal_error")
-KNOWN = (FaceError, router_errors.RouterError, registry_errors.RegistryError)
+KNOWN = (
+    FaceError,
+    auth_errors.AuthError,
+    router_errors.RouterError,
+    registry_errors.RegistryError,
+)
 """The roots of the errors that have a row."""
 
 
@@ -266,7 +282,12 @@ def _as_known(error: Exception) -> Refusal:
             state = {"state": "loading", "eta_seconds": error.eta and round(error.eta, 1)}
             body = {**_body(row, str(error)), "loading": state}
             return Refusal(row.status, body, _headers(error))
-        case FaceError() | router_errors.RouterError() | registry_errors.RegistryError():
+        case (
+            FaceError()
+            | auth_errors.AuthError()
+            | router_errors.RouterError()
+            | registry_errors.RegistryError()
+        ):
             row = _row(error)
             # Where the store is concerns the operator alone.
             words = error.told if isinstance(error, StoreUnavailable) else str(error)
@@ -290,6 +311,8 @@ _HEADERS: Mapping[type[Exception], Mapping[str, str]] = MappingProxyType(
     {
         TooManyConnections: {"retry-after": "1"},
         NoRoomForBody: {"retry-after": "1"},
+        # RFC 9110 15.5.2.
+        **{kind: {"www-authenticate": "Bearer"} for kind in auth_errors.OF_KEYS},
         # What OpenAI's and Anthropic's clients obey before they look at the status.
         router_errors.PoisonousRequest: {"x-should-retry": "false"},
     }

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from node.auth.principal import Principal
 from node.faces import Serving
 from node.faces.access_log import Account, accounting
 from node.faces.encoder import MAX_WHOLE_BYTES
@@ -81,8 +82,14 @@ class ModelAnswer:
 
 
 @asynccontextmanager
-async def asking(context: Serving, request: Request) -> AsyncIterator[ModelAnswer]:
-    """Have a request answered; entering is the first byte. Raise a `RouterError`; leaving early cancels it at the worker."""
+async def asking(
+    context: Serving, principal: Principal, request: Request
+) -> AsyncIterator[ModelAnswer]:
+    """Have a request answered; entering is the first byte, leaving early cancels it at the worker.
+
+    Raise an `AuthError` where it is not for who asks, or a `RouterError`.
+    """
+    principal.ask(request.model, *request.fallbacks)
     with accounting(context, request.id, request.kind) as account:
         account.model, account.taken = request.model, len(request.body)
         async with put(context, request, account) as routed:

@@ -24,12 +24,14 @@ from typing import Any, TypeVar
 import orjson
 from aiohttp import web
 
-from node.faces import Context
+from node.auth.principal import ANYBODY, PRINCIPAL, Principal
+from node.faces import Asks, Context
 from node.faces.request_reader import ID, json_answer
 from node.faces.response_writer import Streaming
 from node.faces.worker_view import abilities
 from registry.catalog import Offer
 from registry.members.liveness import Presence
+from registry.records import Service
 from router.errors import UnknownModel
 from router.select.fitness import meant_by
 
@@ -85,7 +87,8 @@ def listing_routes(
         found: dict[str, list[Offer]] = {}
         async for some in _slices(iter(everybody())):
             for offer in some:
-                found.setdefault(offer.service.model, []).append(offer)
+                if shows(request, offer.service):
+                    found.setdefault(offer.service.model, []).append(offer)
         entries = _entries(found, _base(request), since, as_anthropic=wanted(request))
         if len(found) <= SLICE:
             data = [entry async for some in entries for entry in some]
@@ -94,7 +97,7 @@ def listing_routes(
 
     async def one(request: web.Request) -> web.Response:
         name = request.match_info["tail"]
-        found = [*offers(name)]
+        found = [offer for offer in offers(name) if shows(request, offer.service)]
         if not found:
             raise UnknownModel(name)
         entry = _entry(name, found, _base(request), since)
@@ -105,11 +108,17 @@ def listing_routes(
         route
         for prefix in ("/v1", "/v1/openai/v1")
         for route in (
-            web.get(f"{prefix}/models", listing),
+            web.get(f"{prefix}/models", listing, asks=Asks()),
             # A model's name may itself hold slashes.
-            web.get(prefix + "/models/{tail:.+}", one),
+            web.get(prefix + "/models/{tail:.+}", one, asks=Asks()),
         )
     ]
+
+
+def shows(request: web.Request, service: Service) -> bool:
+    """Say whether the caller's key is for a model; others are not shown to it."""
+    principal: Principal = request.get(PRINCIPAL, ANYBODY)
+    return principal.sees(f"{service.project}/{service.model}")
 
 
 def live_offers(context: Context) -> Iterator[Offer]:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from aiohttp import web
 
+from node.auth.principal import ANYBODY, PRINCIPAL
 from node.faces import Serving
 from node.faces.encoder import JSON, SpokenAnswer
 from node.faces.errors import Refusal, UnknownNode, WrongParameter
@@ -225,6 +226,8 @@ def _seconds(text: str) -> float:
 
 def caller_of(http: HttpRequest) -> str:
     """Tell callers apart: by node, by key (its hash differs from run to run and says nothing of it), or by address."""
+    if (key := http.get(PRINCIPAL, ANYBODY).key) is not None:
+        return key.hash
     said = http.headers.get(HOP) or http.headers.get("authorization")
     # Anthropic's clients have their key in a header of its own.
     said = said or http.headers.get("x-api-key")

@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 
 from aiohttp import web
 
+from node.auth.principal import ANYBODY, PRINCIPAL
 from node.faces import Serving
 from node.faces.access_log import Account, accounting, concluding
 from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Encoder, Homing, SpokenAnswer
@@ -62,10 +63,16 @@ async def answer(
     with accounting(context, http[ID], kind, to_peer=to_peer) as account:
         try:
             spoken = await ask()
+            admit(http, spoken.request)
             account.asks(spoken.request)
             return await _pass_on(context, http, spoken, account)
         except KNOWN as error:
             return _refused(error, account, refuse)
+
+
+def admit(http: HttpRequest, request: Request) -> None:
+    """Raise an `AuthError` unless the caller may ask all the models that a request names."""
+    http.get(PRINCIPAL, ANYBODY).ask(request.model, *request.fallbacks)
 
 
 async def go_on(

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from node.auth.principal import ANYBODY
 from node.faces import Serving
 from node.faces.model_call import asking
 from node.faces.request_reader import json_answer
@@ -97,7 +98,8 @@ def _place_of(homes: Collection[ServiceHome], places: Sequence[Place]) -> int:
 
 async def _page(context: Serving, request: Request, place: Place) -> dict[str, Any]:
     _, node, service = place
-    async with asking(context, request) as answer:
+    # Whose services these are was decided when they were found.
+    async with asking(context, ANYBODY, request) as answer:
         body = await answer.body()
         if answer.routed.answer.status != 200:
             raise WorkerFailed(f"a service answered with status {answer.routed.answer.status}")

@@ -16,6 +16,7 @@ from aiohttp.typedefs import Handler
 from node.faces import Serving
 from node.faces.encoder import JSON, SpokenAnswer
 from node.faces.errors import UnknownPath, UnsupportedMediaType, UrlTooLong
+from node.faces.model_list import shows
 from node.faces.openai import PREFIXES, caller_of, passed, pin_of, session_of
 from node.faces.request_reader import ID, TAKEN_FOR_JSON, read_body
 from node.faces.respond import answer
@@ -110,6 +111,7 @@ def _places(context: Serving, http: web.Request, asked: _Asked) -> list[Place]:
             if pin.node in (None, node)
             and pin.project in ("", service.project)
             and pin.cid in (None, service.cid)
+            and shows(http, service)
         ]
     )
 

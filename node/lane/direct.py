@@ -39,6 +39,8 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "CallHandl
     context = call.context
     try:
         spoken = call.read(http)
+        if spoken is not None:
+            respond.admit(http, spoken.request)
         attempt = context.router.start(spoken.request) if spoken else None
     except KNOWN:
         # The handler says so.

@@ -5,14 +5,16 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from node.auth.access import is_own_address
+from node.auth.access import Access, is_own_address
+from node.auth.key_ring import KeyTable
+from node.auth.keys import ApiKey
 from node.config.settings import Settings
 from node.faces import Serving
 from node.observe.host import Host
 from node.observe.loop_lag import Lateness
 from node.observe.metrics import Metrics
 from node.peers.followers import follow_loads, follow_ways
-from node.peers.reach import own_ports
+from node.peers.reach import host_of, own_ports
 from node.processes.forward import DescriptorChannel, borrow
 from node.processes.protocol import LoadReport, Look, Said, Welcome
 from node.processes.world import Borrowing, View, Witness
@@ -32,6 +34,17 @@ from router.world import Outcome
 Changed = Callable[[Iterable[PeerId]], None]
 
 
+class ToldKeys:
+    """The keys that the first process told."""
+
+    def __init__(self) -> None:
+        self.table = KeyTable()
+
+    def find(self, secret: str) -> ApiKey | None:
+        """Return the key that is shown, ended or not."""
+        return self.table.find(secret)
+
+
 @dataclass(frozen=True, slots=True)
 class HelperParts:
     """A helper's parts, wired but still."""
@@ -44,6 +57,8 @@ class HelperParts:
     router: Router
     metrics: Metrics
     lateness: Lateness
+    keys: ToldKeys
+    access: Access
     listeners: list[Changed]
     """Called with the nodes whose record or presence changed."""
     beside: dict[Service, int]
@@ -57,6 +72,7 @@ class HelperParts:
             router=self.router,
             metrics=self.metrics,
             host=Host(),
+            access=self.access,
             load_of=self.load_of,
         )
 
@@ -191,8 +207,27 @@ def assemble(
         follow_ways(links, view, forgive=lambda _: None),
         follow_loads(router, view.presence),
     ]
+    keys = ToldKeys()
+    access = Access(
+        token="",
+        names=map(host_of, settings.mesh.announce),
+        settings=settings.web,
+        keys=keys,
+        keyless=settings.node.open,
+    )
     return HelperParts(
-        identity, settings, view, links, borrowing, router, metrics, Lateness(), listeners, {}
+        identity=identity,
+        settings=settings,
+        view=view,
+        links=links,
+        borrowing=borrowing,
+        router=router,
+        metrics=metrics,
+        lateness=Lateness(),
+        keys=keys,
+        access=access,
+        listeners=listeners,
+        beside={},
     )
 
 

@@ -16,9 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import node
+from node.auth.key_ring import KeyTable
+from node.auth.keys import ApiKey
 from node.listeners import Listener
 from node.observe.aggregate import Whole
-from node.processes.protocol import Forgotten, LoadHeard, Seen, Table, Told, Welcome
+from node.processes.protocol import Forgotten, KeysHeld, LoadHeard, Seen, Table, Told, Welcome
 from node.processes.session import HelperSession, Offices
 from registry.records import Load, PeerId, Service
 from router.workers import Workers
@@ -65,6 +67,7 @@ class Helpers:
         first_word: Welcome,
         offices: Offices,
         workers: Callable[[], Workers],
+        keys: Callable[[], tuple[ApiKey, ...]],
         served: tuple[Listener, Listener],
         whole: Whole,
     ) -> None:
@@ -73,6 +76,7 @@ class Helpers:
         self._first_word = first_word
         self._offices = offices
         self._workers = workers
+        self._keys = keys
         self._served = served
         self._whole = whole
         self._told: dict[PeerId, bytes] = {}
@@ -101,6 +105,11 @@ class Helpers:
         asked = (session.ask() for session in sessions)
         # Who does not answer is ended by whoever watches it.
         await asyncio.gather(*asked, return_exceptions=True)
+
+    def keys_changed(self, table: KeyTable) -> None:
+        """Tell all helpers which keys there are."""
+        for session in self._sessions():
+            session.tell(KeysHeld(table.keys))
 
     def changed(self, nodes: Iterable[PeerId]) -> None:
         """Tell all helpers what these nodes are to us now, and what they signed."""
@@ -202,6 +211,7 @@ class Helpers:
     def _inform(self, session: HelperSession) -> None:
         session.tell(self._first_word)
         session.tell(Table(tuple(self._workers())))
+        session.tell(KeysHeld(self._keys()))
         registry = self._offices.registry
         for node_id, held in registry.catalog.held.items():
             session.tell(Seen(node_id, registry.presence(node_id), held.frame))

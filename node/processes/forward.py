@@ -27,6 +27,7 @@ from node.auth.access import Access
 from node.config.settings import Settings
 from node.faces.request_reader import ID, read_raw
 from node.faces.response_writer import Streaming, cut
+from node.lane.request import HttpRequest
 from registry.errors import PeerUnreachable, RegistryError
 from registry.mesh import Pipe
 from registry.records import PeerId
@@ -189,8 +190,8 @@ async def lend(connection: socket.socket, peers: Peers) -> None:
     await couple(pipe, reader, writer, pipe.reset)
 
 
-_HERE, _ELSEWHERE = "here", "elsewhere"
-# In `CALLER` a helper says so, or that the caller is none who may change the node without the token.
+_HERE, _NEAR, _ELSEWHERE = "here", "near", "elsewhere"
+# In `CALLER` a helper says who calls: who may change the node without the token, who may ask without a key, or neither.
 # RFC 9110 7.6.1: what concerns one connection alone; the length is counted anew.
 _OF_A_CONNECTION = frozenset(
     (
@@ -220,8 +221,12 @@ class PassedOn(Access):
     """Judges requests that helpers pass on."""
 
     def local(self, request: web.Request) -> bool:
-        """Whether the caller is a process on this machine."""
+        """Whether the caller is a process of the node's own user."""
         return request.headers.get(CALLER) == _HERE
+
+    def near(self, request: HttpRequest) -> bool:
+        """Whether the caller is a process of a person on this machine."""
+        return request.headers.get(CALLER) in (_HERE, _NEAR)
 
 
 def routes(first: PooledPlace, access: Access, settings: Settings) -> list[web.RouteDef]:
@@ -235,7 +240,8 @@ def routes(first: PooledPlace, access: Access, settings: Settings) -> list[web.R
             idle=limits.idle_timeout,
             rate=settings.web.min_body_rate,
         )
-        reply = await _asked(first, http, body, local=access.local(http))
+        caller = _HERE if access.local(http) else _NEAR if access.near(http) else _ELSEWHERE
+        reply = await _asked(first, http, body, caller)
         try:
             async with asyncio.timeout(limits.total_timeout):
                 return await _answer(http, reply, patience=limits.idle_timeout)
@@ -245,13 +251,13 @@ def routes(first: PooledPlace, access: Access, settings: Settings) -> list[web.R
     return [web.route(method, "/{tail:.*}", pass_on) for method in _METHODS]
 
 
-async def _asked(first: PooledPlace, http: web.Request, body: bytes, *, local: bool) -> Reply:
+async def _asked(first: PooledPlace, http: web.Request, body: bytes, caller: str) -> Reply:
     # The first reads HTTP/1.1, where a host must be named; who names none means this node.
     headers = {"host": "localhost"}
     for name in {name.lower() for name in http.headers} - _NOT_PASSED:
         headers[name] = ", ".join(http.headers.getall(name)).encode(errors="replace").decode()
     headers["x-request-id"] = http[ID]
-    headers[CALLER] = _HERE if local else _ELSEWHERE
+    headers[CALLER] = caller
     # The answer to HEAD has a length and no body, which only the connection that it goes to can know.
     method = "GET" if http.method == "HEAD" else http.method
     start = f"{method} {http.raw_path} HTTP/1.1\r\n".encode()

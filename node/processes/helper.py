@@ -14,13 +14,12 @@ from functools import partial
 
 import uvloop
 
-from node.auth.access import Access
+from node.auth.key_ring import KeyTable
 from node.config import sources
 from node.config.settings import Settings
 from node.faces.app import application, link_app, model_routes
 from node.listeners import TRUSTED_PER_NODE, Listener, serve, welcome
 from node.observe import logs
-from node.peers.reach import host_of
 from node.processes import forward
 from node.processes.assembly import HelperParts, assemble
 from node.processes.forward import DescriptorChannel
@@ -28,6 +27,7 @@ from node.processes.protocol import (
     Ask,
     Channel,
     Forgotten,
+    KeysHeld,
     Leave,
     LoadHeard,
     Ready,
@@ -119,12 +119,10 @@ class _Helper:
         limits, crowd = settings.web, parts.metrics.crowd
         app = link_app(serving, parts.view)
         link = await serve(app, self._ends.link, closing, limits, crowd, tls=tls)
-        names = map(host_of, settings.mesh.announce)
-        access = Access(token="", names=names, settings=settings.web)
         first = PooledPlace(self._doors.dial(), settings.router)
-        rest = forward.routes(first, access, settings)
+        rest = forward.routes(first, parts.access, settings)
         public = application(
-            [*model_routes(serving), *rest], access.admit, leaving=parts.view.draining
+            [*model_routes(serving), *rest], parts.access.admit, leaving=parts.view.draining
         )
         self._served = (link, await serve(public, self._ends.http, closing, limits, crowd))
 
@@ -141,6 +139,8 @@ class _Helper:
                 if changed := parts.view.take(word):
                     for listener in parts.listeners:
                         listener(changed)
+            case KeysHeld(keys):
+                parts.keys.table = KeyTable(keys)
             case LoadHeard(node, loads):
                 parts.router.hear(node, dict(loads))
             case SlotGranted() | SlotRefused() | Relayed():

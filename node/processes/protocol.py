@@ -16,6 +16,7 @@ from typing import Annotated, Generic, Literal, TypeVar, cast
 
 from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
 
+from node.auth.keys import ApiKey
 from node.config.settings import Settings
 from node.errors import NodeError
 from node.observe.counters import Counts
@@ -115,6 +116,14 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class KeysHeld:
+    """All keys of users, from now on."""
+
+    keys: tuple[ApiKey, ...] = field(repr=False)
+    kind: Literal["keys"] = "keys"
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What a node is to us, and the record that it signed; an empty `frame` says that it has not changed."""
 
@@ -200,6 +209,7 @@ class Leave:
 Told = (
     Welcome
     | Table
+    | KeysHeld
     | Seen
     | Forgotten
     | LoadHeard

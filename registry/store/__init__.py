@@ -92,7 +92,7 @@ def within_limits(found: Mapping[bytes, object]) -> dict[str, bytes]:
 
 
 class Space(StrEnum):
-    """What a value is about. Only RECORDS is shared between the nodes of one site."""
+    """What a value is about."""
 
     RECORDS = "records"
     """Frames of signed records by peer id."""
@@ -105,6 +105,16 @@ class Space(StrEnum):
 
     SELF = "self"
     """This node's own counters, the epoch first of all."""
+
+    KEYS = "keys"
+    """Users' API keys, hashed, by name."""
+
+    MARKS = "marks"
+    """What changes whenever another space does: cheap to look at."""
+
+
+OF_THE_SITE = frozenset({Space.RECORDS, Space.KEYS, Space.MARKS})
+"""Spaces that all nodes share which use one store; of the others each node has its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +139,10 @@ Change = Put | Delete
 
 class Store(Protocol):
     """A small durable map. Every call is bounded in time and raises `StoreUnavailable` when that bound is hit."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether other nodes may write to the spaces of the site."""
 
     async def read(self, space: Space) -> Mapping[str, bytes]:
         """Return everything in one space."""

@@ -11,6 +11,8 @@ from registry.store import Change, Put, Space, Store, check_limits
 class MemoryStore:
     """Keeps values until the process ends."""
 
+    shared = False
+
     def __init__(self) -> None:
         self._spaces: dict[Space, dict[str, bytes]] = {space: {} for space in Space}
         self._closed = False

@@ -27,6 +27,7 @@ from registry.records import PeerId
 from registry.store import (
     MAX_VALUE_BYTES,
     MAX_VALUES,
+    OF_THE_SITE,
     Change,
     Put,
     Space,
@@ -50,7 +51,9 @@ _CODE = re.compile(r"[A-Z]{3,20}\b")
 
 
 class RedisStore:
-    """Keeps values in a Redis server, `RECORDS` for the whole site, other spaces for `node` alone."""
+    """Keeps values in a Redis server: some spaces for the whole site, others for `node` alone."""
+
+    shared = True
 
     def __init__(
         self, url: str, *, node: PeerId, prefix: str = "modelvine", timeout: float = 1.0
@@ -109,7 +112,7 @@ class RedisStore:
             await self._bounded(lambda: self._redis.aclose(close_connection_pool=True))
 
     def _name(self, space: Space) -> str:
-        owner = "" if space is Space.RECORDS else f"{self._node}:"
+        owner = "" if space in OF_THE_SITE else f"{self._node}:"
         return f"{self._prefix}:{owner}{space}"
 
     async def _read_slice(self, name: str, fields: Sequence[bytes]) -> dict[str, bytes]:

@@ -35,6 +35,8 @@ _DAMAGE = "the database is damaged"
 class SqliteStore:
     """Keeps values in one file. Several processes may use it at a time; a lock is waited for."""
 
+    shared = False
+
     def __init__(self, path: Path, *, timeout: float = 1.0) -> None:
         self._path = path
         self._timeout = timeout

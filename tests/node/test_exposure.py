@@ -20,10 +20,11 @@ def found(
     listen: str = LOOPBACK,
     swarm_key: str = "",
     allow: tuple[str, ...] = (),
+    keyless: str = "machine",
     **mesh: bool,
 ) -> dict[str, Surface]:
     settings = Settings(
-        node=NodeSettings(swarm_key=swarm_key),
+        node=NodeSettings(swarm_key=swarm_key, open=keyless),
         mesh=MeshSettings(listen=(listen,), **mesh),
         registry=RegistrySettings(allow=allow),
     )
@@ -62,13 +63,22 @@ def test_what_is_off_is_not_named() -> None:
 
 @pytest.mark.parametrize("http", ["0.0.0.0:6100", "[::]:6100", "192.0.2.7:6100", "box.lan:6100"])
 def test_http_on_another_address_is_open_and_the_warning_says_how_to_close_it(http: str) -> None:
-    ways = found(http=http)
+    ways = found(http=http, keyless="everybody")
     assert ways["HTTP (/v1, /api)"].open
     assert ways["metrics"].open
     line = warned(ways.values())
     assert line.startswith("HTTP (/v1, /api), metrics: anybody who reaches this node")
-    assert "127.0.0.1:6100" in line
+    assert "--open machine" in line
     assert "mesh" not in line
+
+
+@pytest.mark.parametrize("keyless", ["machine", "nobody"])
+def test_keys_close_http_and_say_for_whom(keyless: str) -> None:
+    ways = found(http="0.0.0.0:6100", keyless=keyless)
+    assert not ways["HTTP (/v1, /api)"].open
+    assert "with a user's key" in told(ways.values())
+    assert ("people on this machine do not need" in told(ways.values())) is (keyless == "machine")
+    assert warned(ways.values()) == ""
 
 
 def test_changes_need_the_token_wherever_others_reach_the_node() -> None:
@@ -112,7 +122,8 @@ def test_faces_over_grpc_are_ways_in_too_and_keys_close_them() -> None:
     listening = Listening(http="127.0.0.1:6100", link="127.0.0.1:7000", rpcs=rpcs)
 
     def ways(**faces: str) -> dict[str, Surface]:
-        settings = Settings(faces=FacesSettings(**faces))
+        everybody = NodeSettings(open="everybody")
+        settings = Settings(node=everybody, faces=FacesSettings(**faces))
         return {s.name: s for s in surfaces(settings, listening, ())}
 
     open_ways = ways()

@@ -21,7 +21,10 @@ from tests.workers.openai_worker import OpenAIWorker, running
 
 pytestmark = pytest.mark.swarm
 
-SETTINGS = {"node": {"log_level": "debug"}, "router": {"first_byte_timeout": 1.0}}
+SETTINGS = {
+    "node": {"log_level": "debug", "open": "everybody"},
+    "router": {"first_byte_timeout": 1.0},
+}
 MODEL = "watched"
 PROMPT = "canary-prompt-5f1d"
 ANSWER = "canary-answer-77aa"

@@ -1,4 +1,4 @@
-"""Behind proxies as their packages run them, under users of their own: models are for everybody, the node is its operator's."""
+"""Behind proxies as their packages run them, under users of their own: who has a key may ask, the node is its operator's."""
 
 import os
 import pwd
@@ -7,10 +7,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
+import orjson
 import pytest
 
 from tests.swarm.client import PROMPT, Client, events_of
@@ -183,6 +184,15 @@ async def worker(node: Node, client: Client) -> OpenAIWorker:
         await client.unregister(node, "mine")
 
 
+@pytest.fixture
+async def key(node: Node, client: Client) -> AsyncIterator[str]:
+    """A user's key, made by the node's own user."""
+    made = await client.post(node, "/api/v1/keys", {"keys": [{"name": "ann"}]})
+    assert made.status == 200, made.body
+    yield orjson.loads(made.body)["keys"][0]["key"]
+    await client.post(node, "/api/v1/keys/ann/revoke", {})
+
+
 async def test_every_control_call_through_a_proxy_is_refused(
     proxy: str, client: Client, node: Node
 ) -> None:
@@ -202,10 +212,26 @@ async def test_a_control_call_through_a_proxy_with_the_token_is_served(
             assert response.status == 200, await response.text()
 
 
-async def test_a_chat_through_a_proxy_streams(
-    proxy: str, client: Client, worker: OpenAIWorker
+async def test_a_chat_through_a_proxy_streams_for_who_has_a_key(
+    proxy: str, client: Client, worker: OpenAIWorker, key: str
 ) -> None:
-    await streams(client, proxy)
+    await streams(client, proxy, key)
+    for path in ("/v1/models", "/api/v1/nodes", "/metrics"):
+        async with client.session.get(proxy + path) as response:
+            assert response.status == 401, (path, await response.text())
+    async with client.session.get(proxy + "/healthz") as response:
+        assert response.status == 200
+
+
+async def test_a_revoked_key_opens_no_process_of_the_node(
+    proxy: str, client: Client, worker: OpenAIWorker, node: Node, key: str
+) -> None:
+    await streams(client, proxy, key)
+    await client.post(node, "/api/v1/keys/ann/revoke", {})
+    headers = {"Authorization": f"Bearer {key}", "Connection": "close"}
+    for _ in range(10):
+        async with client.session.get(f"{proxy}/v1/models", headers=headers) as response:
+            assert (await response.json())["error"]["code"] == "key_revoked"
 
 
 def with_host(node: Node, folder: Path) -> AbstractContextManager[str]:
@@ -224,10 +250,11 @@ async def test_a_proxy_may_pass_its_name_on_where_the_node_is_told_it(
     node: Node,
     client: Client,
     worker: OpenAIWorker,
+    key: str,
     tmp_path: Path,
 ) -> None:
     with run(node, tmp_path) as url:
-        await streams(client, url, NAME)
+        await streams(client, url, key, NAME)
         for path in CONTROL:
             call = client.session.post(url + path, json={}, headers={"Host": NAME})
             async with call as response:
@@ -244,10 +271,10 @@ async def test_a_name_that_the_node_was_not_told_is_refused_with_the_settings_na
             assert "web.names" in await response.text()
 
 
-async def streams(client: Client, url: str, name: str = "") -> None:
+async def streams(client: Client, url: str, key: str, name: str = "") -> None:
     """Ask for a chat by this name, and see its words come one after the other."""
     body = {"model": "slow", "messages": list(PROMPT), "stream": True}
-    headers = {"Host": name} if name else {}
+    headers = {"Authorization": f"Bearer {key}", **({"Host": name} if name else {})}
     asked = client.session.post(f"{url}/v1/chat/completions", json=body, headers=headers)
     async with asked as response:
         assert response.status == 200, await response.text()
@@ -255,7 +282,7 @@ async def streams(client: Client, url: str, name: str = "") -> None:
     assert times[-1] - times[0] > 4 * BETWEEN
 
 
-@pytest.mark.parametrize(("user", "status"), [("root", 200), (NOBODY, 403)])
+@pytest.mark.parametrize(("user", "status"), [("root", 200), (NOBODY, 401)])
 def test_over_loopback_the_nodes_own_user_and_root_are_served_alone(
     node: Node, user: str, status: int
 ) -> None:

@@ -163,9 +163,10 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     add(
         "--open",
         dest="node.open",
-        action="store_true",
-        default=None,
-        help="allow /v1 without keys to other machines",
+        metavar="WHO",
+        nargs="?",
+        const="everybody",
+        help="who may ask without a key: nobody, machine (people on this one, the default) or everybody",
     )
     add(
         "--link",

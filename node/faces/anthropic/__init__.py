@@ -9,9 +9,10 @@ from random import getrandbits
 
 from aiohttp import web
 
+from node.auth.principal import ANYBODY, PRINCIPAL
 from node.faces import Serving
 from node.faces.anthropic.encoder import AnthropicEvents
-from node.faces.anthropic.errors import refused
+from node.faces.anthropic.errors import refused as in_own_form
 from node.faces.anthropic.request_mapping import read
 from node.faces.anthropic.token_count import counted, estimated
 from node.faces.encoder import SpokenAnswer
@@ -49,7 +50,7 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
             return SpokenAnswer(request, voice, asked.dropped)
 
         def refuse(said: Refusal) -> Refusal:
-            return refused(said, http[ID])
+            return in_own_form(said, http[ID])
 
         return await answer(context, http, Kind.CHAT, ask, refuse=refuse)
 
@@ -57,9 +58,9 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
         try:
             fields = read(await read_fields(http, context.settings), limited=False).fields
             request = request_of(context, http, Kind.CHAT, written(fields))
-            found = await counted(context, request, fields)
+            found = await counted(context, http.get(PRINCIPAL, ANYBODY), request, fields)
         except KNOWN as error:
-            return refused(refusal(error), http[ID]).response()
+            return in_own_form(refusal(error), http[ID]).response()
         estimate = {"input_tokens": estimated(fields), "estimated": True}
         return json_answer(estimate if found is None else {"input_tokens": found})
 

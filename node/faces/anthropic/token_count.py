@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import orjson
 
+from node.auth.principal import Principal
 from node.faces import Serving
 from node.faces.model_call import asking
 from router.errors import RouterError, UnknownModel
@@ -48,7 +49,9 @@ def texts(fields: Mapping[str, object]) -> Iterator[str]:
         yield orjson.dumps(tools).decode()
 
 
-async def counted(context: Serving, request: Request, fields: Mapping[str, object]) -> int | None:
+async def counted(
+    context: Serving, principal: Principal, request: Request, fields: Mapping[str, object]
+) -> int | None:
     """Have a worker cut what `request`, in OpenAI's words, says; `None` where none can now. Raise `UnknownModel`.
 
     It waits for nobody: who counts tokens is about to ask for more.
@@ -58,7 +61,7 @@ async def counted(context: Serving, request: Request, fields: Mapping[str, objec
         request, kind=Kind.TOKENIZE, body=body, stream=False, waits=False, holds=False
     )
     try:
-        async with asking(context, question) as told:
+        async with asking(context, principal, question) as told:
             tokens = _tokens(await told.body())
     except UnknownModel:
         raise

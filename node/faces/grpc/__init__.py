@@ -1,26 +1,35 @@
 """Faces over gRPC: one file per face, found by its name; it listens where `faces.NAME` says.
 
-A face module defines `SERVICE`, the name of what it serves, and `handlers(context) -> Handlers`: for each RPC a coroutine
+A face module defines `SERVICE`, the name of what it serves, and `handlers(context, door) -> Handlers`: for each RPC a coroutine
 function of its message and its call, or an async generator function where many messages are told. Nothing of gRPC is loaded
 before a face is opened.
 """
 
 import logging
 import pkgutil
+import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from importlib import import_module
+from ipaddress import ip_address
 from typing import Any
+from urllib.parse import unquote
 from uuid import uuid4
 
 import orjson
 
+from node.auth.access import Access
+from node.auth.principal import ANYBODY, Principal
+from node.auth.socket_owner import Endpoint
 from node.config.addresses import HostPort, host_port
 from node.config.settings import FacesSettings
 from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
 from node.faces.model_call import ModelAnswer
+from node.secrets import keys
+from node.secrets.keys import Keys
 from router.canonical import MAX_STOP_CHARACTERS, MAX_STOPS
 from router.errors import BadRequest, WorkerUnable
 from router.openai import body as bodies
@@ -38,8 +47,11 @@ NAMES = tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
 
 Handlers = Mapping[str, Callable[[Any, Any], Any]]
 
+_PEER = re.compile(r"ipv[46]:(?:\[([0-9A-Fa-f:.%]+)\]|([0-9.]+)):(\d{1,5})")
+
 _CODES: Mapping[int, str] = {
     400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     408: "DEADLINE_EXCEEDED",
@@ -81,8 +93,43 @@ async def open_face(
             raise
         needs = f"faces.{name} needs {error.name!r}, which is not installed"
         raise OSError(f"{needs}: pip install 'modelvine[grpc]'") from error
-    served = rpc.serving(face.SERVICE, face.handlers(context), str(place), refuse=refuse)
-    return HostPort(place.host, await closing.enter_async_context(served))
+    file = context.settings.faces.model_dump()[f"{name}_keys"]
+    door = Door(context.access, keys.read(f"faces.{name}_keys", file), place)
+    served = rpc.serving(face.SERVICE, face.handlers(context, door), str(place), refuse=refuse)
+    door.place = HostPort(place.host, await closing.enter_async_context(served))
+    return door.place
+
+
+class Door:
+    """Who may call a face: holders of a key of its file, or of the site, and whoever needs none."""
+
+    def __init__(self, access: Access, held: Keys, place: HostPort) -> None:
+        self._access = access
+        self._held = held
+        self.place = place
+        """Where the face listens."""
+
+    def holder(self, key: str, call: Any) -> Principal:
+        """Return who shows a key, or an empty text; raise an `AuthError`."""
+        if not self._held.known:
+            return self._access.holder(key, partial(self._is_near, call))
+        return ANYBODY if self._held.open_to(key) else self._access.holder(key, None)
+
+    def _is_near(self, call: Any) -> bool:
+        there = _PEER.fullmatch(unquote(call.peer()))
+        if there is None:
+            return False
+        caller = Endpoint(there[1] or there[2], int(there[3]))
+        # Where it listens at all addresses, who is on this machine came to the address that it calls from.
+        host = self.place.host if _is_address(self.place.host) else caller.address
+        return self._access.near_at(Endpoint(host, self.place.port), caller)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        return not ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def refuse(error: Exception) -> Exception:
@@ -133,13 +180,17 @@ def request_of(
     fields: Mapping[str, object],
     said: Mapping[str, str],
     verbatim: Verbatim | None = None,
+    principal: Principal = ANYBODY,
 ) -> Request:
     """Return a request with OpenAI's body for what an RPC asks; `said` is its metadata. Raise what `bodies.read` does.
+
+    Raise `ModelNotAllowed` where it is not for whoever asks.
 
     `verbatim` is the same in the caller's own words.
     """
     body = orjson.dumps(fields)
     asked = bodies.read(body, "application/json")
+    principal.ask(asked.model)
     passed = headers.trace_of(said)
     passed[VIA] = headers.via_onward(said.get(VIA, ""), context.peer)
     return Request(
@@ -149,6 +200,7 @@ def request_of(
         body=body,
         content_type="application/json",
         stream=asked.stream,
+        caller=principal.key.hash if principal.key else "",
         verbatim=verbatim,
         prefixes=prefixes_of(asked.fields, len(body))
         if kind in TEXT and len(body) >= MIN_BYTES

@@ -6,15 +6,15 @@ sampling: a text ends by itself, at a stop string, or after `MAX_TOKENS`.
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
 
+from node.auth.principal import Principal
 from node.faces import Serving
-from node.faces.grpc import Handlers, name_dropped, request_of, stops_of
+from node.faces.grpc import Door, Handlers, name_dropped, request_of, stops_of
 from node.faces.model_call import asking
-from node.secrets import keys
-from node.secrets.keys import Keys
 from router.errors import BadRequest, UnknownModel, WorkerFailed, WorkerUnable
 from router.openai import text_parser
 from router.openai.text_parser import Heard, TextFailure
@@ -47,28 +47,26 @@ _GENERATE, _TYPE = methods_of(REMOTELLM)["Generate"], methods_of(REMOTELLM)["Get
 _GUTS = methods_of(REMOTELLM)["GenerationalGuts"]
 
 
-def handlers(context: Serving) -> Handlers:
-    """Return the RPCs; raise `OSError` when the file of keys cannot be used."""
-    held = keys.read("faces.remotellm_keys", context.settings.faces.remotellm_keys)
-    face = _Face(context, held)
+def handlers(context: Serving, door: Door) -> Handlers:
+    """Return the RPCs."""
+    face = _Face(context, door)
     return {"Generate": face.generate, "GetLlmType": face.llm_type, "GenerationalGuts": face.guts}
 
 
 class _Face:
-    def __init__(self, context: Serving, held: Keys) -> None:
+    def __init__(self, context: Serving, door: Door) -> None:
         self._context = context
-        self._keys = held
+        self._door = door
 
     async def generate(self, asked: Any, call: Any) -> Any:
-        said = metadata_of(call)
-        model = self._model(asked.api_key, said)
+        model, principal = self._meant(asked.api_key, call)
         if len(asked.prompts) > MAX_PROMPTS:
             raise BadRequest(f"at most {MAX_PROMPTS} prompts in one message", param="prompts")
         turn, stops = asyncio.Semaphore(AT_ONE_TIME), stops_of(asked.stop, "stop")
 
         async def one(prompt: str) -> Any:
             async with turn:
-                return await self._text(call, model, prompt, stops)
+                return await self._text(call, principal, model, prompt, stops)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -78,26 +76,26 @@ class _Face:
         return _GENERATE.told(generations=[text.result() for text in texts])
 
     async def llm_type(self, asked: Any, call: Any) -> Any:
-        said = metadata_of(call)
-        model = self._model(asked.api_key, said)
-        fields = {"model": model, "prompt": ""}
-        request = request_of(self._context, Kind.COMPLETION, fields, said)
+        model, principal = self._meant(asked.api_key, call)
+        fields, said = {"model": model, "prompt": ""}, metadata_of(call)
+        request = request_of(self._context, Kind.COMPLETION, fields, said, principal=principal)
         explained = self._context.router.explain(request)
         if not explained.ordered and not explained.excluded:
             raise UnknownModel(model[:100])
         return _TYPE.told(llm_type=model)
 
     async def guts(self, asked: Any, call: Any) -> Any:
-        said = metadata_of(call)
+        model, principal = self._meant(asked.api_key, call)
         fields = {
-            "model": self._model(asked.api_key, said),
+            "model": model,
             "prompt": asked.prompt,
             "fft_embeddings": asked.fft_embeddings,
             "embedding_truncation": asked.embedding_trunkation,
             "top_k": asked.top_k_logits,
         }
-        request = request_of(self._context, Kind.GUTS, fields, said)
-        async with asking(self._context, request) as told:
+        said = metadata_of(call)
+        request = request_of(self._context, Kind.GUTS, fields, said, principal=principal)
+        async with asking(self._context, principal, request) as told:
             found = orjson.loads(await told.body())
         match found:
             case {"tokens": list(), "next": list()}:
@@ -117,25 +115,29 @@ class _Face:
         ]
         return _GUTS.told(tokens=tokens, generations=found["next"])
 
-    async def _text(self, call: Any, model: str, prompt: str, stops: list[str]) -> Any:
+    async def _text(
+        self, call: Any, principal: Principal, model: str, prompt: str, stops: list[str]
+    ) -> Any:
         """Return the texts for one prompt: one, but from workers of the protocol, whose own they are."""
-        said = metadata_of(call)
+        ask = partial(request_of, self._context, said=metadata_of(call), principal=principal)
         fields: dict[str, object] = {"model": model, "max_tokens": MAX_TOKENS}
         fields |= {"stop": stops} if stops else {}
         words = _GENERATE.asked(prompts=[prompt], stop=stops).SerializeToString()
         own = Verbatim(REMOTELLM_WORDS, _GENERATE.name, words)
         fields_of_text = {**fields, "prompt": prompt}
-        request = request_of(self._context, Kind.COMPLETION, fields_of_text, said, own)
+        request = ask(Kind.COMPLETION, fields_of_text, verbatim=own)
         try:
-            return await self._told(call, model, request, stops)
+            return await self._told(call, principal, model, request, stops)
         except WorkerUnable:
             # Nobody goes on with a text: then it is a message.
             messages = [{"role": "user", "content": prompt}]
-            chat = request_of(self._context, Kind.CHAT, {**fields, "messages": messages}, said)
-            return await self._told(call, model, chat, stops)
+            chat = ask(Kind.CHAT, {**fields, "messages": messages})
+            return await self._told(call, principal, model, chat, stops)
 
-    async def _told(self, call: Any, model: str, request: Request, stops: list[str]) -> Any:
-        async with asking(self._context, request) as told:
+    async def _told(
+        self, call: Any, principal: Principal, model: str, request: Request, stops: list[str]
+    ) -> Any:
+        async with asking(self._context, principal, request) as told:
             # Of what else is said for the caller, it has no words.
             name_dropped(call, told, {"stop": "stop"})
             if told.verbatim:
@@ -146,18 +148,18 @@ class _Face:
             heard = [event async for events in told.events() for event in events]
         return {"generations": [_written(model, heard)]}
 
-    def _model(self, api_key: str, said: Mapping[str, str]) -> str:
-        """Return which model is meant; raise `Refused` for a key that is none, or when nothing names a model."""
+    def _meant(self, api_key: str, call: Any) -> tuple[str, Principal]:
+        """Return which model is meant, and by whom; raise `Refused` when nothing names a model, or an `AuthError`."""
+        said = metadata_of(call)
         key, _, named = api_key.partition("@")
-        if not self._keys.open_to(key):
-            raise RpcRefused("UNAUTHENTICATED", "this key opens nothing here")
+        principal = self._door.holder(key, call)
         model = named or said.get("x-model", "") or self._context.settings.faces.default_model
         if not model:
             raise RpcRefused(
                 "INVALID_ARGUMENT",
                 "name a model: as KEY@MODEL in api_key, in the metadata x-model, or by faces.default_model of the node",
             )
-        return model
+        return model, principal
 
 
 def _cut(texts: Any, stops: list[str]) -> Any:

@@ -12,6 +12,7 @@ from time import time
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from node.auth.principal import ANYBODY, PRINCIPAL
 from node.faces import Serving
 from node.faces.encoder import SpokenAnswer
 from node.faces.errors import (
@@ -63,6 +64,11 @@ def asking_routes(context: Serving) -> list[web.RouteDef]:
         *(web.post(f"/{path}", _at_root(context, path)) for path in ("", *_POST[:3])),
         *(web.get(f"/{path}", _at_root(context, path)) for path in _GET[:3]),
     ]
+
+
+def in_own_form(refused: Refusal, _: str) -> Refusal:
+    """Say a refusal as TGI does."""
+    return encoder.refuse(refused)
 
 
 def bridging_routes(context: Serving) -> list[web.RouteDef]:
@@ -159,13 +165,14 @@ class _Asking:
 
     async def _tokens(self, said: Mapping[str, object]) -> bytes:
         request = request_of(self.context, self.http, Kind.TOKENIZE, written(said))
-        async with asking(self.context, request) as told:
+        async with asking(self.context, self.http.get(PRINCIPAL, ANYBODY), request) as told:
             return await told.body()
 
     async def tell(self, path: str) -> web.Response:
         """Answer what is asked of the model itself; where none is meant, the health is that of this node."""
         if not self.model and path in _HEALTH:
             return web.Response()
+        self.http.get(PRINCIPAL, ANYBODY).ask(self.model)
         found = info.served(self.context, self.http[ID], self.model)
         match path:
             case "health" | "ping":

@@ -42,6 +42,7 @@ NO_TOKENIZER = ErrorForm(404, "no_tokenizer", "No fast tokenizer available")
 UNHEALTHY = ErrorForm(503, "healthcheck", "unhealthy")
 
 _BUSY = frozenset({429, 503})
+_DENIED = frozenset({401, 403})
 _OF_TYPE = {"invalid_request_error": VALIDATION, "rate_limit_error": OVERLOADED}
 
 
@@ -68,6 +69,8 @@ def event(failure: TextFailure) -> bytes:
 def _of_status(status: int) -> ErrorForm:
     if status in _BUSY:
         return OVERLOADED
+    if status in _DENIED:
+        return ErrorForm(status, "authentication", "Not allowed")
     if status < 500:
         return VALIDATION
     return INCOMPLETE if status == 500 else GENERATION

@@ -3,12 +3,17 @@
 from aiohttp import web
 
 from node.faces import Context, Serving
-from node.faces.v1 import network, recognise, replica, route
+from node.faces.v1 import keys, network, recognise, replica, route
 
 
 def routes(context: Context) -> list[web.RouteDef]:
     """Return what operators may ask of this process."""
-    return [*network.routes(context), *recognise.routes(context), *route.routes(context)]
+    return [
+        *keys.routes(context),
+        *network.routes(context),
+        *recognise.routes(context),
+        *route.routes(context),
+    ]
 
 
 def link_routes(context: Serving) -> list[web.RouteDef]:

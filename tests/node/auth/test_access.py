@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from node.auth.access import Access, is_own_address, same_machine
+from node.config.settings import Keyless
 from node.config.web import WebSettings
 from node.faces.app import application
 from node.listeners import serve
@@ -37,7 +38,9 @@ async def guarded(access):
 
 @pytest.fixture
 async def node():
-    async with guarded(Access(token=TOKEN, names=["vine.example"])) as session:
+    async with guarded(
+        Access(token=TOKEN, keyless=Keyless.EVERYBODY, names=["vine.example"])
+    ) as session:
         yield session
 
 
@@ -88,9 +91,10 @@ class Table:
     """Whoever calls, it is this user's process."""
 
     def __init__(self, uid):
-        self.uid = uid
+        self.uid, self.asked = uid, 0
 
     def owner(self, here, there):
+        self.asked += 1
         assert (here.address, there.address) == ("127.0.0.1", "127.0.0.1")
         return self.uid
 
@@ -99,16 +103,55 @@ class Table:
     ("uid", "expected"), [(0, 200), (os.geteuid(), 200), (os.geteuid() + 1, 403), (None, 403)]
 )
 async def test_who_comes_over_loopback_is_judged_by_whose_process_it_is(uid, expected):
-    async with guarded(Access(token=TOKEN, sockets=Table(uid))) as node:
+    async with guarded(Access(token=TOKEN, keyless=Keyless.EVERYBODY, sockets=Table(uid))) as node:
         assert await status(node.post("/change", json={})) == expected
         assert await status(node.get("/")) == 200
         shown = {"Authorization": f"Bearer {TOKEN}"}
         assert await status(node.post("/change", json={}, headers=shown)) == 200
 
 
+@pytest.mark.parametrize(
+    ("uid", "status_"),
+    [
+        (0, 200),
+        (os.geteuid(), 200),
+        (1_000, 200),
+        (60_000, 200),
+        # A proxy's, a service's, nobody's, a container's.
+        (33, 401),
+        (999, 401),
+        (65_534, 401),
+        (100_033, 401),
+        (None, 401),
+    ],
+)
+async def test_people_of_this_machine_ask_without_a_key_and_services_do_not(uid, status_):
+    async with guarded(Access(token=TOKEN, sockets=Table(uid))) as node:
+        assert await status(node.get("/")) == status_
+        assert await status(node.get("/", headers={"X-Forwarded-For": "192.0.2.1"})) == 401
+        shown = {"Authorization": f"Bearer {TOKEN}"}
+        # Without keys nobody knows the token here; `KeyRing` counts it among them.
+        assert await status(node.get("/", headers=shown)) == status_
+
+
+async def test_whose_process_calls_is_asked_of_the_kernel_once_for_a_connection():
+    table = Table(0)
+    async with guarded(Access(token=TOKEN, sockets=table)) as node:
+        for _ in range(5):
+            assert await status(node.get("/")) == 200
+    assert table.asked == 1
+
+
+@pytest.mark.parametrize(("keyless", "status_"), [("nobody", 401), ("everybody", 200)])
+async def test_the_operator_decides_who_needs_no_key(keyless, status_):
+    access = Access(token=TOKEN, sockets=Table(33), keyless=Keyless(keyless))
+    async with guarded(access) as node:
+        assert await status(node.get("/")) == status_
+
+
 async def test_who_is_refused_is_told_what_to_show():
     async with (
-        guarded(Access(token=TOKEN, sockets=Table(None))) as node,
+        guarded(Access(token=TOKEN, keyless=Keyless.EVERYBODY, sockets=Table(None))) as node,
         node.post("/change", json={}) as refused,
     ):
         said = (await refused.json())["message"]
@@ -194,7 +237,7 @@ async def test_the_token_opens_the_door_from_elsewhere(node, given, expected):
 
 
 async def test_an_empty_token_opens_nothing():
-    async with guarded(Access(token="")) as node:
+    async with guarded(Access(token="", keyless=Keyless.EVERYBODY)) as node:
         headers = {"X-Forwarded-For": "203.0.113.9", "Authorization": "Bearer "}
         assert await status(node.post("/change", json={}, headers=headers)) == 403
 
@@ -231,7 +274,7 @@ def test_what_is_no_address_of_this_machine_is_not_asked_of_dns(host):
 
 
 def settings(**given):
-    return Access(token=TOKEN, settings=WebSettings(**given))
+    return Access(token=TOKEN, keyless=Keyless.EVERYBODY, settings=WebSettings(**given))
 
 
 @pytest.mark.parametrize(

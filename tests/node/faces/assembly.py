@@ -17,7 +17,8 @@ from node import __version__
 from node.agent import Agent
 from node.assembly import NodeWorld, exchange_load
 from node.auth.access import Access, is_own_address
-from node.config.settings import Settings
+from node.auth.key_ring import KeyRing
+from node.config.settings import Keyless, NodeSettings, Settings
 from node.config.web import WebSettings
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
@@ -72,9 +73,12 @@ class Running:
             assert response.status == 200, await response.text()
 
 
-def settings_of(*, web: WebSettings | None = None, **router) -> Settings:
+def settings_of(
+    *, web: WebSettings | None = None, keyless: Keyless = Keyless.EVERYBODY, **router
+) -> Settings:
     """Settings whose times suit tests on one machine."""
     return Settings(
+        node=NodeSettings(open=keyless),
         web=web or WebSettings(),
         registry=RegistrySettings(heartbeat=0.5, lease=3, suspicion=1, sync=0.3),
         router=RouterSettings(
@@ -145,6 +149,7 @@ async def _registry(
 
 def _context(registry, identity, settings, store, public, link) -> Context:
     agent, metrics = Agent(registry, store), Metrics()
+    keys = KeyRing(store, time.time, token=TOKEN)
     links = Links(
         identity=identity,
         peers=MeshPeers(registry.mesh, registry, timeout=1, now=time.monotonic),
@@ -175,7 +180,8 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         router=router,
         agent=agent,
         learning=Learning(agent, router.describe, time.monotonic, greet=router.greet),
-        access=Access(token=TOKEN),
+        access=Access(token=TOKEN, keys=keys, keyless=settings.node.open),
+        keys=keys,
         metrics=metrics,
         lateness=lateness,
         whole=Whole(router, metrics, lateness),

@@ -5,6 +5,7 @@ import inspect
 import orjson
 import pytest
 
+from node.auth import errors as auth_errors
 from node.faces import errors as face_errors
 from node.faces.errors import TABLE, WrongMethod, WrongParameter, refusal
 from registry import errors as registry_errors
@@ -19,7 +20,8 @@ def classes_in(module):
     ]
 
 
-ALL = [*classes_in(registry_errors), *classes_in(router_errors), *classes_in(face_errors)]
+MODULES = registry_errors, router_errors, auth_errors, face_errors
+ALL = [found for module in MODULES for found in classes_in(module)]
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)

@@ -91,7 +91,7 @@ async def test_how_long_answers_take_is_told_to_nodes_and_shown_to_people(mesh, 
     for node in (mesh.one, mesh.two):
         figures = (await candidate(node, mesh.one))["figures"]
         assert 0.03 < figures["service_seconds"] == figures["expected_seconds"] < 1
-        assert figures["error"] > 0
+        assert figures["error"] >= 0
 
 
 async def test_how_soon_an_answer_is_wanted_is_counted(served, worker):

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from node.auth.access import Access
 from node.config.addresses import HostPort
+from node.config.settings import Keyless
 from node.config.web import WebSettings
 from node.faces.app import application
 from node.faces.response_writer import Streaming, cut
@@ -24,7 +25,7 @@ from router.peers.headers import CALLER
 from tests.node.faces.assembly import settings_of
 
 SHARED = WebSettings(origins=("https://chat.example",))
-JUDGE = PassedOn(token="the token", settings=SHARED)
+JUDGE = PassedOn(token="the token", settings=SHARED, keyless=Keyless.EVERYBODY)
 
 
 async def _told(request: web.Request) -> web.StreamResponse:
@@ -79,7 +80,7 @@ async def asked() -> AsyncIterator[aiohttp.ClientSession]:
         settings = settings_of()
         place = PooledPlace(DescriptorChannel(theirs).dial(), settings.router)
         closing.callback(place.close)
-        access = Access(token="", settings=SHARED)
+        access = Access(token="", settings=SHARED, keyless=Keyless.EVERYBODY)
         helper = Listener(application(forward.routes(place, access, settings), access.admit))
         closing.push_async_callback(helper.close)
         (listener,) = bind(HostPort("127.0.0.1", 0), "node.http")

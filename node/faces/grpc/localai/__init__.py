@@ -9,14 +9,13 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from node.auth.access import shown_key
 from node.faces import Serving
-from node.faces.grpc import Handlers
+from node.faces.grpc import Door, Handlers
 from node.faces.grpc.localai import kinds, texts
 from node.faces.grpc.localai.model_lookup import ModelLookup
-from node.secrets import keys
-from node.secrets.keys import Keys
 from router.rpc.messages import LOCALAI, message_class, methods_of, parsed
-from router.rpc.server import RpcRefused, metadata_of
+from router.rpc.server import metadata_of
 
 SERVICE = LOCALAI
 
@@ -45,26 +44,23 @@ _METHODS = methods_of(LOCALAI)
 _UNINITIALIZED, _READY, _ERROR = 0, 2, -1
 
 
-def handlers(context: Serving) -> Handlers:
+def handlers(context: Serving, door: Door) -> Handlers:
     """Return the RPCs; raise `OSError` when `faces.localai_files` is no directory."""
-    settings = context.settings.faces
-    face, held = _Face(context), keys.read("faces.localai_keys", settings.localai_keys)
+    settings, face = context.settings.faces, _Face(context, door)
     answers = (
         face.own()
         | texts.handlers(face.desk)
         | kinds.handlers(face.desk)
         | kinds.file_handlers(face.desk, _root(settings.localai_files))
     )
-    return {name: _locked(answer, held) for name, answer in answers.items()}
+    return {name: _locked(answer, door) for name, answer in answers.items()}
 
 
-def _locked(answer: Any, held: Keys) -> Any:
+def _locked(answer: Any, door: Door) -> Any:
     """Return what answers only those who show a key, as LocalAI does: `authorization: Bearer KEY` beside the message."""
 
     def check(call: Any) -> None:
-        scheme, _, key = metadata_of(call).get("authorization", "").partition(" ")
-        if not held.open_to(key if scheme.lower() == "bearer" else ""):
-            raise RpcRefused("UNAUTHENTICATED", "this key opens nothing here")
+        door.holder(shown_key(metadata_of(call)), call)
 
     async def unary(asked: Any, call: Any) -> Any:
         check(call)
@@ -79,8 +75,8 @@ def _locked(answer: Any, held: Keys) -> Any:
 
 
 class _Face:
-    def __init__(self, context: Serving) -> None:
-        self.desk = ModelLookup(context)
+    def __init__(self, context: Serving, door: Door) -> None:
+        self.desk = ModelLookup(context, door)
 
     def own(self) -> dict[str, Any]:
         return {

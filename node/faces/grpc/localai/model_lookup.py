@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from node.auth.access import shown_key
+from node.auth.principal import Principal
 from node.faces import Serving
-from node.faces.grpc import name_dropped, request_of
+from node.faces.grpc import Door, name_dropped, request_of
 from node.faces.model_call import ModelAnswer, asking
 from router.errors import RouterError
 from router.openai.usage import Usage
@@ -38,8 +40,9 @@ class ModelReply:
 class ModelLookup:
     """Asks the mesh for a face. `meant` is the model that was loaded last, `last` the last text of each model."""
 
-    def __init__(self, context: Serving) -> None:
+    def __init__(self, context: Serving, door: Door) -> None:
         self.context = context
+        self._door = door
         self.meant = ""
         self.last: dict[str, ModelReply] = {}
 
@@ -60,13 +63,16 @@ class ModelLookup:
     def request(
         self, call: Any, kind: Kind, fields: Mapping[str, object], own: Verbatim | None = None
     ) -> Request:
-        """Return what a call asks; raise `Refused` when it means no model, and what `bodies.read` raises."""
+        """Return what a call asks; raise `Refused` when it means no model, an `AuthError`, and what `bodies.read` raises."""
         model = self.named(call)
         if not model:
             words = "LoadModel says which model is meant; so do the metadata x-model, and faces.default_model of the node"
             raise RpcRefused("FAILED_PRECONDITION", words)
-        said = {"model": model, **fields}
-        return request_of(self.context, kind, said, metadata_of(call), own)
+        said, holder = {"model": model, **fields}, self._holder(call)
+        return request_of(self.context, kind, said, metadata_of(call), own, holder)
+
+    def _holder(self, call: Any) -> Principal:
+        return self._door.holder(shown_key(metadata_of(call)), call)
 
     @asynccontextmanager
     async def asked(
@@ -76,7 +82,9 @@ class ModelLookup:
 
         `own` is the same in the caller's own words.
         """
-        async with asking(self.context, self.request(call, kind, fields, own)) as told:
+        async with asking(
+            self.context, self._holder(call), self.request(call, kind, fields, own)
+        ) as told:
             yield told
 
     def done(self, call: Any, usage: Usage | None, seconds: float) -> None:
@@ -101,7 +109,7 @@ class ModelLookup:
 
     async def told(self, call: Any, request: Request, own: Mapping[str, str]) -> bytes:
         """Put a request whose answer comes in one piece, and name to its caller what had no effect."""
-        async with asking(self.context, request) as told:
+        async with asking(self.context, self._holder(call), request) as told:
             name_dropped(call, told, {**_SAME, **own}, own.values())
             return await told.body()
 
@@ -111,7 +119,10 @@ class ModelLookup:
         own = Verbatim(LOCALAI, "Status", _EMPTY, needs="Status")
         request = self.request(call, Kind.COMPLETION, {"prompt": "", "max_tokens": 1}, own)
         try:
-            async with asyncio.timeout(_STATUS_SECONDS), asking(self.context, request) as told:
+            async with (
+                asyncio.timeout(_STATUS_SECONDS),
+                asking(self.context, self._holder(call), request) as told,
+            ):
                 return await told.body() if told.verbatim else b""
         except (RouterError, TimeoutError):
             return b""

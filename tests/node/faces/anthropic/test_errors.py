@@ -12,7 +12,7 @@ KNOWN = {
     "invalid_request_error", "authentication_error", "billing_error", "permission_error", "not_found_error", "conflict_error",
     "request_too_large", "rate_limit_error", "timeout_error", "api_error", "overloaded_error",
 }  # fmt: skip
-OWN = {400, 403, 404, 405, 408, 413, 414, 415, 417, 429, 431, 500, 504, 529}
+OWN = {400, 401, 403, 404, 405, 408, 409, 413, 414, 415, 417, 429, 431, 500, 504, 529}
 
 
 @pytest.mark.parametrize("row", TABLE.values(), ids=lambda row: row.reason)

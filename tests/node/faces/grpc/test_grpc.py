@@ -4,16 +4,24 @@ import logging
 import subprocess
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from node.auth.access import Access
+from node.auth.keys import Allowance
 from node.config.addresses import HostPort
-from node.config.settings import FacesSettings, Settings
+from node.config.settings import FacesSettings, Keyless, Settings
 from node.faces import grpc
 from registry.errors import RegistryError
+from registry.mesh.memory.network import MemoryNet
 from router.errors import NoCapacity, UnknownModel
+from router.rpc.failures import RpcFailed
+from router.rpc.messages import LOCALAI, REMOTELLM
 from router.rpc.server import RpcRefused
+from tests.node.faces.assembly import TOKEN, World, node, settings_of
 
 ROOT = Path(__file__).parents[4]
 
@@ -72,3 +80,49 @@ asyncio.run(main())
 """
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)  # fmt: skip
     assert "pip install 'modelvine[grpc]'" in ran.stdout, ran.stderr
+
+
+class TestKeysOfTheSite:
+    """A face without a file of keys takes those of users, and whoever needs none by the node's setting."""
+
+    @pytest.fixture
+    async def closed(self, worker):
+        async with node(World(MemoryNet()), settings_of(keyless=Keyless.MACHINE)) as one:
+            await one.register(worker)
+            yield one
+
+    @staticmethod
+    def by(one, uid):
+        table = SimpleNamespace(owner=lambda here, there: uid)
+        access = Access(token=TOKEN, keys=one.context.keys, sockets=table)
+        return replace(one.context, access=access)
+
+    async def asked(self, name, client, key):
+        if name == "remotellm":
+            return await client.ask("GetLlmType", api_key=f"{key}@tiny")
+        client.said = {"x-model": "tiny", "authorization": f"Bearer {key}"}
+        return await client.ask("Predict", Prompt="hi")
+
+    @pytest.mark.parametrize(("name", "service"), [("remotellm", REMOTELLM), ("localai", LOCALAI)])
+    async def test_open_what_they_are_for(self, closed, opened, name, service):
+        keys = closed.context.keys
+        made = await keys.create({"ann": Allowance(), "bob": Allowance(models=("llama*",))})
+        client = await opened(name, service, self.by(closed, 33))
+        await self.asked(name, client, made["ann"])
+        for key, code in (
+            ("", "UNAUTHENTICATED"),
+            ("mv_wrong", "UNAUTHENTICATED"),
+            (made["bob"], "PERMISSION_DENIED"),
+        ):
+            with pytest.raises(RpcFailed) as failed:
+                await self.asked(name, client, key)
+            assert failed.value.code == code
+        await keys.revoke("ann")
+        with pytest.raises(RpcFailed) as failed:
+            await self.asked(name, client, made["ann"])
+        assert "revoked" in failed.value.words
+
+    @pytest.mark.parametrize("uid", [0, 1_000])
+    async def test_are_not_needed_by_people_on_this_machine(self, closed, opened, uid):
+        client = await opened("remotellm", REMOTELLM, self.by(closed, uid))
+        await self.asked("remotellm", client, "any")

@@ -1,0 +1,52 @@
+"""What keys can be refused for.
+
+AuthError
+├── KeyMissing       no key was shown where one is needed
+├── KeyUnknown       what was shown is no key of this site
+├── KeyExpired       its time is over
+├── KeyRevoked       an operator ended it
+├── RoleNotAllowed   its role is for something else
+├── ModelNotAllowed  it is not for this model
+├── KeyExists        another key has this name
+└── NoSuchKey        no key has this name
+"""
+
+
+class AuthError(Exception):
+    """The root of this package's errors."""
+
+
+class KeyMissing(AuthError):
+    """No key was shown where one is needed."""
+
+
+class KeyUnknown(AuthError):
+    """What was shown is no key of this site."""
+
+
+class KeyExpired(AuthError):
+    """The time of the key is over."""
+
+
+class KeyRevoked(AuthError):
+    """An operator ended the key."""
+
+
+class RoleNotAllowed(AuthError):
+    """The role of the key is for something else."""
+
+
+class ModelNotAllowed(AuthError):
+    """The key is not for this model."""
+
+
+class KeyExists(AuthError):
+    """Another key has this name, and opens something."""
+
+
+class NoSuchKey(AuthError):
+    """No key has this name."""
+
+
+OF_KEYS = (KeyMissing, KeyUnknown, KeyExpired, KeyRevoked)
+"""What another key would mend."""

@@ -1,0 +1,103 @@
+"""API keys of users: what each may ask, as it is kept. Only a hash is kept: the key itself is shown once, when it is made.
+
+A key holds 192 random bits, so a plain SHA-256 of it tells nobody what it is.
+"""
+
+import hashlib
+import re
+import secrets
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+PREFIX = "mv_"
+"""What every key begins with: whatever does not is no key of ours."""
+
+KEY_BYTES = 24
+HINT_CHARACTERS = 8
+"""Characters of a key by which people recognise it; 30 bits of it stay known."""
+
+MAX_KEY_CHARACTERS = 128
+"""The longest text that is looked up as a key."""
+
+MAX_KEYS = 20_000
+"""Keys of one site."""
+
+MAX_PATTERNS = 64
+MAX_RATE = 1_000_000_000
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
+
+Pattern = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Rate = Annotated[int, Field(ge=0, le=MAX_RATE)]
+
+
+class Role(StrEnum):
+    """What the holder of a key may do."""
+
+    USER = "user"
+    """Ask models."""
+
+    VIEWER = "viewer"
+    """See what the node shows: nodes, routes, metrics."""
+
+    OPERATOR = "operator"
+    """All of it, and change the node: register, drain, make keys."""
+
+
+class Allowance(BaseModel):
+    """What a key allows; 0 and empty stand for no limit.
+
+    `models` are patterns as shells have them, over `MODEL` and `PROJECT/MODEL`. `rpm` and `tpm` are requests and tokens a
+    minute, `expires` is Unix time.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    role: Role = Role.USER
+    models: Annotated[tuple[Pattern, ...], Field(max_length=MAX_PATTERNS)] = ()
+    rpm: Rate = 0
+    tpm: Rate = 0
+    tokens_per_day: Rate = 0
+    concurrency: Rate = 0
+    expires: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
+class ApiKey(Allowance):
+    """One key: who holds it, and what it allows. `hash` is the SHA-256 of the key; times are Unix time, 0 for never."""
+
+    name: Annotated[str, StringConstraints(pattern=rf"^(?:{NAME.pattern})$")]
+    hash: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    hint: Annotated[str, StringConstraints(max_length=HINT_CHARACTERS)] = ""
+    created: float = 0.0
+    revoked: float = 0.0
+
+    def opens(self, model: str) -> bool:
+        """Whether the holder may ask a model, by the name that the request has."""
+        return not self.models or _matches(self.models, model)
+
+    def ended(self, now: float) -> str:
+        """Say why the key opens nothing any more; empty while it does."""
+        if self.revoked:
+            return "revoked"
+        return "expired" if self.expires and now >= self.expires else ""
+
+
+def new_secret() -> str:
+    """Return a new key."""
+    return PREFIX + secrets.token_urlsafe(KEY_BYTES)
+
+
+def hash_of(secret: str) -> str:
+    """Return what is kept of a key."""
+    return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _matches(patterns: tuple[str, ...], model: str) -> bool:
+    # With its project or without; a model's own name may hold slashes.
+    names = (model, model.partition("/")[2])
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names if name)

@@ -1,0 +1,102 @@
+"""Principal: who a request is from, as far as a key or a place tells, and what that allows."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiohttp import web
+
+from node.auth.errors import (
+    KeyExpired,
+    KeyMissing,
+    KeyRevoked,
+    KeyUnknown,
+    ModelNotAllowed,
+    RoleNotAllowed,
+)
+from node.auth.keys import PREFIX, ApiKey, Role
+
+_HOW = (
+    "ask this node's operator for one (modelvine key create) and send 'Authorization: Bearer KEY'; "
+    "its operator may send what is in the file control.token of its data directory"
+)
+_MOST_SHOWN = 5
+
+
+class Keys(Protocol):
+    """What knows the keys of a site."""
+
+    def find(self, secret: str) -> ApiKey | None:
+        """Return the key that is shown, ended or not."""
+
+
+class NoKeys:
+    """A site without keys."""
+
+    def find(self, secret: str) -> None:
+        """Know none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Holder of a key, or somebody who may ask without one."""
+
+    key: ApiKey | None = None
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether a key says that its holder may change this node."""
+        return self.key is not None and self.key.role is Role.OPERATOR
+
+    def ask(self, *models: str) -> None:
+        """Raise `ModelNotAllowed`, or `RoleNotAllowed`, unless all these models may be asked, by the names in the request."""
+        if (key := self.key) is None:
+            return
+        if key.role is Role.VIEWER:
+            raise RoleNotAllowed(
+                "this key is for looking only (role viewer), not for asking models"
+            )
+        for model in models:
+            if not key.opens(model):
+                shown = ", ".join(key.models[:_MOST_SHOWN])
+                more = ", …" if len(key.models) > _MOST_SHOWN else ""
+                raise ModelNotAllowed(
+                    f"this key is not for the model {model[:200]!r}, but for {shown}{more}"
+                )
+
+    def sees(self, name: str) -> bool:
+        """Whether a model is shown to the holder, by `PROJECT/MODEL`."""
+        return self.key is None or self.key.opens(name)
+
+    def look(self) -> None:
+        """Raise `RoleNotAllowed` unless the holder may see what this node shows."""
+        if self.key is not None and self.key.role is Role.USER:
+            raise RoleNotAllowed(
+                "this takes a key with the role viewer or operator; yours is for asking models"
+            )
+
+
+ANYBODY = Principal()
+
+PRINCIPAL = web.RequestKey("principal", Principal)
+"""Who a request is from."""
+
+
+def holder_of(secret: str, keys: Keys, now: float, *, keyless: bool) -> Principal:
+    """Return who shows a key, or nothing; `keyless` says whether its sender may ask without one. `now` is Unix time.
+
+    Raise `KeyMissing`, `KeyUnknown`, `KeyExpired` or `KeyRevoked`. Where nobody needs a key, clients that insist on sending one
+    may send any text that does not look like a key of ours.
+    """
+    key = keys.find(secret) if secret else None
+    if key is None:
+        if secret and not (keyless and not secret.startswith(PREFIX)):
+            raise KeyUnknown(f"this key is not known here; {_HOW}")
+        if not keyless:
+            raise KeyMissing(f"this node wants a key; {_HOW}")
+        return ANYBODY
+    match key.ended(now):
+        case "":
+            return Principal(key)
+        case "expired":
+            raise KeyExpired(f"this key has expired; {_HOW}")
+    raise KeyRevoked(f"this key was revoked; {_HOW}")

@@ -1,0 +1,189 @@
+"""Commands about users' keys, by a node's HTTP interface: create, list, show, rotate, revoke."""
+
+import argparse
+import csv
+import re
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from node.cli.console.node_lookup import client
+from node.cli.console.text import plain, say_fields, say_json, say_table
+from node.errors import CommandFailed, WrongUsage
+
+PATH = "/api/v1/keys"
+MAX_CSV_BYTES = 2 * 1024 * 1024
+
+NUMBERS: tuple[str, ...] = ()
+"""Options that are whole numbers, 0 for no limit."""
+
+COLUMNS = ("name", "models", "role", *NUMBERS, "expires")
+_TIME = re.compile(r"(\d{1,6})(m|h|d|w|y)")
+_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800, "y": 31_536_000}
+_NEVER = ("", "never")
+
+
+def create(arguments: argparse.Namespace) -> int:
+    """Make one key, or all that a table names, and print them."""
+    if bool(arguments.name) == bool(arguments.csv):
+        raise WrongUsage("name whose key it is, or a table of them with --csv FILE")
+    rows = _rows(Path(arguments.csv)) if arguments.csv else [{"name": arguments.name}]
+    wanted = [_wanted(row, arguments) for row in rows]
+    made = client(arguments).post(PATH, {"keys": wanted})["keys"]
+    if arguments.json:
+        say_json(made)
+    elif arguments.csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerows([("name", "key"), *((one["name"], one["key"]) for one in made)])
+    else:
+        _say_key(made[0])
+    return 0
+
+
+def rotate(arguments: argparse.Namespace) -> int:
+    """Replace a key."""
+    made = client(arguments).post(f"{PATH}/{_named(arguments)}/rotate", {})["keys"]
+    if arguments.json:
+        say_json(made)
+    else:
+        _say_key(made[0])
+    return 0
+
+
+def revoke(arguments: argparse.Namespace) -> int:
+    """End a key."""
+    client(arguments).post(f"{PATH}/{_named(arguments)}/revoke", {})
+    if arguments.json:
+        say_json({"name": arguments.name, "revoked": True})
+    else:
+        print(plain(f"revoked the key of {arguments.name}: it opens nothing any more"))
+    return 0
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """List all keys, or show one."""
+    found: Sequence[dict[str, Any]] = client(arguments).get(PATH, holds="keys")["keys"]
+    if arguments.action == "list":
+        return _list(found, as_json=arguments.json)
+    one = next((key for key in found if key["name"] == arguments.name), None)
+    if one is None:
+        raise CommandFailed(
+            f"there is no key {arguments.name!r}; `modelvine key list` shows those that there are"
+        )
+    if arguments.json:
+        say_json(one)
+    else:
+        say_fields(_fields(one))
+    return 0
+
+
+def seconds_of(text: str) -> float:
+    """Return how long `30d` is, 0 for never; raise `WrongUsage`."""
+    if text.strip().lower() in _NEVER:
+        return 0.0
+    found = _TIME.fullmatch(text.strip().lower())
+    if found is None or not int(found[1]):
+        raise WrongUsage(
+            f"--expires is {text!r}: write a time like 90m, 12h, 30d, 8w or 1y, or never"
+        )
+    return float(int(found[1]) * _SECONDS[found[2]])
+
+
+def _say_key(made: Mapping[str, str]) -> None:
+    print(plain(made["key"]), flush=True)
+    # Not among what a script reads.
+    print(
+        plain(
+            f"that is the key of {made['name']}: it is not shown again, and goes where an OpenAI key goes"
+        ),
+        file=sys.stderr,
+    )
+
+
+def _list(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
+    if as_json:
+        say_json(found)
+        return 0
+    say_table(
+        ("NAME", "KEY", "ROLE", "MODELS", "STATE"),
+        (
+            (k["name"], f"{k['hint']}…", k["role"], " ".join(k["models"]) or "all", _state(k))
+            for k in found
+        ),
+        none="nobody has a key: make one with `modelvine key create NAME`",
+    )
+    return 0
+
+
+def _fields(key: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    yield "name", key["name"]
+    yield "key", f"{key['hint']}…"
+    yield "role", key["role"]
+    yield "models", " ".join(key["models"]) or "all"
+    yield "made", _date(key["created"])
+    yield "state", _state(key)
+
+
+def _state(key: Mapping[str, Any]) -> str:
+    match key["state"]:
+        case "active" if key["expires"]:
+            return f"until {_date(key['expires'])}"
+        case "revoked":
+            return f"revoked {_date(key['revoked'])}"
+        case "expired":
+            return f"expired {_date(key['expires'])}"
+    return str(key["state"])
+
+
+def _date(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))
+
+
+def _named(arguments: argparse.Namespace) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._@+-]{1,64}", arguments.name):
+        raise WrongUsage(f"{arguments.name!r} is the name of no key")
+    return str(arguments.name)
+
+
+def _rows(path: Path) -> Sequence[Mapping[str, str]]:
+    """Read a table; raise `WrongUsage` where it is none of ours."""
+    try:
+        if path.stat().st_size > MAX_CSV_BYTES:
+            raise WrongUsage(f"{path} has more than {MAX_CSV_BYTES:,} bytes")
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise WrongUsage(f"{path} is not UTF-8") from error
+    except OSError as error:
+        raise WrongUsage(f"{path} cannot be read: {error.strerror}") from error
+    reader = csv.DictReader(text.splitlines(), restkey="more", restval="")
+    unknown = set(reader.fieldnames or ()) - set(COLUMNS)
+    if "name" not in (reader.fieldnames or ()) or unknown:
+        also = f", not {min(unknown)!r}" if unknown else ""
+        raise WrongUsage(
+            f"{path} must begin with the names of its columns: {', '.join(COLUMNS)}{also}"
+        )
+    rows = list(reader)
+    for number, row in enumerate(rows, 2):
+        if "more" in row:
+            raise WrongUsage(f"{path}, line {number}: more values than columns")
+    if not rows:
+        raise WrongUsage(f"{path} names nobody")
+    return rows
+
+
+def _wanted(row: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, object]:
+    """Return what is asked for one key: what its row says, and for the rest the options."""
+    said: dict[str, object] = {
+        "name": row["name"].strip(),
+        "models": row.get("models", "").split() or arguments.models,
+        "role": row.get("role", "").strip() or arguments.role,
+        "expires_in": seconds_of(row.get("expires", "").strip() or arguments.expires),
+    }
+    for option in NUMBERS:
+        text = row.get(option, "").strip()
+        if text and not (text.isascii() and text.isdigit()):
+            raise WrongUsage(f"{row['name']}: {option} is {text!r}, not a whole number")
+        said[option] = int(text) if text else getattr(arguments, option)
+    return said

@@ -1,0 +1,103 @@
+"""`/api/v1/keys`: keys of users, for operators. A key itself is in the answer that makes it, and nowhere else."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from node.auth.keys import NAME, Allowance, ApiKey
+from node.faces import Context
+from node.faces.errors import WrongParameter
+from node.faces.request_reader import done, read_object
+
+MAX_AT_ONCE = 5_000
+"""Keys that one request may make: a whole school."""
+
+MAX_DAYS = 36_500
+
+
+class Wanted(Allowance):
+    """A key that is wanted. `expires_in` is in seconds; it or `expires` may be given."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    expires_in: Annotated[float, Field(ge=0, le=MAX_DAYS * 86_400, allow_inf_nan=False)] = 0.0
+
+
+class Order(BaseModel):
+    """Keys that are wanted, all or none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    keys: Annotated[tuple[Wanted, ...], Field(min_length=1, max_length=MAX_AT_ONCE)]
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+    ring, idle = context.keys, context.settings.router.idle_timeout
+
+    async def listing(request: web.Request) -> web.Response:
+        context.access.change(request)
+        now = time.time()
+        return done(keys=[shown(key, now) for key in ring.keys])
+
+    async def create(request: web.Request) -> web.Response:
+        context.access.change(request)
+        order = _order(await read_object(request, idle=idle))
+        made = await ring.create({one.name: _allowance(one, time.time()) for one in order.keys})
+        return done(keys=[{"name": name, "key": secret} for name, secret in made.items()])
+
+    async def rotate(request: web.Request) -> web.Response:
+        context.access.change(request)
+        name = request.match_info["name"]
+        return done(keys=[{"name": name, "key": await ring.rotate(name)}])
+
+    async def revoke(request: web.Request) -> web.Response:
+        context.access.change(request)
+        await ring.revoke(request.match_info["name"])
+        return done()
+
+    return [
+        web.get("/api/v1/keys", listing),
+        web.post("/api/v1/keys", create),
+        web.post("/api/v1/keys/{name}/rotate", rotate),
+        web.post("/api/v1/keys/{name}/revoke", revoke),
+    ]
+
+
+def shown(key: ApiKey, now: float) -> dict[str, Any]:
+    """Show a key as operators see it: never its hash."""
+    return {"state": key.ended(now) or "active", **key.model_dump(mode="json", exclude={"hash"})}
+
+
+def _order(given: Mapping[str, Any]) -> Order:
+    """Read which keys are wanted; raise `WrongParameter`."""
+    try:
+        order = Order.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise WrongParameter(f"{place}: {first['msg']}", param=place) from None
+    for one in order.keys:
+        if not NAME.fullmatch(one.name):
+            raise WrongParameter(
+                f"{one.name[:100]!r} is no name: 1 to 64 letters, digits and . _ @ + -, a letter or digit first",
+                param="name",
+            )
+        if one.expires and one.expires_in:
+            raise WrongParameter(f"{one.name}: expires or expires_in, not both", param="expires")
+    often, times = Counter(one.name for one in order.keys).most_common(1)[0]
+    if times > 1:
+        raise WrongParameter(f"{often!r} is named twice", param="name")
+    return order
+
+
+def _allowance(wanted: Wanted, now: float) -> Allowance:
+    said = wanted.model_dump(exclude={"name", "expires_in"})
+    if wanted.expires_in:
+        said["expires"] = now + wanted.expires_in
+    return Allowance(**said)

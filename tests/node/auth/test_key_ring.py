@@ -1,0 +1,192 @@
+"""Keys of a site: made, replaced and ended at one node, known at the others; over stores that fail."""
+
+import asyncio
+
+import pytest
+
+from node.auth.errors import KeyExists, NoSuchKey
+from node.auth.key_ring import CONTROL_TOKEN, KEPT_SECONDS, KeyRing
+from node.auth.keys import Allowance, Role, hash_of
+from registry.errors import LimitReached, StoreUnavailable
+from registry.store import Put, Space
+from registry.store.memory import MemoryStore
+
+TOKEN = "a-control-token-of-some-length-123"
+ANN = {"ann": Allowance(models=("llama*",), rpm=60)}
+
+
+class SiteStore(MemoryStore):
+    """What the nodes of a site share; it may fail."""
+
+    shared = True
+    broken = False
+
+    def __init__(self):
+        super().__init__()
+        self.reads = []
+
+    async def read(self, space):
+        self.reads.append(space)
+        if self.broken:
+            raise StoreUnavailable("it is away")
+        return await super().read(space)
+
+    async def write(self, *changes):
+        if self.broken:
+            raise StoreUnavailable("it is away")
+        await super().write(*changes)
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def store():
+    return SiteStore()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+async def ring(store, clock):
+    made = KeyRing(store, clock, token=TOKEN)
+    await made.restore()
+    return made
+
+
+async def test_a_key_is_shown_once_and_kept_as_a_hash(ring, store):
+    secret = (await ring.create(ANN))["ann"]
+    found = ring.find(secret)
+    assert (found.name, found.models, found.rpm, found.created) == ("ann", ("llama*",), 60, 1_000)
+    kept = b"".join((await store.read(Space.KEYS)).values())
+    assert secret.encode() not in kept
+    assert hash_of(secret).encode() in kept
+    assert secret.startswith(found.hint)
+
+
+async def test_the_control_token_is_an_operators_key_that_is_not_stored(ring, store):
+    assert ring.find(TOKEN).role is Role.OPERATOR
+    assert ring.keys == []
+    assert await store.read(Space.KEYS) == {}
+    for change in (ring.rotate, ring.revoke):
+        with pytest.raises(NoSuchKey):
+            await change(CONTROL_TOKEN)
+    with pytest.raises(KeyExists):
+        await ring.create({CONTROL_TOKEN: Allowance()})
+
+
+async def test_an_empty_token_is_no_key(store, clock):
+    assert KeyRing(store, clock, token="").find("") is None
+
+
+async def test_a_key_survives_a_restart(ring, store, clock):
+    secret = (await ring.create(ANN))["ann"]
+    again = KeyRing(store, clock)
+    await again.restore()
+    assert again.find(secret) == ring.find(secret)
+
+
+async def test_a_rotated_key_allows_the_same_and_the_old_one_is_unknown(ring):
+    old = (await ring.create(ANN))["ann"]
+    new = await ring.rotate("ann")
+    assert ring.find(old) is None
+    assert ring.find(new).models == ("llama*",)
+
+
+async def test_a_revoked_key_is_told_so_and_its_name_is_free(ring, clock):
+    secret = (await ring.create(ANN))["ann"]
+    await ring.revoke("ann")
+    assert ring.find(secret).ended(clock()) == "revoked"
+    assert ring.find((await ring.create(ANN))["ann"]).ended(clock()) == ""
+
+
+async def test_a_name_has_one_key(ring):
+    await ring.create(ANN)
+    with pytest.raises(KeyExists, match="'ann'"):
+        await ring.create({"bob": Allowance(), **ANN})
+    assert [key.name for key in ring.keys] == ["ann"]
+    with pytest.raises(NoSuchKey):
+        await ring.revoke("bob")
+
+
+async def test_keys_are_made_all_or_none(ring, store):
+    store.broken = True
+    with pytest.raises(StoreUnavailable):
+        await ring.create({"a": Allowance(), "b": Allowance()})
+    assert ring.keys == []
+
+
+async def test_a_site_has_so_many_keys_and_forgets_those_that_ended_long_ago(
+    ring, clock, monkeypatch
+):
+    monkeypatch.setattr("node.auth.key_ring.MAX_KEYS", 2)
+    await ring.create({"a": Allowance(), "b": Allowance()})
+    with pytest.raises(LimitReached):
+        await ring.create({"c": Allowance()})
+    await ring.revoke("a")
+    clock.now += KEPT_SECONDS + 1
+    await ring.create({"c": Allowance()})
+
+
+async def test_what_one_node_changes_the_other_knows_with_its_next_look(ring, store, clock):
+    other = KeyRing(store, clock)
+    await other.restore()
+    secret = (await ring.create(ANN))["ann"]
+    told = []
+    other.on_change(told.append)
+    await other.look()
+    assert other.find(secret).name == "ann"
+    assert len(told) == 1
+    await other.revoke("ann")
+    await ring.look()
+    assert ring.find(secret).ended(clock()) == "revoked"
+
+
+async def test_a_look_that_finds_nothing_new_reads_one_small_value(ring, store):
+    await ring.create(ANN)
+    await ring.look()
+    store.reads.clear()
+    await ring.look()
+    assert store.reads == [Space.MARKS]
+
+
+async def test_changes_at_two_nodes_at_once_are_all_known_at_both(store, clock):
+    rings = [KeyRing(store, clock) for _ in range(2)]
+    await asyncio.gather(*(ring.create({f"n{at}": Allowance()}) for at, ring in enumerate(rings)))
+    for ring in rings:
+        await ring.look()
+        assert [key.name for key in ring.keys] == ["n0", "n1"]
+
+
+async def test_while_the_store_is_away_the_known_keys_hold_and_it_is_said_once(ring, store, caplog):
+    secret = (await ring.create(ANN))["ann"]
+    store.broken = True
+    for _ in range(3):
+        await ring.look()
+    assert ring.find(secret) is not None
+    assert len(caplog.records) == 1
+    store.broken = False
+    caplog.set_level("INFO")
+    await ring.look()
+    assert caplog.messages[-1] == "the store answers again; keys are as it has them"
+
+
+@pytest.mark.parametrize(
+    "row", [b"", b"{}", b"[1]", b"\xff", b'{"name":"bob","hash":"' + b"0" * 64 + b'"}']
+)
+async def test_what_somebody_else_wrote_into_the_store_opens_nothing(store, clock, row):
+    await store.write(Put(Space.KEYS, "ann", row))
+    ring = KeyRing(store, clock)
+    await ring.restore()
+    assert ring.keys == []
+
+
+async def test_a_very_long_text_is_not_looked_up(ring):
+    assert ring.find("mv_" + "x" * 10_000_000) is None

@@ -1,0 +1,88 @@
+"""What a key allows, and what is kept of it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from node.auth.keys import PREFIX, ApiKey, hash_of, new_secret
+
+HASH = hash_of("mv_x")
+
+
+def key(**said):
+    return ApiKey(name="ann", hash=HASH, **said)
+
+
+def test_keys_look_alike_and_are_never_the_same():
+    made = {new_secret() for _ in range(1_000)}
+    assert len(made) == 1_000
+    assert {one[: len(PREFIX)] for one in made} == {PREFIX}
+    assert {len(one) for one in made} == {35}
+    assert not any("@" in one or one.strip() != one for one in made)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "model", "opens"),
+    [
+        ((), "anything", True),
+        (("llama*",), "llama-3", True),
+        (("llama*",), "lab/llama-3", True),
+        (("llama*",), "qwen", False),
+        (("llama*",), "llama-3/qwen", True),
+        (("lab/*",), "lab/llama-3", True),
+        (("lab/*",), "llama-3", False),
+        (("lab/*",), "other/llama-3", False),
+        (("meta-llama/*",), "meta-llama/Llama-3", True),
+        (("meta-llama/*",), "lab/meta-llama/Llama-3", True),
+        (("Llama",), "llama", False),
+        (("a", "b"), "b", True),
+        (("a",), "", False),
+    ],
+)
+def test_models_are_meant_by_patterns_with_their_project_or_without(patterns, model, opens):
+    assert key(models=patterns).opens(model) is opens
+
+
+@pytest.mark.parametrize(
+    ("said", "now", "why"),
+    [
+        ({}, 1e12, ""),
+        ({"expires": 100.0}, 99.9, ""),
+        ({"expires": 100.0}, 100.0, "expired"),
+        ({"revoked": 5.0}, 1.0, "revoked"),
+        ({"revoked": 5.0, "expires": 100.0}, 200.0, "revoked"),
+    ],
+)
+def test_a_key_ends_when_its_time_is_over_or_somebody_ends_it(said, now, why):
+    assert key(**said).ended(now) == why
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"name": ""},
+        {"name": "a/b"},
+        {"name": "a\n"},
+        {"name": "x" * 65},
+        {"hash": "no"},
+        {"rpm": -1},
+        {"rpm": 10**10},
+        {"expires": float("nan")},
+        {"models": [""]},
+        {"models": ["x"] * 65},
+        {"role": "king"},
+    ],
+)
+def test_what_is_no_key_is_not_read(said):
+    with pytest.raises(ValidationError):
+        ApiKey.model_validate({"name": "ann", "hash": HASH} | said)
+
+
+def test_a_newer_version_may_say_more_of_a_key():
+    assert ApiKey.model_validate({"name": "ann", "hash": HASH, "colour": "red"}).name == "ann"
+
+
+@given(st.text(max_size=200))
+def test_any_text_has_a_hash(text):
+    assert len(hash_of(text)) == 64

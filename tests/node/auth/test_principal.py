@@ -1,0 +1,91 @@
+"""Who shows what is let in as whom, and what for."""
+
+import pytest
+
+from node.auth.errors import (
+    KeyExpired,
+    KeyMissing,
+    KeyRevoked,
+    KeyUnknown,
+    ModelNotAllowed,
+    RoleNotAllowed,
+)
+from node.auth.key_ring import KeyTable
+from node.auth.keys import ApiKey, Role, hash_of
+from node.auth.principal import ANYBODY, NoKeys, Principal, holder_of
+
+NOW = 1_000.0
+KEYS = KeyTable(
+    ApiKey(name=name, hash=hash_of(f"mv_{name}"), **said)
+    for name, said in {
+        "ann": {},
+        "old": {"expires": NOW},
+        "out": {"revoked": 1.0},
+        "operator": {"role": "operator"},
+    }.items()
+)
+
+
+def made(**said):
+    return Principal(ApiKey(name="ann", hash=hash_of("x"), **said))
+
+
+@pytest.mark.parametrize("keyless", [False, True])
+@pytest.mark.parametrize(
+    ("shown", "error"),
+    [("mv_nobody", KeyUnknown), ("mv_old", KeyExpired), ("mv_out", KeyRevoked)],
+)
+def test_a_key_of_ours_that_is_no_good_is_refused_whoever_shows_it(shown, error, keyless):
+    with pytest.raises(error, match="modelvine key create"):
+        holder_of(shown, KEYS, NOW, keyless=keyless)
+
+
+@pytest.mark.parametrize("keyless", [False, True])
+def test_a_good_key_says_who_it_is(keyless):
+    assert holder_of("mv_ann", KEYS, NOW, keyless=keyless).key.name == "ann"
+    assert holder_of("mv_operator", KEYS, NOW, keyless=keyless).is_operator
+
+
+def test_without_a_key_only_those_are_let_in_who_need_none():
+    assert holder_of("", NoKeys(), NOW, keyless=True) is ANYBODY
+    with pytest.raises(KeyMissing):
+        holder_of("", KEYS, NOW, keyless=False)
+
+
+def test_clients_that_insist_on_a_key_may_show_any_text_where_none_is_needed():
+    assert holder_of("sk-dummy", KEYS, NOW, keyless=True) is ANYBODY
+    with pytest.raises(KeyUnknown):
+        holder_of("sk-dummy", KEYS, NOW, keyless=False)
+
+
+@pytest.mark.parametrize(
+    ("role", "asks", "looks"),
+    [(Role.USER, True, False), (Role.VIEWER, False, True), (Role.OPERATOR, True, True)],
+)
+def test_a_role_is_for_asking_for_looking_or_for_both(role, asks, looks):
+    for may, check in ((asks, made(role=role).ask), (looks, made(role=role).look)):
+        if may:
+            check()
+        else:
+            with pytest.raises(RoleNotAllowed):
+                check()
+
+
+def test_every_model_of_a_request_must_be_allowed():
+    ann = made(models=("llama*",))
+    ann.ask("llama-3", "p/llama-2")
+    with pytest.raises(ModelNotAllowed, match="'qwen', but for llama"):
+        ann.ask("llama-3", "qwen")
+    assert (ann.sees("p/llama-3"), ann.sees("p/qwen")) == (True, False)
+
+
+def test_a_long_list_of_models_is_not_told_whole():
+    with pytest.raises(ModelNotAllowed, match=r"e, …$"):
+        made(models=("a", "b", "c", "d", "e", "f")).ask("x")
+
+
+def test_whoever_needs_no_key_may_ask_and_look():
+    ANYBODY.ask("any", "model")
+    ANYBODY.look()
+    assert ANYBODY.sees("p/m")
+    assert not ANYBODY.is_operator

@@ -1,0 +1,129 @@
+"""Commands about users' keys: what they ask of a node, and what people and scripts read."""
+
+import json
+
+import pytest
+
+from node.cli.console.user_keys import seconds_of
+from node.errors import WrongUsage
+from tests.node.cli.stand_in import Said
+
+CREATE, LIST = "POST_/api/v1/keys", "GET_/api/v1/keys"
+KEY = {
+    "name": "ann", "hint": "mv_abcde", "role": "user", "models": ["llama*", "lab/*"], "created": 1_790_000_000.0,
+    "expires": 0.0, "revoked": 0.0, "state": "active",
+}  # fmt: skip
+
+
+def made(*names):
+    return Said({"code": 0, "keys": [{"name": name, "key": f"mv_of_{name}"} for name in names]})
+
+
+def test_a_key_is_printed_alone_where_scripts_read(modelvine, node):
+    server = node(**{CREATE: made("ann")})
+    ended = modelvine("key", "create", "ann", "--models", "llama*", "--models", "lab/*", "--expires", "30d")  # fmt: skip
+    assert (ended.code, ended.out) == (0, "mv_of_ann\n")
+    assert "not shown again" in ended.err
+    [sent] = server.heard[0].body["keys"]
+    assert {name: value for name, value in sent.items() if value} == {
+        "name": "ann",
+        "models": ["llama*", "lab/*"],
+        "role": "user",
+        "expires_in": 30 * 86_400,
+    }
+
+
+def test_a_table_makes_many_keys_and_a_table(modelvine, node, tmp_path):
+    server = node(**{CREATE: made("ann", "bob")})
+    table = tmp_path / "class.csv"
+    table.write_text("\ufeffname,models,expires\nann,,1y\n bob ,llama* qwen,\n")
+    ended = modelvine(
+        "key", "create", "--csv", str(table), "--models", "all*", "--expires", "never"
+    )
+    assert ended.out == "name,key\nann,mv_of_ann\nbob,mv_of_bob\n"
+    ann, bob = server.heard[0].body["keys"]
+    assert (ann["models"], ann["expires_in"]) == (["all*"], 31_536_000)
+    assert (bob["name"], bob["models"], bob["expires_in"]) == ("bob", ["llama*", "qwen"], 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "must begin with the names"),
+        ("who,models\nann,x\n", "must begin with the names"),
+        ("name,colour\nann,red\n", "not 'colour'"),
+        ("name\n", "names nobody"),
+        ("name\nann,x\n", "line 2: more values"),
+        ("name,expires\nann,soon\n", "'soon'"),
+    ],
+)
+def test_a_table_that_cannot_be_meant_makes_no_key(modelvine, node, tmp_path, text, words):
+    server = node(**{CREATE: made()})
+    table = tmp_path / "class.csv"
+    table.write_text(text)
+    ended = modelvine("key", "create", "--csv", str(table))
+    assert ended.code == 2
+    assert words in ended.err
+    assert server.heard == []
+
+
+@pytest.mark.parametrize("words", [(), ("ann", "--csv", "class.csv")])
+def test_a_name_or_a_table_is_needed(modelvine, node, words):
+    node()
+    ended = modelvine("key", "create", *words)
+    assert (ended.code, "--csv FILE" in ended.err) == (2, True)
+
+
+def test_a_table_that_is_not_there_is_named(modelvine, node):
+    node()
+    ended = modelvine("key", "create", "--csv", "nowhere.csv")
+    assert (ended.code, "nowhere.csv cannot be read" in ended.err) == (2, True)
+
+
+def test_keys_are_listed_for_people_and_for_machines(modelvine, node):
+    ended = {**KEY, "name": "bob", "models": [], "state": "revoked", "revoked": 1_790_000_000.0}
+    node(**{LIST: Said({"keys": [KEY, ended]})})
+    first, ann, bob = modelvine("key", "list").out.splitlines()
+    assert first.split() == ["NAME", "KEY", "ROLE", "MODELS", "STATE"]
+    assert ann.split() == ["ann", "mv_abcde…", "user", "llama*", "lab/*", "active"]
+    assert "all" in bob
+    assert "revoked 2026-" in bob
+    assert json.loads(modelvine("key", "list", "--json").out) == [KEY, ended]
+    assert "role    user" in modelvine("key", "show", "ann").out
+    assert json.loads(modelvine("key", "show", "ann", "--json").out) == KEY
+
+
+def test_nobody_has_a_key_at_first(modelvine, node):
+    node(**{LIST: Said({"keys": []})})
+    assert "modelvine key create" in modelvine("key", "list").out
+    shown = modelvine("key", "show", "ann")
+    assert (shown.code, "no key 'ann'" in shown.err) == (1, True)
+
+
+def test_keys_are_replaced_and_ended(modelvine, node):
+    paths = {"POST_/api/v1/keys/ann/rotate": made("ann"), "POST_/api/v1/keys/ann/revoke": Said({})}
+    node(**paths)
+    assert modelvine("key", "rotate", "ann").out == "mv_of_ann\n"
+    assert modelvine("key", "revoke", "ann").out.startswith("revoked the key of ann")
+    assert json.loads(modelvine("key", "revoke", "ann", "--json").out)["revoked"] is True
+    assert modelvine("key", "revoke", "a/b").code == 2
+
+
+def test_a_key_of_the_environment_is_shown_to_the_node(modelvine, node, monkeypatch):
+    server = node(**{LIST: Said({"keys": []})})
+    monkeypatch.setenv("MODELVINE_KEY", "mv_mine")
+    modelvine("key", "list")
+    assert server.heard[0].authorization == "Bearer mv_mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90m", 5_400), ("12h", 43_200), ("2w", 1_209_600), ("NEVER", 0), ("", 0)]
+)
+def test_a_time_is_a_number_and_a_letter(text, seconds):
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["30", "d", "0d", "-1d", "1.5h", "1d1h", "1s"])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(WrongUsage, match="--expires"):
+        seconds_of(text)

@@ -1,0 +1,172 @@
+"""Keys of users over HTTP: operators make them, every face asks for them, each in its own words."""
+
+import pytest
+
+from node.auth.keys import Allowance
+from node.config.settings import Keyless
+from registry.mesh.memory.network import MemoryNet
+from tests.node.faces.assembly import TOKEN, World, node, settings_of
+
+KEYS = "/api/v1/keys"
+ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+BODIES = {
+    "/v1/chat/completions": ASKED,
+    "/v1/completions": {"model": "tiny", "prompt": "hi"},
+    "/v1/responses": {"model": "tiny", "input": "hi"},
+    "/v1/messages": ASKED,
+    "/tgi/p/tiny/generate": {"inputs": "hi"},
+    "/inference/chat_completion": {"model": "tiny", "messages": ASKED["messages"]},
+    "/api/v0/chat/completion/proxy": {"project": "p", **ASKED},
+}
+
+
+def bearer(key):
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.fixture
+async def closed(worker):
+    """A node at which nobody asks without a key."""
+    async with node(World(MemoryNet()), settings_of(keyless=Keyless.NOBODY)) as one:
+        one.http.headers.update(bearer(TOKEN))
+        await one.register(worker)
+        del one.http.headers["Authorization"]
+        yield one
+
+
+async def key_for(node_, name="ann", **said):
+    return (await node_.context.keys.create({name: Allowance(**said)}))[name]
+
+
+async def said(call):
+    async with call as response:
+        return response.status, await response.json(content_type=None)
+
+
+def code_of(body):
+    error = body["error"]
+    return error.get("code") if isinstance(error, dict) else body["error_type"]
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_every_face_wants_a_key_before_it_reads_what_is_asked(closed, worker, path):
+    for headers in ({}, bearer("mv_wrong"), bearer("sk-any"), {"x-api-key": "no"}):
+        status, body = await said(closed.http.post(path, json=BODIES[path], headers=headers))
+        assert status == 401, body
+    key = await key_for(closed)
+    for headers in (bearer(key), {"x-api-key": key}):
+        status, body = await said(closed.http.post(path, json=BODIES[path], headers=headers))
+        assert status == 200, body
+    assert all(key not in str(one.headers) for one in worker.received)
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_key_opens_its_models_only(closed, path):
+    key = await key_for(closed, models=("llama*",))
+    status, body = await said(closed.http.post(path, json=BODIES[path], headers=bearer(key)))
+    assert status == 403, body
+    async with closed.http.get("/v1/models", headers=bearer(key)) as response:
+        assert (await response.json())["data"] == []
+    async with closed.http.get("/v1/models/tiny", headers=bearer(key)) as response:
+        assert response.status == 404
+
+
+async def test_a_second_name_in_the_list_of_models_is_looked_at_too(closed):
+    key = await key_for(closed, models=("llama*",))
+    both = {**ASKED, "model": "llama", "models": ["tiny"]}
+    status, body = await said(
+        closed.http.post("/v1/chat/completions", json=both, headers=bearer(key))
+    )
+    assert (status, code_of(body)) == (403, "model_not_allowed")
+
+
+async def test_refusals_have_the_form_of_their_face(closed):
+    async with closed.http.post("/v1/chat/completions", json=ASKED) as response:
+        assert response.headers["www-authenticate"] == "Bearer"
+        assert (await response.json())["error"]["code"] == "key_missing"
+    _, body = await said(closed.http.post("/v1/messages", json=ASKED))
+    assert (body["type"], body["error"]["type"]) == ("error", "authentication_error")
+    _, body = await said(closed.http.post("/tgi/p/tiny/generate", json={"inputs": "a"}))
+    assert body["error_type"] == "authentication"
+
+
+@pytest.mark.parametrize(
+    ("role", "asks", "looks", "changes"),
+    [("user", 200, 403, 403), ("viewer", 403, 200, 403), ("operator", 200, 200, 200)],
+)
+async def test_a_role_says_what_a_key_is_for(closed, role, asks, looks, changes):
+    headers = bearer(await key_for(closed, role=role))
+    ask = closed.http.post("/v1/chat/completions", json=ASKED, headers=headers)
+    assert (await said(ask))[0] == asks
+    for path in ("/api/v1/nodes", "/api/v1/status", "/metrics"):
+        async with closed.http.get(path, headers=headers) as response:
+            assert response.status == looks, path
+    for call in (
+        closed.http.post("/api/v1/undrain", headers=headers),
+        closed.http.get(KEYS, headers=headers),
+        closed.http.post(KEYS, headers=headers, json={"keys": [{"name": "new"}]}),
+    ):
+        assert (await said(call))[0] == changes
+
+
+async def test_load_balancers_need_no_key(closed):
+    for path in ("/healthz", "/readyz"):
+        for headers in ({}, bearer("mv_wrong")):
+            async with closed.http.get(path, headers=headers) as response:
+                assert response.status == 200
+
+
+async def test_keys_are_made_listed_replaced_and_ended(closed):
+    closed.http.headers.update(bearer(TOKEN))
+    rows = [{"name": "ann", "models": ["tiny"], "expires_in": 3600}, {"name": "bob"}]
+    status, made = await said(closed.http.post(KEYS, json={"keys": rows}))
+    assert status == 200, made
+    ann, bob = (row["key"] for row in made["keys"])
+    _, listed = await said(closed.http.get(KEYS))
+    assert [(k["name"], k["state"], k["models"]) for k in listed["keys"]] == [
+        ("ann", "active", ["tiny"]),
+        ("bob", "active", []),
+    ]
+    assert not any(word in str(listed) for word in (ann, bob, "hash", TOKEN))
+    _, again = await said(closed.http.post(f"{KEYS}/ann/rotate"))
+    assert (await said(closed.http.post(f"{KEYS}/bob/revoke")))[0] == 200
+    chat = "/v1/chat/completions"
+    for shown, code in (
+        (ann, "invalid_api_key"),
+        (bob, "key_revoked"),
+        (again["keys"][0]["key"], None),
+    ):
+        status, body = await said(closed.http.post(chat, json=ASKED, headers=bearer(shown)))
+        assert (status == 200) if code is None else (code_of(body) == code)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "keys"),
+        ({"keys": []}, "keys"),
+        ({"keys": [{}]}, "keys.0.name"),
+        ({"keys": [{"name": "a b"}]}, "is no name"),
+        ({"keys": [{"name": "a", "color": 1}]}, "keys.0.color"),
+        ({"keys": [{"name": "a", "role": "king"}]}, "keys.0.role"),
+        ({"keys": [{"name": "a"}, {"name": "a"}]}, "named twice"),
+        ({"keys": [{"name": "a", "expires": 9e9, "expires_in": 5}]}, "not both"),
+        ({"keys": [{"name": "a", "expires_in": -1}]}, "keys.0.expires_in"),
+    ],
+)
+async def test_what_is_no_key_is_refused_with_its_place(closed, body, words):
+    status, answer = await said(closed.http.post(KEYS, json=body, headers=bearer(TOKEN)))
+    assert status == 400
+    assert words in answer["message"]
+    assert closed.context.keys.keys == []
+
+
+async def test_a_name_that_is_taken_and_one_that_is_missing_are_told(closed):
+    await key_for(closed)
+    headers = bearer(TOKEN)
+    status, _ = await said(
+        closed.http.post(KEYS, json={"keys": [{"name": "ann"}]}, headers=headers)
+    )
+    assert status == 409
+    for verb in ("rotate", "revoke"):
+        assert (await said(closed.http.post(f"{KEYS}/bob/{verb}", headers=headers)))[0] == 404

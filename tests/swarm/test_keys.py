@@ -1,0 +1,134 @@
+"""Keys of a site: made at one node, they open all that share its store, at once, and stop doing so; a hop knows no user."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.redis_server import RedisServer
+from tests.swarm.client import PROMPT, Client, Seen
+from tests.swarm.nodes import Node, Start, Swarm
+from tests.swarm.waiting import show, until
+from tests.workers.openai_worker import OpenAIWorker, running
+
+pytestmark = pytest.mark.swarm
+
+MODEL = "for-holders"
+USER = "canary-user-31fe"
+MEANT = 1.0
+"""Seconds in which a change is known at every node of the site."""
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """The store of the site."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def nodes(
+    tmp_path_factory: pytest.TempPathFactory, redis: RedisServer
+) -> Iterator[tuple[Node, Node, Node]]:
+    """Two nodes of one site, of which the second has a helper, and one of another site; nobody asks them without a key."""
+    with Swarm(tmp_path_factory.mktemp("nodes")) as swarm:
+        closed = {"open": "nobody", "log_level": "debug"}
+        site = {**closed, "store": redis.url}
+        first, second, other = swarm.start_all(
+            Start("first", {"node": site}),
+            Start("second", {"node": {**site, "workers": 2}}),
+            Start("other", {"node": {**closed, "store": "memory"}}),
+        )
+        yield first, second, other
+
+
+@pytest.fixture
+async def worker(nodes: tuple[Node, Node, Node], client: Client) -> AsyncIterator[OpenAIWorker]:
+    """A worker of the other site's."""
+    async with running() as worker:
+        row = {"project": "keys", "model": MODEL, "api": worker.url}
+        seen = await client.post(
+            nodes[2], "/api/v0/ai/model/register", row, headers=operator(nodes[2])
+        )
+        assert seen.status == 200, seen.body
+        yield worker
+
+
+def operator(node: Node) -> dict[str, str]:
+    return bearer((node.folder / "control.token").read_text().strip())
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def ask(client: Client, node: Node, key: str) -> Seen:
+    body = {"model": MODEL, "messages": PROMPT}
+    # A connection of its own: another process of the node may take it.
+    headers = {**bearer(key), "Connection": "close"}
+    return await client.post(node, "/v1/chat/completions", body, headers=headers)
+
+
+async def changed(client: Client, node: Node, path: str, body: object = None) -> str:
+    """Change keys as the operator, and return the first that was made."""
+    seen = await client.post(node, f"/api/v1/keys{path}", body or {}, headers=operator(node))
+    assert seen.status == 200, seen.body
+    return str(orjson.loads(seen.body).get("keys", [{"key": ""}])[0]["key"])
+
+
+async def test_a_key_opens_and_stops_opening_every_node_of_its_site_within_a_second(
+    nodes: tuple[Node, Node, Node], client: Client, worker: OpenAIWorker, redis: RedisServer
+) -> None:
+    first, second, other = nodes
+    key = await changed(client, first, "", {"keys": [{"name": USER, "models": [MODEL]}]})
+
+    async def answered(node: Node, *statuses: int) -> bool:
+        return all([(await ask(client, node, key)).status in statuses for _ in range(4)])
+
+    opened = await until(
+        lambda: answered(second, 200), within=MEANT + 1, otherwise="the key opens the second node"
+    )
+    assert await answered(first, 200)
+    assert await answered(other, 401)
+    await changed(client, second, f"/{USER}/revoke")
+    ended = await until(
+        lambda: answered(first, 401), within=MEANT, otherwise="the key is refused at the first"
+    )
+    assert await answered(second, 401)
+    show("a key of a site", opened=opened, ended=ended)
+    # Neither the key nor its holder's name is anywhere but in the store and in the operator's answer.
+    for node in nodes:
+        kept = node.log.encode() + _files(node.folder)
+        assert key.encode() not in kept
+        assert USER.encode() not in kept
+    heard = b"".join(repr(one).encode() for one in worker.received)
+    assert key.encode() not in heard
+    assert USER.encode() not in heard
+    assert key.encode() not in redis.command("HGETALL", "modelvine:keys")
+
+
+def _files(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.rglob("*") if file.is_file())
+
+
+async def test_while_the_store_stands_still_known_keys_hold_and_nobody_waits(
+    nodes: tuple[Node, Node, Node], client: Client, worker: OpenAIWorker, redis: RedisServer
+) -> None:
+    first = nodes[0]
+    key = await changed(client, first, "", {"keys": [{"name": "steady"}]})
+    before = sorted([(await ask(client, first, key)).seconds for _ in range(30)])
+    redis.freeze()
+    try:
+        seen = [await ask(client, first, key) for _ in range(60)]
+        assert {one.status for one in seen} == {200}
+        late = sorted(one.seconds for one in seen)[53] - before[27]
+        show("a frozen store", later_at_9_of_10=late)
+        assert late < 0.1
+        refused = await client.post(
+            first, "/api/v1/keys", {"keys": [{"name": "new"}]}, headers=operator(first)
+        )
+        assert refused.status == 500
+        assert b"not_saved" in refused.body
+    finally:
+        redis.thaw()
