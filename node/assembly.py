@@ -25,7 +25,7 @@ from registry.mesh.libp2p.mesh import LibP2PMesh
 from registry.records import PeerId, Standing
 from registry.service import Registry, next_epoch
 from registry.signing import Identity
-from registry.store import Store, open_store
+from registry.store import Counters, Store, open_store
 from router import dialects, policies
 from router.dispatch import Router
 from router.peers.links import Links
@@ -72,6 +72,8 @@ class Parts:
     registry: Registry
     agent: Agent
     keys: KeyRing
+    counters: Counters | None
+    """Counters that the site shares, where its store has some."""
     bootstrap: Bootstrap
     links: Links
     peers: MeshPeers
@@ -166,7 +168,8 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         store, registry.saving, configured=settings.mesh.bootstrap, keep=registry.pin
     )
     registry.saving.also(bootstrap.changes)
-    return Parts(registry, agent, keys, bootstrap, links, peers, router, metrics)
+    counters = store if isinstance(store, Counters) else None
+    return Parts(registry, agent, keys, counters, bootstrap, links, peers, router, metrics)
 
 
 async def _registry(given: Given, store: Store) -> Registry:

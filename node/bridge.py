@@ -17,6 +17,7 @@ import uvloop
 from aiohttp import web
 
 from node.auth.access import Access, is_own_address
+from node.auth.quotas import Quotas
 from node.config.addresses import HostPort
 from node.config.settings import Keyless, Settings
 from node.errors import CommandFailed, WrongUsage
@@ -200,6 +201,7 @@ class Bridge:
             metrics=Metrics(),
             host=Host(),
             access=Access(token="", settings=self._settings.web, keyless=Keyless.EVERYBODY),
+            quotas=Quotas(time.monotonic, time.time),
             load_of=self._router.load_of,
         )
 

@@ -16,6 +16,8 @@ from node import __version__
 from node.assembly import Given, Parts, assemble
 from node.auth.access import Access
 from node.auth.principal import Keys
+from node.auth.quota_sync import OwnCounters, QuotaSync
+from node.auth.quotas import Quotas
 from node.config.addresses import HostPort, host_port
 from node.config.settings import Settings
 from node.exposure import surfaces, told, warned
@@ -114,12 +116,17 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         public = await serve(public_app(context), https[0], closing, settings.web, crowd)
         posts = [*map(Post, https[1:], links[1:])]
         rpcs = await grpc.open_faces(context, closing)
-        helpers = _helpers(given, parts, context, posts, (public, others))
+        sync = QuotaSync(
+            context.quotas, parts.counters or OwnCounters(time.monotonic), given.outside.wall
+        )
+        helpers = _helpers(given, parts, context, posts, (public, others), sync)
         async with asyncio.TaskGroup() as group:
             work = [
                 group.create_task(supervise(name, run))
                 for name, run in _background(context, reach).items()
             ]
+            if posts or parts.counters:
+                work.append(group.create_task(supervise("quotas", sync.run)))
             if posts:
                 work.append(group.create_task(supervise("helpers", helpers.run)))
                 await helpers.ready()
@@ -192,6 +199,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
             parts.agent, parts.router.describe, time.monotonic, greet=parts.router.greet
         ),
         access=_judge(Access, given, parts.keys),
+        quotas=Quotas(given.outside.now, given.outside.wall),
         metrics=parts.metrics,
         lateness=lateness,
         whole=whole,
@@ -223,6 +231,7 @@ def _helpers(
     context: Context,
     posts: Sequence[Post],
     served: tuple[Listener, Listener],
+    sync: QuotaSync,
 ) -> Helpers:
     """Make the helpers, of which a node of one process has none."""
     registry, listening, whole = parts.registry, context.listening, context.whole
@@ -234,6 +243,7 @@ def _helpers(
             registry=registry,
             lending=parts.router.lending,
             peers=parts.peers,
+            quotas=sync,
             control=Listener(public_app(replace(context, access=judge))),
         ),
         workers=lambda: parts.agent.workers,
@@ -247,6 +257,7 @@ def _helpers(
         registry.load.measure(whole.busy)
         parts.agent.on_change(helpers.register)
         parts.keys.on_change(helpers.keys_changed)
+        sync.on_standing(helpers.standings)
     return helpers
 
 

@@ -68,16 +68,27 @@ class Recording:
 class FirstPart:
     """The first worker's part of a stream: it passes as it is, and is remembered."""
 
-    __slots__ = ("_held", "_ready", "_sent", "_spent", "_tally", "_tokens", "failure", "routed")
+    __slots__ = (
+        "_concluded",
+        "_held",
+        "_ready",
+        "_sent",
+        "_spent",
+        "_tally",
+        "_tokens",
+        "failure",
+        "routed",
+    )
 
     def __init__(
-        self, routed: Routed, sent: Recording, spent: Callable[[str, Usage], None]
+        self, routed: Routed, sent: Recording, spent: Callable[[Routed, Usage], None]
     ) -> None:
         self.routed = routed
         self.failure = b""
         """The event by which the worker said that it fails, and what came with it."""
         self._sent = sent
         self._spent = spent
+        self._concluded = False
         self._tally = routed.tally
         self._held = WholeEvents()
         self._tokens = Tokens(hidden=routed.answer.hides_usage)
@@ -107,9 +118,9 @@ class FirstPart:
 
     def conclude(self) -> None:
         """Count the tokens that the worker used, once."""
-        tally, self._tally = self._tally, None
-        if tally:
-            self._spent(self.routed.candidate.service.model, self._tokens.usage())
+        if not self._concluded:
+            self._concluded = True
+            self._spent(self.routed, self._tokens.usage())
 
     def _passing(self, chunk: bytes) -> bytes:
         whole = self._held.take(chunk)
@@ -157,7 +168,7 @@ class ContinuedFlow(Flow):
 class Continued:
     """The answer to one request, taken up by others where its worker dies. Enter it as `Router.answer`.
 
-    What it hands over is counted already: `spent` is told the tokens that each worker of this machine used.
+    What it hands over is counted already: `spent` is told the tokens of each part.
     """
 
     def __init__(
@@ -167,7 +178,7 @@ class Continued:
         first: AbstractAsyncContextManager[Routed],
         *,
         max_event_bytes: int,
-        spent: Callable[[str, Usage], None],
+        spent: Callable[[Routed, Usage], None],
     ) -> None:
         self._ask = ask
         self._first_part = first
@@ -268,8 +279,7 @@ class Continued:
         except EventTooLarge as error:
             raise AnswerBroken(str(error)) from error
         finally:
-            if routed.tally:
-                self._spent(routed.candidate.service.model, tokens.usage())
+            self._spent(routed, tokens.usage())
 
 
 async def _rest_of(part: FirstPart) -> AsyncGenerator[bytes, None]:

@@ -19,6 +19,7 @@ from bench.seeds.mesh import SeedMesh
 from bench.seeds.wires import SeedPort, Wires, address_of
 from node.assembly import Given, Outside, Parts, assemble
 from node.auth.access import Access
+from node.auth.quotas import Quotas
 from node.config.settings import Keyless, Settings
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
@@ -213,6 +214,7 @@ class SeedMachine:
             router=parts.router,
             agent=parts.agent,
             keys=parts.keys,
+            quotas=Quotas(now, now),
             learning=Learning(parts.agent, parts.router.describe, now, greet=parts.router.greet),
             access=Access(token=TOKEN, keyless=Keyless.EVERYBODY),
             metrics=parts.metrics,

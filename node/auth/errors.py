@@ -7,9 +7,15 @@ AuthError
 ├── KeyRevoked       an operator ended it
 ├── RoleNotAllowed   its role is for something else
 ├── ModelNotAllowed  it is not for this model
+├── Limited
+│   ├── RateExceeded   more in a minute than the key allows
+│   ├── TooManyAtOnce  more at one time
+│   └── DaySpent       more in a day
 ├── KeyExists        another key has this name
 └── NoSuchKey        no key has this name
 """
+
+from collections.abc import Mapping
 
 
 class AuthError(Exception):
@@ -38,6 +44,27 @@ class RoleNotAllowed(AuthError):
 
 class ModelNotAllowed(AuthError):
     """The key is not for this model."""
+
+
+class Limited(AuthError):
+    """A key allows no more for now: until `retry_after` seconds have passed. `headers` say how its limits stand."""
+
+    def __init__(self, message: str, retry_after: float, headers: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        self.headers = headers
+
+
+class RateExceeded(Limited):
+    """More requests or tokens in a minute than the key allows."""
+
+
+class TooManyAtOnce(Limited):
+    """More requests at one time than the key allows."""
+
+
+class DaySpent(Limited):
+    """The tokens that the key allows in a day are spent."""
 
 
 class KeyExists(AuthError):

@@ -6,7 +6,7 @@ needed only to know the peer id beforehand. That key is never replaced: to becom
 one swarm key connect only to each other; copy it to each of them by a safe way.
 
 Examples:
-  modelvine key create ann --models 'llama*' --expires 30d
+  modelvine key create ann --models 'llama*' --rpm 60 --tokens-per-day 2000000 --expires 30d
   modelvine key create --csv class.csv > keys.csv
   modelvine key list
   modelvine key show ann
@@ -73,6 +73,13 @@ def _configure_create(parser: argparse.ArgumentParser) -> None:
         help="models that it is for, repeatable: 'llama*', 'PROJECT/*' (default: all)",
     )
     add("--role", choices=ROLES, default="user", help="ask, look, or change the node too")
+    for flag, text in (
+        ("--rpm", "requests a minute, evenly spread"),
+        ("--tpm", "tokens a minute, read and written"),
+        ("--tokens-per-day", "tokens a day, by UTC"),
+        ("--concurrency", "requests at one time"),
+    ):
+        add(flag, metavar="N", type=int, default=0, help=f"{text} (default: no limit)")
     add(
         "--expires", metavar="TIME", default="", help="after so long: 12h, 30d, 1y (default: never)"
     )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from node.agent import Agent
     from node.auth.access import Access
     from node.auth.key_ring import KeyRing
+    from node.auth.quotas import Quotas
     from node.faces.errors import Refusal
     from node.inspection import Learning
     from node.observe.aggregate import Whole
@@ -39,9 +40,13 @@ def _plain(said: "Refusal", _: str) -> "Refusal":
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """What marks a route that users may call. `form` says a refusal in the form of its face, by the request's id."""
+    """What marks a route that users may call. `form` says a refusal in the form of its face, by the request's id.
+
+    `elsewhere` says that whoever answers it looks itself at what the caller may do.
+    """
 
     form: "Callable[[Refusal, str], Refusal]" = _plain
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class Serving:
     metrics: "Metrics"
     host: "Host"
     access: "Access"
+    quotas: "Quotas"
     load_of: "Callable[[Worker], Load]"
     """Says how busy a worker of this machine is, by all processes of this node."""
 

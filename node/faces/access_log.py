@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
+from node.auth.quotas import Ticket
 from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
 from node.observe.logs import RequestLog, quoted
 from router.attempt import Routed
 from router.errors import NobodyServes, NoCapacity, RouterError, WorkerError
-from router.openai.usage import Tokens, Usage
+from router.openai.usage import Tokens, Usage, told_at_end
 from router.requests import Kind, Request
 
 log = RequestLog("modelvine.requests")
@@ -39,6 +40,12 @@ class Account:
     """The name of the model whose tokens are ours to count: the worker is this machine's."""
     usage: Usage | None = None
     tokens: Tokens | None = None
+    ticket: Ticket | None = None
+    """Its caller's quota, of which it has a part."""
+    told: Usage | None = None
+    """What an answer of another node's worker tells of its tokens, where somebody's quota depends on it."""
+    keeps_usage: bool = False
+    """Whether the node that asks wants to hear what a stream took."""
     ended: bool = False
     """Whether this process ended before the answer did, and told its caller."""
     failure: str = ""
@@ -60,6 +67,23 @@ class Account:
         self.verbatim = answer.verbatim
         if worker:
             self.served, self.usage = routed.candidate.service.model, answer.usage
+
+    def hears(self, usage: Usage | None) -> None:
+        """Take in what an answer of another node's worker tells of its tokens."""
+        if usage is not None and not usage.estimated:
+            self.told = usage
+
+    def part(self, routed: Routed, usage: Usage) -> None:
+        """Take in what one worker's part of a stream took."""
+        if routed.candidate.worker:
+            self.parts.append((routed.candidate.service.model, usage))
+        elif self.ticket is not None:
+            self.hears(self.told + usage if self.told else usage)
+
+    def hears_whole(self, body: bytes) -> None:
+        """Take in the same of a whole answer, where somebody's quota depends on it."""
+        if self.ticket is not None and not self.served:
+            self.hears(told_at_end(body))
 
     def refused(self, error: Exception, status: int) -> None:
         """Take in how a request failed."""
@@ -121,6 +145,8 @@ def conclude(context: Serving, account: Account) -> None:
     spent = account.spent()
     for model, usage in spent:
         context.metrics.spent(model, usage)
+    if account.ticket is not None:
+        account.ticket.settle(_used(account, spent))
     log.info(
         "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f tokens=%s%s",
         account.id,
@@ -134,6 +160,15 @@ def conclude(context: Serving, account: Account) -> None:
         _in_words([usage for _, usage in spent]),
         account.failure,
     )
+
+
+def _used(account: Account, spent: list[tuple[str, Usage]]) -> int | None:
+    """Return the tokens that a request used, `None` where nobody tells; what nobody answered used none."""
+    told = [usage for _, usage in spent] or ([account.told] if account.told else [])
+    if told:
+        return sum(usage.prompt + usage.completion for usage in told)
+    # Whoever leaves early may have had it read.
+    return 0 if account.route == "-" and account.status != CALLER_LEFT else None
 
 
 def _in_words(spent: list[Usage]) -> str:

@@ -130,11 +130,12 @@ def _answering(
             if response is not None:
                 return response
             # The lane takes nothing else; what goes on with its calls is made for each.
-            _authorize(request, asks=isinstance(request, LaneRequest) or handler in asked)
+            asks = _PLAIN if isinstance(request, LaneRequest) else asked.get(handler)
+            _authorize(request, asks)
             return await handler(request)
         except KNOWN as error:
-            asks = asked.get(handler, _PLAIN) if isinstance(error, AuthError) else _PLAIN
-            return asks.form(refusal(error), request[ID]).response()
+            face = asked.get(handler, _PLAIN) if isinstance(error, AuthError) else _PLAIN
+            return face.form(refusal(error), request[ID]).response()
         except web.HTTPNotFound:
             unknown = UnknownPath(f"nothing is served under {request.path[:200]!r}")
             return refusal(unknown).response()
@@ -154,11 +155,12 @@ def _answering(
     return answered
 
 
-def _authorize(request: HttpRequest, *, asks: bool) -> None:
+def _authorize(request: HttpRequest, asks: Asks | None) -> None:
     """Raise `RoleNotAllowed` where the caller's key is not for what is asked: models, or what else a node shows and does."""
     principal = request.get(PRINCIPAL, ANYBODY)
-    if asks:
-        principal.ask()
+    if asks is not None:
+        if not asks.elsewhere:
+            principal.ask()
     elif request.path not in PROBED:
         principal.look()
 

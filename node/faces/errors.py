@@ -30,15 +30,13 @@ import orjson
 from aiohttp import web
 
 from node.auth import errors as auth_errors
+from node.faces.worker_words import place_of, words_of
 from registry import errors as registry_errors
 from registry.errors import StoreUnavailable
 from router import errors as router_errors
 
 MAX_REJECTION_BYTES = 64 * 1024
 """The longest refusal of a worker that is passed on; a longer one is replaced by a sentence of ours."""
-
-MAX_FAULTS = 16
-"""Faults of one refusal that are told, and steps of the way to the place of each."""
 
 # A worker that cannot be reached may be back after its supervisor restarted it.
 _UNREACHABLE_RETRY = 2.0
@@ -167,6 +165,10 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         auth_errors.KeyRevoked: Row(401, 1010, _BAD, "key_revoked"),
         auth_errors.RoleNotAllowed: Row(403, 1010, _DENIED, "role_not_allowed"),
         auth_errors.ModelNotAllowed: Row(403, 1010, _DENIED, "model_not_allowed"),
+        auth_errors.Limited: Row(429, 1017, _FULL, "rate_limit_exceeded"),
+        auth_errors.RateExceeded: Row(429, 1017, _FULL, "rate_limit_exceeded"),
+        auth_errors.TooManyAtOnce: Row(429, 1017, _FULL, "concurrency_limit_exceeded"),
+        auth_errors.DaySpent: Row(429, 1017, _FULL, "insufficient_quota"),
         auth_errors.KeyExists: Row(409, 1001, _BAD, "key_exists"),
         auth_errors.NoSuchKey: Row(404, 1001, _BAD, "key_not_found"),
         router_errors.RouterError: Row(500, 5000, _BROKEN, "router_error"),
@@ -209,6 +211,7 @@ INNER = frozenset(
     {
         FaceError,
         auth_errors.AuthError,
+        auth_errors.Limited,
         router_errors.RouterError,
         router_errors.WorkerError,
         registry_errors.RegistryError,
@@ -323,6 +326,8 @@ def _headers(error: Exception) -> Mapping[str, str]:
     match error:
         case WrongMethod():
             return {"Allow": ", ".join(error.allowed)}
+        case auth_errors.Limited():
+            return {"retry-after": _seconds(error.retry_after), **error.headers}
         case router_errors.NobodyServes() | router_errors.NoCapacity() | router_errors.WorkerBusy():
             return {"retry-after": _seconds(error.retry_after)}
         case router_errors.WorkerLoading():
@@ -373,28 +378,6 @@ def _rejected(error: router_errors.WorkerRejected) -> Refusal:
             own = {"type": row.type, "param": None, "code": row.reason, **rest, "message": message}
             return Refusal(status, {"code": row.code, "message": message, "error": own})
         case {"detail": [{"loc": place}]}:
-            return Refusal(status, _body(row, _words(said), param=_place(place) or None))
+            return Refusal(status, _body(row, words_of(said), param=place_of(place) or None))
         case _:
-            return Refusal(status, _body(row, _words(said) or str(error)))
-
-
-def _words(said: object, depth: int = 4) -> str:
-    """Return what a worker's refusal says to people, whichever of the usual shapes it has; nothing where it has none."""
-    match said:
-        case str(text):
-            return text.strip()
-        case list(several) if depth:
-            found = (_words(one, depth - 1) for one in several[:MAX_FAULTS])
-            return "; ".join(text for text in found if text)
-        # FastAPI's, of which each names the place in the request.
-        case {"msg": str(text), "loc": place}:
-            return ": ".join(filter(None, (_place(place), text)))
-        case dict(fields) if depth:
-            named = (fields.get(name) for name in ("error", "message", "detail", "errors", "msg"))
-            return next(filter(None, (_words(one, depth - 1) for one in named)), "")
-    return ""
-
-
-def _place(given: object) -> str:
-    steps = [str(step) for step in given[:MAX_FAULTS]] if isinstance(given, list) else []
-    return ".".join(steps[1:] if steps[:1] == ["body"] else steps)
+            return Refusal(status, _body(row, words_of(said) or str(error)))

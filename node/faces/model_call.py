@@ -7,7 +7,7 @@ from node.auth.principal import Principal
 from node.faces import Serving
 from node.faces.access_log import Account, accounting
 from node.faces.encoder import MAX_WHOLE_BYTES
-from node.faces.respond import begin, put, read_whole
+from node.faces.respond import admitted, begin, put, read_whole
 from node.faces.response_writer import Passage
 from router.attempt import Routed
 from router.errors import AnswerBroken, WorkerFailed
@@ -78,6 +78,7 @@ class ModelAnswer:
         if body is None:
             raise WorkerFailed(f"the answer has more than {MAX_WHOLE_BYTES:,} bytes")
         self._account.sent = len(body)
+        self._account.hears_whole(body)
         return body
 
 
@@ -89,8 +90,8 @@ async def asking(
 
     Raise an `AuthError` where it is not for who asks, or a `RouterError`.
     """
-    principal.ask(request.model, *request.fallbacks)
     with accounting(context, request.id, request.kind) as account:
+        account.ticket = admitted(context, principal, request)
         account.model, account.taken = request.model, len(request.body)
         async with put(context, request, account) as routed:
             begin(context, routed, account)

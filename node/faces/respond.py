@@ -12,7 +12,8 @@ from contextlib import AbstractAsyncContextManager
 
 from aiohttp import web
 
-from node.auth.principal import ANYBODY, PRINCIPAL
+from node.auth.principal import ANYBODY, PRINCIPAL, Principal
+from node.auth.quotas import Ticket
 from node.faces import Serving
 from node.faces.access_log import Account, accounting, concluding
 from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Encoder, Homing, SpokenAnswer
@@ -34,7 +35,7 @@ from router.dialects import Answer, Flow
 from router.errors import AnswerBroken, RouterError, WorkerFailed
 from router.failover_stream import Continued
 from router.openai.usage import TEXT
-from router.peers.headers import ATTEMPTS, READY, WAIT
+from router.peers.headers import ATTEMPTS, READY, USAGE, WAIT
 from router.requests import Kind, Request
 from router.services.ids import MAX_HOMED_BYTES
 
@@ -63,16 +64,25 @@ async def answer(
     with accounting(context, http[ID], kind, to_peer=to_peer) as account:
         try:
             spoken = await ask()
-            admit(http, spoken.request)
+            account.ticket = admit(context, http, spoken.request)
             account.asks(spoken.request)
             return await _pass_on(context, http, spoken, account)
         except KNOWN as error:
             return _refused(error, account, refuse)
 
 
-def admit(http: HttpRequest, request: Request) -> None:
-    """Raise an `AuthError` unless the caller may ask all the models that a request names."""
-    http.get(PRINCIPAL, ANYBODY).ask(request.model, *request.fallbacks)
+def admit(context: Serving, http: HttpRequest, request: Request) -> Ticket | None:
+    """Return a request's part of its caller's quota, `None` where there is none.
+
+    Raise an `AuthError` unless the caller may ask all the models that it names, and may ask now.
+    """
+    return admitted(context, http.get(PRINCIPAL, ANYBODY), request)
+
+
+def admitted(context: Serving, principal: Principal, request: Request) -> Ticket | None:
+    """Do the same for who asks otherwise than over HTTP."""
+    principal.ask(request.model, *request.fallbacks)
+    return context.quotas.admit(principal, request)
 
 
 async def go_on(
@@ -99,6 +109,7 @@ async def _pass_on(
 ) -> web.StreamResponse:
     settings = context.settings.router
     request, voice = spoken.request, spoken.voice
+    account.keeps_usage = account.to_peer and USAGE in http.headers
     out = Outgoing(http, patience=settings.stall_timeout)
     # Another node tells its own callers that it waits.
     audible = request.stream and account.kind in TEXT and not account.to_peer
@@ -147,7 +158,7 @@ def put(
         request,
         begun,
         max_event_bytes=context.settings.router.max_event_bytes,
-        spent=lambda model, usage: account.parts.append((model, usage)),
+        spent=account.part,
     )
 
 
@@ -171,6 +182,7 @@ async def _passed_on(
             raise AnswerBroken("the worker does not stream, and the wait for it was long")
         whole = await read_whole(answer, _WHOLE_BYTES)
         if whole is not None:
+            account.hears_whole(whole)
             return whole
     if not out.begun:
         await out.begin(answer.status, headers, length=answer.length)
@@ -242,6 +254,7 @@ async def _voiced(
         body = await read_whole(answer, MAX_WHOLE_BYTES)
         if body is None:
             raise WorkerFailed(f"the answer has more than {MAX_WHOLE_BYTES:,} bytes")
+        account.hears_whole(body)
         headers["content-type"], said = voice.whole(body)
         headers |= voice.headers
         if not out.begun:

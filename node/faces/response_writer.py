@@ -36,13 +36,17 @@ _REASON = re.compile(rb'"finish_reason" ?: ?"')
 class Passage:
     """One event stream on its way through. Whole events come out, without the usage that its caller did not ask for."""
 
-    __slots__ = ("_answer", "_held", "_tally", "_tokens")
+    __slots__ = ("_account", "_answer", "_held", "_looks", "_tally", "_tokens")
 
     def __init__(self, routed: Routed, account: Account) -> None:
         self._held = WholeEvents()
         self._answer = routed.answer
         self._tally = routed.tally
-        self._tokens = Tokens(hidden=routed.answer.hides_usage, tells=routed.answer.tells)
+        self._account = account
+        # A node that asked for it takes it out itself.
+        hides = routed.answer.hides_usage and not account.keeps_usage
+        self._looks = bool(routed.tally) or hides or account.ticket is not None
+        self._tokens = Tokens(hidden=hides, tells=routed.answer.tells)
         if routed.tally and account.kind in TEXT:
             account.tokens = self._tokens
 
@@ -55,6 +59,7 @@ class Passage:
         ready = self._held.take(chunk)
         if self._tally:
             self._tokens.events += self._tally.streamed(chunk)
+        if self._looks:
             ready = self._tokens.passing(ready)
         return ready
 
@@ -63,6 +68,8 @@ class Passage:
         left = self._tokens.passing(self._held.rest)
         if self._tally:
             self._answer.usage = self._tokens.usage()
+        elif self._account.ticket is not None:
+            self._account.hears(self._tokens.usage())
         return left
 
 
@@ -302,6 +309,8 @@ def headers_of(
         headers[LOAD] = remote_load.written(context.load_of(worker))
         if learnt := context.router.service_time(worker, account.kind):
             headers[SERVICE_TIME] = service_time.written(learnt)
+    if account.ticket is not None:
+        headers |= account.ticket.headers()
     if account.to_peer and answer.verbatim:
         headers[VERBATIM] = answer.verbatim
     return headers

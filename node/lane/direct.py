@@ -39,16 +39,20 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "CallHandl
     context = call.context
     try:
         spoken = call.read(http)
-        if spoken is not None:
-            respond.admit(http, spoken.request)
-        attempt = context.router.start(spoken.request) if spoken else None
+        if spoken is None:
+            return call.handler
+        ticket = respond.admit(context, http, spoken.request)
     except KNOWN:
         # The handler says so.
         return call.handler
-    if spoken is None:
-        return call.handler
     account = opened(context, spoken.request.id, call.kind, to_peer=call.to_peer)
+    account.ticket = ticket
     account.asks(spoken.request)
+    try:
+        attempt = context.router.start(spoken.request)
+    except KNOWN:
+        # Whoever goes on finds the same, and says so.
+        attempt = None
     if attempt is None or attempt.reply is None:
         return partial(_handle, context, spoken, account, attempt)
     return DirectCall(context, spoken, account, attempt, attempt.reply, caller)
@@ -115,6 +119,7 @@ class DirectCall:
         respond.begin(context, routed, account)
         headers = headers_of(context, routed, account, self._spoken)
         account.sent = len(answer.first)
+        account.hears_whole(answer.first)
         attempt.end()
         conclude(context, account)
         self._caller.answer(account.status, headers, answer.first)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from node.auth.access import Access, is_own_address
 from node.auth.key_ring import KeyTable
 from node.auth.keys import ApiKey
+from node.auth.quotas import Quotas
 from node.config.settings import Settings
 from node.faces import Serving
 from node.observe.host import Host
@@ -16,7 +17,7 @@ from node.observe.metrics import Metrics
 from node.peers.followers import follow_loads, follow_ways
 from node.peers.reach import host_of, own_ports
 from node.processes.forward import DescriptorChannel, borrow
-from node.processes.protocol import LoadReport, Look, Said, Welcome
+from node.processes.protocol import KeysHeld, LoadReport, Look, QuotaStandings, Said, Welcome
 from node.processes.world import Borrowing, View, Witness
 from registry.catalog import Catalog
 from registry.members.liveness import Presence
@@ -59,6 +60,7 @@ class HelperParts:
     lateness: Lateness
     keys: ToldKeys
     access: Access
+    quotas: Quotas
     listeners: list[Changed]
     """Called with the nodes whose record or presence changed."""
     beside: dict[Service, int]
@@ -73,8 +75,17 @@ class HelperParts:
             metrics=self.metrics,
             host=Host(),
             access=self.access,
+            quotas=self.quotas,
             load_of=self.load_of,
         )
+
+    def learn(self, word: KeysHeld | QuotaStandings) -> None:
+        """Take in what keys there are, and how they stand."""
+        if isinstance(word, KeysHeld):
+            self.keys.table = KeyTable(word.keys)
+            return
+        for standing in word.standings:
+            self.quotas.learn(standing)
 
     def load_of(self, worker: Worker) -> Load:
         """Say how busy one worker of this machine is, by all processes of this node."""
@@ -226,6 +237,7 @@ def assemble(
         lateness=Lateness(),
         keys=keys,
         access=access,
+        quotas=Quotas(time.monotonic, time.time),
         listeners=listeners,
         beside={},
     )

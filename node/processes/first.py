@@ -18,9 +18,19 @@ from pathlib import Path
 import node
 from node.auth.key_ring import KeyTable
 from node.auth.keys import ApiKey
+from node.auth.quotas import Standing
 from node.listeners import Listener
 from node.observe.aggregate import Whole
-from node.processes.protocol import Forgotten, KeysHeld, LoadHeard, Seen, Table, Told, Welcome
+from node.processes.protocol import (
+    Forgotten,
+    KeysHeld,
+    LoadHeard,
+    QuotaStandings,
+    Seen,
+    Table,
+    Told,
+    Welcome,
+)
 from node.processes.session import HelperSession, Offices
 from registry.records import Load, PeerId, Service
 from router.workers import Workers
@@ -110,6 +120,11 @@ class Helpers:
         """Tell all helpers which keys there are."""
         for session in self._sessions():
             session.tell(KeysHeld(table.keys))
+
+    def standings(self, standings: tuple[Standing, ...]) -> None:
+        """Tell all helpers how keys stand."""
+        for session in self._sessions():
+            session.tell(QuotaStandings(standings))
 
     def changed(self, nodes: Iterable[PeerId]) -> None:
         """Tell all helpers what these nodes are to us now, and what they signed."""

@@ -25,6 +25,7 @@ from aiohttp import web
 
 from node.auth.access import Access
 from node.config.settings import Settings
+from node.faces import Asks
 from node.faces.request_reader import ID, read_raw
 from node.faces.response_writer import Streaming, cut
 from node.lane.request import HttpRequest
@@ -248,7 +249,8 @@ def routes(first: PooledPlace, access: Access, settings: Settings) -> list[web.R
         finally:
             reply.close()
 
-    return [web.route(method, "/{tail:.*}", pass_on) for method in _METHODS]
+    asks = Asks(elsewhere=True)
+    return [web.route(method, "/{tail:.*}", pass_on, asks=asks) for method in _METHODS]
 
 
 async def _asked(first: PooledPlace, http: web.Request, body: bytes, caller: str) -> Reply:

@@ -14,7 +14,7 @@ from functools import partial
 
 import uvloop
 
-from node.auth.key_ring import KeyTable
+from node.auth import quota_sync
 from node.config import sources
 from node.config.settings import Settings
 from node.faces.app import application, link_app, model_routes
@@ -22,14 +22,16 @@ from node.listeners import TRUSTED_PER_NODE, Listener, serve, welcome
 from node.observe import logs
 from node.processes import forward
 from node.processes.assembly import HelperParts, assemble
+from node.processes.channel import Channel
 from node.processes.forward import DescriptorChannel
 from node.processes.protocol import (
     Ask,
-    Channel,
     Forgotten,
     KeysHeld,
     Leave,
     LoadHeard,
+    QuotaSpent,
+    QuotaStandings,
     Ready,
     Relayed,
     Seen,
@@ -96,11 +98,19 @@ class _Helper:
                 await self._serve(self._parts, closing)
                 late = partial(self._parts.lateness.watch, time.monotonic)
                 watch = group.create_task(supervise("lateness", late))
+                books = group.create_task(supervise("quotas", self._tell_spent))
                 settle()
                 self._channel.tell(Ready())
                 await self._leaves.wait()
                 watch.cancel()
+                books.cancel()
             ending.cancel()
+
+    async def _tell_spent(self) -> None:
+        while True:
+            await asyncio.sleep(quota_sync.PERIOD)
+            if self._parts is not None and (spent := tuple(self._parts.quotas.spent())):
+                self._channel.tell(QuotaSpent(spent))
 
     async def _end_with_the_first(self) -> None:
         await self._channel.closed.wait()
@@ -139,8 +149,8 @@ class _Helper:
                 if changed := parts.view.take(word):
                     for listener in parts.listeners:
                         listener(changed)
-            case KeysHeld(keys):
-                parts.keys.table = KeyTable(keys)
+            case KeysHeld() | QuotaStandings():
+                parts.learn(word)
             case LoadHeard(node, loads):
                 parts.router.hear(node, dict(loads))
             case SlotGranted() | SlotRefused() | Relayed():

@@ -2,86 +2,22 @@
 
 Both ends are this very program, joined by a socket pair that nobody else holds. Lengths and shapes are checked all the same: what
 cannot be read ends the connection, and with it the helper, which is then started anew.
-
-Channel for messages between two processes of a node: over one end of a socket pair, in order, at once.
 """
 
-import asyncio
-import logging
-import socket
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Generic, Literal, TypeVar, cast
+from typing import Annotated, Literal
 
 from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
 
 from node.auth.keys import ApiKey
+from node.auth.quotas import Spent, Standing
 from node.config.settings import Settings
 from node.errors import NodeError
 from node.observe.counters import Counts
 from registry.members.liveness import Evidence, Presence
 from registry.records import Load, PeerId, Service
 from router.workers import Worker
-
-log = logging.getLogger("modelvine.processes")
-
-MAX_UNREAD_BYTES = 64 * 1024 * 1024
-"""What may wait for the other end to read it. Beyond that it is taken for dead, and the connection ends."""
-
-Heard = TypeVar("Heard")
-
-
-class Channel(asyncio.Protocol, Generic[Heard]):
-    """One end. It closes when the other does, and when what comes cannot be read."""
-
-    def __init__(self, read: Callable[[bytes], Heard], take: Callable[[Heard], None]) -> None:
-        """`read` makes a message of a frame, `take` is called with each."""
-        self._read = read
-        self._take = take
-        self._frames = Frames()
-        self._transport: asyncio.Transport | None = None
-        self.closed = asyncio.Event()
-
-    async def open(self, end: socket.socket) -> None:
-        """Speak over an end of a socket pair, which belongs to the channel from now on."""
-        end.settimeout(0)
-        await asyncio.get_running_loop().create_connection(lambda: self, sock=end)
-
-    def tell(self, word: "Told | Said") -> None:
-        """Send a message; nothing is sent any more once the channel is closed."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        transport.write(framed(word))
-        if transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
-            log.error("another process of this node reads nothing any more")
-            transport.abort()
-
-    def close(self) -> None:
-        """End at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    # What asyncio calls.
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        self._transport = cast("asyncio.Transport", transport)
-
-    def data_received(self, data: bytes) -> None:
-        """Take in what comes."""
-        try:
-            for frame in self._frames.cut(data):
-                self._take(self._read(frame))
-        except Unreadable:
-            log.exception("a process of this node cannot be understood")
-            self.close()
-
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
-        """End."""
-        self.closed.set()
-
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """The longest frame: a table of 2,000 workers with all that can be said of each, at full length, has some 32 MB."""
@@ -121,6 +57,14 @@ class KeysHeld:
 
     keys: tuple[ApiKey, ...] = field(repr=False)
     kind: Literal["keys"] = "keys"
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaStandings:
+    """How all processes, and all nodes of the site, stand with keys that were used lately."""
+
+    standings: tuple[Standing, ...]
+    kind: Literal["standings"] = "standings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +154,7 @@ Told = (
     Welcome
     | Table
     | KeysHeld
+    | QuotaStandings
     | Seen
     | Forgotten
     | LoadHeard
@@ -312,6 +257,14 @@ class Took:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaSpent:
+    """What requests have spent of keys' quotas since this was said last."""
+
+    spent: tuple[Spent, ...]
+    kind: Literal["spent"] = "spent"
+
+
+@dataclass(frozen=True, slots=True)
 class ReachAsked:
     """Connect to this peer unless it is connected, and say how."""
 
@@ -320,7 +273,19 @@ class ReachAsked:
     kind: Literal["reach"] = "reach"
 
 
-Said = Ready | LoadReport | EvidenceShown | Stale | Look | Take | Cancel | Freed | Took | ReachAsked
+Said = (
+    Ready
+    | LoadReport
+    | EvidenceShown
+    | Stale
+    | Look
+    | Take
+    | Cancel
+    | Freed
+    | Took
+    | QuotaSpent
+    | ReachAsked
+)
 """What a helper says to the first."""
 
 _TOLD: TypeAdapter[Told] = TypeAdapter(Annotated[Told, Field(discriminator="kind")])

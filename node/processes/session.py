@@ -11,18 +11,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
 
+from node.auth.quota_sync import QuotaSync
 from node.listeners import Listener
 from node.observe.counters import Counts
+from node.processes.channel import Channel
 from node.processes.forward import Door, Doorway, lend
 from node.processes.protocol import (
     Ask,
     Cancel,
-    Channel,
     EvidenceShown,
     Freed,
     Leave,
     LoadReport,
     Look,
+    QuotaSpent,
     ReachAsked,
     Ready,
     Relayed,
@@ -136,6 +138,7 @@ class Offices:
     registry: Registry
     lending: Lending
     peers: Peers
+    quotas: QuotaSync
     control: Listener
     """Answers the requests that helpers pass on."""
 
@@ -218,6 +221,8 @@ class HelperSession:
                 asked = self._asked.get(word.number)
                 if asked is not None and not asked.done():
                     asked.set_result(word)
+            case QuotaSpent(spent):
+                self._offices.quotas.hear(spent)
             case EvidenceShown(node, evidence):
                 self._offices.registry.observe(node, evidence)
             case Stale(node):

@@ -13,11 +13,11 @@ Writing more is refused; more than this found in a store was not written by us a
 
 import importlib
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import registry.store
 from registry.errors import LimitReached
@@ -135,6 +135,30 @@ class Delete:
 
 
 Change = Put | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """An amount to be added to a counter of the site, which is forgotten after `ttl` seconds without a change.
+
+    Where it is `due`, the counter is a time, and the amount seconds: it never lies behind now.
+    """
+
+    name: str
+    amount: float
+    ttl: float
+    due: bool = False
+
+
+@runtime_checkable
+class Counters(Protocol):
+    """Counters that the nodes of a site share."""
+
+    async def count(self, counts: "Sequence[Count]") -> "Sequence[float]":
+        """Add to counters, in one round trip, and return how each stands: its sum, or its seconds ahead of now.
+
+        Raise `StoreUnavailable`; then the amounts may have been added.
+        """
 
 
 class Store(Protocol):

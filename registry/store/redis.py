@@ -7,6 +7,7 @@ its owner writes again. The site's Redis sees what a node keeps of its own worke
 
 import asyncio
 import errno
+import math
 import os
 import re
 import socket
@@ -29,6 +30,7 @@ from registry.store import (
     MAX_VALUES,
     OF_THE_SITE,
     Change,
+    Count,
     Put,
     Space,
     Store,
@@ -48,6 +50,21 @@ _USAGE = (
 
 # Error replies begin with a word in capitals: OOM, READONLY, MISCONF, NOPERM.
 _CODE = re.compile(r"[A-Z]{3,20}\b")
+
+
+# What is no number was not written by us, and counts as nothing.
+_COUNT = """
+local time = redis.call('TIME')
+local now, told = time[1] + time[2] / 1000000, {}
+for i = 1, #KEYS do
+  local due, amount, ttl = ARGV[3 * i - 2] == '1', tonumber(ARGV[3 * i - 1]), ARGV[3 * i]
+  local held = tonumber(redis.call('GET', KEYS[i]) or '') or 0
+  local stands = (due and math.max(held, now) or held) + amount
+  if amount ~= 0 then redis.call('SET', KEYS[i], string.format('%.6f', stands), 'PX', ttl) end
+  told[i] = string.format('%.6f', due and math.max(stands - now, 0) or stands)
+end
+return told
+"""
 
 
 class RedisStore:
@@ -104,6 +121,22 @@ class RedisStore:
             else:
                 commands.hdel(self._name(change.space), change.key)
         await self._run(commands.execute)
+
+    async def count(self, counts: Sequence[Count]) -> Sequence[float]:
+        """Add to counters of the site by a script, by the server's clock; raise `StoreUnavailable`."""
+        if not counts:
+            return []
+        names = [f"{self._prefix}:count:{one.name}" for one in counts]
+        said = [(int(one.due), repr(one.amount), math.ceil(one.ttl * 1000)) for one in counts]
+        script = self._redis.eval(
+            _COUNT, len(names), *names, *(str(v) for row in said for v in row)
+        )
+        answer = await self._run(lambda: cast("Awaitable[object]", script))
+        found = self._shaped(answer, bytes, count=len(counts))
+        try:
+            return [float(one) for one in found]
+        except ValueError:
+            raise StoreUnavailable(f"Redis at {self._place}: a counter is no number") from None
 
     async def close(self) -> None:
         """Close the connection; harmless when called twice."""

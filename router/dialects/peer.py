@@ -48,7 +48,7 @@ from router.http.service_call import is_answer, read_service
 from router.http.verbatim import headers_of as headers_in_words
 from router.openai.large_json import SMALL_BYTES
 from router.openai.sse import SILENT_BYTES, Opening, Splitter
-from router.openai.usage import TEXT
+from router.openai.usage import TEXT, asks_itself
 from router.peers.headers import (
     CID,
     HOP,
@@ -60,6 +60,7 @@ from router.peers.headers import (
     READY,
     SERVICE_TIME,
     TARGET,
+    USAGE,
     VERBATIM,
     WAIT,
 )
@@ -128,7 +129,8 @@ class Peer:
         """
         async with self._links.to(candidate.node) as link:
             call = self._call(link, request, candidate)
-            read = partial(_read, request=request, route=link.route)
+            hides = USAGE in call.headers
+            read = partial(_read, request=request, route=link.route, hides=hides)
             async with Sending(call, self._links.settings, link.deadlines, read, reply) as answer:
                 yield answer
 
@@ -141,6 +143,8 @@ class Peer:
             headers[WAIT] = READY if request.holds else "1"
         elif request.patience >= _NO_PATIENCE:
             headers[PATIENCE] = f"{min(request.patience, _MOST_PATIENCE):.3f}"
+        if request.stream and request.kind in TEXT and not asks_itself(request.body):
+            headers[USAGE] = "1"
         if request.target is not None:
             headers[TARGET] = calls.written(request.target)
             headers[MODEL] = candidate.service.model
@@ -171,7 +175,7 @@ def _start(base: URL, kind: Kind) -> bytes:
     return start_of(base.with_path(f"/v1/{kind.value}"))
 
 
-async def _read(exchange: Exchange, request: Request, route: Route) -> Answer:
+async def _read(exchange: Exchange, request: Request, route: Route, *, hides: bool) -> Answer:
     # Of a service, who names itself passes on what its worker answered.
     passed_on = request.target and is_answer(exchange.status) and exchange.header(NODE)
     if not (200 <= exchange.status <= 299 or passed_on):
@@ -182,6 +186,7 @@ async def _read(exchange: Exchange, request: Request, route: Route) -> Answer:
         answer = await _stream(exchange, route)
     else:
         answer = await read_plain(exchange, route)
+    answer.hides_usage = hides
     answer.load = remote_load.read(exchange.header(LOAD))
     answer.service_time = service_time.read(exchange.header(SERVICE_TIME))
     if spoken := _words(exchange, request.verbatim):

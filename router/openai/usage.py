@@ -78,6 +78,11 @@ def asking(body: bytes) -> bytes | None:
     return body[:start] + _answering(body[start:end]) + body[end:]
 
 
+def asks_itself(body: bytes) -> bool:
+    """Say whether a request has options for its stream, with a question of its own perhaps."""
+    return _OPTIONS in body
+
+
 def told(said: object) -> Usage | None:
     """Return the usage that a parsed answer or event tells."""
     usage = said.get("usage") if isinstance(said, dict) else None

@@ -109,6 +109,7 @@ LOAD = "x-modelvine-load"
 SERVICE_TIME = "x-modelvine-service-time"
 TARGET = "x-modelvine-target"
 MODEL = "x-modelvine-model"
+USAGE = "x-modelvine-usage"
 CALLER = "x-modelvine-caller"
 
 BACKGROUND = "background"
@@ -160,6 +161,7 @@ SAID_BY_NODES: Mapping[str, str] = MappingProxyType(
         "RPC of it, `BYTES` how many of them there are. It is sent only where the replica's `abilities` say that they are taken; "
         "a protocol that is not known is passed over, but for a 400 where something needs it",
         TARGET: "of a service: the method and the path, with its query, that it is asked with, and the body is as it came",
+        USAGE: "`1`: the stream shall say what it took, in an event of usage before its end; the asker takes it out",
         MODEL: "of a service: the name that it was registered by",
     }
 )

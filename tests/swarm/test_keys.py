@@ -1,5 +1,7 @@
 """Keys of a site: made at one node, they open all that share its store, at once, and stop doing so; a hop knows no user."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,6 +20,9 @@ MODEL = "for-holders"
 USER = "canary-user-31fe"
 MEANT = 1.0
 """Seconds in which a change is known at every node of the site."""
+
+WINDOW = 20.0
+"""Seconds in which it is counted what a limit lets through."""
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +88,16 @@ async def test_a_key_opens_and_stops_opening_every_node_of_its_site_within_a_sec
     first, second, other = nodes
     key = await changed(client, first, "", {"keys": [{"name": USER, "models": [MODEL]}]})
 
-    async def answered(node: Node, *statuses: int) -> bool:
-        return all([(await ask(client, node, key)).status in statuses for _ in range(4)])
+    async def answered(node: Node, status: int) -> bool:
+        # Either process answers, and of lists the first one alone.
+        for _ in range(4):
+            listed = client.session.get(
+                f"{node.http}/v1/models", headers={**bearer(key), "Connection": "close"}
+            )
+            async with listed as response:
+                if not (await ask(client, node, key)).status == response.status == status:
+                    return False
+        return True
 
     opened = await until(
         lambda: answered(second, 200), within=MEANT + 1, otherwise="the key opens the second node"
@@ -132,3 +145,37 @@ async def test_while_the_store_stands_still_known_keys_hold_and_nobody_waits(
         assert b"not_saved" in refused.body
     finally:
         redis.thaw()
+
+
+@pytest.mark.parametrize("rpm", [60, 300])
+async def test_a_limit_holds_over_all_nodes_and_processes_of_a_site(
+    nodes: tuple[Node, Node, Node], client: Client, worker: OpenAIWorker, rpm: int
+) -> None:
+    """Twenty callers ask all the time, ten at each node, of which one has two processes."""
+    first, second, _ = nodes
+    name = f"limited-{rpm}"
+    key = await changed(client, first, "", {"keys": [{"name": name, "rpm": rpm}]})
+
+    async def known() -> bool:
+        headers = bearer(key)
+        async with client.session.get(f"{second.http}/v1/models", headers=headers) as response:
+            return response.status == 200
+
+    await until(known, within=MEANT, otherwise="the second node knows the key")
+    ends, passed, refused = time.monotonic() + WINDOW, list[float](), list[Seen]()
+
+    async def caller(node: Node) -> None:
+        while time.monotonic() < ends:
+            seen = await ask(client, node, key)
+            if seen.status == 200:
+                passed.append(time.monotonic())
+            else:
+                assert seen.status == 429, seen.body
+                refused.append(seen)
+            await asyncio.sleep(0.02)
+
+    await asyncio.gather(*(caller(node) for node in (first, second) for _ in range(10)))
+    evenly, burst, processes = rpm * WINDOW / 60, rpm // 30, 3
+    show(f"{rpm} requests a minute, {WINDOW:g} s", passed=len(passed), evenly=evenly)
+    assert evenly * 0.9 <= len(passed) <= evenly + burst + processes + rpm / 60 * 0.5
+    assert all(int(one.headers["Retry-After"]) >= 1 for one in refused)

@@ -16,7 +16,7 @@ from node.errors import CommandFailed, WrongUsage
 PATH = "/api/v1/keys"
 MAX_CSV_BYTES = 2 * 1024 * 1024
 
-NUMBERS: tuple[str, ...] = ()
+NUMBERS = ("rpm", "tpm", "tokens_per_day", "concurrency")
 """Options that are whole numbers, 0 for no limit."""
 
 COLUMNS = ("name", "models", "role", *NUMBERS, "expires")
@@ -107,9 +107,16 @@ def _list(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
         say_json(found)
         return 0
     say_table(
-        ("NAME", "KEY", "ROLE", "MODELS", "STATE"),
+        ("NAME", "KEY", "ROLE", "MODELS", "LIMITS", "STATE"),
         (
-            (k["name"], f"{k['hint']}…", k["role"], " ".join(k["models"]) or "all", _state(k))
+            (
+                k["name"],
+                f"{k['hint']}…",
+                k["role"],
+                " ".join(k["models"]) or "all",
+                _limits(k) or "none",
+                _state(k),
+            )
             for k in found
         ),
         none="nobody has a key: make one with `modelvine key create NAME`",
@@ -122,8 +129,19 @@ def _fields(key: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     yield "key", f"{key['hint']}…"
     yield "role", key["role"]
     yield "models", " ".join(key["models"]) or "all"
+    yield "limits", _limits(key) or "none"
     yield "made", _date(key["created"])
     yield "state", _state(key)
+
+
+def _limits(key: Mapping[str, Any]) -> str:
+    words = {
+        "rpm": "{:,} requests a minute",
+        "tpm": "{:,} tokens a minute",
+        "tokens_per_day": "{:,} tokens a day",
+        "concurrency": "{:,} at one time",
+    }
+    return ", ".join(said.format(key[name]) for name, said in words.items() if key.get(name))
 
 
 def _state(key: Mapping[str, Any]) -> str:

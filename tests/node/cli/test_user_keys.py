@@ -10,7 +10,7 @@ from tests.node.cli.stand_in import Said
 
 CREATE, LIST = "POST_/api/v1/keys", "GET_/api/v1/keys"
 KEY = {
-    "name": "ann", "hint": "mv_abcde", "role": "user", "models": ["llama*", "lab/*"], "created": 1_790_000_000.0,
+    "rpm": 60, "tpm": 0, "tokens_per_day": 5_000, "concurrency": 0, "name": "ann", "hint": "mv_abcde", "role": "user", "models": ["llama*", "lab/*"], "created": 1_790_000_000.0,
     "expires": 0.0, "revoked": 0.0, "state": "active",
 }  # fmt: skip
 
@@ -36,13 +36,14 @@ def test_a_key_is_printed_alone_where_scripts_read(modelvine, node):
 def test_a_table_makes_many_keys_and_a_table(modelvine, node, tmp_path):
     server = node(**{CREATE: made("ann", "bob")})
     table = tmp_path / "class.csv"
-    table.write_text("\ufeffname,models,expires\nann,,1y\n bob ,llama* qwen,\n")
+    table.write_text("\ufeffname,models,expires,rpm\nann,,1y,\n bob ,llama* qwen,,60\n")
     ended = modelvine(
-        "key", "create", "--csv", str(table), "--models", "all*", "--expires", "never"
+        "key", "create", "--csv", str(table), "--models", "all*", "--expires", "never", "--rpm", "5"
     )
     assert ended.out == "name,key\nann,mv_of_ann\nbob,mv_of_bob\n"
     ann, bob = server.heard[0].body["keys"]
-    assert (ann["models"], ann["expires_in"]) == (["all*"], 31_536_000)
+    assert (ann["models"], ann["expires_in"], ann["rpm"]) == (["all*"], 31_536_000, 5)
+    assert bob["rpm"] == 60
     assert (bob["name"], bob["models"], bob["expires_in"]) == ("bob", ["llama*", "qwen"], 0)
 
 
@@ -55,6 +56,7 @@ def test_a_table_makes_many_keys_and_a_table(modelvine, node, tmp_path):
         ("name\n", "names nobody"),
         ("name\nann,x\n", "line 2: more values"),
         ("name,expires\nann,soon\n", "'soon'"),
+        ("name,tpm\nann,-1\n", "tpm is '-1'"),
     ],
 )
 def test_a_table_that_cannot_be_meant_makes_no_key(modelvine, node, tmp_path, text, words):
@@ -84,8 +86,10 @@ def test_keys_are_listed_for_people_and_for_machines(modelvine, node):
     ended = {**KEY, "name": "bob", "models": [], "state": "revoked", "revoked": 1_790_000_000.0}
     node(**{LIST: Said({"keys": [KEY, ended]})})
     first, ann, bob = modelvine("key", "list").out.splitlines()
-    assert first.split() == ["NAME", "KEY", "ROLE", "MODELS", "STATE"]
-    assert ann.split() == ["ann", "mv_abcde…", "user", "llama*", "lab/*", "active"]
+    assert first.split() == ["NAME", "KEY", "ROLE", "MODELS", "LIMITS", "STATE"]
+    assert ann.split()[:5] == ["ann", "mv_abcde…", "user", "llama*", "lab/*"]
+    assert "60 requests a minute, 5,000 tokens a day" in ann
+    assert ann.endswith("active")
     assert "all" in bob
     assert "revoked 2026-" in bob
     assert json.loads(modelvine("key", "list", "--json").out) == [KEY, ended]

@@ -18,6 +18,7 @@ from node.agent import Agent
 from node.assembly import NodeWorld, exchange_load
 from node.auth.access import Access, is_own_address
 from node.auth.key_ring import KeyRing
+from node.auth.quotas import Quotas
 from node.config.settings import Keyless, NodeSettings, Settings
 from node.config.web import WebSettings
 from node.faces import Context, Listening
@@ -182,6 +183,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         learning=Learning(agent, router.describe, time.monotonic, greet=router.greet),
         access=Access(token=TOKEN, keys=keys, keyless=settings.node.open),
         keys=keys,
+        quotas=Quotas(time.monotonic, time.time),
         metrics=metrics,
         lateness=lateness,
         whole=Whole(router, metrics, lateness),

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from node.processes import protocol as module
-from node.processes.protocol import Ask, Channel, Leave, Look, Ready, Said, Seen, Told, said, told
+from node.processes import channel as module
+from node.processes.channel import Channel
+from node.processes.protocol import Ask, Leave, Look, Ready, Said, Seen, Told, said, told
 from registry.members.liveness import Presence
 from registry.records import PeerId
 from tests.router.world import until

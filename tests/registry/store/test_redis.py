@@ -14,6 +14,8 @@ from registry.store import (
     MAX_VALUE_BYTES,
     MAX_VALUES,
     OF_THE_SITE,
+    Count,
+    Counters,
     Delete,
     Put,
     Space,
@@ -232,7 +234,7 @@ async def test_a_name_of_ours_that_holds_something_else_is_an_error(
     redis: RedisServer, store: Store
 ) -> None:
     redis.command("SET", "modelvine:records", "somebody's")
-    with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
+    with pytest.raises(StoreUnavailable, match="ResponseError"):
         await store.read(Space.RECORDS)
 
 
@@ -295,3 +297,44 @@ def test_a_wrong_url_is_explained_without_its_password(opened: Opening, url: str
     with pytest.raises(ValueError, match="write redis://HOST") as refused:
         opened(url)
     assert PASSWORD not in "".join(traceback.format_exception(refused.value))
+
+
+async def test_counters_are_summed_over_the_site_and_times_never_lie_behind_now(
+    redis: RedisServer, opened: Opening
+) -> None:
+    alice, bob = opened(redis.url, node=ALICE), opened(redis.url, node=BOB)
+    assert isinstance(alice, Counters)
+    assert isinstance(bob, Counters)
+    assert [*await alice.count([Count("sum", 2.5, ttl=60)])] == [2.5]
+    assert [*await bob.count([Count("sum", 1, ttl=60), Count("sum", -0.5, ttl=60)])] == [3.5, 3.0]
+    [ahead] = await alice.count([Count("due", 10, ttl=60, due=True)])
+    assert ahead == pytest.approx(10, abs=0.01)
+    [ahead] = await bob.count([Count("due", 0, ttl=60, due=True)])
+    assert 9 < ahead < 10
+    [ahead] = await bob.count([Count("due", -100, ttl=60, due=True)])
+    assert ahead == 0
+    [ahead] = await bob.count([Count("due", 3, ttl=60, due=True)])
+    assert ahead == pytest.approx(3, abs=0.01)
+    assert await alice.count([]) == []
+
+
+async def test_a_counter_that_is_not_touched_is_forgotten_and_looking_keeps_none(
+    redis: RedisServer, opened: Opening
+) -> None:
+    store = opened(redis.url)
+    assert isinstance(store, Counters)
+    await store.count([Count("short", 1, ttl=60), Count("looked", 0, ttl=60)])
+    assert redis.command("EXISTS", "modelvine:count:looked") == b":0\r\n"
+    assert int(redis.command("PTTL", "modelvine:count:short")[1:]) > 50_000
+
+
+async def test_what_somebody_else_wrote_as_a_counter_counts_as_nothing(
+    redis: RedisServer, opened: Opening
+) -> None:
+    store = opened(redis.url)
+    assert isinstance(store, Counters)
+    redis.command("SET", "modelvine:count:odd", "many")
+    assert [*await store.count([Count("odd", 1, ttl=60)])] == [1]
+    redis.command("RPUSH", "modelvine:count:list", "x")
+    with pytest.raises(StoreUnavailable, match="ResponseError"):
+        await store.count([Count("list", 1, ttl=60)])

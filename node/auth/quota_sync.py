@@ -1,0 +1,117 @@
+"""Sync of quotas: what processes and nodes of a site have spent, told to each other ten times a second.
+
+No request waits for it. Between two rounds each process lets through what its own books allow, so all together let through at
+most one request more for each process, and what a burst may have; what was too much is paid back, since it is counted. While
+the store does not answer, each node counts for itself.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from node.auth.quotas import Quotas, Spent, Standing
+from node.auth.rate_limit import DAY
+from registry.clock import Clock
+from registry.errors import StoreUnavailable
+from registry.store import Count, Counters
+
+PERIOD = 0.1
+"""Seconds between two rounds."""
+
+MAX_KEYS = 2_000
+"""Keys that are told of at one time."""
+
+_RATE_TTL, _DAY_TTL = 600.0, 2 * DAY
+
+
+class OwnCounters:
+    """Counters of one node, for its processes."""
+
+    def __init__(self, now: Clock) -> None:
+        self._now = now
+        self._held: dict[str, tuple[float, float]] = {}
+        """By name: how it stands, and when it is forgotten."""
+
+    async def count(self, counts: Sequence[Count]) -> Sequence[float]:
+        """Add to counters, and return how each stands."""
+        now = self._now()
+        for name in [name for name, (_, until) in self._held.items() if until < now]:
+            del self._held[name]
+        return [self._counted(one, now) for one in counts]
+
+    def _counted(self, one: Count, now: float) -> float:
+        held, _ = self._held.get(one.name, (0.0, 0.0))
+        stands = (max(held, now) if one.due else held) + one.amount
+        if one.amount:
+            self._held[one.name] = stands, now + one.ttl
+        return max(stands - now, 0.0) if one.due else stands
+
+
+class QuotaSync:
+    """Keeps the books of one process in step with those of its helpers, and of other nodes."""
+
+    def __init__(self, quotas: Quotas, counters: Counters, wall: Clock) -> None:
+        """`wall` returns Unix time."""
+        self._quotas = quotas
+        self._counters = counters
+        self._wall = wall
+        self._heard: dict[str, Spent] = {}
+        self._listeners: list[Callable[[tuple[Standing, ...]], None]] = []
+
+    def on_standing(self, listener: Callable[[tuple[Standing, ...]], None]) -> None:
+        """Have `listener` told how all stand, after each round."""
+        self._listeners.append(listener)
+
+    def hear(self, spent: Iterable[Spent]) -> None:
+        """Take in what a helper has spent."""
+        for one in spent:
+            before = self._heard.get(one.name)
+            self._heard[one.name] = _sum(before, one) if before else one
+
+    async def run(self) -> None:
+        """Make rounds until cancelled."""
+        while True:
+            await asyncio.sleep(PERIOD)
+            await self.round()
+
+    async def round(self) -> None:
+        """Tell what was spent, and take in how all stand."""
+        own = {one.name: one for one in self._quotas.spent()}
+        heard, self._heard = self._heard, {}
+        told = [_sum(own.get(name), heard.get(name)) for name in {*own, *heard}]
+        for at in range(0, len(told), MAX_KEYS):
+            await self._tell(told[at : at + MAX_KEYS])
+
+    async def _tell(self, told: Sequence[Spent]) -> None:
+        day = int(self._wall() // DAY)
+        try:
+            found = await self._counters.count([c for one in told for c in _counts(one, day)])
+        except StoreUnavailable:
+            for one in told:
+                self._quotas.give_back(one)
+            return
+        names = (one.name for one in told)
+        rows = zip(names, found[::3], found[1::3], found[2::3], strict=True)
+        standings = tuple(Standing(*row) for row in rows)
+        for standing in standings:
+            self._quotas.learn(standing)
+        for listener in self._listeners:
+            listener(standings)
+
+
+def _sum(one: Spent | None, other: Spent | None) -> Spent:
+    if one is None or other is None:
+        found = one or other
+        if found is None:
+            raise ValueError("nothing was spent")
+        return found
+    return Spent(
+        one.name, one.requests + other.requests, one.tokens + other.tokens, one.day + other.day
+    )
+
+
+def _counts(one: Spent, day: int) -> tuple[Count, Count, Count]:
+    return (
+        Count(f"requests:{one.name}", one.requests, _RATE_TTL, due=True),
+        Count(f"tokens:{one.name}", one.tokens, _RATE_TTL, due=True),
+        Count(f"day:{day}:{one.name}", one.day, _DAY_TTL),
+    )

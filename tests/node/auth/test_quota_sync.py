@@ -1,0 +1,151 @@
+"""What processes and nodes have spent is told to each other; what could not be told is not lost, and not paid twice."""
+
+import pytest
+
+from node.auth.errors import DaySpent, RateExceeded
+from node.auth.keys import ApiKey, hash_of
+from node.auth.principal import Principal
+from node.auth.quota_sync import OwnCounters, QuotaSync
+from node.auth.quotas import Quotas, Spent
+from node.auth.rate_limit import DAY
+from registry.errors import StoreUnavailable
+from router.requests import Kind, Request
+
+ASKED = Request("r", Kind.CHAT, "m", b"{}", "application/json")
+ANN = Principal(ApiKey(name="ann", hash=hash_of("ann"), rpm=60, tokens_per_day=1_000))
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Shared(OwnCounters):
+    """Counters of a site, which may be away."""
+
+    broken = False
+    rounds = 0
+
+    async def count(self, counts):
+        self.rounds += 1
+        if self.broken:
+            raise StoreUnavailable("it is away")
+        return await super().count(counts)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def shared(clock):
+    return Shared(clock)
+
+
+@pytest.fixture
+def nodes(clock, shared):
+    quotas = [Quotas(clock, clock) for _ in range(2)]
+    return [(one, QuotaSync(one, shared, clock)) for one in quotas]
+
+
+def passes(quotas):
+    try:
+        quotas.admit(ANN, ASKED).settle(0)
+    except RateExceeded:
+        return False
+    return True
+
+
+async def test_a_limit_holds_over_two_nodes(clock, nodes):
+    done = []
+    for step in range(90 * 20):
+        clock.now = step / 20
+        for quotas, sync in nodes:
+            if passes(quotas):
+                done.append(clock.now)
+            if step % 2 == 0:
+                await sync.round()
+    worst = max(sum(1 for t in done if at <= t < at + 60) for at in done)
+    assert 58 <= worst <= 63
+    assert len(done) >= 88
+
+
+async def test_a_days_tokens_are_one_sum_over_the_nodes(clock, nodes):
+    (one, first), (two, second) = nodes
+    one.admit(ANN, ASKED).settle(600)
+    two.admit(ANN, ASKED).settle(400)
+    for sync in (first, second, first):
+        await sync.round()
+    clock.now = 10.0
+    for quotas in (one, two):
+        with pytest.raises(DaySpent):
+            quotas.admit(ANN, ASKED)
+    clock.now = DAY + 1
+    assert passes(one)
+
+
+async def test_what_a_helper_spends_counts_and_helpers_are_told(nodes):
+    quotas, sync = nodes[0]
+    told = []
+    sync.on_standing(told.append)
+    sync.hear([Spent("ann", 3.0, 0.0, 10)])
+    sync.hear([Spent("ann", 4.0, 0.0, 20)])
+    await sync.round()
+    assert not passes(quotas)
+    [[standing]] = told
+    assert (standing.name, standing.requests, standing.day) == ("ann", pytest.approx(7.0), 30)
+
+
+async def test_nobody_is_asked_where_nothing_was_spent(nodes, shared):
+    await nodes[0][1].round()
+    assert shared.rounds == 0
+
+
+async def test_while_the_counters_are_away_each_node_counts_for_itself(clock, nodes, shared):
+    (one, first), (two, _) = nodes
+    shared.broken = True
+    assert [passes(one) for _ in range(4)] == [True, True, False, False]
+    await first.round()
+    assert [passes(two) for _ in range(4)] == [True, True, False, False]
+    clock.now = 1.0
+    assert passes(one)
+    shared.broken = False
+    await first.round()
+    assert not passes(one)
+
+
+async def test_after_a_long_absence_nobody_pays_for_what_is_long_paid(clock, nodes, shared):
+    quotas, sync = nodes[0]
+    shared.broken = True
+    for step in range(600):
+        clock.now = float(step)
+        passes(quotas)
+        await sync.round()
+    shared.broken = False
+    clock.now += 2
+    await sync.round()
+    assert passes(quotas)
+
+
+async def test_many_keys_are_told_of_in_parts(clock, shared, monkeypatch):
+    monkeypatch.setattr("node.auth.quota_sync.MAX_KEYS", 2)
+    quotas = Quotas(clock, clock)
+    for name in "abcde":
+        quotas.admit(Principal(ApiKey(name=name, hash=hash_of(name), rpm=1)), ASKED)
+    await QuotaSync(quotas, shared, clock).round()
+    assert shared.rounds == 3
+
+
+async def test_own_counters_forget_what_is_over(clock):
+    from registry.store import Count
+
+    counters = OwnCounters(clock)
+    assert await counters.count([Count("a", 5, ttl=10), Count("b", 5, ttl=10, due=True)]) == [5, 5]
+    clock.now = 3.0
+    assert await counters.count([Count("a", 1, ttl=10), Count("b", 0, ttl=10, due=True)]) == [6, 2]
+    clock.now = 50.0
+    assert await counters.count([Count("a", 0, ttl=10), Count("b", 0, ttl=10, due=True)]) == [0, 0]
+    assert counters._held == {}

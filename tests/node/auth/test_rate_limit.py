@@ -1,0 +1,130 @@
+"""Rates and budgets of one key; time is a number."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.auth.rate_limit import (
+    DAY,
+    DayBudget,
+    Gcra,
+    requests_a_minute,
+    tokens_a_minute,
+)
+
+SIXTY = requests_a_minute(60)
+
+
+def passed(gcra, rate, times, cost=1):
+    """Return when requests at these times conform."""
+    done = []
+    for now in times:
+        if not gcra.wait(now, rate, cost):
+            gcra.spend(now, rate, cost)
+            done.append(now)
+    return done
+
+
+def most_in_a_minute(times):
+    return max(sum(1 for t in times if at <= t < at + 60) for at in times)
+
+
+def test_a_few_may_come_at_once_and_the_others_evenly_spread():
+    gcra = Gcra()
+    assert passed(gcra, SIXTY, [0.0] * 10) == [0.0, 0.0]
+    assert gcra.wait(0.0, SIXTY, 1) == pytest.approx(1.0)
+    assert passed(gcra, SIXTY, [0.9, 1.0, 1.1, 2.0]) == [1.0, 2.0]
+
+
+def test_whoever_does_as_told_is_let_in_then():
+    gcra, now = Gcra(), 0.0
+    for _ in range(200):
+        now += gcra.wait(now, SIXTY, 1)
+        assert gcra.wait(now, SIXTY, 1) == 0
+        gcra.spend(now, SIXTY, 1)
+    assert now == pytest.approx(198)
+
+
+@given(st.integers(1, 5_000), st.lists(st.floats(0, 600), min_size=1, max_size=400), st.integers())
+def test_in_no_minute_pass_more_than_the_limit_and_what_may_come_at_once(limit, times, seed):
+    rate = requests_a_minute(limit)
+    random.Random(seed).shuffle(times)
+    done = passed(Gcra(), rate, sorted(times))
+    assert most_in_a_minute(done) <= limit + rate.burst
+
+
+def test_at_least_one_may_always_come():
+    one = requests_a_minute(1)
+    assert passed(Gcra(), one, [0.0, 30.0, 59.9, 60.0]) == [0.0, 60.0]
+
+
+def test_one_request_may_take_all_tokens_of_a_minute_and_more_when_nothing_was_taken():
+    rate, gcra = tokens_a_minute(1_000), Gcra()
+    assert gcra.wait(0.0, rate, 5_000) == 0
+    gcra.spend(0.0, rate, 5_000)
+    assert gcra.left(0.0, rate) == 0
+    assert gcra.wait(0.0, rate, 1) == pytest.approx(240.06)
+
+
+def test_what_was_reserved_and_not_used_comes_back():
+    rate, gcra = tokens_a_minute(600), Gcra()
+    gcra.spend(0.0, rate, 600)
+    assert gcra.wait(0.0, rate, 100) == pytest.approx(10)
+    gcra.spend(0.0, rate, -500)
+    assert gcra.left(0.0, rate) == 500
+    assert gcra.wait(0.0, rate, 100) == 0
+
+
+def test_what_is_left_never_exceeds_what_may_come_at_once():
+    rate, gcra = tokens_a_minute(600), Gcra()
+    gcra.spend(0.0, rate, -1_000)
+    assert gcra.left(100.0, rate) == 600
+
+
+def test_two_that_learn_of_each_other_pass_no_more_than_one_and_one_each():
+    """Every tenth of a second both tell what they spent, and are told how far ahead all are; callers ask all the time."""
+    nodes, shared = (Gcra(), Gcra()), 0.0
+    done = []
+    for step in range(120 * 100):
+        now = step / 100
+        for gcra in nodes:
+            done += passed(gcra, SIXTY, [now])
+        if step % 10 == 0:
+            for gcra in nodes:
+                shared = max(shared, now) + gcra.spent
+                gcra.spent = 0.0
+            for gcra in nodes:
+                gcra.learn(now, max(shared - now, 0.0))
+    assert 58 <= most_in_a_minute(done) <= 63
+    assert len(done) >= 118
+
+
+def test_what_was_spent_while_others_were_told_comes_on_top():
+    gcra = Gcra()
+    gcra.spend(0.0, SIXTY, 1)
+    gcra.learn(0.0, 5.0)
+    assert gcra.due == 6.0
+
+
+def test_a_days_tokens_are_spent_until_midnight():
+    budget = DayBudget()
+    at = 10 * DAY + 3_600
+    assert budget.wait(at, 100) == 0
+    budget.spend(at, 100)
+    assert budget.wait(at, 100) == DAY - 3_600
+    assert budget.wait(11 * DAY, 100) == 0
+
+
+def test_a_days_tokens_come_back_and_are_learnt_of_others():
+    budget = DayBudget()
+    budget.spend(DAY, 80)
+    budget.spend(DAY, -30)
+    assert (budget.used, budget.spent) == (50, 50)
+    budget.spent = 0
+    budget.spend(DAY, 5)
+    budget.learn(DAY, 70)
+    assert budget.used == 75
+    budget.learn(2 * DAY, 0)
+    assert budget.used == 0
