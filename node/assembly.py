@@ -11,6 +11,7 @@ from pathlib import Path
 from node.agent import Agent
 from node.auth.access import is_own_address
 from node.auth.key_ring import KeyRing
+from node.auth.usage import UsageBook, UsageLog
 from node.config.settings import Settings
 from node.faces import Listening
 from node.observe.metrics import Metrics
@@ -72,6 +73,7 @@ class Parts:
     registry: Registry
     agent: Agent
     keys: KeyRing
+    usage: UsageLog
     counters: Counters | None
     """Counters that the site shares, where its store has some."""
     bootstrap: Bootstrap
@@ -168,8 +170,13 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         store, registry.saving, configured=settings.mesh.bootstrap, keep=registry.pin
     )
     registry.saving.also(bootstrap.changes)
+    usage = UsageLog(
+        UsageBook(outside.wall), store, given.identity.peer, days=settings.node.usage_days
+    )
+    await usage.restore()
+    closing.push_async_callback(usage.close)
     counters = store if isinstance(store, Counters) else None
-    return Parts(registry, agent, keys, counters, bootstrap, links, peers, router, metrics)
+    return Parts(registry, agent, keys, usage, counters, bootstrap, links, peers, router, metrics)
 
 
 async def _registry(given: Given, store: Store) -> Registry:

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from node.auth.access import Access, is_own_address
 from node.auth.quotas import Quotas
+from node.auth.usage import UsageBook
 from node.config.addresses import HostPort
 from node.config.settings import Keyless, Settings
 from node.errors import CommandFailed, WrongUsage
@@ -124,6 +125,7 @@ class Bridge:
         self._world = LoneWorld(identity.peer)
         self._router = self._routing()
         self._peer = identity.peer
+        self._usage = UsageBook(time.time)
 
     @property
     def models(self) -> Sequence[str]:
@@ -168,6 +170,8 @@ class Bridge:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH)
+            # Nobody asks for it here.
+            self._usage.take()
             await self._answers()
 
     def _listed(self) -> list[web.RouteDef]:
@@ -202,6 +206,7 @@ class Bridge:
             host=Host(),
             access=Access(token="", settings=self._settings.web, keyless=Keyless.EVERYBODY),
             quotas=Quotas(time.monotonic, time.time),
+            usage=self._usage,
             load_of=self._router.load_of,
         )
 

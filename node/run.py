@@ -154,6 +154,7 @@ def _background(
         "registry": registry.run,
         "addresses": partial(_follow, registry, reach),
         "keys": context.keys.follow,
+        "usage": context.usage_log.run,
         "learning": context.learning.run,
         "contacts": partial(
             contacts.watch, lambda: context.bootstrap.addresses, registry.mesh, time.monotonic
@@ -200,6 +201,8 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         ),
         access=_judge(Access, given, parts.keys),
         quotas=Quotas(given.outside.now, given.outside.wall),
+        usage=parts.usage.book,
+        usage_log=parts.usage,
         metrics=parts.metrics,
         lateness=lateness,
         whole=whole,
@@ -244,6 +247,7 @@ def _helpers(
             lending=parts.router.lending,
             peers=parts.peers,
             quotas=sync,
+            usage=parts.usage.book,
             control=Listener(public_app(replace(context, access=judge))),
         ),
         workers=lambda: parts.agent.workers,

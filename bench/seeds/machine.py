@@ -215,6 +215,8 @@ class SeedMachine:
             agent=parts.agent,
             keys=parts.keys,
             quotas=Quotas(now, now),
+            usage=parts.usage.book,
+            usage_log=parts.usage,
             learning=Learning(parts.agent, parts.router.describe, now, greet=parts.router.greet),
             access=Access(token=TOKEN, keyless=Keyless.EVERYBODY),
             metrics=parts.metrics,

@@ -45,6 +45,7 @@ _HOST = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?"
 # A proxy of the node's own user or of root speaks for callers who are elsewhere; some say so in one of these.
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _ROOT = 0
+_UNASKED = -1
 _PEOPLE = range(1_000, 60_001)  # login.defs: UID_MIN to UID_MAX
 _KERNEL = KernelTable()
 _NO_KEYS = NoKeys()
@@ -163,13 +164,17 @@ class Access:
     def _owner(self, request: HttpRequest) -> int | None:
         """Return whose process calls, `None` where that is not known or it may call for others."""
         transport, headers = request.transport, request.headers
-        if transport is None or any(name in headers for name in _FORWARDED):
+        if transport is None:
             return None
+        for name in _FORWARDED:
+            if name in headers:
+                return None
         if not _is_ours(headers.get("host", "localhost"), self._own):
             return None
-        if transport not in self._owners:
-            self._owners[transport] = self._owner_of(transport)
-        return self._owners[transport]
+        owner = self._owners.get(transport, _UNASKED)
+        if owner == _UNASKED:
+            owner = self._owners[transport] = self._owner_of(transport)
+        return owner
 
     def _owner_of(self, transport: asyncio.BaseTransport) -> int | None:
         caller = transport.get_extra_info("peername")

@@ -43,6 +43,11 @@ class Principal:
     key: ApiKey | None = None
 
     @property
+    def name(self) -> str:
+        """What the key is called; empty where there is none."""
+        return self.key.name if self.key else ""
+
+    @property
     def is_operator(self) -> bool:
         """Whether a key says that its holder may change this node."""
         return self.key is not None and self.key.role is Role.OPERATOR

@@ -122,6 +122,12 @@ class NodeSettings(BaseModel):
         "info",
         description="The least severe line that is written.",
     )
+    usage_days: int = Field(
+        35,
+        ge=1,
+        le=3_660,
+        description="Days for which it is kept what each key has used.",
+    )
     open: Annotated[Keyless, BeforeValidator(_as_it_was)] = Field(
         Keyless.MACHINE,
         description=(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from node.auth.access import Access
     from node.auth.key_ring import KeyRing
     from node.auth.quotas import Quotas
+    from node.auth.usage import UsageBook, UsageLog
     from node.faces.errors import Refusal
     from node.inspection import Learning
     from node.observe.aggregate import Whole
@@ -69,6 +70,7 @@ class Serving:
     host: "Host"
     access: "Access"
     quotas: "Quotas"
+    usage: "UsageBook"
     load_of: "Callable[[Worker], Load]"
     """Says how busy a worker of this machine is, by all processes of this node."""
 
@@ -80,6 +82,7 @@ class Context(Serving):
     registry: "Registry"
     agent: "Agent"
     keys: "KeyRing"
+    usage_log: "UsageLog"
     learning: "Learning"
     lateness: "Lateness"
     whole: "Whole"

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from node.auth.quotas import Ticket
+from node.auth.usage import NOBODY
 from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
 from node.observe.logs import RequestLog, quoted
@@ -16,6 +17,8 @@ from router.openai.usage import Tokens, Usage, told_at_end
 from router.requests import Kind, Request
 
 log = RequestLog("modelvine.requests")
+
+_NOTHING = Usage(0, 0)
 
 CALLER_LEFT = 499
 """The status that is logged when nobody was left to see one; nginx coined it."""
@@ -40,10 +43,14 @@ class Account:
     """The name of the model whose tokens are ours to count: the worker is this machine's."""
     usage: Usage | None = None
     tokens: Tokens | None = None
+    key: str = ""
+    """Name of its caller's key."""
     ticket: Ticket | None = None
     """Its caller's quota, of which it has a part."""
     told: Usage | None = None
-    """What an answer of another node's worker tells of its tokens, where somebody's quota depends on it."""
+    """What an answer of another node's worker tells of its tokens, where its caller has a key."""
+    first: float = 0.0
+    """Seconds to the first byte of its answer."""
     keeps_usage: bool = False
     """Whether the node that asks wants to hear what a stream took."""
     ended: bool = False
@@ -77,12 +84,12 @@ class Account:
         """Take in what one worker's part of a stream took."""
         if routed.candidate.worker:
             self.parts.append((routed.candidate.service.model, usage))
-        elif self.ticket is not None:
+        elif self.key:
             self.hears(self.told + usage if self.told else usage)
 
     def hears_whole(self, body: bytes) -> None:
-        """Take in the same of a whole answer, where somebody's quota depends on it."""
-        if self.ticket is not None and not self.served:
+        """Take in the same of a whole answer, where its caller has a key."""
+        if self.key and not self.served:
             self.hears(told_at_end(body))
 
     def refused(self, error: Exception, status: int) -> None:
@@ -145,8 +152,11 @@ def conclude(context: Serving, account: Account) -> None:
     spent = account.spent()
     for model, usage in spent:
         context.metrics.spent(model, usage)
+    used = _used(account, spent)
     if account.ticket is not None:
-        account.ticket.settle(_used(account, spent))
+        account.ticket.settle(used.prompt + used.completion if used else None)
+    if not account.to_peer:
+        _count(context, account, used, seconds)
     log.info(
         "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f tokens=%s%s",
         account.id,
@@ -162,13 +172,32 @@ def conclude(context: Serving, account: Account) -> None:
     )
 
 
-def _used(account: Account, spent: list[tuple[str, Usage]]) -> int | None:
+def _used(account: Account, spent: list[tuple[str, Usage]]) -> Usage | None:
     """Return the tokens that a request used, `None` where nobody tells; what nobody answered used none."""
     told = [usage for _, usage in spent] or ([account.told] if account.told else [])
     if told:
-        return sum(usage.prompt + usage.completion for usage in told)
+        first, *others = told
+        return sum(others, start=first) if others else first
     # Whoever leaves early may have had it read.
-    return 0 if account.route == "-" and account.status != CALLER_LEFT else None
+    return _NOTHING if account.route == "-" and account.status != CALLER_LEFT else None
+
+
+def _count(context: Serving, account: Account, used: Usage | None, seconds: float) -> None:
+    node = account.node
+    # What nobody has can be called anything.
+    model = NOBODY if node == NOBODY else account.model
+    tally = context.usage.tally(account.key or NOBODY, model, node)
+    tally.requests += 1
+    tally.seconds += seconds
+    tally.first_seconds += account.first
+    if account.status >= 400:
+        tally.failed += 1
+    if used is None or used.estimated:
+        tally.estimated += 1
+    if used is not None:
+        tally.prompt += used.prompt
+        tally.completion += used.completion
+        tally.cached += used.cached or 0
 
 
 def _in_words(spent: list[Usage]) -> str:

@@ -7,7 +7,7 @@ from node.auth.principal import Principal
 from node.faces import Serving
 from node.faces.access_log import Account, accounting
 from node.faces.encoder import MAX_WHOLE_BYTES
-from node.faces.respond import admitted, begin, put, read_whole
+from node.faces.respond import admit, begin, put, read_whole
 from node.faces.response_writer import Passage
 from router.attempt import Routed
 from router.errors import AnswerBroken, WorkerFailed
@@ -91,7 +91,8 @@ async def asking(
     Raise an `AuthError` where it is not for who asks, or a `RouterError`.
     """
     with accounting(context, request.id, request.kind) as account:
-        account.ticket = admitted(context, principal, request)
+        account.key = principal.name
+        account.ticket = admit(context, principal, request)
         account.model, account.taken = request.model, len(request.body)
         async with put(context, request, account) as routed:
             begin(context, routed, account)

@@ -64,23 +64,20 @@ async def answer(
     with accounting(context, http[ID], kind, to_peer=to_peer) as account:
         try:
             spoken = await ask()
-            account.ticket = admit(context, http, spoken.request)
+            principal = http.get(PRINCIPAL, ANYBODY)
+            account.key = principal.name
+            account.ticket = admit(context, principal, spoken.request)
             account.asks(spoken.request)
             return await _pass_on(context, http, spoken, account)
         except KNOWN as error:
             return _refused(error, account, refuse)
 
 
-def admit(context: Serving, http: HttpRequest, request: Request) -> Ticket | None:
+def admit(context: Serving, principal: Principal, request: Request) -> Ticket | None:
     """Return a request's part of its caller's quota, `None` where there is none.
 
     Raise an `AuthError` unless the caller may ask all the models that it names, and may ask now.
     """
-    return admitted(context, http.get(PRINCIPAL, ANYBODY), request)
-
-
-def admitted(context: Serving, principal: Principal, request: Request) -> Ticket | None:
-    """Do the same for who asks otherwise than over HTTP."""
     principal.ask(request.model, *request.fallbacks)
     return context.quotas.admit(principal, request)
 
@@ -142,7 +139,8 @@ async def _pass_on(
 
 def begin(context: Serving, routed: Routed, account: Account) -> None:
     """Book that an answer begins, and who gives it."""
-    context.metrics.answering(str(account.kind), time.monotonic() - account.began)
+    account.first = time.monotonic() - account.began
+    context.metrics.answering(str(account.kind), account.first)
     account.routed(routed)
 
 

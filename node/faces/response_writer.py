@@ -45,7 +45,7 @@ class Passage:
         self._account = account
         # A node that asked for it takes it out itself.
         hides = routed.answer.hides_usage and not account.keeps_usage
-        self._looks = bool(routed.tally) or hides or account.ticket is not None
+        self._looks = bool(routed.tally) or hides or bool(account.key)
         self._tokens = Tokens(hidden=hides, tells=routed.answer.tells)
         if routed.tally and account.kind in TEXT:
             account.tokens = self._tokens
@@ -68,7 +68,7 @@ class Passage:
         left = self._tokens.passing(self._held.rest)
         if self._tally:
             self._answer.usage = self._tokens.usage()
-        elif self._account.ticket is not None:
+        elif self._account.key:
             self._account.hears(self._tokens.usage())
         return left
 

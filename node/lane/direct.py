@@ -10,6 +10,7 @@ from typing import Protocol
 
 from aiohttp import web
 
+from node.auth.principal import ANYBODY, PRINCIPAL, Principal
 from node.faces import Serving, respond
 from node.faces.access_log import CALLER_LEFT, Account, conclude, opened
 from node.faces.encoder import SpokenAnswer
@@ -37,16 +38,18 @@ class DirectCaller(Protocol):
 def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "CallHandler | DirectCall":
     """Take in a call, and send it to a worker where that can be done at once; return what goes on with it."""
     context = call.context
+    principal: Principal
     try:
         spoken = call.read(http)
         if spoken is None:
             return call.handler
-        ticket = respond.admit(context, http, spoken.request)
+        principal = http.get(PRINCIPAL, ANYBODY)
+        ticket = respond.admit(context, principal, spoken.request)
     except KNOWN:
         # The handler says so.
         return call.handler
     account = opened(context, spoken.request.id, call.kind, to_peer=call.to_peer)
-    account.ticket = ticket
+    account.key, account.ticket = principal.name, ticket
     account.asks(spoken.request)
     try:
         attempt = context.router.start(spoken.request)

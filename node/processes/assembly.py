@@ -9,6 +9,7 @@ from node.auth.access import Access, is_own_address
 from node.auth.key_ring import KeyTable
 from node.auth.keys import ApiKey
 from node.auth.quotas import Quotas
+from node.auth.usage import UsageBook
 from node.config.settings import Settings
 from node.faces import Serving
 from node.observe.host import Host
@@ -61,6 +62,7 @@ class HelperParts:
     keys: ToldKeys
     access: Access
     quotas: Quotas
+    usage: UsageBook
     listeners: list[Changed]
     """Called with the nodes whose record or presence changed."""
     beside: dict[Service, int]
@@ -76,6 +78,7 @@ class HelperParts:
             host=Host(),
             access=self.access,
             quotas=self.quotas,
+            usage=self.usage,
             load_of=self.load_of,
         )
 
@@ -238,6 +241,7 @@ def assemble(
         keys=keys,
         access=access,
         quotas=Quotas(time.monotonic, time.time),
+        usage=UsageBook(time.time),
         listeners=listeners,
         beside={},
     )

@@ -40,6 +40,7 @@ from node.processes.protocol import (
     SlotRefused,
     Table,
     Told,
+    UsageCounted,
     Welcome,
     told,
 )
@@ -98,19 +99,27 @@ class _Helper:
                 await self._serve(self._parts, closing)
                 late = partial(self._parts.lateness.watch, time.monotonic)
                 watch = group.create_task(supervise("lateness", late))
-                books = group.create_task(supervise("quotas", self._tell_spent))
+                books = group.create_task(supervise("books", self._tell_used))
                 settle()
                 self._channel.tell(Ready())
                 await self._leaves.wait()
                 watch.cancel()
                 books.cancel()
+            self._tell_books()
             ending.cancel()
 
-    async def _tell_spent(self) -> None:
+    async def _tell_used(self) -> None:
         while True:
             await asyncio.sleep(quota_sync.PERIOD)
-            if self._parts is not None and (spent := tuple(self._parts.quotas.spent())):
-                self._channel.tell(QuotaSpent(spent))
+            self._tell_books()
+
+    def _tell_books(self) -> None:
+        if self._parts is None:
+            return
+        if spent := tuple(self._parts.quotas.spent()):
+            self._channel.tell(QuotaSpent(spent))
+        if rows := self._parts.usage.take():
+            self._channel.tell(UsageCounted(rows))
 
     async def _end_with_the_first(self) -> None:
         await self._channel.closed.wait()

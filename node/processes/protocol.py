@@ -12,6 +12,7 @@ from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
 
 from node.auth.keys import ApiKey
 from node.auth.quotas import Spent, Standing
+from node.auth.usage import UsageRow
 from node.config.settings import Settings
 from node.errors import NodeError
 from node.observe.counters import Counts
@@ -265,6 +266,14 @@ class QuotaSpent:
 
 
 @dataclass(frozen=True, slots=True)
+class UsageCounted:
+    """What requests have used since this was said last."""
+
+    rows: tuple[UsageRow, ...]
+    kind: Literal["usage"] = "usage"
+
+
+@dataclass(frozen=True, slots=True)
 class ReachAsked:
     """Connect to this peer unless it is connected, and say how."""
 
@@ -284,6 +293,7 @@ Said = (
     | Freed
     | Took
     | QuotaSpent
+    | UsageCounted
     | ReachAsked
 )
 """What a helper says to the first."""

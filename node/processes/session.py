@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from node.auth.quota_sync import QuotaSync
+from node.auth.usage import UsageBook
 from node.listeners import Listener
 from node.observe.counters import Counts
 from node.processes.channel import Channel
@@ -36,6 +37,7 @@ from node.processes.protocol import (
     Take,
     Told,
     Took,
+    UsageCounted,
     said,
 )
 from registry.records import PeerId, Service
@@ -139,8 +141,17 @@ class Offices:
     lending: Lending
     peers: Peers
     quotas: QuotaSync
+    usage: UsageBook
     control: Listener
     """Answers the requests that helpers pass on."""
+
+    def hear(self, word: QuotaSpent | UsageCounted) -> None:
+        """Take in what a helper's requests have used."""
+        if isinstance(word, QuotaSpent):
+            self.quotas.hear(word.spent)
+            return
+        for row in word.rows:
+            self.usage.add(row)
 
 
 class HelperSession:
@@ -221,8 +232,8 @@ class HelperSession:
                 asked = self._asked.get(word.number)
                 if asked is not None and not asked.done():
                     asked.set_result(word)
-            case QuotaSpent(spent):
-                self._offices.quotas.hear(spent)
+            case QuotaSpent() | UsageCounted():
+                self._offices.hear(word)
             case EvidenceShown(node, evidence):
                 self._offices.registry.observe(node, evidence)
             case Stale(node):

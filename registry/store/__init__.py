@@ -109,11 +109,14 @@ class Space(StrEnum):
     KEYS = "keys"
     """Users' API keys, hashed, by name."""
 
+    USAGE = "usage"
+    """What keys have used, by day and node."""
+
     MARKS = "marks"
     """What changes whenever another space does: cheap to look at."""
 
 
-OF_THE_SITE = frozenset({Space.RECORDS, Space.KEYS, Space.MARKS})
+OF_THE_SITE = frozenset({Space.RECORDS, Space.KEYS, Space.USAGE, Space.MARKS})
 """Spaces that all nodes share which use one store; of the others each node has its own."""
 
 

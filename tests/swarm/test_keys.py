@@ -179,3 +179,32 @@ async def test_a_limit_holds_over_all_nodes_and_processes_of_a_site(
     show(f"{rpm} requests a minute, {WINDOW:g} s", passed=len(passed), evenly=evenly)
     assert evenly * 0.9 <= len(passed) <= evenly + burst + processes + rpm / 60 * 0.5
     assert all(int(one.headers["Retry-After"]) >= 1 for one in refused)
+
+
+async def test_every_node_of_a_site_shows_what_all_processes_have_counted(
+    nodes: tuple[Node, Node, Node], client: Client, worker: OpenAIWorker
+) -> None:
+    first, second, _ = nodes
+    key = await changed(client, first, "", {"keys": [{"name": "counted"}]})
+
+    async def opened() -> bool:
+        return all([(await ask(client, second, key)).status == 200 for _ in range(8)])
+
+    await until(opened, within=MEANT, otherwise="the second node knows the key")
+    asked = [await ask(client, node, key) for node in (first, second) for _ in range(20)]
+    assert {one.status for one in asked} == {200}
+
+    async def counted(node: Node) -> int:
+        url = f"{node.http}/api/v1/usage?by=key,node&key=counted"
+        async with client.session.get(url, headers=operator(node)) as response:
+            rows = (await response.json())["usage"]
+        assert {row["node"] for row in rows} <= {nodes[2].peer, "-"}
+        return sum(row["requests"] - row["failed"] for row in rows)
+
+    async def agree() -> bool:
+        return await counted(first) == await counted(second) >= 48
+
+    # Each writes every five seconds.
+    seconds = await until(agree, within=7, otherwise="both nodes show the same sum")
+    show("usage of a site", agree_after=seconds)
+    assert await counted(first) == await counted(second)

@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from node.faces import Context, Serving
-from node.faces.v1 import keys, network, recognise, replica, route
+from node.faces.v1 import keys, network, recognise, replica, route, usage
 
 
 def routes(context: Context) -> list[web.RouteDef]:
@@ -13,6 +13,7 @@ def routes(context: Context) -> list[web.RouteDef]:
         *network.routes(context),
         *recognise.routes(context),
         *route.routes(context),
+        *usage.routes(context),
     ]
 
 

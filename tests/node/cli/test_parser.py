@@ -158,7 +158,7 @@ def test_a_pasted_example_of_the_help_is_understood(line: str) -> None:
 
 
 # Users' keys are their node's.
-AT_A_NODE = {"create", "list", "rotate", "revoke", "ann"}
+AT_A_NODE = {"create", "list", "rotate", "revoke", "ann", "usage"}
 
 
 @pytest.mark.parametrize(

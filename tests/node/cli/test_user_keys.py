@@ -10,7 +10,8 @@ from tests.node.cli.stand_in import Said
 
 CREATE, LIST = "POST_/api/v1/keys", "GET_/api/v1/keys"
 KEY = {
-    "rpm": 60, "tpm": 0, "tokens_per_day": 5_000, "concurrency": 0, "name": "ann", "hint": "mv_abcde", "role": "user", "models": ["llama*", "lab/*"], "created": 1_790_000_000.0,
+    "name": "ann", "hint": "mv_abcde", "role": "user", "models": ["llama*", "lab/*"], "created": 1_790_000_000.0,
+    "rpm": 60, "tpm": 0, "tokens_per_day": 5_000, "concurrency": 0,
     "expires": 0.0, "revoked": 0.0, "state": "active",
 }  # fmt: skip
 

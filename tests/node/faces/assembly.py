@@ -19,6 +19,7 @@ from node.assembly import NodeWorld, exchange_load
 from node.auth.access import Access, is_own_address
 from node.auth.key_ring import KeyRing
 from node.auth.quotas import Quotas
+from node.auth.usage import UsageBook, UsageLog
 from node.config.settings import Keyless, NodeSettings, Settings
 from node.config.web import WebSettings
 from node.faces import Context, Listening
@@ -151,6 +152,7 @@ async def _registry(
 def _context(registry, identity, settings, store, public, link) -> Context:
     agent, metrics = Agent(registry, store), Metrics()
     keys = KeyRing(store, time.time, token=TOKEN)
+    usage = UsageLog(UsageBook(time.time), store, identity.peer, days=35)
     links = Links(
         identity=identity,
         peers=MeshPeers(registry.mesh, registry, timeout=1, now=time.monotonic),
@@ -184,6 +186,8 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         access=Access(token=TOKEN, keys=keys, keyless=settings.node.open),
         keys=keys,
         quotas=Quotas(time.monotonic, time.time),
+        usage=usage.book,
+        usage_log=usage,
         metrics=metrics,
         lateness=lateness,
         whole=Whole(router, metrics, lateness),

@@ -1,0 +1,109 @@
+"""Show what keys have used: requests, tokens and seconds, by day, key, model and the node that answered.
+
+Of the whole site, for operators; whoever shows a user's key (MODELVINE_KEY) sees what is its own. CACHED are the tokens read that
+were in a cache, FIRST is the mean time to the first byte. `~` before tokens says that some answers did not tell theirs.
+
+Examples:
+  modelvine usage
+  modelvine usage --days 30 --by key
+  modelvine usage --key ann --by day,model
+  modelvine usage --since 2026-11-01 --until 2026-11-30 --csv > november.csv
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from node.cli.console.options import add_json, add_node_options
+
+PATH = "/api/v1/usage"
+BY = ("day", "key", "model", "node")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add("--days", metavar="N", type=int, default=0, help="the last N days (default: 7)")
+    add("--since", metavar="DAY", default="", help="from this day on, like 2026-11-01")
+    add("--until", metavar="DAY", default="", help="to this day (default: today, by UTC)")
+    add("--key", metavar="NAME", default="", help="of this key alone")
+    add(
+        "--by",
+        metavar="WHAT",
+        default="day,key,model",
+        help="sums by some of day, key, model and node (default: day,key,model)",
+    )
+    add("--csv", action="store_true", help="print CSV, for spreadsheets")
+    add_node_options(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the usage."""
+    from node.cli.console.node_lookup import client  # noqa: PLC0415
+    from node.cli.console.text import say_json, say_table  # noqa: PLC0415
+
+    node = client(arguments)
+    asked = _asked(arguments)
+    if arguments.csv:
+        with node.request("GET", _path({**asked, "format": "csv"})) as answer:
+            print(answer.read().decode(), end="")
+        return 0
+    rows: Sequence[Mapping[str, Any]] = node.get(PATH, holds="usage", **asked)["usage"]
+    if arguments.json:
+        say_json(rows)
+        return 0
+    by = [name for name in BY if name in arguments.by.split(",")]
+    say_table(
+        (
+            *map(str.upper, by),
+            "REQUESTS",
+            "FAILED",
+            "READ",
+            "WRITTEN",
+            "CACHED",
+            "SECONDS",
+            "FIRST",
+        ),
+        ((*(row[name] for name in by), *_figures(row)) for row in rows),
+        none="nothing was asked in these days",
+    )
+    return 0
+
+
+def _asked(arguments: argparse.Namespace) -> dict[str, str]:
+    from datetime import UTC, datetime, timedelta  # noqa: PLC0415
+
+    from node.errors import WrongUsage  # noqa: PLC0415
+
+    since = arguments.since
+    if arguments.days:
+        if since or arguments.days < 1:
+            raise WrongUsage("--days is a number from 1, and stands without --since")
+        since = (datetime.now(UTC).date() - timedelta(days=arguments.days - 1)).isoformat()
+    return {
+        "since": since,
+        "until": arguments.until,
+        "key": arguments.key,
+        "by": arguments.by,
+    }
+
+
+def _path(asked: Mapping[str, str]) -> str:
+    from urllib.parse import urlencode  # noqa: PLC0415
+
+    return f"{PATH}?{urlencode({name: value for name, value in asked.items() if value})}"
+
+
+def _figures(row: Mapping[str, Any]) -> tuple[str, ...]:
+    answered = row["requests"] - row["failed"]
+    about = "~" if row["estimated"] else ""
+    return (
+        f"{row['requests']:,}",
+        f"{row['failed']:,}",
+        f"{about}{row['prompt_tokens']:,}",
+        f"{about}{row['completion_tokens']:,}",
+        f"{row['cached_tokens']:,}",
+        f"{row['seconds']:,.1f}",
+        f"{row['first_seconds'] / answered:.3f}" if answered > 0 else "-",
+    )

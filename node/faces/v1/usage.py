@@ -1,0 +1,81 @@
+"""`/api/v1/usage`: what keys have used, for operators; users see what is their own."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from datetime import date, timedelta
+
+from aiohttp import web
+
+from node.auth.principal import ANYBODY, PRINCIPAL
+from node.auth.usage import UsageRow, sums
+from node.faces import Asks, Context
+from node.faces.errors import WrongParameter
+from node.faces.request_reader import done
+
+BY = ("day", "key", "model", "node")
+USUAL_DAYS, MAX_DAYS = 7, 3_660
+
+
+def routes(context: Context) -> list[web.RouteDef]:
+    """Return the routes of this face."""
+
+    async def usage(request: web.Request) -> web.Response:
+        principal = request.get(PRINCIPAL, ANYBODY)
+        if principal.key is None or principal.is_operator:
+            context.access.change(request)
+            wanted = request.query.get("key", "")
+        else:
+            wanted = principal.name
+        since, until = _days(request, context.usage.today())
+        by = _by(request)
+        found = await context.usage_log.rows(since, until)
+        rows = sums((row for row in found if wanted in ("", row.key)), by)
+        if request.query.get("format") == "csv":
+            headers = {"content-type": "text/csv; charset=utf-8"}
+            return web.Response(text=_csv(rows, by), headers=headers)
+        return done(since=since, until=until, usage=[_shown(row, by) for row in rows])
+
+    return [web.get("/api/v1/usage", usage, asks=Asks(elsewhere=True))]
+
+
+def _days(request: web.Request, today: str) -> tuple[str, str]:
+    """Read the days that are asked for, the last week by default; raise `WrongParameter`."""
+    until = _day(request, "until", today)
+    usual = date.fromisoformat(until) - timedelta(days=USUAL_DAYS - 1)
+    since = _day(request, "since", usual.isoformat())
+    return since, until
+
+
+def _day(request: web.Request, name: str, usual: str) -> str:
+    said = request.query.get(name, "")
+    if not said:
+        return usual
+    try:
+        return date.fromisoformat(said).isoformat()
+    except ValueError:
+        raise WrongParameter(f"{name} must be a day like 2026-11-25", param=name) from None
+
+
+def _by(request: web.Request) -> Sequence[str]:
+    said = request.query.get("by", "")
+    if not said:
+        return BY
+    wanted = said.split(",")
+    if not set(wanted) <= set(BY):
+        raise WrongParameter(f"by names some of {', '.join(BY)}, with commas between", param="by")
+    return [name for name in BY if name in wanted]
+
+
+def _shown(row: UsageRow, by: Sequence[str]) -> dict[str, object]:
+    return {name: value for name, value in asdict(row).items() if name in by or name not in BY}
+
+
+def _csv(rows: Sequence[UsageRow], by: Sequence[str]) -> str:
+    names = [f.name for f in fields(UsageRow) if f.name in by or f.name not in BY]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_shown(row, by) for row in rows)
+    return out.getvalue()

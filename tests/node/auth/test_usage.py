@@ -1,0 +1,194 @@
+"""Usage of keys: counted once, written for a site, summed, bounded, and forgotten in time."""
+
+import orjson
+import pytest
+
+from node.auth import usage as module
+from node.auth.usage import NOBODY, UsageBook, UsageLog, UsageRow, sums
+from registry.errors import StoreUnavailable
+from registry.store import Put, Space
+from registry.store.memory import MemoryStore
+
+DAY = 86_400.0
+NOW = 20_000 * DAY + 100
+TODAY, YESTERDAY, TOMORROW = "2024-10-04", "2024-10-03", "2024-10-05"
+
+
+class Clock:
+    now = NOW
+
+    def __call__(self):
+        return self.now
+
+
+class Store(MemoryStore):
+    broken = False
+    writes = 0
+
+    async def write(self, *changes):
+        if self.broken:
+            raise StoreUnavailable("it is away")
+        self.writes += 1
+        await super().write(*changes)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+def row(key="ann", model="m", node="n1", day=TODAY, **said):
+    said = {"requests": 1, "prompt_tokens": 10, "completion_tokens": 5, "seconds": 0.1, **said}
+    return UsageRow(day, key, model, node, **said)
+
+
+def made(store, clock, node="n1", days=35):
+    book = UsageBook(clock)
+    return book, UsageLog(book, store, node, days=days)
+
+
+def test_days_are_those_of_utc(clock):
+    book = UsageBook(clock)
+    assert book.today() == TODAY
+    clock.now = 20_001 * DAY - 0.1
+    assert book.today() == TODAY
+    clock.now = 20_001 * DAY
+    assert book.today() == TOMORROW
+
+
+async def test_requests_are_summed_by_day_key_model_and_node(store, clock):
+    book, log = made(store, clock)
+    for one in (row(), row(failed=1), row(model="x"), row(key="bob")):
+        book.add(one)
+    found = await log.rows(TODAY, TODAY)
+    assert [(r.key, r.model, r.requests, r.failed, r.prompt_tokens, r.seconds) for r in found] == [
+        ("ann", "m", 2, 1, 20, 0.2),
+        ("ann", "x", 1, 0, 10, 0.1),
+        ("bob", "m", 1, 0, 10, 0.1),
+    ]
+    assert await log.rows(YESTERDAY, YESTERDAY) == []
+
+
+async def test_nodes_of_a_site_see_what_all_have_counted(store, clock):
+    (one, first), (two, second) = made(store, clock), made(store, clock, "n2")
+    one.add(row())
+    two.add(row())
+    await first.write()
+    for log in (second, first):
+        [found] = await log.rows(TODAY, TODAY)
+        assert found.requests == 2
+
+
+async def test_counts_survive_a_restart_and_go_on(store, clock):
+    book, log = made(store, clock)
+    book.add(row())
+    await log.close()
+    book, log = made(store, clock)
+    await log.restore()
+    book.add(row())
+    [found] = await log.rows(TODAY, TODAY)
+    assert found.requests == 2
+
+
+async def test_nothing_is_written_where_nothing_was_counted(store, clock):
+    book, log = made(store, clock)
+    book.add(row())
+    await log.write()
+    await log.write()
+    assert store.writes == 1
+
+
+async def test_what_cannot_be_written_is_written_later(store, clock):
+    book, log = made(store, clock)
+    book.add(row())
+    store.broken = True
+    with pytest.raises(StoreUnavailable):
+        await log.write()
+    book.add(row())
+    store.broken = False
+    [found] = await log.rows(TODAY, TODAY)
+    assert found.requests == 2
+
+
+async def test_the_last_usage_that_is_lost_is_told(store, clock, caplog):
+    book, log = made(store, clock)
+    book.add(row())
+    store.broken = True
+    await log.close()
+    assert "the last usage is lost" in caplog.text
+
+
+async def test_what_another_process_counted_before_midnight_may_come_after_it(store, clock):
+    book, log = made(store, clock)
+    book.add(row())
+    await log.write()
+    clock.now += DAY
+    book.add(row(day=TOMORROW))
+    await log.write()
+    book.add(row())
+    assert [r.requests for r in await log.rows(TODAY, TOMORROW)] == [2, 1]
+
+
+async def test_days_that_are_too_old_are_forgotten(store, clock):
+    book, log = made(store, clock, days=2)
+    await store.write(Put(Space.USAGE, "garbage", b"[]"))
+    book.add(row())
+    await log.write()
+    assert [*await store.read(Space.USAGE)] != ["garbage"]
+    clock.now += 2 * DAY
+    book.add(row(day="2024-10-06"))
+    await log.write()
+    assert {name[:10] for name in await store.read(Space.USAGE)} == {"2024-10-06"}
+    assert all(name[:10] == "2024-10-06" for name in log._parts)
+
+
+async def test_more_rows_than_there_is_room_for_are_summed_up(store, clock, monkeypatch):
+    monkeypatch.setattr(module, "MAX_ROWS", 2)
+    monkeypatch.setattr(module, "PARTS", 1)
+    book, log = made(store, clock)
+    for at in range(50):
+        book.add(row(key=f"k{at}", model=f"m{at}"))
+    found = await log.rows(TODAY, TODAY)
+    assert sum(r.requests for r in found) == 50
+    assert len(found) == 4
+    assert {(r.key, r.model) for r in found} >= {("k0", "m0"), ("k1", "m1"), (NOBODY, NOBODY)}
+
+
+async def test_a_long_name_is_cut_and_a_whole_part_fits_into_the_store(store, clock):
+    book, log = made(store, clock)
+    for at in range(3 * module.PARTS * module.MAX_ROWS):
+        book.add(row(key=f"{at}".rjust(64, "k"), model="模" * 300, node="n" * 52))
+    await log.write()
+    held = await store.read(Space.USAGE)
+    assert all(len(value) < 512 * 1024 for value in held.values())
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b'[{"day":"x"}]', b"\xff"])
+async def test_what_somebody_else_wrote_counts_as_nothing(store, clock, value):
+    await store.write(Put(Space.USAGE, f"{TODAY}:n1:3", value))
+    _, log = made(store, clock)
+    await log.restore()
+    assert await log.rows(TODAY, TODAY) == []
+
+
+def test_sums_are_by_what_is_asked():
+    rows = [row(), row(model="x"), row(key="bob", day=YESTERDAY)]
+    assert [(r.key, r.requests, r.day) for r in sums(rows, ["key"])] == [
+        ("ann", 2, ""),
+        ("bob", 1, ""),
+    ]
+    assert [(r.day, r.requests) for r in sums(rows, ["day"])] == [(YESTERDAY, 1), (TODAY, 2)]
+    [total] = sums(rows, [])
+    assert total.requests == 3
+
+
+def test_nothing_of_what_was_said_can_be_in_a_row():
+    assert set(orjson.loads(orjson.dumps(row()))) == {
+        "day", "key", "model", "node", "requests", "failed", "prompt_tokens", "completion_tokens", "cached_tokens",
+        "estimated", "seconds", "first_seconds",
+    }  # fmt: skip

@@ -1,0 +1,104 @@
+"""Usage over HTTP: what operators see of all keys, and users of their own."""
+
+import pytest
+
+from node.auth.keys import Allowance
+from tests.node.faces.assembly import TOKEN, until
+from tests.node.faces.test_quotas import ASKED, CHAT, tell
+
+USAGE = "/api/v1/usage"
+
+
+def bearer(key):
+    return {"Authorization": f"Bearer {key}"}
+
+
+async def key_for(running, name, **said):
+    return bearer((await running.context.keys.create({name: Allowance(**said)}))[name])
+
+
+async def ask(running, headers, **said):
+    async with running.http.post(CHAT, json={**ASKED, **said}, headers=headers) as response:
+        await response.read()
+        return response.status
+
+
+async def usage(running, headers=None, **query):
+    headers = headers or bearer(TOKEN)
+    async with running.http.get(USAGE, params=query, headers=headers) as response:
+        assert response.status == 200, await response.text()
+        return (await response.json())["usage"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_who_asked_what_of_whom_and_what_it_took(mesh, worker, stream):
+    tell(worker)
+    await mesh.one.register(worker)
+    await mesh.knows(mesh.two, "tiny")
+    for asked in (mesh.one, mesh.two):
+        ann = await key_for(asked, "ann")
+        for _ in range(2):
+            assert await ask(asked, ann, stream=stream) == 200
+        await until(lambda asked=asked: asked.context.router.in_flight.total() == 0)
+        [row] = await usage(asked)
+        assert row["key"] == "ann"
+        assert row["model"] == "tiny"
+        assert row["node"] == mesh.one.context.peer
+        assert (row["requests"], row["failed"], row["estimated"]) == (2, 0, 0)
+        assert (row["prompt_tokens"], row["completion_tokens"]) == (60, 24)
+        assert 0 < row["first_seconds"] <= row["seconds"] < 10
+
+
+async def test_a_request_that_fails_is_counted_without_its_made_up_model(served):
+    ann = await key_for(served, "ann", models=("tiny", "secret*"))
+    assert await ask(served, ann, model="secret-words") == 404
+    assert await ask(served, ann, model="other") == 403
+    rows = await usage(served)
+    assert [(row["model"], row["requests"], row["failed"]) for row in rows] == [("-", 2, 2)]
+
+
+async def test_whoever_shows_no_key_is_counted_as_nobody(served):
+    assert await ask(served, {}) == 200
+    [row] = await usage(served)
+    assert (row["key"], row["requests"]) == ("-", 1)
+
+
+async def test_a_user_sees_its_own_and_an_operator_all(served):
+    ann, bob = await key_for(served, "ann"), await key_for(served, "bob")
+    operator = await key_for(served, "op", role="operator")
+    for headers in (ann, bob, bob):
+        assert await ask(served, headers) == 200
+    assert [row["key"] for row in await usage(served, ann)] == ["ann"]
+    assert [row["key"] for row in await usage(served, ann, key="bob")] == ["ann"]
+    assert [row["key"] for row in await usage(served, operator)] == ["ann", "bob"]
+    [row] = await usage(served, operator, key="bob")
+    assert row["requests"] == 2
+    far = {"X-Forwarded-For": "203.0.113.9"}
+    async with served.http.get(USAGE, headers=far) as response:
+        assert response.status == 403
+
+
+async def test_sums_are_by_what_is_asked_for_and_come_as_csv_too(served):
+    for name in ("ann", "bob"):
+        await ask(served, await key_for(served, name))
+    [row] = await usage(served, by="model")
+    assert (row["model"], row["requests"]) == ("tiny", 2)
+    assert not {"day", "key", "node"} & set(row)
+    params = {"by": "key", "format": "csv"}
+    async with served.http.get(USAGE, params=params, headers=bearer(TOKEN)) as response:
+        assert response.content_type == "text/csv"
+        lines = (await response.text()).splitlines()
+    assert lines[0].startswith("key,requests,failed,prompt_tokens")
+    assert [line.split(",")[:2] for line in lines[1:]] == [["ann", "1"], ["bob", "1"]]
+
+
+@pytest.mark.parametrize("query", [{"since": "soon"}, {"until": "2026-13-01"}, {"by": "colour"}])
+async def test_what_cannot_be_meant_is_named(served, query):
+    async with served.http.get(USAGE, params=query, headers=bearer(TOKEN)) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["param"] == next(iter(query))
+
+
+async def test_days_before_anything_was_asked_are_empty(served):
+    await ask(served, {})
+    assert await usage(served, since="2020-01-01", until="2020-12-31") == []
