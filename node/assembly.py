@@ -10,6 +10,7 @@ from pathlib import Path
 
 from node.agent import Agent
 from node.auth.access import is_own_address
+from node.auth.audit import AuditLog
 from node.auth.key_ring import KeyRing
 from node.auth.usage import UsageBook, UsageLog
 from node.config.settings import Settings
@@ -74,6 +75,7 @@ class Parts:
     agent: Agent
     keys: KeyRing
     usage: UsageLog
+    audit: AuditLog
     counters: Counters | None
     """Counters that the site shares, where its store has some."""
     bootstrap: Bootstrap
@@ -175,8 +177,12 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
     )
     await usage.restore()
     closing.push_async_callback(usage.close)
+    audit = AuditLog(store, given.identity.peer, outside.wall)
+    await audit.restore()
     counters = store if isinstance(store, Counters) else None
-    return Parts(registry, agent, keys, usage, counters, bootstrap, links, peers, router, metrics)
+    return Parts(
+        registry, agent, keys, usage, audit, counters, bootstrap, links, peers, router, metrics
+    )
 
 
 async def _registry(given: Given, store: Store) -> Registry:

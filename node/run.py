@@ -203,6 +203,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         quotas=Quotas(given.outside.now, given.outside.wall),
         usage=parts.usage.book,
         usage_log=parts.usage,
+        audit=parts.audit,
         metrics=parts.metrics,
         lateness=lateness,
         whole=whole,

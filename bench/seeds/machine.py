@@ -217,6 +217,7 @@ class SeedMachine:
             quotas=Quotas(now, now),
             usage=parts.usage.book,
             usage_log=parts.usage,
+            audit=parts.audit,
             learning=Learning(parts.agent, parts.router.describe, now, greet=parts.router.greet),
             access=Access(token=TOKEN, keyless=Keyless.EVERYBODY),
             metrics=parts.metrics,

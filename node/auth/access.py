@@ -79,6 +79,8 @@ class Access:
         self._keys = keys
         self._keyless = keyless
         self._wall = wall
+        # Where a helper passes a request on, it says no more than that.
+        self._user = f"user {os.geteuid()}, or root"
         self._owners: WeakKeyDictionary[asyncio.BaseTransport, int | None] = WeakKeyDictionary()
         own = ("localhost", socket.gethostname(), *names)
         self._own = _normal(own)
@@ -143,6 +145,14 @@ class Access:
             )
         if request.body_exists and request.content_type not in TAKEN_FOR_JSON:
             raise UnsupportedMediaType("send this as application/json")
+
+    def who(self, request: web.Request) -> str:
+        """Say who changes something, for the audit log: a key's name, or the user whose process calls."""
+        asking: Principal = request.get(PRINCIPAL, ANYBODY)
+        if asking.name:
+            return asking.name
+        owner = self._owner(request)
+        return self._user if owner is None else f"user {owner}"
 
     def local(self, request: web.Request) -> bool:
         """Whether the caller is a process of this node's own user, or of root, on this machine, and speaks for itself."""

@@ -17,8 +17,11 @@ from node.config.settings import Settings
 from registry.records import Load, PeerId
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
     from node.agent import Agent
     from node.auth.access import Access
+    from node.auth.audit import AuditLog
     from node.auth.key_ring import KeyRing
     from node.auth.quotas import Quotas
     from node.auth.usage import UsageBook, UsageLog
@@ -83,6 +86,7 @@ class Context(Serving):
     agent: "Agent"
     keys: "KeyRing"
     usage_log: "UsageLog"
+    audit: "AuditLog"
     learning: "Learning"
     lateness: "Lateness"
     whole: "Whole"
@@ -91,3 +95,7 @@ class Context(Serving):
     listening: Listening
     started: float
     """When this process began, on the monotonic clock."""
+
+    async def audited(self, request: "web.Request", action: str, target: str = "") -> None:
+        """Write a change that was made into the audit log."""
+        await self.audit.add(self.access.who(request), action, target)

@@ -112,11 +112,14 @@ class Space(StrEnum):
     USAGE = "usage"
     """What keys have used, by day and node."""
 
+    AUDIT = "audit"
+    """Who changed what, by node and number."""
+
     MARKS = "marks"
     """What changes whenever another space does: cheap to look at."""
 
 
-OF_THE_SITE = frozenset({Space.RECORDS, Space.KEYS, Space.USAGE, Space.MARKS})
+OF_THE_SITE = frozenset({Space.RECORDS, Space.KEYS, Space.USAGE, Space.AUDIT, Space.MARKS})
 """Spaces that all nodes share which use one store; of the others each node has its own."""
 
 

@@ -88,6 +88,7 @@ def _connections(context: Context) -> list[web.RouteDef]:
         context.access.change(request)
         address = _address(await read_object(request, idle=idle))
         await mesh.connect(address, timeout=context.settings.mesh.dial_timeout)
+        await context.audited(request, "connect", address)
         return done()
 
     async def disconnect(request: web.Request) -> web.Response:
@@ -96,6 +97,7 @@ def _connections(context: Context) -> list[web.RouteDef]:
         if all(connection.peer != peer for connection in mesh.connections()):
             raise WrongParameter(f"this node is not connected to {peer}", param="node_addr")
         await mesh.disconnect(peer)
+        await context.audited(request, "disconnect", peer)
         return done()
 
     return [
@@ -126,12 +128,16 @@ def _bootstrap(context: Context) -> list[web.RouteDef]:
 
     async def add(request: web.Request) -> web.Response:
         context.access.change(request)
-        await bootstrap.add(_address(await read_object(request, idle=idle)))
+        address = _address(await read_object(request, idle=idle))
+        await bootstrap.add(address)
+        await context.audited(request, "add bootstrap address", address)
         return done()
 
     async def remove(request: web.Request) -> web.Response:
         context.access.change(request)
-        existed = await bootstrap.remove(_address(await read_object(request, idle=idle)))
+        address = _address(await read_object(request, idle=idle))
+        existed = await bootstrap.remove(address)
+        await context.audited(request, "remove bootstrap address", address)
         return done("ok" if existed else "not existed")
 
     return [

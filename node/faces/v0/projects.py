@@ -37,7 +37,7 @@ def routes(context: Context) -> list[web.RouteDef]:
 
 def _registering(context: Context) -> list[web.RouteDef]:
     agent, idle = context.agent, context.settings.router.idle_timeout
-    premises = context.links.premises
+    premises, audited = context.links.premises, context.audited
 
     async def register_project(request: web.Request) -> web.Response:
         context.access.change(request)
@@ -45,12 +45,14 @@ def _registering(context: Context) -> list[web.RouteDef]:
         require_may_read(workers, may_read=context.access.holds_token(request))
         told, silent = await context.learning.hear(workers)
         await agent.register_project(project, workers, told)
+        await audited(request, "register project", project)
         return done(**rows_of(workers, told), **warned(silent))
 
     async def unregister_project(request: web.Request) -> web.Response:
         context.access.change(request)
         project = project_of(await read_object(request, idle=idle))
         existed = await agent.unregister_project(project)
+        await audited(request, "unregister project", project)
         return done("ok" if existed else "not existed")
 
     async def register_model(request: web.Request) -> web.Response:
@@ -60,6 +62,7 @@ def _registering(context: Context) -> list[web.RouteDef]:
         require_may_read([worker], may_read=context.access.holds_token(request))
         told, silent = await context.learning.hear([worker])
         await agent.register_model(worker, told)
+        await audited(request, "register model", f"{worker.service.project}/{worker.service.model}")
         return done(**rows_of([worker], told), **warned(silent))
 
     async def unregister_model(request: web.Request) -> web.Response:
@@ -67,6 +70,7 @@ def _registering(context: Context) -> list[web.RouteDef]:
         given = await read_object(request, idle=idle)
         names = project_of(given), model_of(given), cid_of(given)
         existed = await agent.unregister_model(*names, type_of(given))
+        await audited(request, "unregister model", "/".join(names[:2]))
         return done("ok" if existed else "not existed")
 
     return [

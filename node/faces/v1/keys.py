@@ -39,6 +39,7 @@ class Order(BaseModel):
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
     ring, idle = context.keys, context.settings.router.idle_timeout
+    audited = context.audited
 
     async def listing(request: web.Request) -> web.Response:
         context.access.change(request)
@@ -49,16 +50,21 @@ def routes(context: Context) -> list[web.RouteDef]:
         context.access.change(request)
         order = _order(await read_object(request, idle=idle))
         made = await ring.create({one.name: _allowance(one, time.time()) for one in order.keys})
+        await audited(request, "create keys", " ".join(made))
         return done(keys=[{"name": name, "key": secret} for name, secret in made.items()])
 
     async def rotate(request: web.Request) -> web.Response:
         context.access.change(request)
         name = request.match_info["name"]
-        return done(keys=[{"name": name, "key": await ring.rotate(name)}])
+        secret = await ring.rotate(name)
+        await audited(request, "rotate key", name)
+        return done(keys=[{"name": name, "key": secret}])
 
     async def revoke(request: web.Request) -> web.Response:
         context.access.change(request)
-        await ring.revoke(request.match_info["name"])
+        name = request.match_info["name"]
+        await ring.revoke(name)
+        await audited(request, "revoke key", name)
         return done()
 
     return [

@@ -41,11 +41,13 @@ def _standing(context: Context) -> list[web.RouteDef]:
     async def drain(request: web.Request) -> web.Response:
         context.access.change(request)
         await context.registry.stand(Standing.DRAINING)
+        await context.audited(request, "drain")
         return done(standing=context.registry.own.standing)
 
     async def undrain(request: web.Request) -> web.Response:
         context.access.change(request)
         await context.registry.stand(Standing.SERVING)
+        await context.audited(request, "undrain")
         return done(standing=context.registry.own.standing)
 
     return [web.post("/api/v1/drain", drain), web.post("/api/v1/undrain", undrain)]

@@ -17,6 +17,7 @@ from node import __version__
 from node.agent import Agent
 from node.assembly import NodeWorld, exchange_load
 from node.auth.access import Access, is_own_address
+from node.auth.audit import AuditLog
 from node.auth.key_ring import KeyRing
 from node.auth.quotas import Quotas
 from node.auth.usage import UsageBook, UsageLog
@@ -188,6 +189,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         quotas=Quotas(time.monotonic, time.time),
         usage=usage.book,
         usage_log=usage,
+        audit=AuditLog(store, identity.peer, time.time),
         metrics=metrics,
         lateness=lateness,
         whole=Whole(router, metrics, lateness),

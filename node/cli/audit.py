@@ -1,0 +1,86 @@
+"""Show who changed what at the nodes of a site: keys, registrations, drains, peers.
+
+Each entry holds the hash of the one before. `--verify` looks at all that is kept and fails where an entry was changed or is
+missing; the oldest of each node go when there are more than a thousand.
+
+Examples:
+  modelvine audit
+  modelvine audit --number 1000 --json
+  modelvine audit --verify
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from node.cli.console.options import add_json, add_node_options
+
+PATH = "/api/v1/audit"
+ALL = 10_000
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add(
+        "--number", metavar="N", type=int, default=0, help="entries, the newest last (default: 100)"
+    )
+    add(
+        "--verify", action="store_true", help="check the chains, and show nothing but what is wrong"
+    )
+    add_node_options(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the entries, or check them."""
+    from node.cli.console.node_lookup import client  # noqa: PLC0415
+    from node.cli.console.text import say_json, say_table  # noqa: PLC0415
+    from node.errors import WrongUsage  # noqa: PLC0415
+
+    if arguments.number < 0:
+        raise WrongUsage("--number is a number from 1")
+    number = ALL if arguments.verify else arguments.number
+    answer = client(arguments).get(PATH, holds="audit", number=str(number or ""))
+    entries: Sequence[Mapping[str, Any]] = answer["audit"]
+    if arguments.verify:
+        return _verify(entries, as_json=arguments.json)
+    if arguments.json:
+        say_json(entries)
+        return 0
+    say_table(
+        ("WHEN", "NODE", "WHO", "WHAT"),
+        (
+            (_when(e["at"]), e["node"][-8:], e["who"], f"{e['action']} {e['target']}".rstrip())
+            for e in entries
+        ),
+        none="nothing was changed yet",
+    )
+    return 0
+
+
+def _verify(entries: Sequence[Mapping[str, Any]], *, as_json: bool) -> int:
+    from node.auth import audit  # noqa: PLC0415 (pydantic, which other commands do without)
+    from node.cli.console.text import plain, say_json  # noqa: PLC0415
+    from node.errors import CommandFailed  # noqa: PLC0415
+
+    try:
+        found = audit.faults(audit.read(entries))
+    except ValueError as error:
+        raise CommandFailed("the node shows entries that are none") from error
+    if as_json:
+        say_json({"entries": len(entries), "faults": list(found)})
+    elif not found:
+        last = max(entries, key=lambda entry: entry["at"], default=None)
+        end = f"; the last hash is {last['hash']}" if last else ""
+        count = "1 entry" if len(entries) == 1 else f"{len(entries):,} entries"
+        print(f"{count}, none was changed and none is missing{end}")
+    for fault in found if not as_json else ():
+        print(plain(fault))
+    return 1 if found else 0
+
+
+def _when(at: float) -> str:
+    import time  # noqa: PLC0415
+
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

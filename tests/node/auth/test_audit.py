@@ -1,0 +1,144 @@
+"""Who changed what is kept in chains that show when somebody meddled with them."""
+
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from node.auth import audit as module
+from node.auth.audit import NOTHING, AuditLog, chained, faults
+from registry.errors import StoreUnavailable
+from registry.store import Delete, Put, Space
+from registry.store.memory import MemoryStore
+
+
+class Store(MemoryStore):
+    broken = False
+
+    async def write(self, *changes):
+        if self.broken:
+            raise StoreUnavailable("it is away")
+        await super().write(*changes)
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self):
+        self.now += 1
+        return self.now
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def log(store):
+    return AuditLog(store, "n1", Clock())
+
+
+async def fill(log, times=5):
+    for at in range(times):
+        await log.add("ann", "drain", f"t{at}")
+
+
+async def test_entries_are_numbered_and_each_holds_the_hash_of_the_one_before(log):
+    await fill(log, 3)
+    found = await log.entries()
+    assert [(e.node, e.number, e.who, e.action, e.target) for e in found] == [
+        ("n1", at, "ann", "drain", f"t{at - 1}") for at in (1, 2, 3)
+    ]
+    assert [e.before for e in found] == [NOTHING, found[0].hash, found[1].hash]
+    assert all(e.hash == chained(e) for e in found)
+    assert faults(found) == []
+
+
+async def test_the_chain_goes_on_after_a_restart(log, store):
+    await fill(log, 2)
+    again = AuditLog(store, "n1", Clock())
+    await again.restore()
+    await fill(again, 2)
+    found = await again.entries()
+    assert [e.number for e in found] == [1, 2, 3, 4]
+    assert faults(found) == []
+
+
+async def test_nodes_of_a_site_have_chains_of_their_own_and_show_all(log, store):
+    other = AuditLog(store, "n2", Clock())
+    await fill(log, 2)
+    await fill(other, 1)
+    found = await other.entries()
+    assert [(e.node, e.number) for e in found] == [("n1", 1), ("n1", 2), ("n2", 1)]
+    assert faults(found) == []
+
+
+@pytest.mark.parametrize("field", ["at", "who", "action", "target", "before"])
+async def test_a_change_to_any_field_is_seen(log, field):
+    await fill(log)
+    found = [*await log.entries()]
+    value = 7.0 if field == "at" else "x"
+    found[2] = replace(found[2], **{field: value})
+    assert faults(found)
+    # With a hash that fits, the next one does not.
+    found[2] = replace(found[2], hash=chained(found[2]))
+    assert faults(found)
+
+
+async def test_an_entry_that_is_missing_is_seen(log):
+    await fill(log)
+    found = [*await log.entries()]
+    assert faults([*found[:2], *found[3:]]) == ["1 before entry 4 of n1 are missing"]
+    # The oldest go by themselves.
+    assert faults(found[2:]) == []
+
+
+async def test_what_the_store_did_not_take_is_written_with_what_comes_next(log, store, caplog):
+    await fill(log, 1)
+    store.broken = True
+    await fill(log, 2)
+    assert "2 entries of the audit log wait" in caplog.text
+    store.broken = False
+    await fill(log, 1)
+    found = await log.entries()
+    assert len(found) == 4
+    assert faults(found) == []
+
+
+async def test_so_many_wait_and_what_is_lost_is_told(log, store, caplog, monkeypatch):
+    monkeypatch.setattr(module, "MAX_PENDING", 2)
+    store.broken = True
+    await fill(log, 3)
+    assert "'drain' of ann is not in the audit log" in caplog.text
+    store.broken = False
+    monkeypatch.setattr(module, "MAX_PENDING", 3)
+    await fill(log, 1)
+    found = await log.entries()
+    assert [e.number for e in found] == [1, 2, 3]
+    assert faults(found) == []
+
+
+async def test_the_oldest_go_when_there_are_many(log, store, monkeypatch):
+    monkeypatch.setattr(module, "MAX_ENTRIES", 3)
+    await fill(log, 8)
+    found = await log.entries()
+    assert [e.number for e in found] == [6, 7, 8]
+    assert faults(found) == []
+
+
+async def test_a_long_target_is_cut_and_what_is_no_text_is_replaced(log):
+    await log.add("ann", "register", "x" * 1_000)
+    await log.add("ann", "register", "\udcff")
+    assert [len(e.target) for e in await log.entries()] == [200, 1]
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b"\xff"])
+async def test_what_somebody_else_wrote_is_no_entry(log, store, value):
+    await fill(log, 1)
+    await store.write(Put(Space.AUDIT, "n1:000000000002", value), Put(Space.AUDIT, "x", b"{}"))
+    assert len(await log.entries()) == 1
+    whole = orjson.loads((await store.read(Space.AUDIT))["n1:000000000001"])
+    await store.write(Put(Space.AUDIT, "n1:000000000009", orjson.dumps(whole)))
+    await store.write(Delete(Space.AUDIT, "n1:000000000001"))
+    assert await log.entries() == []
