@@ -52,7 +52,7 @@ class Allowance(BaseModel):
     """What a key allows; 0 and empty stand for no limit.
 
     `models` are patterns as shells have them, over `MODEL` and `PROJECT/MODEL`. `rpm` and `tpm` are requests and tokens a
-    minute, `expires` is Unix time.
+    minute, `expires` is Unix time. `background` says that all its requests come after those of others.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -63,6 +63,7 @@ class Allowance(BaseModel):
     tpm: Rate = 0
     tokens_per_day: Rate = 0
     concurrency: Rate = 0
+    background: bool = False
     expires: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 

@@ -80,6 +80,7 @@ def _configure_create(parser: argparse.ArgumentParser) -> None:
         ("--concurrency", "requests at one time"),
     ):
         add(flag, metavar="N", type=int, default=0, help=f"{text} (default: no limit)")
+    add("--background", action="store_true", help="its requests come after all others")
     add(
         "--expires", metavar="TIME", default="", help="after so long: 12h, 30d, 1y (default: never)"
     )

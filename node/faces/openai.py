@@ -63,6 +63,9 @@ ENDPOINTS: Mapping[str, str] = {
 }
 """What becomes of each endpoint of the interface standard for models."""
 
+FLEX = "flex"
+"""OpenAI's `service_tier` for what may take longer."""
+
 _LONGEST_SESSION = 256
 _MILLISECONDS = re.compile(r"\d{1,7}", re.ASCII)
 _SECONDS = re.compile(r"\d{1,5}(?:\.\d{1,3})?", re.ASCII)
@@ -178,6 +181,7 @@ def request_of(
     asked = bodies.read(body, content_type, named_by=NAMED_BY.get(kind, ""))
     if asked.names:
         body = bodies.with_one_model(body, asked)
+    background = background_of(http, asked.fields)
     return Request(
         id=http[ID],
         kind=kind,
@@ -192,7 +196,7 @@ def request_of(
         caller=caller_of(http),
         waits=HOP not in http.headers or WAIT in http.headers,
         aim=_aim(http.headers),
-        background=http.headers.get(PRIORITY) == BACKGROUND,
+        background=background,
         patience=_seconds(http.headers.get(PATIENCE, "")) if HOP in http.headers else 0.0,
         holds=HOP not in http.headers or http.headers.get(WAIT) == READY,
         # Whoever the caller asked takes the stream up, so nobody else has to.
@@ -202,8 +206,16 @@ def request_of(
         prefixes=prefixes_of(asked.fields, len(body))
         if kind in TEXT and len(body) >= MIN_BYTES
         else NONE,
-        passed=passed(http, context.peer),
+        passed=passed(http, context.peer, background=background),
     )
+
+
+def background_of(http: HttpRequest, fields: Mapping[str, object] = _NO_FIELDS) -> bool:
+    """Say whether nobody waits for a request: by its header, OpenAI's `service_tier`, or its caller's key."""
+    if http.headers.get(PRIORITY) == BACKGROUND or fields.get("service_tier") == FLEX:
+        return True
+    key = http.get(PRINCIPAL, ANYBODY).key
+    return key is not None and key.background
 
 
 def _aim(headers: Mapping[str, str]) -> float:
@@ -249,14 +261,16 @@ def content_type_of(http: HttpRequest, body: bytes) -> str:
     return content_type
 
 
-def passed(http: HttpRequest, own: PeerId) -> MappingProxyType[str, str]:
+def passed(
+    http: HttpRequest, own: PeerId, *, background: bool = False
+) -> MappingProxyType[str, str]:
     """Return the headers that travel with a request to whoever answers it: what its caller accepts, its trace, its way.
 
     Raise what `onward` does.
     """
     found = trace_of(http.headers)
     found[VIA] = via_onward(", ".join(http.headers.getall(VIA, ())), own)
-    if http.headers.get(PRIORITY) == BACKGROUND:
+    if background:
         found[PRIORITY] = BACKGROUND
     accept = http.headers.get("accept", "")
     if accept and accept.isascii() and accept.isprintable():

@@ -17,7 +17,7 @@ from node.faces import Serving
 from node.faces.encoder import JSON, SpokenAnswer
 from node.faces.errors import UnknownPath, UnsupportedMediaType, UrlTooLong
 from node.faces.model_list import shows
-from node.faces.openai import PREFIXES, caller_of, passed, pin_of, session_of
+from node.faces.openai import PREFIXES, background_of, caller_of, passed, pin_of, session_of
 from node.faces.request_reader import ID, TAKEN_FOR_JSON, read_body
 from node.faces.respond import answer
 from node.faces.service_lists import Place, in_order, is_list, listed, pin_to
@@ -29,7 +29,7 @@ from router.large_bodies import aside
 from router.openai import multipart
 from router.openai.body import object_of
 from router.openai.media_type import media_of
-from router.peers.headers import BACKGROUND, HOP, MODEL, PRIORITY, READY, TARGET, WAIT
+from router.peers.headers import HOP, MODEL, READY, TARGET, WAIT
 from router.requests import SERVICES, Kind, Pin, Request, Target
 from router.select.nobody import away
 from router.services import calls
@@ -223,6 +223,7 @@ def _request(
     model: str,
     pin: Pin,
 ) -> Request:
+    background = background_of(http)
     return Request(
         id=http[ID],
         kind=kind,
@@ -234,10 +235,10 @@ def _request(
         session=session_of(http),
         caller=caller_of(http),
         waits=HOP not in http.headers or WAIT in http.headers,
-        background=http.headers.get(PRIORITY) == BACKGROUND,
+        background=background,
         holds=HOP not in http.headers or http.headers.get(WAIT) == READY,
         target=target,
-        passed=passed(http, context.peer),
+        passed=passed(http, context.peer, background=background),
     )
 
 

@@ -19,7 +19,8 @@ MAX_CSV_BYTES = 2 * 1024 * 1024
 NUMBERS = ("rpm", "tpm", "tokens_per_day", "concurrency")
 """Options that are whole numbers, 0 for no limit."""
 
-COLUMNS = ("name", "models", "role", *NUMBERS, "expires")
+COLUMNS = ("name", "models", "role", *NUMBERS, "background", "expires")
+_YES, _NO = ("yes", "true", "1"), ("", "no", "false", "0")
 _TIME = re.compile(r"(\d{1,6})(m|h|d|w|y)")
 _SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 _NEVER = ("", "never")
@@ -141,7 +142,8 @@ def _limits(key: Mapping[str, Any]) -> str:
         "tokens_per_day": "{:,} tokens a day",
         "concurrency": "{:,} at one time",
     }
-    return ", ".join(said.format(key[name]) for name, said in words.items() if key.get(name))
+    said = [text.format(key[name]) for name, text in words.items() if key.get(name)]
+    return ", ".join([*said, *(["after all others"] if key.get("background") else [])])
 
 
 def _state(key: Mapping[str, Any]) -> str:
@@ -199,6 +201,10 @@ def _wanted(row: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, 
         "role": row.get("role", "").strip() or arguments.role,
         "expires_in": seconds_of(row.get("expires", "").strip() or arguments.expires),
     }
+    after = row.get("background", "").strip().lower()
+    if after not in _YES + _NO:
+        raise WrongUsage(f"{row['name']}: background is {after!r}, not yes or no")
+    said["background"] = after in _YES or arguments.background
     for option in NUMBERS:
         text = row.get(option, "").strip()
         if text and not (text.isascii() and text.isdigit()):

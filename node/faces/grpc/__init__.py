@@ -193,6 +193,9 @@ def request_of(
     principal.ask(asked.model)
     passed = headers.trace_of(said)
     passed[VIA] = headers.via_onward(said.get(VIA, ""), context.peer)
+    background = principal.key is not None and principal.key.background
+    if background:
+        passed[headers.PRIORITY] = headers.BACKGROUND
     return Request(
         id=uuid4().hex,
         kind=kind,
@@ -201,6 +204,7 @@ def request_of(
         content_type="application/json",
         stream=asked.stream,
         caller=principal.key.hash if principal.key else "",
+        background=background,
         verbatim=verbatim,
         prefixes=prefixes_of(asked.fields, len(body))
         if kind in TEXT and len(body) >= MIN_BYTES

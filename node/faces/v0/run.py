@@ -14,7 +14,7 @@ from aiohttp.typedefs import Handler
 from node.faces import Serving
 from node.faces.encoder import SpokenAnswer
 from node.faces.errors import Unparseable, WrongParameter
-from node.faces.openai import content_type_of, passed, pin
+from node.faces.openai import background_of, content_type_of, passed, pin
 from node.faces.request_reader import ID, JSON, TAKEN_FOR_JSON, read_body, text_of
 from node.faces.respond import answer
 from node.faces.v0.registration import model_of, project_of
@@ -81,6 +81,7 @@ def _request_of(
     node = text_of(given, "node_id") if one_node else ""
     if one_node and not node:
         raise WrongParameter("node_id can not be empty", param="node_id")
+    background = background_of(http)
     return Request(
         id=http[ID],
         kind=kind,
@@ -89,7 +90,8 @@ def _request_of(
         content_type=content_type,
         stream=bodies.read(body, content_type).stream,
         pin=pin(context, project_of(given), text_of(given, "cid") or None, node),
-        passed=passed(http, context.peer),
+        background=background,
+        passed=passed(http, context.peer, background=background),
     )
 
 

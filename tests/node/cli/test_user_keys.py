@@ -58,6 +58,7 @@ def test_a_table_makes_many_keys_and_a_table(modelvine, node, tmp_path):
         ("name\nann,x\n", "line 2: more values"),
         ("name,expires\nann,soon\n", "'soon'"),
         ("name,tpm\nann,-1\n", "tpm is '-1'"),
+        ("name,background\nann,perhaps\n", "background is 'perhaps'"),
     ],
 )
 def test_a_table_that_cannot_be_meant_makes_no_key(modelvine, node, tmp_path, text, words):

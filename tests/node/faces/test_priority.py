@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from node.auth.keys import Allowance
 from tests.node.faces.assembly import told, until
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
@@ -36,3 +37,26 @@ async def test_another_word_for_a_priority_is_none(served, worker):
     status, _ = await told(served.http.post("/v1/chat/completions", json=CHAT, headers=headers))
     assert status == 200
     assert "x-modelvine-priority" not in worker.received[-1].headers
+
+
+@pytest.mark.parametrize("place", ["serving", "asked"])
+@pytest.mark.parametrize("how", ["service_tier", "key"])
+async def test_a_tier_or_a_key_says_so_as_well_over_a_hop_too(mesh, worker, place, how):
+    node = await mesh.offers(place, worker, capacity=1)
+    worker.fail(delay_first=0.05)
+    made = await node.context.keys.create({"batch": Allowance(background=True)})
+    order = []
+    later = {"Authorization": f"Bearer {made['batch']}"} if how == "key" else {}
+    tier = {"service_tier": "flex"} if how == "service_tier" else {}
+
+    async def ask(name, body, headers):
+        await told(node.http.post("/v1/chat/completions", json=body, headers=headers))
+        order.append(name)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(4):
+            group.create_task(ask(f"line {number}", CHAT | tier, later))
+        await until(lambda: worker.received)
+        await asyncio.sleep(0.02)
+        group.create_task(ask("ann", CHAT, {}))
+    assert order[1] == "ann"
