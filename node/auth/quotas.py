@@ -152,19 +152,20 @@ class Quotas:
         books.day.learn(self._wall(), standing.day)
 
     def _objection(self, key: ApiKey, books: Books, now: float, estimate: int) -> Limited | None:
-        said = headers_of(key, books, now)
+        kind: type[Limited] = RateExceeded
+        wait, words = 0.0, ""
         if key.concurrency and books.under_way >= key.concurrency:
-            words = f"this key may have {key.concurrency} requests under way at one time"
-            return TooManyAtOnce(words, 1.0, said)
-        if key.rpm and (wait := books.requests.wait(now, requests_a_minute(key.rpm), 1)):
-            words = f"this key may ask {key.rpm} times a minute, evenly spread"
-            return RateExceeded(words, wait, said)
-        if key.tpm and (wait := books.tokens.wait(now, tokens_a_minute(key.tpm), estimate)):
-            return RateExceeded(f"this key may use {key.tpm:,} tokens a minute", wait, said)
-        limit = key.tokens_per_day
-        if limit and (wait := books.day.wait(self._wall(), limit)):
-            return DaySpent(f"this key may use {limit:,} tokens a day, which are spent", wait, said)
-        return None
+            kind, wait = TooManyAtOnce, 1.0
+            words = f"{key.concurrency} requests under way at one time"
+        elif key.rpm and (wait := books.requests.wait(now, requests_a_minute(key.rpm), 1)):
+            words = f"{key.rpm:,} requests a minute, evenly spread"
+        elif key.tpm and (wait := books.tokens.wait(now, tokens_a_minute(key.tpm), estimate)):
+            words = f"{key.tpm:,} tokens a minute"
+        elif key.tokens_per_day and (wait := books.day.wait(self._wall(), key.tokens_per_day)):
+            kind, words = DaySpent, f"{key.tokens_per_day:,} tokens a day, and they are spent"
+        if not wait:
+            return None
+        return kind(f"this key allows {words}", wait, headers_of(key, books, now))
 
 
 def estimated(request: Request) -> int:

@@ -7,6 +7,7 @@ they have spent.
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 MINUTE, DAY = 60.0, 86_400.0
 
@@ -28,11 +29,13 @@ class Rate:
         return self.period / self.limit
 
 
+@lru_cache(maxsize=1024)
 def requests_a_minute(limit: int) -> Rate:
     """Return the rate of so many requests a minute, evenly spread."""
     return Rate(limit, max(1, limit // BURST_PART))
 
 
+@lru_cache(maxsize=1024)
 def tokens_a_minute(limit: int) -> Rate:
     """Return the rate of so many tokens a minute: one request may take them all."""
     return Rate(limit, limit)

@@ -1,6 +1,7 @@
 """Keys of a site: made at one node, they open all that share its store, at once, and stop doing so; a hop knows no user."""
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ USER = "canary-user-31fe"
 MEANT = 1.0
 """Seconds in which a change is known at every node of the site."""
 
-WINDOW = 20.0
+WINDOW = float(os.environ.get("MODELVINE_WINDOW", "20"))
 """Seconds in which it is counted what a limit lets through."""
 
 

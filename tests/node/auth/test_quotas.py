@@ -55,7 +55,7 @@ def test_requests_are_spread_over_the_minute_and_the_refusal_says_when(quotas, n
         "x-ratelimit-remaining-requests": "0",
         "x-ratelimit-reset-requests": "2.000s",
     }
-    with pytest.raises(RateExceeded, match="60 times a minute") as over:
+    with pytest.raises(RateExceeded, match="60 requests a minute") as over:
         quotas.admit(ann, asked())
     assert over.value.retry_after == pytest.approx(1.0)
     assert over.value.headers == ticket.headers()
@@ -81,7 +81,7 @@ def test_a_refused_request_costs_nothing(quotas, now):
 def test_at_one_time_a_key_has_so_many_requests_until_they_end_once(quotas):
     ann = by(concurrency=2)
     first, _ = quotas.admit(ann, asked()), quotas.admit(ann, asked())
-    with pytest.raises(TooManyAtOnce, match="2 requests"):
+    with pytest.raises(TooManyAtOnce, match="2 requests under way"):
         quotas.admit(ann, asked())
     first.settle(None)
     first.settle(None)

@@ -110,6 +110,10 @@ class Mesh:
         one, peer = self.nodes[number], self.nodes[other].peer
         if own is OwnProbe.DIAL and self.carries(number, other):
             self._link(number, other)
+        if (other, number) not in self.links and self.carries(number, other):
+            # The other end has closed it meanwhile: what is sent comes back as a reset.
+            self._unlink(number, other)
+            own = OwnProbe.NOTHING
         reached = own is not OwnProbe.NOTHING and self.carries(number, other)
         if reached:
             one.observe(peer, Evidence.ANSWERED, self.now)
