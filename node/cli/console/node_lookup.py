@@ -80,8 +80,8 @@ def client_and_node(arguments: argparse.Namespace) -> tuple[Client, str]:
         url, origin = sources.DEFAULT_NODE, "the default"
     url = url.rstrip("/")
     _check(url, origin)
-    # A key goes where it is meant for; the token only to this machine's own node.
-    token = sources.key_shown() or (_token(data_dir) if url == running or _here(url) else "")
+    # The token goes to this machine's own node only, a key where it is meant for.
+    token = (_token(data_dir) if url == running or _here(url) else "") or sources.key_shown()
     return Client(Target(url, origin, token)), name
 
 

@@ -83,3 +83,19 @@ async def test_a_session_is_said_where_there_is_one():
     async with served(app) as url, Asker(url) as asker:
         assert (await asker.post("/v1/x", b"{}", session="s")).body == b"s"
         assert (await asker.post("/v1/x", b"{}")).body == b"none"
+
+
+async def test_it_shows_the_key_that_it_is_given(monkeypatch):
+    seen = []
+
+    async def listing(request):
+        seen.append(request.headers.get("authorization"))
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_get("/v1/models", listing)
+    for key in ("", "mv_mine"):
+        monkeypatch.setenv("MODELVINE_KEY", key)
+        async with served(app) as url, Asker(url) as asker:
+            await asker.get("/v1/models")
+    assert seen == [None, "Bearer mv_mine"]
