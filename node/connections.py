@@ -16,6 +16,7 @@ from aiohttp import HttpVersion11, web
 from aiohttp.http import HttpProcessingError, RawRequestMessage
 
 from node import heads
+from node.auth.socket_owner import UNASKED
 from node.config.web import WebSettings
 from node.faces.errors import (
     FaceError,
@@ -51,7 +52,7 @@ LINGER_SECONDS = 2.0
 _NEVER = 1e6  # seconds: this module itself ends idle connections
 _SOON = 0.05  # seconds after which a caller who has closed its side is looked at
 _HEAD_END = b"\r\n\r\n"
-_CONTINUE = b"HTTP/1.1 100 Continue" + _HEAD_END
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOT_FRAMED = "the body is not framed as it says"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _TCP_CLOSE = 7  # net/tcp_states.h
@@ -90,6 +91,7 @@ class CallerConnection(web.RequestHandler):
         "_waits",
         "_wire",
         "address",
+        "owner",
         "task",
     )
 
@@ -110,16 +112,16 @@ class CallerConnection(web.RequestHandler):
         self._place = place
         self.address = ""
         """The caller's IP address."""
+        self.owner: int | None = UNASKED
+        """Uid of the caller's process, where that is known."""
         self.task: asyncio.Task[Any] | None = None
         """The task that answers a request of this connection, if there is one."""
         self._wire: asyncio.Transport | None = None
         self._under_way: web.BaseRequest | LaneRequest | None = None
         self._ahead: bytes | memoryview = b""
-        """What has come and was not parsed."""
         self._waits = False
-        """Whether the socket was left unread for that."""
+        """Whether the socket was left unread for what has come and was not parsed."""
         self._turn: asyncio.Handle | None = None
-        """The turn of the loop in which more of it is parsed."""
         self._apart = False
         """Whether the present head was parsed apart from what came behind it."""
         self._head_bytes = 0
@@ -304,8 +306,6 @@ class CallerConnection(web.RequestHandler):
         """Log what is wrong here; of a body that was cut its reader has told."""
         if not isinstance(kw.get("exc_info"), FaceError):
             super().log_exception(*args, **kw)
-
-    # How.
 
     def _go_on(self) -> None:
         """Parse on in the next turn of the loop."""

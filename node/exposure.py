@@ -69,10 +69,10 @@ def _http(settings: Settings, listening: Listening) -> Iterator[Surface]:
     closing = (
         "to close it say --open machine, or --open nobody, and make keys: modelvine key create NAME"
     )
-    yield Surface("HTTP (/v1, /api)", f"http://{place}", who, key, closing)
-    yield Surface("metrics", f"http://{place}/metrics", who, key, closing)
+    yield Surface("HTTP (/v1, /api)", listening.url, who, key, closing)
+    yield Surface("metrics", f"{listening.url}/metrics", who, key, closing)
     proof = "the control token, which the node's own user and root need not on this machine"
-    yield Surface("changes", f"http://{place}/api", who, proof, "")
+    yield Surface("changes", f"{listening.url}/api", who, proof, "")
 
 
 def _users_key(settings: Settings, place: HostPort) -> str:

@@ -26,6 +26,7 @@ from node.heads import NAME, check, is_spoken
 from node.lane.calls import LANE
 from node.lane.connection import LaneConnection
 from node.shared_connections import SharedConnections
+from node.tls import HANDSHAKE_SECONDS, Certificate, TlsServer
 from registry.errors import InvalidSignature, cannot_listen
 from registry.records import PeerId
 from router.peers.alpn import offer
@@ -83,9 +84,6 @@ _CLOSE_WITHIN = 1.0
 _BACKLOG = 1024
 _GRAIN = 0.5  # seconds between two looks at all connections, and by which time limits may be late
 
-HANDSHAKE_SECONDS = 10.0
-"""Seconds that a TLS handshake may take."""
-
 LAST_WORDS = 0.5
 """Seconds that handlers which are cancelled at the end may take to tell their callers so."""
 
@@ -127,12 +125,17 @@ class Listener:
         crowd: Crowd | None = None,
         *,
         tls: SSLContext | None = None,
+        certificate: Certificate | None = None,
     ) -> None:
-        """Count who is connected in `crowd`, which several may share; each has its own bounds."""
+        """Count who is connected in `crowd`, which several may share; each has its own bounds.
+
+        `tls` is for nodes, `certificate` for everybody.
+        """
         self.settings = settings or WebSettings()
         self.now = asyncio.get_running_loop().time()
         self.closing = False
         self._shared = SharedConnections()
+        self._certificate = certificate
         self._tls = tls
         if tls is not None:
             offer(tls)
@@ -144,13 +147,18 @@ class Listener:
         self._doors = ConnectionLimits(
             self.settings.connections, self.settings.connections_per_address, crowd or Crowd()
         )
-        self._sockets: dict[socket.socket, asyncio.Server] = {}
+        self._sockets: dict[socket.socket, asyncio.Server | TlsServer] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     async def on(self, listener: socket.socket) -> None:
         """Take in who comes at a bound socket."""
         alone = await self._prepared()
 
+        if self._certificate is not None:
+            listener.listen(_BACKLOG)
+            context = self._certificate.context
+            self._sockets[listener] = TlsServer(listener, context, alone, self._doors)
+            return
         self._sockets[listener] = await asyncio.get_running_loop().create_server(
             self._shared.through(alone) if self._tls else alone,
             sock=listener,
@@ -188,6 +196,7 @@ class Listener:
             connection.abort()
         if left:
             await asyncio.wait(left)
+        await self._end_handshakes()
         await self._shared.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -225,6 +234,11 @@ class Listener:
         if calls is None or not calls.calls:
             return partial(CallerConnection, self._server, self)
         return partial(LaneConnection, self._server, self, calls)
+
+    async def _end_handshakes(self) -> None:
+        for server in self._sockets.values():
+            if isinstance(server, TlsServer):
+                await server.dismiss()
 
     def _busy(self) -> list[asyncio.Task[Any]]:
         return [found.task for found in self._connections if found.task is not None]
@@ -278,9 +292,10 @@ async def serve(
     crowd: Crowd | None = None,
     *,
     tls: SSLContext | None = None,
+    certificate: Certificate | None = None,
 ) -> Listener:
     """Serve an application until `closing` does."""
-    served = Listener(app, settings, crowd, tls=tls)
+    served = Listener(app, settings, crowd, tls=tls, certificate=certificate)
     closing.push_async_callback(served.close)
     await served.on(listener)
     return served

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -46,6 +46,7 @@ from node.processes.protocol import Welcome
 from node.processes.session import Offices
 from node.runtime import Signals, settle, supervise
 from node.secrets.identity import control_token
+from node.tls import Certificate, certificate_given
 from registry.errors import RegistryError, StoreUnavailable
 from registry.records import Reach, Standing
 from registry.service import Registry
@@ -88,13 +89,13 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
     signals = Signals()
     settings = given.settings
     async with AsyncExitStack() as closing:
-        count = settings.node.workers
-        http = bind(host_port(settings.node.http), "node.http (--http)", count=count)
-        https = [*map(closing.enter_context, http)]
-        named = "node.link (--link)" if settings.node.link else "mesh.listen (--listen)"
-        link = bind(_link_address(settings), named, count=count)
-        links = [*map(closing.enter_context, link)]
-        listening = Listening(http=str(place_of(https[0])), link=str(place_of(links[0])))
+        faces, links = _bind(settings, closing)
+        certificate = certificate_given(settings)
+        listening = Listening(
+            http=str(place_of(faces[0])),
+            link=str(place_of(links[0])),
+            secured=certificate is not None,
+        )
         parts = await assemble(given, listening, closing)
         registry = parts.registry
         context = _context(given, parts, listening)
@@ -113,26 +114,26 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
         )
         closing.push_async_callback(registry.stand, Standing.LEFT)
         crowd = parts.metrics.crowd
-        public = await serve(public_app(context), https[0], closing, settings.web, crowd)
-        posts = [*map(Post, https[1:], links[1:])]
+        public = await serve(
+            public_app(context), faces[0], closing, settings.web, crowd, certificate=certificate
+        )
+        posts = [*map(Post, faces[1:], links[1:])]
         rpcs = await grpc.open_faces(context, closing)
         sync = QuotaSync(
             context.quotas, parts.counters or OwnCounters(time.monotonic), given.outside.wall
         )
         helpers = _helpers(given, parts, context, posts, (public, others), sync)
         async with asyncio.TaskGroup() as group:
-            work = [
-                group.create_task(supervise(name, run))
-                for name, run in _background(context, reach).items()
-            ]
+            beside = _background(context, reach, certificate)
             if posts or parts.counters:
-                work.append(group.create_task(supervise("quotas", sync.run)))
+                beside["quotas"] = sync.run
+            work = [group.create_task(supervise(name, run)) for name, run in beside.items()]
             if posts:
                 work.append(group.create_task(supervise("helpers", helpers.run)))
                 await helpers.ready()
             settle()
             also = "".join(f" {name}={place}" for name, place in rpcs.items())
-            ready(f"ready http=http://{listening.http} p2p={registry.mesh.addresses()[0]}{also}")
+            ready(f"ready http={listening.url} p2p={registry.mesh.addresses()[0]}{also}")
             _tell_surfaces(settings, replace(listening, rpcs=rpcs), registry.mesh.addresses())
             if not parts.bootstrap.addresses and len(registry.catalog.held) == 1:
                 private = bool(settings.node.swarm_key)
@@ -145,12 +146,26 @@ async def _live(given: Given, ready: Callable[[str], None]) -> None:
                 task.cancel()
 
 
+def _bind(
+    settings: Settings, closing: AsyncExitStack
+) -> tuple[list[socket.socket], list[socket.socket]]:
+    """Return the sockets of the HTTP face, and those for other nodes, one of each for a process."""
+    count = settings.node.workers
+    http = bind(host_port(settings.node.http), "node.http (--http)", count=count)
+    faces = [*map(closing.enter_context, http)]
+    named = "node.link (--link)" if settings.node.link else "mesh.listen (--listen)"
+    link = bind(_link_address(settings), named, count=count)
+    return faces, [*map(closing.enter_context, link)]
+
+
 def _background(
-    context: Context, reach: Callable[[], Reach]
-) -> Mapping[str, Callable[[], Awaitable[None]]]:
+    context: Context, reach: Callable[[], Reach], certificate: Certificate | None
+) -> dict[str, Callable[[], Awaitable[None]]]:
     """Return what runs beside the requests, by name."""
     registry = context.registry
+    shown = {"certificate": certificate.follow} if certificate else {}
     return {
+        **shown,
         "registry": registry.run,
         "addresses": partial(_follow, registry, reach),
         "keys": context.keys.follow,

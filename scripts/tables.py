@@ -14,6 +14,7 @@ from pathlib import Path
 from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 
+from node.auth.errors import Limited
 from node.config import sources
 from node.config.settings import PROFILES
 from node.faces import errors
@@ -65,13 +66,16 @@ SIZES = Sizes(
 
 _CLIENT = {
     400: "BadRequestError",
+    401: "AuthenticationError",
     403: "PermissionDeniedError",
     404: "NotFoundError",
+    409: "ConflictError",
     429: "RateLimitError",
 }
 
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[\w.]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _WAITS = (
+    Limited,
     NobodyServes,
     NoCapacity,
     WorkerAway,

@@ -20,15 +20,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any
+from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
 from node.auth.errors import RoleNotAllowed
 from node.auth.principal import ANYBODY, PRINCIPAL, Keys, NoKeys, Principal, holder_of
-from node.auth.socket_owner import Endpoint, KernelTable, SocketTable
+from node.auth.socket_owner import UNASKED, Endpoint, KernelTable, SocketTable
 from node.config.settings import Keyless
 from node.config.web import WebSettings
 from node.faces.errors import NotAllowed, UnsupportedMediaType
@@ -45,7 +44,6 @@ _HOST = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?"
 # A proxy of the node's own user or of root speaks for callers who are elsewhere; some say so in one of these.
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _ROOT = 0
-_UNASKED = -1
 _PEOPLE = range(1_000, 60_001)  # login.defs: UID_MIN to UID_MAX
 _KERNEL = KernelTable()
 _NO_KEYS = NoKeys()
@@ -54,6 +52,13 @@ _AS_IT_COMES = WebSettings()
 
 PROBED = frozenset({"/healthz", "/readyz"})
 """What load balancers ask, of whom nobody wants a key."""
+
+
+class Caller(Protocol):
+    """The connection that a request came on."""
+
+    owner: int | None
+    """Uid of the caller's process, asked for once."""
 
 
 class Access:
@@ -81,7 +86,6 @@ class Access:
         self._wall = wall
         # Where a helper passes a request on, it says no more than that.
         self._user = f"user {os.geteuid()}, or root"
-        self._owners: WeakKeyDictionary[asyncio.BaseTransport, int | None] = WeakKeyDictionary()
         own = ("localhost", socket.gethostname(), *names)
         self._own = _normal(own)
         self._names = self._own | _normal(settings.names)
@@ -181,10 +185,10 @@ class Access:
                 return None
         if not _is_ours(headers.get("host", "localhost"), self._own):
             return None
-        owner = self._owners.get(transport, _UNASKED)
-        if owner == _UNASKED:
-            owner = self._owners[transport] = self._owner_of(transport)
-        return owner
+        caller = cast("Caller", request.protocol)
+        if caller.owner == UNASKED:
+            caller.owner = self._owner_of(transport)
+        return caller.owner
 
     def _owner_of(self, transport: asyncio.BaseTransport) -> int | None:
         caller = transport.get_extra_info("peername")

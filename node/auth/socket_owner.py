@@ -15,6 +15,9 @@ from typing import Protocol
 _SOCK_DIAG = 4  # linux/netlink.h: NETLINK_SOCK_DIAG
 _BY_FAMILY = 20  # linux/sock_diag.h: SOCK_DIAG_BY_FAMILY
 _REQUEST = 1  # linux/netlink.h: NLM_F_REQUEST; without NLM_F_DUMP it is about one socket
+UNASKED = -1
+"""Stands for an owner that nobody has asked for."""
+
 _ESTABLISHED = 1  # net/tcp_states.h
 _ANY_STATE = 2**32 - 1
 _NO_COOKIE = 2**64 - 1

@@ -66,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
                 print(line, flush=True)
             fields = dict(part.partition("=")[::2] for part in line.split())
             try:
-                leave_trace(data_dir, url=fields["http"], peer=own.peer)
+                shown = settings.node.tls_cert
+                leave_trace(data_dir, url=fields["http"], peer=own.peer, certificate=shown)
             except OSError as error:
                 log.warning("commands on this machine must be told where this node is: %s", error)
 

@@ -129,6 +129,15 @@ def _check_swarm_key(settings: Settings) -> None:
         raise ValueError("names no file: make one with `modelvine key swarm FILE`")
 
 
+def _check_tls(settings: Settings) -> None:
+    given = settings.node.tls_cert, settings.node.tls_key
+    if any(given) and not all(given):
+        raise ValueError("needs the other: --tls-cert FILE and --tls-key FILE go together")
+    for file in given:
+        if file and not Path(file).is_file():
+            raise ValueError(f"needs a file, and {file} is none")
+
+
 def _check_listen(settings: Settings) -> None:
     if not settings.mesh.listen:
         raise ValueError("must hold at least one address, like /ip4/127.0.0.1/tcp/6101")
@@ -237,6 +246,7 @@ _CHECKS: Mapping[str, Callable[[Settings], None]] = {
     "node.link": _check_link,
     "node.store": _check_store,
     "node.swarm_key": _check_swarm_key,
+    "node.tls_cert": _check_tls,
     "web.names": _check_names,
     "web.origins": _check_origins,
     "web.max_bodies_bytes": _check_bodies,

@@ -79,6 +79,14 @@ class NodeSettings(BaseModel):
     http: str = Field(
         "127.0.0.1:6100", description="HOST:PORT of the HTTP face; port 0 picks a free one."
     )
+    tls_cert: str = Field(
+        "",
+        description="File with the HTTP face's certificate and its chain, in PEM: then it speaks HTTPS. Read anew on change.",
+    )
+    tls_key: str = Field(
+        "",
+        description="File with the certificate's key, in PEM, without a password, unreadable for other users.",
+    )
     link: str = Field(
         "",
         description="HOST:PORT of the HTTPS listener for other nodes; empty means the first `listen` address and any free port.",

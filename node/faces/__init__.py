@@ -60,6 +60,13 @@ class Listening:
     http: str
     link: str
     rpcs: Mapping[str, HostPort] = field(default_factory=dict)
+    secured: bool = False
+    """Whether the HTTP face speaks TLS."""
+
+    @property
+    def url(self) -> str:
+        """Where the HTTP face is."""
+        return f"{'https' if self.secured else 'http'}://{self.http}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

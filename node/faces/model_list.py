@@ -184,7 +184,8 @@ def _live(context: Context, offers: Iterable[Offer]) -> Iterable[Offer]:
 
 def _base(request: web.Request) -> str:
     """Return where the caller asks this node, in its own words; a proxy before it may say that it asked over TLS."""
-    scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else "http"
+    forwarded = request.headers.get("x-forwarded-proto") == "https"
+    scheme = "https" if forwarded or request.secure else "http"
     return f"{scheme}://{request.headers.get('host', 'localhost')}"
 
 

@@ -76,7 +76,7 @@ def _status(context: Context) -> dict[str, Any]:
         "name": registry.own.name,
         "version": __version__,
         "uptime": round(time.monotonic() - context.started, 3),
-        "http": f"http://{context.listening.http}",
+        "http": context.listening.url,
         "p2p": registry.mesh.addresses(),
         "link": context.listening.link,
         "standing": registry.own.standing,

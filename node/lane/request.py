@@ -172,6 +172,11 @@ class LaneRequest:
         self.transport = line.transport
         self.writer = Written()
 
+    @property
+    def protocol(self) -> LaneWire:
+        """The connection, by aiohttp's name."""
+        return self.line
+
     def __contains__(self, key: object) -> bool:
         return key in self._notes
 

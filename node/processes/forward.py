@@ -260,6 +260,8 @@ async def _asked(first: PooledPlace, http: web.Request, body: bytes, caller: str
         headers[name] = ", ".join(http.headers.getall(name)).encode(errors="replace").decode()
     headers["x-request-id"] = http[ID]
     headers[CALLER] = caller
+    if http.secure:
+        headers["x-forwarded-proto"] = "https"
     # The answer to HEAD has a length and no body, which only the connection that it goes to can know.
     method = "GET" if http.method == "HEAD" else http.method
     start = f"{method} {http.raw_path} HTTP/1.1\r\n".encode()

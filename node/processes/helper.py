@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +46,7 @@ from node.processes.protocol import (
     told,
 )
 from node.runtime import settle, supervise
+from node.tls import Certificate, certificate_given
 from router.http.pool import PooledPlace
 from router.peers.certificate import server_context
 
@@ -84,6 +86,7 @@ class _Helper:
         self._channel = Channel(told, self._take)
         self._parts: HelperParts | None = None
         self._served: tuple[Listener, ...] = ()
+        self._certificate: Certificate | None = None
         self._informed = asyncio.Event()
         self._leaves = asyncio.Event()
 
@@ -97,14 +100,18 @@ class _Helper:
                 raise RuntimeError("the first process asked before it said who we are")
             async with AsyncExitStack() as closing:
                 await self._serve(self._parts, closing)
-                late = partial(self._parts.lateness.watch, time.monotonic)
-                watch = group.create_task(supervise("lateness", late))
-                books = group.create_task(supervise("books", self._tell_used))
+                beside: dict[str, Callable[[], Awaitable[None]]] = {
+                    "lateness": partial(self._parts.lateness.watch, time.monotonic),
+                    "books": self._tell_used,
+                }
+                if self._certificate is not None:
+                    beside["certificate"] = self._certificate.follow
+                work = [group.create_task(supervise(name, run)) for name, run in beside.items()]
                 settle()
                 self._channel.tell(Ready())
                 await self._leaves.wait()
-                watch.cancel()
-                books.cancel()
+                for task in work:
+                    task.cancel()
             self._tell_books()
             ending.cancel()
 
@@ -143,7 +150,10 @@ class _Helper:
         public = application(
             [*model_routes(serving), *rest], parts.access.admit, leaving=parts.view.draining
         )
-        self._served = (link, await serve(public, self._ends.http, closing, limits, crowd))
+        self._certificate = certificate_given(settings)
+        shown = self._certificate
+        http = await serve(public, self._ends.http, closing, limits, crowd, certificate=shown)
+        self._served = (link, http)
 
     def _take(self, word: Told) -> None:
         if isinstance(word, Welcome):

@@ -14,8 +14,10 @@ from uuid import uuid4
 
 import httpx
 import openai
+import orjson
 import pytest
 
+from node.auth import errors as auth
 from node.faces import errors as faces
 from node.faces.errors import INNER, TABLE
 from registry import errors as registry
@@ -402,6 +404,88 @@ async def a_mesh_that_was_struck_dead(scene: Scene) -> None:
         except openai.APIStatusError as error:
             if error.code != TABLE[registry.PeerUnreachable].reason:
                 raise
+
+
+async def key(scene: Scene, name: str = "", **said: object) -> openai.AsyncOpenAI:
+    """Return the client with a new key of the node that is asked."""
+    wanted = {"name": name or f"k{uuid4().hex[:8]}", **said}
+    made = await scene.client.post(scene.asked, "/api/v1/keys", {"keys": [wanted]})
+    assert made.status == 200, made.body
+    return scene.ai.with_options(api_key=orjson.loads(made.body)["keys"][0]["key"])
+
+
+async def chat(scene: Scene, ai: openai.AsyncOpenAI) -> None:
+    await ai.chat.completions.create(model=scene.model, messages=HELLO)
+
+
+@provokes(auth.KeyMissing)
+async def a_caller_from_elsewhere_without_a_key(scene: Scene) -> None:
+    await scene.chat(extra_headers={"Authorization": "", "X-Forwarded-For": "192.0.2.7"})
+
+
+@provokes(auth.KeyUnknown)
+async def a_key_that_nobody_made(scene: Scene) -> None:
+    await chat(scene, scene.ai.with_options(api_key="mv_nobody"))
+
+
+@provokes(auth.KeyExpired)
+async def a_key_of_long_ago(scene: Scene) -> None:
+    await chat(scene, await key(scene, expires=1.0))
+
+
+@provokes(auth.KeyRevoked)
+async def a_key_that_was_taken_back(scene: Scene) -> None:
+    name = f"k{uuid4().hex[:8]}"
+    ai = await key(scene, name)
+    await scene.client.post(scene.asked, f"/api/v1/keys/{name}/revoke", {})
+    await chat(scene, ai)
+
+
+@provokes(auth.RoleNotAllowed)
+async def a_key_for_looking(scene: Scene) -> None:
+    await chat(scene, await key(scene, role="viewer"))
+
+
+@provokes(auth.ModelNotAllowed)
+async def a_key_for_other_models(scene: Scene) -> None:
+    await chat(scene, await key(scene, models=["other*"]))
+
+
+@provokes(auth.RateExceeded)
+async def a_second_request_in_a_minute_for_one(scene: Scene) -> None:
+    ai = await key(scene, rpm=1)
+    for _ in range(2):
+        await chat(scene, ai)
+
+
+@provokes(auth.DaySpent)
+async def more_tokens_than_a_day_has(scene: Scene) -> None:
+    ai = await key(scene, tokens_per_day=1)
+    for _ in range(2):
+        await chat(scene, ai)
+
+
+@provokes(auth.TooManyAtOnce)
+async def a_second_request_at_one_time(scene: Scene) -> None:
+    ai = await key(scene, concurrency=1)
+    scene.worker.fail(hang=True)
+    first = asyncio.ensure_future(chat(scene, ai))
+    await until(lambda: bool(scene.worker.received), within=5, otherwise="the first is asked")
+    try:
+        await chat(scene, ai)
+    finally:
+        first.cancel()
+
+
+@provokes(auth.KeyExists, hops=(0,))
+async def a_key_for_a_name_that_has_one(scene: Scene) -> None:
+    for _ in range(2):
+        await scene.control("/v1/keys", {"keys": [{"name": "twice"}]})
+
+
+@provokes(auth.NoSuchKey, hops=(0,))
+async def the_end_of_a_key_that_nobody_has(scene: Scene) -> None:
+    await scene.control("/v1/keys/nobody/revoke", {})
 
 
 def _cases() -> Iterator[Any]:

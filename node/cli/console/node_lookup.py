@@ -68,7 +68,7 @@ def node_called(nodes: Iterable[Mapping[str, Any]], text: str) -> Mapping[str, A
 def client_and_node(arguments: argparse.Namespace) -> tuple[Client, str]:
     """Return the way to the node that is asked, and the name in `--node` where it is no URL."""
     data_dir = Path(sources.load(settings_given(arguments)).settings.node.data_dir)
-    running = _running(data_dir)
+    running, certificate = _running(data_dir)
     name = "" if set(arguments.node) & set(":/ ") else arguments.node
     if arguments.node and not name:
         url, origin = arguments.node, "--node"
@@ -82,15 +82,19 @@ def client_and_node(arguments: argparse.Namespace) -> tuple[Client, str]:
     _check(url, origin)
     # The token goes to this machine's own node only, a key where it is meant for.
     token = (_token(data_dir) if url == running or _here(url) else "") or sources.key_shown()
-    return Client(Target(url, origin, token)), name
+    shown = certificate if url == running else ""
+    return Client(Target(url, origin, token, shown)), name
 
 
-def leave_trace(data_dir: Path, *, url: str, peer: str) -> None:
+def leave_trace(data_dir: Path, *, url: str, peer: str, certificate: str = "") -> None:
     """Write `node.json`, whole or not at all: how commands on this machine find the node."""
     for unspecified, loopback in _UNSPECIFIED.items():
         url = url.replace(f"//{unspecified}:", f"//{loopback}:")
     draft = data_dir / f".{NODE_FILE}.{os.getpid()}"
-    draft.write_text(json.dumps({"http": url, "pid": os.getpid(), "peer": peer}) + "\n")
+    said = {"http": url, "pid": os.getpid(), "peer": peer}
+    if certificate:
+        said["certificate"] = str(Path(certificate).resolve())
+    draft.write_text(json.dumps(said) + "\n")
     draft.replace(data_dir / NODE_FILE)
 
 
@@ -99,15 +103,19 @@ def remove_trace(data_dir: Path) -> None:
     (data_dir / NODE_FILE).unlink(missing_ok=True)
 
 
-def _running(data_dir: Path) -> str:
-    """Return the URL in `node.json`, empty when there is none that can be read."""
+def _running(data_dir: Path) -> tuple[str, str]:
+    """Return the URL in `node.json`, and the file of its certificate; empty where there is none that can be read."""
     try:
         with (data_dir / NODE_FILE).open("rb") as file:
             found = json.loads(file.read(_MAX_FILE_BYTES))
     except (OSError, ValueError):
-        return ""
-    url = found.get("http") if isinstance(found, dict) else None
-    return url.rstrip("/") if isinstance(url, str) else ""
+        return "", ""
+    said = found if isinstance(found, dict) else {}
+    url, certificate = said.get("http"), said.get("certificate")
+    return (
+        url.rstrip("/") if isinstance(url, str) else "",
+        certificate if isinstance(certificate, str) else "",
+    )
 
 
 def _check(url: str, origin: str) -> None:

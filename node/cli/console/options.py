@@ -159,21 +159,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="what this node is called (default: its host)",
     )
-    add("--http", dest="node.http", metavar="HOST:PORT", help="where HTTP is served; port 0 = any")
-    add(
-        "--open",
-        dest="node.open",
-        metavar="WHO",
-        nargs="?",
-        const="everybody",
-        help="who may ask without a key: nobody, machine (people on this one, the default) or everybody",
-    )
-    add(
-        "--link",
-        dest="node.link",
-        metavar="HOST:PORT",
-        help="where other nodes reach this one over HTTPS",
-    )
+    _add_listening(parser)
     _add_meeting(parser)
     add("--store", dest="node.store", metavar="STORE", help="memory, sqlite or redis://HOST:PORT/N")
     add(
@@ -207,6 +193,32 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         help="the least severe line that is written",
     )
     add_data_dir(parser)
+
+
+def _add_listening(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--http", dest="node.http", metavar="HOST:PORT", help="where HTTP is served; port 0 = any")
+    add(
+        "--open",
+        dest="node.open",
+        metavar="WHO",
+        nargs="?",
+        const="everybody",
+        help="who may ask without a key: nobody, machine (people on this one, the default) or everybody",
+    )
+    add(
+        "--tls-cert",
+        dest="node.tls_cert",
+        metavar="FILE",
+        help="certificate of the HTTP face, in PEM: then it speaks HTTPS",
+    )
+    add("--tls-key", dest="node.tls_key", metavar="FILE", help="its key, in PEM")
+    add(
+        "--link",
+        dest="node.link",
+        metavar="HOST:PORT",
+        help="where other nodes reach this one over HTTPS",
+    )
 
 
 def _add_meeting(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,157 @@
+"""TLS of the public face: real handshakes, certificates that change under a running node, and callers who never finish."""
+
+import asyncio
+import socket
+import ssl
+from contextlib import asynccontextmanager, suppress
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from node import tls as module
+from node.config.web import WebSettings
+from node.connection_limits import Crowd
+from node.listeners import Listener
+from node.tls import Certificate
+from tests import certificates
+from tests.node.faces.assembly import until
+
+
+@asynccontextmanager
+async def served(folder, **limits):
+    """A server behind a certificate, and a client's context that trusts it."""
+    files = certificates.write(folder)
+
+    async def echo(request):
+        return web.json_response(
+            {"scheme": request.scheme, "body": await request.text(), "remote": request.remote}
+        )
+
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", echo)
+    listener = socket.create_server(("127.0.0.1", 0))
+    crowd = Crowd()
+    certificate = Certificate(*files)
+    server = Listener(app, WebSettings(**limits), crowd, certificate=certificate)
+    await server.on(listener)
+    trusting = ssl.create_default_context(cafile=files[0])
+    try:
+        yield server, certificate, listener.getsockname(), trusting, crowd
+    finally:
+        await server.close(within=0.1)
+
+
+async def shown(place, name="127.0.0.1"):
+    """Return the serial number of the certificate that is shown."""
+    from cryptography import x509
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    _, writer = await asyncio.open_connection(*place, ssl=context)
+    der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()
+    return x509.load_der_x509_certificate(der).serial_number
+
+
+async def test_clients_that_trust_it_ask_as_over_plain_http(tmp_path):
+    async with served(tmp_path) as (_, _, (host, port), trusting, crowd):
+        connector = aiohttp.TCPConnector(ssl=trusting)
+        async with aiohttp.ClientSession(f"https://{host}:{port}", connector=connector) as http:
+            for body in ("hi", "x" * 300_000):
+                async with http.post("/a", data=body) as response:
+                    assert await response.json() == {
+                        "scheme": "https",
+                        "body": body,
+                        "remote": "127.0.0.1",
+                    }
+            assert crowd.open == 1
+        await until(lambda: crowd.open == 0)
+
+
+async def test_what_comes_with_the_last_word_of_the_handshake_is_read(tmp_path):
+    async with served(tmp_path) as (_, _, place, trusting, _):
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection(*place, ssl=trusting)
+            writer.write(b"GET /a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
+            writer.transport.abort()
+
+
+async def test_who_speaks_plain_http_or_nonsense_is_cut_off(tmp_path):
+    async with served(tmp_path) as (_, _, place, _, crowd):
+        for words in (
+            b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            b"\x16\x03\x01nonsense",
+            b"\0" * 100_000,
+        ):
+            reader, writer = await asyncio.open_connection(*place)
+            writer.write(words)
+            with suppress(ConnectionError):
+                assert not (await reader.read(1000)).startswith(b"HTTP")
+            writer.transport.abort()
+        await until(lambda: crowd.open == 0)
+
+
+async def test_who_never_finishes_a_handshake_has_a_place_and_loses_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "HANDSHAKE_SECONDS", 0.5)
+    async with served(tmp_path) as (_, _, place, _, crowd):
+        silent = [await asyncio.open_connection(*place) for _ in range(5)]
+        await until(lambda: crowd.open == 5)
+        for reader, _ in silent:
+            async with asyncio.timeout(10):
+                assert await reader.read() == b""
+        assert crowd.open == 0
+        for _, writer in silent:
+            writer.transport.abort()
+
+
+async def test_many_who_say_nothing_make_room_for_who_comes(tmp_path):
+    async with served(tmp_path, connections=20, connections_per_address=10) as served_:
+        _, _, place, trusting, crowd = served_
+        silent = [await asyncio.open_connection(*place) for _ in range(50)]
+        reader, writer = await asyncio.open_connection(*place, ssl=trusting)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
+        assert crowd.open <= 10
+        for _, one in [*silent, (reader, writer)]:
+            one.transport.abort()
+
+
+async def test_a_new_certificate_is_shown_to_who_comes_next(tmp_path, caplog):
+    caplog.set_level("INFO")
+    async with served(tmp_path) as (_, certificate, place, _, _):
+        before = await shown(place)
+        certificate.look()
+        assert await shown(place) == before
+        certificates.write(tmp_path)
+        certificate.look()
+        after = await shown(place)
+        assert after != before
+        assert "a new certificate is shown" in caplog.text
+        (tmp_path / "cert.pem").write_text("half of")
+        for _ in range(3):
+            certificate.look()
+        assert await shown(place) == after
+        assert caplog.text.count("the certificate stays as it was") == 1
+        certificates.write(tmp_path)
+        certificate.look()
+        assert await shown(place) not in (before, after)
+
+
+def test_files_that_will_not_do_are_told_in_a_sentence(tmp_path):
+    chain, key = certificates.write(tmp_path)
+    with pytest.raises(OSError, match="cannot be read: No such file"):
+        Certificate(chain, tmp_path / "nothing.pem")
+    key.chmod(0o644)
+    with pytest.raises(OSError, match="chmod o="):
+        Certificate(chain, key)
+    key.chmod(0o640)
+    Certificate(chain, key)
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(OSError, match="no certificate with its key"):
+        Certificate(chain, certificates.write(other)[1])
+    shut = certificates.write(tmp_path, password=b"secret")
+    with pytest.raises(OSError, match="without a password"):
+        Certificate(*shut)
