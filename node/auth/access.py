@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -44,6 +44,7 @@ _HOST = re.compile(r"(?:([A-Za-z0-9._-]+)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?"
 # A proxy of the node's own user or of root speaks for callers who are elsewhere; some say so in one of these.
 _FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _ROOT = 0
+_OWN = os.geteuid()
 _PEOPLE = range(1_000, 60_001)  # login.defs: UID_MIN to UID_MAX
 _KERNEL = KernelTable()
 _NO_KEYS = NoKeys()
@@ -85,7 +86,7 @@ class Access:
         self._keyless = keyless
         self._wall = wall
         # Where a helper passes a request on, it says no more than that.
-        self._user = f"user {os.geteuid()}, or root"
+        self._user = f"user {_OWN}, or root"
         own = ("localhost", socket.gethostname(), *names)
         self._own = _normal(own)
         self._names = self._own | _normal(settings.names)
@@ -118,11 +119,17 @@ class Access:
 
     def identify(self, request: HttpRequest) -> Principal:
         """Return who asks, and note it with the request; raise an `AuthError` where a good key is wanted."""
-        if PRINCIPAL not in request:
-            shown, probed = shown_key(request.headers), request.path in PROBED
-            near = partial(self.near, request)
-            request[PRINCIPAL] = ANYBODY if probed else self.holder(shown, near)
-        return request[PRINCIPAL]
+        if PRINCIPAL in request:
+            return request[PRINCIPAL]
+        shown = shown_key(request.headers)
+        # On the path of every request: the common case first.
+        keyless = not shown and self._keyless is Keyless.MACHINE and self.near(request)
+        if keyless or request.path in PROBED:
+            found = ANYBODY
+        else:
+            found = self.holder(shown, partial(self.near, request))
+        request[PRINCIPAL] = found
+        return found
 
     def holder(self, shown: str, near: Callable[[], bool] | None) -> Principal:
         """Return who shows a key, or nothing; raise an `AuthError`.
@@ -164,7 +171,7 @@ class Access:
         if _from_another_page(request):
             return False
         owner = self._owner(request)
-        return owner is not None and owner in (_ROOT, os.geteuid())
+        return owner is not None and owner in (_ROOT, _OWN)
 
     def near(self, request: HttpRequest) -> bool:
         """Whether the caller is a process of a person on this machine, and speaks for itself; services' users are no people."""
@@ -185,7 +192,7 @@ class Access:
                 return None
         if not _is_ours(headers.get("host", "localhost"), self._own):
             return None
-        caller = cast("Caller", request.protocol)
+        caller: Caller = request.protocol  # type: ignore[assignment]  # ours, in both servers
         if caller.owner == UNASKED:
             caller.owner = self._owner_of(transport)
         return caller.owner
@@ -207,12 +214,15 @@ class Access:
 
 
 def _is_person(owner: int | None) -> bool:
-    return owner is not None and (owner in (_ROOT, os.geteuid()) or owner in _PEOPLE)
+    return owner is not None and (owner in (_ROOT, _OWN) or owner in _PEOPLE)
 
 
 def shown_key(headers: Mapping[str, str]) -> str:
     """Return the key that a caller shows, as OpenAI's clients do or as Anthropic's; empty for none."""
-    scheme, _, given = headers.get("authorization", "").partition(" ")
+    said = headers.get("authorization")
+    if said is None:
+        return headers.get("x-api-key", "")
+    scheme, _, given = said.partition(" ")
     return given.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 

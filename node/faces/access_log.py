@@ -174,10 +174,11 @@ def conclude(context: Serving, account: Account) -> None:
 
 def _used(account: Account, spent: list[tuple[str, Usage]]) -> Usage | None:
     """Return the tokens that a request used, `None` where nobody tells; what nobody answered used none."""
-    told = [usage for _, usage in spent] or ([account.told] if account.told else [])
-    if told:
-        first, *others = told
-        return sum(others, start=first) if others else first
+    if spent:
+        first, *others = spent
+        return sum((usage for _, usage in others), start=first[1]) if others else first[1]
+    if account.told is not None:
+        return account.told
     # Whoever leaves early may have had it read.
     return _NOTHING if account.route == "-" and account.status != CALLER_LEFT else None
 
