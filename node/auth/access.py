@@ -124,10 +124,8 @@ class Access:
         shown = shown_key(request.headers)
         # On the path of every request: the common case first.
         keyless = not shown and self._keyless is Keyless.MACHINE and self.near(request)
-        if keyless or request.path in PROBED:
-            found = ANYBODY
-        else:
-            found = self.holder(shown, partial(self.near, request))
+        free, near = keyless or request.path in PROBED, partial(self.near, request)
+        found = ANYBODY if free else self.holder(shown, near)
         request[PRINCIPAL] = found
         return found
 
