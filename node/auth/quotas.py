@@ -8,9 +8,8 @@ Tokens are reserved by estimate, and settled by what the answer tells. The books
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from node.auth.errors import DaySpent, Limited, RateExceeded, TooManyAtOnce
 from node.auth.keys import ApiKey
@@ -29,7 +28,6 @@ QUIET_SECONDS = 120.0
 """How long a key's books are kept in step with others' after its last request."""
 
 _LIMIT = re.compile(rb'"max_(?:completion_|output_)?tokens"\s{0,8}:\s{0,8}(\d{1,7})')
-_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,8 @@ class Quotas:
         for name, books in tuple(self._books.items()):
             requests, tokens, day = books.requests, books.tokens, books.day
             if now - books.last > QUIET_SECONDS and not books.under_way and not day.spent:
-                # The day's budget has to be known when it is used again.
+                # The day's budget has to be known when it is used again that day.
+                day.turn(self._wall())
                 if not day.used:
                     del self._books[name]
                 continue

@@ -88,21 +88,22 @@ class DayBudget:
 
     def wait(self, wall: float, limit: int) -> float:
         """Return the seconds until a new day where today's units are spent, else 0."""
-        self._turn(wall)
+        self.turn(wall)
         return DAY - wall % DAY if self.used >= limit else 0.0
 
     def spend(self, wall: float, units: float) -> None:
         """Spend units, or have them back where they are negative."""
-        self._turn(wall)
+        self.turn(wall)
         self.used += units
         self.spent += units
 
     def learn(self, wall: float, used: float) -> None:
         """Take in what all processes together have used today; what was spent here since they were told comes on top."""
-        self._turn(wall)
+        self.turn(wall)
         self.used = used + self.spent
 
-    def _turn(self, wall: float) -> None:
+    def turn(self, wall: float) -> None:
+        """Begin anew where it is another day."""
         day = int(wall // DAY)
         if day != self._day:
             self._day, self.used, self.spent = day, 0.0, 0.0
