@@ -22,7 +22,7 @@ USER = "canary-user-31fe"
 MEANT = 1.0
 """Seconds in which a change is known at every node of the site."""
 
-WINDOW = float(os.environ.get("MODELVINE_WINDOW", "20"))
+WINDOW = float(os.environ.get("LIMIT_SECONDS", "20"))
 """Seconds in which it is counted what a limit lets through."""
 
 
