@@ -14,6 +14,7 @@ from node.peers.reach import host_of
 
 HERE = "this machine"
 EVERYBODY = "EVERYBODY who reaches it"
+BEYOND = "this machine and EVERYBODY whom a proxy here lets through"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ def warned(found: Iterable[Surface]) -> str:
 def _http(settings: Settings, listening: Listening) -> Iterator[Surface]:
     place = host_port(listening.http)
     who = HERE if place.loopback else EVERYBODY
+    if place.loopback and settings.node.open is Keyless.EVERYBODY:
+        who = BEYOND
     key = _users_key(settings, place)
     closing = (
         "to close it say --open machine, or --open nobody, and make keys: modelvine key create NAME"
@@ -72,7 +75,8 @@ def _http(settings: Settings, listening: Listening) -> Iterator[Surface]:
     yield Surface("HTTP (/v1, /api)", listening.url, who, key, closing)
     yield Surface("metrics", f"{listening.url}/metrics", who, key, closing)
     proof = "the control token, which the node's own user and root need not on this machine"
-    yield Surface("changes", f"{listening.url}/api", who, proof, "")
+    changing = HERE if place.loopback else EVERYBODY
+    yield Surface("changes", f"{listening.url}/api", changing, proof, "")
 
 
 def _users_key(settings: Settings, place: HostPort) -> str:

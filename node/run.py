@@ -15,7 +15,7 @@ import uvloop
 from node import __version__
 from node.assembly import Given, Parts, assemble
 from node.auth.access import Access
-from node.auth.principal import Keys
+from node.auth.principal import KeyLookup
 from node.auth.quota_sync import OwnCounters, QuotaSync
 from node.auth.quotas import Quotas
 from node.config.addresses import HostPort, host_port
@@ -231,7 +231,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
     )
 
 
-def _judge(kind: type[Access], given: Given, keys: Keys) -> Access:
+def _judge(kind: type[Access], given: Given, keys: KeyLookup) -> Access:
     # By the names that a node tells others, they may also ask it.
     names = map(host_of, given.settings.mesh.announce)
     return kind(

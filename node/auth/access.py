@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from node.auth.errors import RoleNotAllowed
-from node.auth.principal import ANYBODY, PRINCIPAL, Keys, NoKeys, Principal, holder_of
+from node.auth.principal import ANYBODY, PRINCIPAL, KeyLookup, NoKeys, Principal, holder_of
 from node.auth.socket_owner import UNASKED, Endpoint, KernelTable, SocketTable
 from node.config.settings import Keyless
 from node.config.web import WebSettings
@@ -55,7 +55,7 @@ PROBED = frozenset({"/healthz", "/readyz"})
 """What load balancers ask, of whom nobody wants a key."""
 
 
-class Caller(Protocol):
+class OwnedConnection(Protocol):
     """The connection that a request came on."""
 
     owner: int | None
@@ -72,7 +72,7 @@ class Access:
         names: Iterable[str] = (),
         settings: WebSettings = _AS_IT_COMES,
         sockets: SocketTable = _KERNEL,
-        keys: Keys = _NO_KEYS,
+        keys: KeyLookup = _NO_KEYS,
         keyless: Keyless = Keyless.MACHINE,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -190,7 +190,7 @@ class Access:
                 return None
         if not _is_ours(headers.get("host", "localhost"), self._own):
             return None
-        caller: Caller = request.protocol  # type: ignore[assignment]  # ours, in both servers
+        caller: OwnedConnection = request.protocol  # type: ignore[assignment]  # ours, in both servers
         if caller.owner == UNASKED:
             caller.owner = self._owner_of(transport)
         return caller.owner

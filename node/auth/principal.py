@@ -22,7 +22,7 @@ _HOW = (
 _MOST_SHOWN = 5
 
 
-class Keys(Protocol):
+class KeyLookup(Protocol):
     """What knows the keys of a site."""
 
     def find(self, secret: str) -> ApiKey | None:
@@ -86,7 +86,7 @@ PRINCIPAL = web.RequestKey("principal", Principal)
 """Who a request is from."""
 
 
-def holder_of(secret: str, keys: Keys, now: float, *, keyless: bool) -> Principal:
+def holder_of(secret: str, keys: KeyLookup, now: float, *, keyless: bool) -> Principal:
     """Return who shows a key, or nothing; `keyless` says whether its sender may ask without one. `now` is Unix time.
 
     Raise `KeyMissing`, `KeyUnknown`, `KeyExpired` or `KeyRevoked`. Where nobody needs a key, clients that insist on sending one

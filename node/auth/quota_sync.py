@@ -8,7 +8,7 @@ the store does not answer, each node counts for itself.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from node.auth.quotas import Quotas, Spent, Standing
+from node.auth.quotas import Quotas, QuotaSpending, QuotaStanding
 from node.auth.rate_limit import DAY
 from registry.clock import Clock
 from registry.errors import StoreUnavailable
@@ -54,14 +54,14 @@ class QuotaSync:
         self._quotas = quotas
         self._counters = counters
         self._wall = wall
-        self._heard: dict[str, Spent] = {}
-        self._listeners: list[Callable[[tuple[Standing, ...]], None]] = []
+        self._heard: dict[str, QuotaSpending] = {}
+        self._listeners: list[Callable[[tuple[QuotaStanding, ...]], None]] = []
 
-    def on_standing(self, listener: Callable[[tuple[Standing, ...]], None]) -> None:
+    def on_standing(self, listener: Callable[[tuple[QuotaStanding, ...]], None]) -> None:
         """Have `listener` told how all stand, after each round."""
         self._listeners.append(listener)
 
-    def hear(self, spent: Iterable[Spent]) -> None:
+    def hear(self, spent: Iterable[QuotaSpending]) -> None:
         """Take in what a helper has spent."""
         for one in spent:
             before = self._heard.get(one.name)
@@ -81,7 +81,7 @@ class QuotaSync:
         for at in range(0, len(told), MAX_KEYS):
             await self._tell(told[at : at + MAX_KEYS])
 
-    async def _tell(self, told: Sequence[Spent]) -> None:
+    async def _tell(self, told: Sequence[QuotaSpending]) -> None:
         day = int(self._wall() // DAY)
         try:
             found = await self._counters.count([c for one in told for c in _counts(one, day)])
@@ -91,25 +91,25 @@ class QuotaSync:
             return
         names = (one.name for one in told)
         rows = zip(names, found[::3], found[1::3], found[2::3], strict=True)
-        standings = tuple(Standing(*row) for row in rows)
+        standings = tuple(QuotaStanding(*row) for row in rows)
         for standing in standings:
             self._quotas.learn(standing)
         for listener in self._listeners:
             listener(standings)
 
 
-def _sum(one: Spent | None, other: Spent | None) -> Spent:
+def _sum(one: QuotaSpending | None, other: QuotaSpending | None) -> QuotaSpending:
     if one is None or other is None:
         found = one or other
         if found is None:
             raise ValueError("nothing was spent")
         return found
-    return Spent(
+    return QuotaSpending(
         one.name, one.requests + other.requests, one.tokens + other.tokens, one.day + other.day
     )
 
 
-def _counts(one: Spent, day: int) -> tuple[Count, Count, Count]:
+def _counts(one: QuotaSpending, day: int) -> tuple[Count, Count, Count]:
     return (
         Count(f"requests:{one.name}", one.requests, _RATE_TTL, due=True),
         Count(f"tokens:{one.name}", one.tokens, _RATE_TTL, due=True),

@@ -31,7 +31,7 @@ _LIMIT = re.compile(rb'"max_(?:completion_|output_)?tokens"\s{0,8}:\s{0,8}(\d{1,
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class QuotaSpending:
     """What one key has spent here that others have not heard of: seconds of both rates, and tokens of the day."""
 
     name: str
@@ -41,7 +41,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class QuotaStanding:
     """How all processes together stand with one key: seconds ahead by both rates, and tokens of the day."""
 
     name: str
@@ -63,7 +63,7 @@ class Books:
         self.last = -math.inf
 
 
-class Ticket:
+class QuotaTicket:
     """One request's part of a quota."""
 
     __slots__ = ("_books", "_key", "_now", "_reserved", "_wall")
@@ -103,7 +103,7 @@ class Quotas:
         self._wall = wall
         self._books: dict[str, Books] = {}
 
-    def admit(self, principal: Principal, request: Request) -> Ticket | None:
+    def admit(self, principal: Principal, request: Request) -> QuotaTicket | None:
         """Take a request's part, `None` where nothing limits who asks; raise a `Limited` error where there is none left."""
         key = principal.key
         if key is None or not (key.rpm or key.tpm or key.tokens_per_day or key.concurrency):
@@ -120,9 +120,9 @@ class Quotas:
         if key.tokens_per_day:
             books.day.spend(self._wall(), estimate)
         books.under_way += 1
-        return Ticket(key, books, estimate, self._now, self._wall)
+        return QuotaTicket(key, books, estimate, self._now, self._wall)
 
-    def spent(self) -> Iterator[Spent]:
+    def spent(self) -> Iterator[QuotaSpending]:
         """Tell, once, what was spent here, by each key that was used lately; forget the others."""
         now = self._now()
         for name, books in tuple(self._books.items()):
@@ -133,17 +133,17 @@ class Quotas:
                 if not day.used:
                     del self._books[name]
                 continue
-            yield Spent(name, requests.spent, tokens.spent, day.spent)
+            yield QuotaSpending(name, requests.spent, tokens.spent, day.spent)
             requests.spent = tokens.spent = day.spent = 0.0
 
-    def give_back(self, told: Spent) -> None:
+    def give_back(self, told: QuotaSpending) -> None:
         """Nobody could be told of this: it is told with what comes next, as far as it still matters then."""
         books, now = self._books.setdefault(told.name, Books()), self._now()
         for gcra, spent in ((books.requests, told.requests), (books.tokens, told.tokens)):
             gcra.spent = min(gcra.spent + spent, max(gcra.due - now, 0.0))
         books.day.spent += told.day
 
-    def learn(self, standing: Standing) -> None:
+    def learn(self, standing: QuotaStanding) -> None:
         """Take in how all together stand with a key."""
         books, now = self._books.setdefault(standing.name, Books()), self._now()
         books.requests.learn(now, standing.requests)

@@ -78,7 +78,7 @@ _Id = tuple[str, str, str, str]
 _ROWS = TypeAdapter(tuple[UsageRow, ...])
 
 
-class Tally:
+class UsageTally:
     """Sums of one row that grow with each request: a row for each would cost ten times as much."""
 
     __slots__ = (
@@ -98,15 +98,15 @@ class UsageBook:
         """`wall` returns Unix time."""
         self._wall = wall
         self._day, self._until = "", 0.0
-        self._tallies: dict[_Id, Tally] = {}
+        self._tallies: dict[_Id, UsageTally] = {}
         self._rows: list[UsageRow] = []
 
-    def tally(self, key: str, model: str, node: str) -> Tally:
+    def tally(self, key: str, model: str, node: str) -> UsageTally:
         """Return the sums of today to which a request is added."""
         row: _Id = (self.today(), key, model, node)
         found = self._tallies.get(row)
         if found is None:
-            found = self._tallies[row] = Tally()
+            found = self._tallies[row] = UsageTally()
         return found
 
     def add(self, row: UsageRow) -> None:
@@ -236,7 +236,7 @@ def sums(rows: Iterable[UsageRow], by: Sequence[str]) -> list[UsageRow]:
     return [found[key] for key in sorted(found)]
 
 
-def _row(key: _Id, tally: Tally) -> UsageRow:
+def _row(key: _Id, tally: UsageTally) -> UsageRow:
     return UsageRow(
         *key,
         requests=tally.requests,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
-from node.auth.quotas import Ticket
+from node.auth.quotas import QuotaTicket
 from node.auth.usage import NOBODY
 from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
@@ -45,7 +45,7 @@ class Account:
     tokens: Tokens | None = None
     key: str = ""
     """Name of its caller's key."""
-    ticket: Ticket | None = None
+    ticket: QuotaTicket | None = None
     """Its caller's quota, of which it has a part."""
     told: Usage | None = None
     """What an answer of another node's worker tells of its tokens, where its caller has a key."""
@@ -154,7 +154,9 @@ def conclude(context: Serving, account: Account) -> None:
         context.metrics.spent(model, usage)
     used = _used(account, spent)
     if account.ticket is not None:
-        account.ticket.settle(used.prompt + used.completion if used else None)
+        # Who does not tell leaves the estimate as it is.
+        told = used is not None and not used.estimated
+        account.ticket.settle(used.prompt + used.completion if used and told else None)
     if not account.to_peer:
         _count(context, account, used, seconds)
     log.info(

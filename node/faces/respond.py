@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from aiohttp import web
 
 from node.auth.principal import ANYBODY, PRINCIPAL, Principal
-from node.auth.quotas import Ticket
+from node.auth.quotas import QuotaTicket
 from node.faces import Serving
 from node.faces.access_log import Account, accounting, concluding
 from node.faces.encoder import EVENT_STREAM, MAX_WHOLE_BYTES, Encoder, Homing, SpokenAnswer
@@ -73,7 +73,7 @@ async def answer(
             return _refused(error, account, refuse)
 
 
-def admit(context: Serving, principal: Principal, request: Request) -> Ticket | None:
+def admit(context: Serving, principal: Principal, request: Request) -> QuotaTicket | None:
     """Return a request's part of its caller's quota, `None` where there is none.
 
     Raise an `AuthError` unless the caller may ask all the models that it names, and may ask now.

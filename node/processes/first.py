@@ -18,7 +18,7 @@ from pathlib import Path
 import node
 from node.auth.key_ring import KeyTable
 from node.auth.keys import ApiKey
-from node.auth.quotas import Standing
+from node.auth.quotas import QuotaStanding
 from node.listeners import Listener
 from node.observe.aggregate import Whole
 from node.processes.protocol import (
@@ -121,7 +121,7 @@ class Helpers:
         for session in self._sessions():
             session.tell(KeysHeld(table.keys))
 
-    def standings(self, standings: tuple[Standing, ...]) -> None:
+    def standings(self, standings: tuple[QuotaStanding, ...]) -> None:
         """Tell all helpers how keys stand."""
         for session in self._sessions():
             session.tell(QuotaStandings(standings))

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
 
 from node.auth.keys import ApiKey
-from node.auth.quotas import Spent, Standing
+from node.auth.quotas import QuotaSpending, QuotaStanding
 from node.auth.usage import UsageRow
 from node.config.settings import Settings
 from node.errors import NodeError
@@ -64,7 +64,7 @@ class KeysHeld:
 class QuotaStandings:
     """How all processes, and all nodes of the site, stand with keys that were used lately."""
 
-    standings: tuple[Standing, ...]
+    standings: tuple[QuotaStanding, ...]
     kind: Literal["standings"] = "standings"
 
 
@@ -261,7 +261,7 @@ class Took:
 class QuotaSpent:
     """What requests have spent of keys' quotas since this was said last."""
 
-    spent: tuple[Spent, ...]
+    spent: tuple[QuotaSpending, ...]
     kind: Literal["spent"] = "spent"
 
 

@@ -72,6 +72,13 @@ def test_http_on_another_address_is_open_and_the_warning_says_how_to_close_it(ht
     assert "mesh" not in line
 
 
+def test_that_everybody_may_ask_is_said_aloud_on_loopback_too() -> None:
+    ways = found(keyless="everybody")
+    assert "whom a proxy here lets through" in told(ways.values())
+    assert warned(ways.values()).startswith("HTTP (/v1, /api), metrics: anybody")
+    assert ways["changes"].who == HERE
+
+
 @pytest.mark.parametrize("keyless", ["machine", "nobody"])
 def test_keys_close_http_and_say_for_whom(keyless: str) -> None:
     ways = found(http="0.0.0.0:6100", keyless=keyless)

@@ -94,13 +94,13 @@ async def open_face(
         needs = f"faces.{name} needs {error.name!r}, which is not installed"
         raise OSError(f"{needs}: pip install 'modelvine[grpc]'") from error
     file = context.settings.faces.model_dump()[f"{name}_keys"]
-    door = Door(context.access, keys.read(f"faces.{name}_keys", file), place)
+    door = RpcDoor(context.access, keys.read(f"faces.{name}_keys", file), place)
     served = rpc.serving(face.SERVICE, face.handlers(context, door), str(place), refuse=refuse)
     door.place = HostPort(place.host, await closing.enter_async_context(served))
     return door.place
 
 
-class Door:
+class RpcDoor:
     """Who may call a face: holders of a key of its file, or of the site, and whoever needs none."""
 
     def __init__(self, access: Access, held: Keys, place: HostPort) -> None:

@@ -13,7 +13,7 @@ import orjson
 
 from node.auth.principal import Principal
 from node.faces import Serving
-from node.faces.grpc import Door, Handlers, name_dropped, request_of, stops_of
+from node.faces.grpc import Handlers, RpcDoor, name_dropped, request_of, stops_of
 from node.faces.model_call import asking
 from router.errors import BadRequest, UnknownModel, WorkerFailed, WorkerUnable
 from router.openai import text_parser
@@ -47,14 +47,14 @@ _GENERATE, _TYPE = methods_of(REMOTELLM)["Generate"], methods_of(REMOTELLM)["Get
 _GUTS = methods_of(REMOTELLM)["GenerationalGuts"]
 
 
-def handlers(context: Serving, door: Door) -> Handlers:
+def handlers(context: Serving, door: RpcDoor) -> Handlers:
     """Return the RPCs."""
     face = _Face(context, door)
     return {"Generate": face.generate, "GetLlmType": face.llm_type, "GenerationalGuts": face.guts}
 
 
 class _Face:
-    def __init__(self, context: Serving, door: Door) -> None:
+    def __init__(self, context: Serving, door: RpcDoor) -> None:
         self._context = context
         self._door = door
 

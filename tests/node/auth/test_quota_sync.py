@@ -6,7 +6,7 @@ from node.auth.errors import DaySpent, RateExceeded
 from node.auth.keys import ApiKey, hash_of
 from node.auth.principal import Principal
 from node.auth.quota_sync import OwnCounters, QuotaSync
-from node.auth.quotas import Quotas, Spent
+from node.auth.quotas import Quotas, QuotaSpending
 from node.auth.rate_limit import DAY
 from registry.errors import StoreUnavailable
 from router.requests import Kind, Request
@@ -91,8 +91,8 @@ async def test_what_a_helper_spends_counts_and_helpers_are_told(nodes):
     quotas, sync = nodes[0]
     told = []
     sync.on_standing(told.append)
-    sync.hear([Spent("ann", 3.0, 0.0, 10)])
-    sync.hear([Spent("ann", 4.0, 0.0, 20)])
+    sync.hear([QuotaSpending("ann", 3.0, 0.0, 10)])
+    sync.hear([QuotaSpending("ann", 4.0, 0.0, 20)])
     await sync.round()
     assert not passes(quotas)
     [[standing]] = told

@@ -5,7 +5,14 @@ import pytest
 from node.auth.errors import DaySpent, RateExceeded, TooManyAtOnce
 from node.auth.keys import ApiKey, hash_of
 from node.auth.principal import ANYBODY, Principal
-from node.auth.quotas import QUIET_SECONDS, USUAL_TOKENS, Quotas, Spent, Standing, estimated
+from node.auth.quotas import (
+    QUIET_SECONDS,
+    USUAL_TOKENS,
+    Quotas,
+    QuotaSpending,
+    QuotaStanding,
+    estimated,
+)
 from node.auth.rate_limit import DAY
 from router.requests import Kind, Request
 
@@ -136,8 +143,8 @@ def test_a_days_tokens_end_at_midnight(quotas, wall):
 def test_what_is_spent_is_told_once_and_what_could_not_be_told_again(quotas):
     quotas.admit(by(rpm=60, tokens_per_day=1_000), asked()).settle(40)
     [told] = quotas.spent()
-    assert told == Spent("ann", 1.0, 0.0, 40)
-    assert [*quotas.spent()] == [Spent("ann", 0.0, 0.0, 0.0)]
+    assert told == QuotaSpending("ann", 1.0, 0.0, 40)
+    assert [*quotas.spent()] == [QuotaSpending("ann", 0.0, 0.0, 0.0)]
     quotas.give_back(told)
     assert [*quotas.spent()] == [told]
 
@@ -146,11 +153,11 @@ def test_what_others_spend_counts_here(quotas):
     ann = by(rpm=60, tokens_per_day=1_000)
     quotas.admit(ann, asked()).settle(0)
     [*_] = quotas.spent()
-    quotas.learn(Standing("ann", 10.0, 0.0, 0.0))
+    quotas.learn(QuotaStanding("ann", 10.0, 0.0, 0.0))
     with pytest.raises(RateExceeded) as over:
         quotas.admit(ann, asked())
     assert over.value.retry_after == pytest.approx(9.0)
-    quotas.learn(Standing("ann", 0.0, 0.0, 1_000))
+    quotas.learn(QuotaStanding("ann", 0.0, 0.0, 1_000))
     with pytest.raises(DaySpent):
         quotas.admit(ann, asked())
 

@@ -134,3 +134,15 @@ async def test_a_days_tokens_are_told_as_spent(served, worker):
     async with served.http.post(CHAT, json=ASKED, headers=headers) as response:
         assert response.status == 429
         assert (await response.json())["error"]["code"] == "insufficient_quota"
+
+
+async def test_a_stream_that_does_not_tell_its_tokens_costs_what_was_reserved(served, worker):
+    worker.fail(refuses_usage=True)
+    headers = await key_for(served, tokens_per_day=1_000)
+    body = {**ASKED, "stream": True, "max_tokens": 100}
+    async with served.http.post(CHAT, json=body, headers=headers) as response:
+        assert response.status == 200
+        await response.read()
+    await until(lambda: books(served).under_way == 0)
+    # Its events alone would leave out all that was read.
+    assert books(served).day.used > 100

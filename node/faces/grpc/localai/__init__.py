@@ -11,7 +11,7 @@ from typing import Any
 
 from node.auth.access import shown_key
 from node.faces import Serving
-from node.faces.grpc import Door, Handlers
+from node.faces.grpc import Handlers, RpcDoor
 from node.faces.grpc.localai import kinds, texts
 from node.faces.grpc.localai.model_lookup import ModelLookup
 from router.rpc.messages import LOCALAI, message_class, methods_of, parsed
@@ -44,7 +44,7 @@ _METHODS = methods_of(LOCALAI)
 _UNINITIALIZED, _READY, _ERROR = 0, 2, -1
 
 
-def handlers(context: Serving, door: Door) -> Handlers:
+def handlers(context: Serving, door: RpcDoor) -> Handlers:
     """Return the RPCs; raise `OSError` when `faces.localai_files` is no directory."""
     settings, face = context.settings.faces, _Face(context, door)
     answers = (
@@ -56,7 +56,7 @@ def handlers(context: Serving, door: Door) -> Handlers:
     return {name: _locked(answer, door) for name, answer in answers.items()}
 
 
-def _locked(answer: Any, door: Door) -> Any:
+def _locked(answer: Any, door: RpcDoor) -> Any:
     """Return what answers only those who show a key, as LocalAI does: `authorization: Bearer KEY` beside the message."""
 
     def check(call: Any) -> None:
@@ -75,7 +75,7 @@ def _locked(answer: Any, door: Door) -> Any:
 
 
 class _Face:
-    def __init__(self, context: Serving, door: Door) -> None:
+    def __init__(self, context: Serving, door: RpcDoor) -> None:
         self.desk = ModelLookup(context, door)
 
     def own(self) -> dict[str, Any]:
