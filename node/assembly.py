@@ -17,15 +17,16 @@ from node.config.settings import Settings
 from node.faces import Listening
 from node.observe.metrics import Metrics
 from node.peers.bootstrap import Bootstrap
-from node.peers.followers import follow_loads, follow_ways, tell_of
+from node.peers.followers import follow_loads, follow_revoked, follow_ways, tell_of
 from node.peers.reach import own_ports
 from registry.catalog import Catalog
 from registry.clock import Chance, Clock
 from registry.members.liveness import Presence
 from registry.mesh import Mesh
 from registry.mesh.libp2p.mesh import LibP2PMesh
+from registry.persistence import next_epoch
 from registry.records import PeerId, Standing
-from registry.service import Registry, next_epoch
+from registry.service import Registry
 from registry.signing import Identity
 from registry.store import Counters, Store, open_store
 from router import dialects, policies
@@ -64,6 +65,8 @@ class Given:
     data_dir: Path
     token: str = ""
     """The control token; nobody has one where it is empty."""
+    grant: str = ""
+    """The grant, sealed for this node, that it shows to others; empty where it has none."""
     outside: Outside = field(default_factory=Outside)
 
 
@@ -151,8 +154,15 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
     registry = await _registry(given, store)
     agent = Agent(registry, store, outside.wall)
     await agent.restore()
-    keys = KeyRing(store, outside.wall, token=given.token)
+    keys = KeyRing(
+        store,
+        outside.wall,
+        token=given.token,
+        identity=given.identity,
+        trusted=map(PeerId, settings.node.trusted_issuers),
+    )
     await keys.restore()
+    registry.on_change(follow_revoked(keys, registry))
     premises = _premises(given, listening, registry)
     links, peers = _links(given, registry, premises, closing)
     metrics = Metrics()
@@ -221,6 +231,7 @@ def _links(
         peers=peers,
         settings=given.settings.router,
         premises=premises,
+        grant=given.grant,
     )
 
     registry.on_change(follow_ways(links, registry, forgive=peers.forgive))

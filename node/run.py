@@ -39,6 +39,7 @@ from node.observe.host import Host, host_name
 from node.observe.loop_lag import Lateness
 from node.observe.refusals import Refusals
 from node.peers import contacts
+from node.peers.followers import tell_revoked
 from node.peers.reach import host_of, invitation, reach_of, within_reach
 from node.processes.first import Helpers, Post
 from node.processes.forward import PassedOn
@@ -68,11 +69,15 @@ def run(
     swarm_key: str | None,
     data_dir: Path,
     *,
+    grant: str = "",
     ready: Callable[[str], None],
 ) -> int:
-    """Run a node until it is told to stop; return the exit code. `ready` is given the ready line once it serves."""
+    """Run a node until it is told to stop; return the exit code. `ready` is given the ready line once it serves.
+
+    `grant` is what it shows to nodes that want one.
+    """
     settings = fitted(settings, raise_limit())
-    given = Given(settings, identity, swarm_key, data_dir, control_token(data_dir))
+    given = Given(settings, identity, swarm_key, data_dir, control_token(data_dir), grant)
     try:
         uvloop.run(_live(given, ready))
     except (RegistryError, OSError, ValueError) as error:
@@ -169,6 +174,7 @@ def _background(
         "registry": registry.run,
         "addresses": partial(_follow, registry, reach),
         "keys": context.keys.follow,
+        "revocations": partial(tell_revoked, context.keys, registry),
         "usage": context.usage_log.run,
         "learning": context.learning.run,
         "contacts": partial(
@@ -227,6 +233,7 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         bootstrap=parts.bootstrap,
         host=Host(),
         listening=listening,
+        swarm_key=given.swarm_key or "",
         started=time.monotonic(),
     )
 
@@ -257,7 +264,9 @@ def _helpers(
     judge = _judge(PassedOn, given, parts.keys)
     helpers = Helpers(
         posts,
-        first_word=Welcome(given.identity.seed, given.settings, listening.http, listening.link),
+        first_word=Welcome(
+            given.identity.seed, given.settings, listening.http, listening.link, given.grant
+        ),
         offices=Offices(
             registry=registry,
             lending=parts.router.lending,
@@ -267,7 +276,7 @@ def _helpers(
             control=Listener(public_app(replace(context, access=judge))),
         ),
         workers=lambda: parts.agent.workers,
-        keys=lambda: parts.keys.table.keys,
+        keys=lambda: parts.keys.table,
         served=served,
         whole=whole,
     )
@@ -289,7 +298,9 @@ async def _open_link(
     most = TRUSTED_PER_NODE * context.settings.registry.max_nodes
     registry.on_change(welcome(tls, registry, at_most=most))
     settings, crowd = context.settings.web, context.metrics.crowd
-    return await serve(link_app(context, registry), link, closing, settings, crowd, tls=tls)
+    return await serve(
+        link_app(context, registry, context.keys), link, closing, settings, crowd, tls=tls
+    )
 
 
 async def _follow(registry: Registry, reach: Callable[[], Reach]) -> None:

@@ -21,6 +21,7 @@ from registry.records import (
     PeerId,
     Reach,
     Record,
+    Revocation,
     Service,
     Standing,
     Version,
@@ -103,6 +104,7 @@ class OwnRecord:
         services: Sequence[Service] | None,
         reach: Reach | None,
         standing: Standing | None,
+        revoked: Sequence[Revocation] | None = None,
     ) -> Record:
         """Return our record with these changes; what is `None` stays. Raise `LimitReached` when it does not fit."""
         draft = self.own
@@ -115,6 +117,8 @@ class OwnRecord:
             draft = replace(
                 draft, reach=replace(reach, mesh=reach.mesh[:most], links=reach.links[:most])
             )
+        if revoked is not None:
+            draft = replace(draft, revoked=tuple(revoked))
         return draft if standing is None else replace(draft, standing=standing)
 
     def fits(self, services: Sequence[Service]) -> None:

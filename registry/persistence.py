@@ -19,8 +19,22 @@ from registry.store import Change, Delete, Put, Space, Store
 
 log = logging.getLogger("modelvine.registry")
 
+EPOCH_KEY = "epoch"
+
 BEAT_KEY = "beat:"
 """Prefix of the keys under which the newest heartbeat of each node is kept: epoch, sequence, beat."""
+
+
+async def next_epoch(store: Store, wall_clock: float) -> int:
+    """Return an epoch above all that were used before, durable already; raise `StoreUnavailable`.
+
+    The wall clock only matters when the store was lost: it makes a fresh node speak louder than its old self.
+    """
+    kept = (await store.read(Space.SELF)).get(EPOCH_KEY, b"0")
+    last = int(kept) if kept.isdigit() and len(kept) < 16 else 0
+    epoch = max(last + 1, int(wall_clock))
+    await store.write(Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
+    return epoch
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,12 +164,20 @@ class Reach:
     certificate: bytes = b""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Revocation:
+    """Id of a grant that its issuer takes back, and the Unix time at which that grant would have ended."""
+
+    grant: str
+    expires: int
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """The whole public state of one node at one version.
 
-    `name` is what the node calls itself, for people: two nodes may say the same. `skipped` are the places of services in the
-    list as it was signed whose type we do not know, in rising order.
+    `name` is what the node calls itself, for people: two nodes may say the same. `revoked` are grants of its own. `skipped` are
+    the places of services in the list as it was signed whose type we do not know, in rising order.
     """
 
     node: PeerId
@@ -179,6 +187,7 @@ class Record:
     reach: Reach = Reach()
     agent: str = ""
     name: str = ""
+    revoked: tuple[Revocation, ...] = ()
     skipped: tuple[int, ...] = field(default=(), compare=False)
 
     def service_at(self, place: int) -> Service | None:

@@ -19,7 +19,6 @@ from registry.effects import (
     Loaded,
     Persist,
     Probe,
-    Publish,
     Remember,
 )
 from registry.errors import InvalidFrame
@@ -38,26 +37,13 @@ from registry.records import (
     PeerId,
     Reach,
     Record,
+    Revocation,
     Service,
     Standing,
     Version,
 )
 from registry.settings import RegistrySettings
 from registry.signing import Identity
-
-__all__ = [
-    "Changed",
-    "Contested",
-    "Effect",
-    "Fetch",
-    "Forget",
-    "Loaded",
-    "Persist",
-    "Probe",
-    "Publish",
-    "Remember",
-    "Replica",
-]
 
 # Loads are said once a second at most; a few come together when the mesh was slow.
 _LOADS_PER_SECOND = 2.0
@@ -146,9 +132,12 @@ class Replica:
         services: Sequence[Service] | None = None,
         reach: Reach | None = None,
         standing: Standing | None = None,
+        revoked: Sequence[Revocation] | None = None,
     ) -> list[Effect]:
         """Change our own word; what is `None` stays. Raise `LimitReached`, and change nothing, when it does not fit."""
-        draft = self._voice.draft(services=services, reach=reach, standing=standing)
+        draft = self._voice.draft(
+            services=services, reach=reach, standing=standing, revoked=revoked
+        )
         if draft == self.own and self._voice.spoken is not None:
             return []
         return self._speak(draft, now)

@@ -45,17 +45,15 @@ from registry.mesh import (
     PipeHandler,
     Restarted,
 )
-from registry.persistence import Persistence, beats_in, rows_of
+from registry.persistence import EPOCH_KEY, Persistence, beats_in, rows_of
 from registry.prober import PROVE, VOUCH, Prober
-from registry.records import PeerId, Reach, Record, Service, Standing
+from registry.records import PeerId, Reach, Record, Revocation, Service, Standing
 from registry.replica import Replica
 from registry.settings import RegistrySettings
 from registry.signing import Identity
 from registry.store import Put, Space, Store
 
 log = logging.getLogger("modelvine.registry")
-
-EPOCH_KEY = "epoch"
 
 # A loop that wakes later than this was stopped, or has too much to do.
 _STALL = 1.0
@@ -69,18 +67,6 @@ _LONG_TICK = 0.005
 _CONTESTED = (
     "another machine speaks with this node's key: stop one of the two, and give it a key of its own"
 )
-
-
-async def next_epoch(store: Store, wall_clock: float) -> int:
-    """Return an epoch above all that were used before, durable already; raise `StoreUnavailable`.
-
-    The wall clock only matters when the store was lost: it makes a fresh node speak louder than its old self.
-    """
-    kept = (await store.read(Space.SELF)).get(EPOCH_KEY, b"0")
-    last = int(kept) if kept.isdigit() and len(kept) < 16 else 0
-    epoch = max(last + 1, int(wall_clock))
-    await store.write(Put(Space.SELF, EPOCH_KEY, str(epoch).encode()))
-    return epoch
 
 
 class Registry:
@@ -218,6 +204,11 @@ class Registry:
     async def readdress(self, reach: Reach) -> None:
         """Change how we are reached."""
         await self._perform(self._replica.announce(self._now(), reach=reach))
+
+    async def take_back(self, revoked: Sequence[Revocation]) -> None:
+        """Change which grants of ours are taken back, and publish it at once; raise `LimitReached` when it does not fit."""
+        await self._perform(self._replica.announce(self._now(), revoked=revoked))
+        await self._hurry()
 
     async def stand(self, standing: Standing) -> None:
         """Change our standing, and publish it at once: draining and leaving travel ahead of everything."""

@@ -19,7 +19,7 @@ from itertools import chain, islice
 
 from registry import messages, wire
 from registry.catalog import BUCKETS, Catalog, Signed
-from registry.effects import WordsRefused
+from registry.effects import Effect, Persist, WordsRefused
 from registry.errors import InvalidFrame, LimitReached, UnknownKind
 from registry.members.liveness import Status
 from registry.messages import (
@@ -30,7 +30,7 @@ from registry.messages import (
     Held,
 )
 from registry.records import PeerId
-from registry.replica import Effect, Persist, Replica
+from registry.replica import Replica
 
 __all__ = [
     "BUCKETS",

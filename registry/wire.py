@@ -31,6 +31,7 @@ from registry.records import (
     PeerId,
     Reach,
     Record,
+    Revocation,
     Service,
     Standing,
     Version,
@@ -62,6 +63,10 @@ MAX_ADDRESS_CHARACTERS = 256
 MAX_CERTIFICATE_CHARACTERS = 2_048
 MAX_AGENT_CHARACTERS = 128
 MAX_NODE_NAME_CHARACTERS = 64
+MAX_REVOKED = 1_024
+"""Grants that one node may have taken back before they end."""
+GRANT_CHARACTERS = 32
+"""Hexadecimal characters of a grant's id."""
 MAX_LOADS = 64
 """Rows of one load; who has more busy replicas names those whose load moved most."""
 MAX_COUNT = (1 << 16) - 1
@@ -84,6 +89,7 @@ _SHORTEST = 1e-6
 _Counter = Annotated[int, Field(ge=0, le=MAX_COUNTER)]
 # Printable ASCII: an address is logged, shown and dialled, so it carries no control characters.
 _Address = Annotated[str, Field(pattern=r"^[!-~]+$", max_length=MAX_ADDRESS_CHARACTERS)]
+_Grant = Annotated[str, Field(pattern=rf"^[0-9a-f]{{{GRANT_CHARACTERS}}}$")]
 
 
 class _Body(BaseModel):
@@ -99,6 +105,7 @@ class _Body(BaseModel):
     certificate: Annotated[str, Field(max_length=MAX_CERTIFICATE_CHARACTERS)] = ""
     agent: Annotated[str, Field(max_length=MAX_AGENT_CHARACTERS)] = ""
     name: object = ""
+    revoked: Annotated[list[tuple[_Grant, _Counter]], Field(max_length=MAX_REVOKED)] = []
 
 
 def is_name(text: str) -> bool:
@@ -127,6 +134,11 @@ def encode_record(record: Record, identity: signing.Identity) -> Signed:
             "certificate": b64encode(record.reach.certificate).decode(),
             "agent": record.agent,
             **({"name": record.name} if record.name else {}),
+            **(
+                {"revoked": [[r.grant, r.expires] for r in record.revoked]}
+                if record.revoked
+                else {}
+            ),
         }
     )
     frame = _seal(RECORD, body, identity)
@@ -297,6 +309,7 @@ def _record(public: bytes, body: bytes, frame: bytes) -> Signed:
         reach=Reach(tuple(parsed.mesh), tuple(parsed.links), certificate),
         agent=parsed.agent if parsed.agent.isprintable() else "",
         name=_node_name(parsed.name),
+        revoked=tuple(Revocation(*row) for row in parsed.revoked),
         skipped=tuple(place for place, service in enumerate(read) if service is None),
     )
     return Signed(record, frame)

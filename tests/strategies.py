@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from registry import wire
 from registry.catalog import Signed
-from registry.records import ModelType, Reach, Record, Service, Standing, Version
+from registry.records import ModelType, Reach, Record, Revocation, Service, Standing, Version
 from registry.signing import Identity
 
 IDENTITIES = tuple(Identity(bytes([number]) * 32) for number in range(1, 9))
@@ -69,6 +69,7 @@ def signed_records(
         reach=draw(reaches),
         agent=draw(st.sampled_from(["", "modelvine/0"])),
         name=draw(st.sampled_from(["", "gpu-1", "größe"])),
+        revoked=draw(st.sampled_from([(), (Revocation("0f" * 16, 1_800_000_000),)])),
     )
     return wire.encode_record(record, owner)
 

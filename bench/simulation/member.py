@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from bench.simulation.probe import Answered, Round, vouch
 from registry import sync, wire
+from registry.effects import Changed, Effect, Fetch, Probe, Publish
 from registry.errors import InvalidFrame, LimitReached
 from registry.intake.rate import RateLimit
 from registry.members.liveness import LIFE, Evidence
 from registry.prober import PROVE, VOUCH
 from registry.records import PeerId
-from registry.replica import Changed, Effect, Fetch, Probe, Publish, Replica
+from registry.replica import Replica
 
 if TYPE_CHECKING:
     from bench.simulation.world import World

@@ -5,6 +5,7 @@ AuthError
 ├── KeyUnknown       what was shown is no key of this site
 ├── KeyExpired       its time is over
 ├── KeyRevoked       an operator ended it
+├── GrantRefused     a grant is damaged, forged, or not for this node
 ├── RoleNotAllowed   its role is for something else
 ├── ModelNotAllowed  it is not for this model
 ├── Limited
@@ -36,6 +37,10 @@ class KeyExpired(AuthError):
 
 class KeyRevoked(AuthError):
     """An operator ended the key."""
+
+
+class GrantRefused(AuthError):
+    """The grant is damaged, forged, another node's, or of somebody who is not trusted here."""
 
 
 class RoleNotAllowed(AuthError):
@@ -75,5 +80,5 @@ class NoSuchKey(AuthError):
     """No key has this name."""
 
 
-OF_KEYS = (KeyMissing, KeyUnknown, KeyExpired, KeyRevoked)
+OF_KEYS = (KeyMissing, KeyUnknown, KeyExpired, KeyRevoked, GrantRefused)
 """What another key would mend."""

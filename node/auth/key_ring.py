@@ -7,15 +7,17 @@ While the store does not answer, the keys that are known go on to hold.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pydantic import ValidationError
 
-from node.auth.errors import KeyExists, NoSuchKey
+from node.auth import grants
+from node.auth.errors import GrantRefused, KeyExists, NoSuchKey
+from node.auth.grants import GRANT_PREFIX, Grant, Terms
+from node.auth.key_table import GrantRules, KeyTable
 from node.auth.keys import (
     HINT_CHARACTERS,
-    MAX_KEY_CHARACTERS,
     MAX_KEYS,
     Allowance,
     ApiKey,
@@ -25,7 +27,10 @@ from node.auth.keys import (
 )
 from registry.clock import Clock
 from registry.errors import LimitReached, StoreUnavailable
-from registry.store import Put, Space, Store
+from registry.records import PeerId, Revocation
+from registry.signing import Identity
+from registry.store import Delete, Put, Space, Store
+from registry.wire import MAX_REVOKED
 
 log = logging.getLogger("modelvine.keys")
 
@@ -33,43 +38,42 @@ PERIOD = 0.5
 """Seconds between two looks at what other nodes have changed."""
 
 KEPT_SECONDS = 30 * 86_400.0
-"""How long a revoked key is remembered, so that its holder is told so."""
+"""How long a key that has ended is remembered, so that its holder is told so."""
+
+MAX_HEARD = 16_384
+"""Revocations of other nodes that are remembered; beyond it those go first that end first."""
 
 CONTROL_TOKEN = "control.token"  # noqa: S105 (a file's name)
 """Name of the node's own token among its keys: the first operator."""
 
 _MARK = "keys"
-
-
-class KeyTable:
-    """Keys by hash, and by name. Read on the path of every request; replaced whole when anything changes."""
-
-    __slots__ = ("_by_hash", "by_name")
-
-    def __init__(self, keys: Iterable[ApiKey] = ()) -> None:
-        self.by_name: Mapping[str, ApiKey] = MappingProxyType({key.name: key for key in keys})
-        self._by_hash = {key.hash: key for key in self.by_name.values()}
-
-    @property
-    def keys(self) -> tuple[ApiKey, ...]:
-        """All of them."""
-        return tuple(self.by_name.values())
-
-    def find(self, secret: str) -> ApiKey | None:
-        """Return the key that is shown, ended or not."""
-        if len(secret) > MAX_KEY_CHARACTERS:
-            return None
-        return self._by_hash.get(hash_of(secret))
+_EXPIRES_DIGITS = 13
 
 
 class KeyRing:
     """The keys that this node knows, and how they are changed. Lives on one event loop."""
 
-    def __init__(self, store: Store, wall: Clock, *, token: str = "") -> None:
-        """`wall` returns Unix time; the holder of `token` is an operator."""
+    def __init__(
+        self,
+        store: Store,
+        wall: Clock,
+        *,
+        token: str = "",
+        identity: Identity | None = None,
+        trusted: Iterable[PeerId] = (),
+    ) -> None:
+        """`wall` returns Unix time; the holder of `token` is an operator.
+
+        `identity` signs grants; those that `trusted` nodes signed hold here too.
+        """
         self._store = store
         self._wall = wall
         self._token = token
+        self._identity = identity
+        self._rules = GrantRules(identity.peer if identity else "", frozenset(trusted))
+        self._heard: dict[str, Revocation] = {}
+        self._unsaved: list[Revocation] = []
+        self._dropped: set[str] = set()
         self._mark = b""
         self._reached = True
         self._changing = asyncio.Lock()
@@ -82,9 +86,17 @@ class KeyRing:
         found = self.table.by_name
         return [found[name] for name in sorted(found) if name != CONTROL_TOKEN]
 
+    def now(self) -> float:
+        """Return Unix time."""
+        return self._wall()
+
     def find(self, secret: str) -> ApiKey | None:
-        """Return the key that is shown, ended or not."""
+        """Return the key that is shown, ended or not; raise `GrantRefused` for a grant that opens nothing here."""
         return self.table.find(secret)
+
+    def granted(self, text: str, holder: PeerId | None = None) -> ApiKey:
+        """Return what a grant allows that `holder` shows, ended or not; raise `GrantRefused`."""
+        return self.table.granted(text, holder)
 
     def on_change(self, listener: Callable[[KeyTable], None]) -> None:
         """Have `listener` told of the table whenever it changes."""
@@ -94,18 +106,22 @@ class KeyRing:
         """Load what the store holds; raise `StoreUnavailable`."""
         self._mark = (await self._store.read(Space.MARKS)).get(_MARK, b"")
         rows = await self._store.read(Space.KEYS)
+        if not self._heard:
+            self._hear(_revocations(await self._store.read(Space.REVOKED)))
         self._take(key for name, row in rows.items() if (key := _thaw(name, row)) is not None)
 
     async def follow(self) -> None:
         """Take in what other nodes change, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD)
-            if self._store.shared:
-                await self.look()
+            await self.look()
 
     async def look(self) -> None:
-        """Take in what other nodes have changed, if anything."""
+        """Take in what other nodes of the site have changed, if anything, and keep what was heard of others."""
         try:
+            await self.save()
+            if not self._store.shared:
+                return
             mark = (await self._store.read(Space.MARKS)).get(_MARK, b"")
             if mark != self._mark:
                 async with self._changing:
@@ -132,17 +148,77 @@ class KeyRing:
                     raise KeyExists(
                         f"there is a key {name!r} already: rotate or revoke it, or choose another name"
                     )
-            kept = [key for key in self.keys if not key.revoked or now - key.revoked < KEPT_SECONDS]
-            if len({key.name for key in kept} | set(wanted)) > MAX_KEYS:
+            kept = {key.name for key in self.keys if not _is_over(key, now)}
+            if len(kept | set(wanted)) > MAX_KEYS:
                 raise LimitReached(f"a site has at most {MAX_KEYS:,} keys; revoke some first")
             made = {name: new_secret() for name in wanted}
             await self._put(_made(name, made[name], wanted[name], now) for name in wanted)
             return made
 
+    async def grant(self, name: str, terms: Terms) -> Grant:
+        """Sign a grant, which counts among the keys of this site; raise as `create` does."""
+        if self._identity is None:
+            raise GrantRefused("this node has no key to sign with")
+        async with self._changing:
+            now, held = self._wall(), self.table.by_name.get(name)
+            if name == CONTROL_TOKEN or (held is not None and not held.ended(now)):
+                raise KeyExists(f"there is a key {name!r} already: choose another name")
+            own = [k for k in self.keys if k.issuer == self._identity.peer and k.expires > now]
+            if len(own) >= MAX_REVOKED or len(self.keys) >= MAX_KEYS:
+                raise LimitReached(
+                    f"a node signs at most {MAX_REVOKED:,} grants that have not ended"
+                )
+            made = grants.issue(self._identity, terms)
+            allowed = terms.allowance().model_dump()
+            key = ApiKey(
+                **allowed,
+                name=name,
+                hash=hash_of(made.id),
+                hint=GRANT_PREFIX[:HINT_CHARACTERS],
+                created=now,
+                issuer=made.peer,
+                grant=made.id,
+            )
+            await self._put([key])
+            return made
+
+    def revocations(self) -> tuple[Revocation, ...]:
+        """Return the grants that this very node signed, that were revoked and have not ended by themselves."""
+        now, own = self._wall(), self._rules.node
+        found = (k for k in self.keys if k.issuer == own and k.revoked and k.expires > now)
+        return tuple(sorted(Revocation(k.grant, int(k.expires)) for k in found))
+
+    def hear(self, issuer: PeerId, revoked: Iterable[Revocation]) -> None:
+        """Take in which grants another node has revoked, for good; of those who are not trusted here nothing is taken."""
+        if issuer not in self._rules.trusted:
+            return
+        now = self._wall()
+        news = [one for one in revoked if one.expires > now and one.grant not in self._heard]
+        if news:
+            self._hear(news)
+            self._unsaved += news
+            self._take(self.keys)
+
+    async def save(self) -> None:
+        """Keep what was heard since the last time; raise `StoreUnavailable`."""
+        if self._unsaved:
+            news, now = tuple(self._unsaved), self._wall()
+            ended = [grant for grant, one in self._heard.items() if one.expires <= now]
+            over = {*ended, *self._dropped}
+            kept = (one for one in news if one.grant not in over)
+            rows = (Put(Space.REVOKED, one.grant, b"%d" % one.expires) for one in kept)
+            await self._store.write(*rows, *(Delete(Space.REVOKED, grant) for grant in over))
+            del self._unsaved[: len(news)]
+            self._dropped -= over
+            for grant in ended:
+                self._heard.pop(grant, None)
+
     async def rotate(self, name: str) -> str:
         """Replace a key by a new one that allows the same; the old one opens nothing any more. Raise `NoSuchKey`."""
         async with self._changing:
             held = self._held(name)
+            if held.issuer:
+                raise KeyExists(f"{name!r} is a grant: revoke it, and invite anew")
             secret = new_secret()
             await self._put([_made(name, secret, held, self._wall())])
             return secret
@@ -164,24 +240,48 @@ class KeyRing:
 
     async def _put(self, keys: Iterable[ApiKey]) -> None:
         changed = {key.name: key for key in keys}
-        mark = secrets.token_bytes(8)
+        now, mark = self._wall(), secrets.token_bytes(8)
+        over = {key.name for key in self.keys if _is_over(key, now)} - changed.keys()
         rows = [Put(Space.KEYS, n, key.model_dump_json().encode()) for n, key in changed.items()]
-        await self._store.write(*rows, Put(Space.MARKS, _MARK, mark))
+        gone = (Delete(Space.KEYS, name) for name in over)
+        await self._store.write(*rows, *gone, Put(Space.MARKS, _MARK, mark))
         # Another node may have changed other keys meanwhile: its mark was not ours, and is looked for again.
         if not self._store.shared:
             self._mark = mark
-        self._take([*(key for key in self.keys if key.name not in changed), *changed.values()])
+        kept = (key for key in self.keys if key.name not in changed and key.name not in over)
+        self._take([*kept, *changed.values()])
 
     def _take(self, keys: Iterable[ApiKey]) -> None:
         self.table = self._tabled(keys)
         for listener in self._listeners:
             listener(self.table)
 
+    def _hear(self, revoked: Iterable[Revocation]) -> None:
+        self._heard.update({one.grant: one for one in revoked})
+        if (beyond := len(self._heard) - MAX_HEARD) > 0:
+            for one in sorted(self._heard.values(), key=lambda one: one.expires)[:beyond]:
+                del self._heard[one.grant]
+                self._dropped.add(one.grant)
+        self._rules = replace(self._rules, revoked=frozenset(self._heard))
+
     def _tabled(self, keys: Iterable[ApiKey]) -> KeyTable:
         if not self._token:
-            return KeyTable(keys)
+            return KeyTable(keys, self._rules)
         own = ApiKey(name=CONTROL_TOKEN, hash=hash_of(self._token), role=Role.OPERATOR)
-        return KeyTable([*keys, own])
+        return KeyTable([*keys, own], self._rules)
+
+
+def _is_over(key: ApiKey, now: float) -> bool:
+    """Whether a key has opened nothing for so long that nobody has to be told why; a grant is known until its time is over."""
+    ends = key.expires if key.issuer else key.revoked or key.expires
+    return bool(ends) and now - ends > KEPT_SECONDS
+
+
+def _revocations(rows: Mapping[str, bytes]) -> Iterator[Revocation]:
+    """Read what a store holds; what no version wrote revokes nothing."""
+    for name, row in rows.items():
+        if row.isdigit() and len(row) <= _EXPIRES_DIGITS:
+            yield Revocation(name, int(row))
 
 
 def _made(name: str, secret: str, allowed: Allowance, now: float) -> ApiKey:

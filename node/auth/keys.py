@@ -6,6 +6,7 @@ A key holds 192 random bits, so a plain SHA-256 of it tells nobody what it is.
 import hashlib
 import re
 import secrets
+from collections.abc import Iterator
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -75,10 +76,25 @@ class ApiKey(Allowance):
     hint: Annotated[str, StringConstraints(max_length=HINT_CHARACTERS)] = ""
     created: float = 0.0
     revoked: float = 0.0
+    issuer: str = ""
+    """Peer id of the node of this site that signed it, where it is a grant; `hash` is then that of the grant's id."""
+
+    grant: str = ""
+
+    within: "ApiKey | None" = Field(default=None, exclude=True, repr=False)
+    """The grant that this one was passed on from: what that allows holds as well."""
+
+    @property
+    def line(self) -> "Iterator[ApiKey]":
+        """This key, and all that it was passed on from."""
+        key: ApiKey | None = self
+        while key is not None:
+            yield key
+            key = key.within
 
     def opens(self, model: str) -> bool:
         """Whether the holder may ask a model, by the name that the request has."""
-        return not self.models or _matches(self.models, model)
+        return all(not key.models or _matches(key.models, model) for key in self.line)
 
     def ended(self, now: float) -> str:
         """Say why the key opens nothing any more; empty while it does."""

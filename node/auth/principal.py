@@ -14,6 +14,7 @@ from node.auth.errors import (
     RoleNotAllowed,
 )
 from node.auth.keys import PREFIX, ApiKey, Role
+from registry.records import PeerId
 
 _HOW = (
     "ask this node's operator for one (modelvine key create) and send 'Authorization: Bearer KEY'; "
@@ -26,7 +27,14 @@ class KeyLookup(Protocol):
     """What knows the keys of a site."""
 
     def find(self, secret: str) -> ApiKey | None:
-        """Return the key that is shown, ended or not."""
+        """Return the key that is shown, ended or not; raise `GrantRefused` for a grant that opens nothing here."""
+
+
+class GrantLookup(Protocol):
+    """What knows which grants hold here."""
+
+    def granted(self, text: str, holder: PeerId | None = None) -> ApiKey:
+        """Return what a grant allows that `holder` shows, ended or not; raise `GrantRefused`."""
 
 
 class NoKeys:
@@ -89,8 +97,8 @@ PRINCIPAL = web.RequestKey("principal", Principal)
 def holder_of(secret: str, keys: KeyLookup, now: float, *, keyless: bool) -> Principal:
     """Return who shows a key, or nothing; `keyless` says whether its sender may ask without one. `now` is Unix time.
 
-    Raise `KeyMissing`, `KeyUnknown`, `KeyExpired` or `KeyRevoked`. Where nobody needs a key, clients that insist on sending one
-    may send any text that does not look like a key of ours.
+    Raise `KeyMissing`, `KeyUnknown`, `KeyExpired`, `KeyRevoked` or `GrantRefused`. Where nobody needs a key, clients that
+    insist on sending one may send any text that does not look like a key of ours.
     """
     key = keys.find(secret) if secret else None
     if key is None:
@@ -99,6 +107,11 @@ def holder_of(secret: str, keys: KeyLookup, now: float, *, keyless: bool) -> Pri
         if not keyless:
             raise KeyMissing(f"this node wants a key; {_HOW}")
         return ANYBODY
+    return principal_of(key, now)
+
+
+def principal_of(key: ApiKey, now: float) -> Principal:
+    """Return the holder of a key; raise `KeyExpired` or `KeyRevoked`. `now` is Unix time."""
     match key.ended(now):
         case "":
             return Principal(key)

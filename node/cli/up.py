@@ -11,6 +11,7 @@ Examples:
   modelvine up --profile lan --swarm-key swarm.key
   modelvine up --profile wan --relay
   modelvine up --workers 4
+  modelvine up --profile wan --join @invitation
   modelvine up --profile wan --rendezvous /ip4/192.0.2.7/tcp/6101/p2p/12D3KooWD3eckifWpRn9wQpMG9R9hX3sD158z7EqHWmweQAJU5SA
 """
 
@@ -27,6 +28,13 @@ log = logging.getLogger("modelvine.node")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_settings(parser)
+    parser.add_argument(
+        "--join",
+        metavar="INVITATION",
+        default="",
+        help="join the mesh of whoever made this with `modelvine invite`; @FILE reads it, - takes it from standard "
+        "input, MODELVINE_JOIN may hold it; it is kept, so say it once",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from node.runtime import only_node_in  # noqa: PLC0415
     from node.secrets import files as secret_files  # noqa: PLC0415
     from node.secrets import identity  # noqa: PLC0415
+    from node.secrets import joined as invited  # noqa: PLC0415
 
     settings = sources.load(settings_given(arguments), file=arguments.config).settings
     logs.configure(
@@ -52,7 +61,18 @@ def run(arguments: argparse.Namespace) -> int:
     data_dir = Path(settings.node.data_dir)
     secret_files.make_private_directory(data_dir)
     with only_node_in(data_dir):
+        if given := arguments.join or sources.invitation_given():
+            invited.join(data_dir, invited.shown(given))
         own = identity.load_or_create(data_dir)
+        grant = ""
+        if held := invited.joined(data_dir):
+            settings = invited.with_way(settings, held, data_dir)
+            swarm_key = swarm_key or held.swarm_key or None
+            grant = invited.sealed(held, own.peer)
+            if not grant:
+                log.warning(
+                    "the grant of this node's invitation is over: nodes that want one answer it no more"
+                )
         identity.control_token(data_dir)
 
         # Next to nothing that is made until a node serves is garbage; looking for it took a fifth of the start.
@@ -72,6 +92,6 @@ def run(arguments: argparse.Namespace) -> int:
                 log.warning("commands on this machine must be told where this node is: %s", error)
 
         try:
-            return composition.run(settings, own, swarm_key, data_dir, ready=ready)
+            return composition.run(settings, own, swarm_key, data_dir, grant=grant, ready=ready)
         finally:
             remove_trace(data_dir)

@@ -12,6 +12,8 @@ IDENTITY_KEY = "identity.key"
 CONTROL_TOKEN = "control.token"  # noqa: S105 - the name of a file
 NODE_FILE = "node.json"
 DATABASE = "modelvine.db"
+INVITATION = "invitation"
+SWARM_KEY = "swarm.key"
 
 
 def user_data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:

@@ -144,6 +144,21 @@ class NodeSettings(BaseModel):
         ),
     )
 
+    trusted_issuers: tuple[str, ...] = Field(
+        (),
+        description=(
+            "Peer ids of nodes of other sites whose grants are keys here too, within what each grant allows; "
+            "empty: only grants of this site's nodes."
+        ),
+    )
+    peers_need_grant: bool = Field(
+        default=False,
+        description=(
+            "Whether other nodes must show a grant, of this site or of `trusted_issuers`, to have their requests answered here; "
+            "otherwise every node of the mesh may ask. `modelvine invite --for-node` makes one."
+        ),
+    )
+
     @property
     def open_said(self) -> bool:
         """Whether the operator has decided who needs no key."""

@@ -56,7 +56,7 @@ FLAG_KEYS = frozenset(
 )
 """The settings that `modelvine up` takes as flags; their variables carry no section."""
 
-_OTHER_VARIABLES = {"MODELVINE_NODE", "MODELVINE_CONFIG", "MODELVINE_KEY"}
+_OTHER_VARIABLES = {"MODELVINE_NODE", "MODELVINE_CONFIG", "MODELVINE_KEY", "MODELVINE_JOIN"}
 # Kubernetes puts such variables into every pod beside a service called "modelvine".
 _ORCHESTRATOR = ("MODELVINE_SERVICE_", "MODELVINE_PORT")
 
@@ -130,6 +130,11 @@ def node_address(environment: Mapping[str, str] | None = None) -> str:
 def key_shown(environment: Mapping[str, str] | None = None) -> str:
     """Return the key that commands show to a node, as MODELVINE_KEY has it; empty when it is not set."""
     return (os.environ if environment is None else environment).get("MODELVINE_KEY", "")
+
+
+def invitation_given(environment: Mapping[str, str] | None = None) -> str:
+    """Return the invitation that a node is started with, as MODELVINE_JOIN has it; empty when it is not set."""
+    return (os.environ if environment is None else environment).get("MODELVINE_JOIN", "")
 
 
 def wants_colour(stream: TextIO, environment: Mapping[str, str] | None = None) -> bool:

@@ -100,6 +100,9 @@ class Context(Serving):
     links: "Links"
     bootstrap: "Bootstrap"
     listening: Listening
+    swarm_key: str = field(repr=False)
+    """The mesh's key, which invitations of nodes hold; empty for an open mesh."""
+
     started: float
     """When this process began, on the monotonic clock."""
 

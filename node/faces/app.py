@@ -19,7 +19,7 @@ from aiohttp.typedefs import Middleware
 from node import faces
 from node.auth.access import PROBED
 from node.auth.errors import AuthError
-from node.auth.principal import ANYBODY, PRINCIPAL
+from node.auth.principal import ANYBODY, PRINCIPAL, GrantLookup
 from node.config.web import WebSettings
 from node.faces import Asks, Context, Serving
 from node.faces.errors import KNOWN, UnknownPath, WrongMethod, refusal
@@ -67,12 +67,17 @@ def _asks(face: ModuleType) -> Asks:
     return Asks(own) if own else _PLAIN
 
 
-def link_app(context: Serving, known: KnownPeers) -> web.Application:
+def link_app(context: Serving, known: KnownPeers, grants: GrantLookup) -> web.Application:
     """Return the application for nodes that are known; it must be served over TLS with client certificates."""
-    definitions = [route for face in _modules("link_routes") for route in face.link_routes(context)]
+    definitions = [
+        web.RouteDef(r.method, r.path, r.handler, {**r.kwargs, "asks": _PLAIN})
+        for face in _modules("link_routes")
+        for r in face.link_routes(context)
+    ]
+    wanted = grants if context.settings.node.peers_need_grant else None
     return application(
         definitions,
-        peer_check(known),
+        peer_check(known, wanted),
         max_bodies_bytes=context.settings.web.max_bodies_bytes,
     )
 

@@ -161,6 +161,7 @@ TABLE: Mapping[type[Exception], Row] = MappingProxyType(
         auth_errors.AuthError: Row(403, 1010, _DENIED, "not_allowed"),
         auth_errors.KeyMissing: Row(401, 1010, _BAD, "key_missing"),
         auth_errors.KeyUnknown: Row(401, 1010, _BAD, "invalid_api_key"),
+        auth_errors.GrantRefused: Row(401, 1010, _BAD, "invalid_api_key"),
         auth_errors.KeyExpired: Row(401, 1010, _BAD, "key_expired"),
         auth_errors.KeyRevoked: Row(401, 1010, _BAD, "key_revoked"),
         auth_errors.RoleNotAllowed: Row(403, 1010, _DENIED, "role_not_allowed"),

@@ -1,17 +1,21 @@
 """Access check of the link listener: which node asks, and whether it may."""
 
 import ssl
+import time
 from collections.abc import Callable
 from typing import Protocol
 
+from node.auth.errors import OF_KEYS
+from node.auth.principal import PRINCIPAL, GrantLookup, Principal, principal_of
 from node.faces.errors import NotAllowed
 from node.lane.request import HttpRequest
 from registry.catalog import Catalog
+from registry.clock import Clock
 from registry.errors import RegistryError
 from registry.members.liveness import Presence
 from registry.records import PeerId
 from router.peers.certificate import peer_of_certificate
-from router.peers.headers import HOP
+from router.peers.headers import GRANT, HOP
 
 
 class KnownPeers(Protocol):
@@ -28,8 +32,13 @@ class KnownPeers(Protocol):
         """Say whether a peer may take part here."""
 
 
-def peer_check(known: KnownPeers) -> Callable[[HttpRequest], None]:
-    """Return the check that only nodes which the registry knows, and which have not left, get through."""
+def peer_check(
+    known: KnownPeers, grants: GrantLookup | None = None, wall: Clock = time.time
+) -> Callable[[HttpRequest], None]:
+    """Return the check that only nodes which the registry knows, and which have not left, get through.
+
+    Where there are `grants`, they must show one; their requests are then bound to its terms. `wall` returns Unix time.
+    """
 
     def check(request: HttpRequest) -> None:
         peer = asking_peer(request)
@@ -41,8 +50,21 @@ def peer_check(known: KnownPeers) -> Callable[[HttpRequest], None]:
             raise NotAllowed(f"{peer} is not let in here")
         if known.presence(peer) is Presence.LEFT:
             raise NotAllowed(f"{peer} has left the network")
+        if grants is not None:
+            request[PRINCIPAL] = _granted(request, peer, grants, wall())
 
     return check
+
+
+def _granted(request: HttpRequest, peer: PeerId, grants: GrantLookup, now: float) -> Principal:
+    """Return what the grant allows that a peer shows; raise `NotAllowed`: it is asked elsewhere, whatever is wrong with it."""
+    shown = request.headers.get(GRANT)
+    if shown is None:
+        raise NotAllowed("this node wants a grant of those who ask (modelvine invite --for-node)")
+    try:
+        return principal_of(grants.granted(shown, peer), now)
+    except OF_KEYS as error:
+        raise NotAllowed(str(error)) from error
 
 
 def asking_peer(request: HttpRequest) -> PeerId:

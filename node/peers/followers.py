@@ -1,11 +1,15 @@
-"""Followers of nodes that are met, lost and back: the log, the ways to them, and what they said of their load."""
+"""Followers of nodes that are met, lost and back: the log, the ways to them, what they said of their load and their grants."""
 
+import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from node.auth.key_ring import KeyRing
 from registry.catalog import Catalog
 from registry.clock import Clock
+from registry.errors import LimitReached
 from registry.intake.rate import RateLimit
 from registry.members.liveness import REASONS, Presence
 from registry.records import PeerId
@@ -17,6 +21,7 @@ log = logging.getLogger("modelvine.node")
 
 _LINES_AT_ONCE = 20
 _LINES_PER_SECOND = 1.0
+_REVOKED_PERIOD = 0.5
 _AWAY = frozenset({Presence.LOST, Presence.UNREACHABLE})
 _GONE = frozenset({Presence.LOST, Presence.LEFT})
 
@@ -114,3 +119,30 @@ def follow_loads(
                 router.forget(node)
 
     return changed
+
+
+def follow_revoked(keys: KeyRing, others: OtherNodes) -> Callable[[Iterable[PeerId]], None]:
+    """Return what takes in that nodes changed: the grants that they take back hold no longer."""
+
+    def changed(nodes: Iterable[PeerId]) -> None:
+        for node in nodes:
+            if (held := others.catalog.held.get(node)) and (revoked := held.record.revoked):
+                keys.hear(node, revoked)
+
+    return changed
+
+
+async def tell_revoked(keys: KeyRing, registry: Registry) -> None:
+    """Have other nodes know which grants of ours are revoked, until cancelled."""
+    seen, ends = None, math.inf
+    while True:
+        # Whatever changes, the table is another one.
+        if keys.table is not seen or keys.now() >= ends:
+            seen, revoked = keys.table, keys.revocations()
+            ends = min((one.expires for one in revoked), default=math.inf)
+            if revoked != registry.own.revoked:
+                try:
+                    await registry.take_back(revoked)
+                except LimitReached as error:
+                    log.error("other sites do not hear which grants are revoked: %s", error)  # noqa: TRY400  (a sentence for the operator)
+        await asyncio.sleep(_REVOKED_PERIOD)

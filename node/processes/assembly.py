@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from node.auth.access import Access, is_own_address
-from node.auth.key_ring import KeyTable
+from node.auth.key_table import KeyTable
 from node.auth.keys import ApiKey
 from node.auth.quotas import Quotas
 from node.auth.usage import UsageBook
@@ -43,8 +43,12 @@ class ToldKeys:
         self.table = KeyTable()
 
     def find(self, secret: str) -> ApiKey | None:
-        """Return the key that is shown, ended or not."""
+        """Return the key that is shown, ended or not; raise `GrantRefused` for a grant that opens nothing here."""
         return self.table.find(secret)
+
+    def granted(self, text: str, holder: PeerId | None = None) -> ApiKey:
+        """Return what a grant allows that `holder` shows, ended or not; raise `GrantRefused`."""
+        return self.table.granted(text, holder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ class HelperParts:
     def learn(self, word: KeysHeld | QuotaStandings) -> None:
         """Take in what keys there are, and how they stand."""
         if isinstance(word, KeysHeld):
-            self.keys.table = KeyTable(word.keys)
+            self.keys.table = KeyTable(word.keys, word.rules)
             return
         for standing in word.standings:
             self.quotas.learn(standing)
@@ -201,6 +205,7 @@ def assemble(
         peers=HelperPeers(view, doors, borrowing),
         settings=settings.router,
         premises=_premises(welcome, view, identity.peer),
+        grant=welcome.grant,
     )
     metrics = Metrics()
     witness = Witness(identity.peer, tell, time.monotonic)

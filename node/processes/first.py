@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import node
-from node.auth.key_ring import KeyTable
-from node.auth.keys import ApiKey
+from node.auth.key_table import KeyTable
 from node.auth.quotas import QuotaStanding
 from node.listeners import Listener
 from node.observe.aggregate import Whole
@@ -77,7 +76,7 @@ class Helpers:
         first_word: Welcome,
         offices: Offices,
         workers: Callable[[], Workers],
-        keys: Callable[[], tuple[ApiKey, ...]],
+        keys: Callable[[], KeyTable],
         served: tuple[Listener, Listener],
         whole: Whole,
     ) -> None:
@@ -119,7 +118,7 @@ class Helpers:
     def keys_changed(self, table: KeyTable) -> None:
         """Tell all helpers which keys there are."""
         for session in self._sessions():
-            session.tell(KeysHeld(table.keys))
+            session.tell(KeysHeld(table.keys, table.rules))
 
     def standings(self, standings: tuple[QuotaStanding, ...]) -> None:
         """Tell all helpers how keys stand."""
@@ -226,7 +225,8 @@ class Helpers:
     def _inform(self, session: HelperSession) -> None:
         session.tell(self._first_word)
         session.tell(Table(tuple(self._workers())))
-        session.tell(KeysHeld(self._keys()))
+        table = self._keys()
+        session.tell(KeysHeld(table.keys, table.rules))
         registry = self._offices.registry
         for node_id, held in registry.catalog.held.items():
             session.tell(Seen(node_id, registry.presence(node_id), held.frame))

@@ -143,7 +143,7 @@ class _Helper:
         most = TRUSTED_PER_NODE * settings.registry.max_nodes
         parts.listeners.append(welcome(tls, parts.view, at_most=most))
         limits, crowd = settings.web, parts.metrics.crowd
-        app = link_app(serving, parts.view)
+        app = link_app(serving, parts.view, parts.keys)
         link = await serve(app, self._ends.link, closing, limits, crowd, tls=tls)
         first = PooledPlace(self._doors.dial(), settings.router)
         rest = forward.routes(first, parts.access, settings)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
 
+from node.auth.key_table import GrantRules
 from node.auth.keys import ApiKey
 from node.auth.quotas import QuotaSpending, QuotaStanding
 from node.auth.usage import UsageRow
@@ -41,6 +42,7 @@ class Welcome:
     settings: Settings
     http: str
     link: str
+    grant: str = field(default="", repr=False)
     kind: Literal["welcome"] = "welcome"
 
 
@@ -54,9 +56,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class KeysHeld:
-    """All keys of users, from now on."""
+    """All keys of users, and which grants hold, from now on."""
 
     keys: tuple[ApiKey, ...] = field(repr=False)
+    rules: GrantRules
     kind: Literal["keys"] = "keys"
 
 

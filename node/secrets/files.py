@@ -56,7 +56,7 @@ def write_new(path: Path, text: str) -> None:
         draft.unlink(missing_ok=True)
 
 
-def read(path: Path, *, lenient: bool = False) -> str:
+def read(path: Path, *, lenient: bool = False, at_most: int = MAX_SECRET_BYTES) -> str:
     """Read a secret; raise `FileNotFoundError`, or `SecretRefused` when others could have read or replaced it.
 
     What is no text is refused as well, or left to a `lenient` caller, who can say what it should be.
@@ -74,13 +74,11 @@ def read(path: Path, *, lenient: bool = False) -> str:
             raise SecretRefused(f"{path} is not a file")
         if status.st_mode & _OTHERS:
             raise SecretRefused(f"{path} can be read by other users: run `chmod 600 {path}`")
-        content = os.read(descriptor, MAX_SECRET_BYTES + 1)
+        content = os.read(descriptor, at_most + 1)
     finally:
         os.close(descriptor)
-    if len(content) > MAX_SECRET_BYTES:
-        raise SecretRefused(
-            f"{path} is larger than {MAX_SECRET_BYTES} bytes: it is no secret of ours"
-        )
+    if len(content) > at_most:
+        raise SecretRefused(f"{path} is larger than {at_most} bytes: it is no secret of ours")
     try:
         return content.decode("ascii", errors="replace" if lenient else "strict")
     except UnicodeDecodeError as error:

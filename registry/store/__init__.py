@@ -109,6 +109,9 @@ class Space(StrEnum):
     KEYS = "keys"
     """Users' API keys, hashed, by name."""
 
+    REVOKED = "revoked"
+    """Grants that other nodes have revoked, by id, and when each would have ended."""
+
     USAGE = "usage"
     """What keys have used, by day and node."""
 

@@ -51,7 +51,6 @@ from router.openai.sse import SILENT_BYTES, Opening, Splitter
 from router.openai.usage import TEXT, asks_itself
 from router.peers.headers import (
     CID,
-    HOP,
     LOAD,
     MODEL,
     NODE,
@@ -136,7 +135,7 @@ class Peer:
 
     def _call(self, link: Link, request: Request, candidate: Candidate) -> Call:
         headers = headers_of(request)
-        headers[HOP] = self._links.identity.peer
+        headers |= self._links.introduction
         headers[PROJECT] = candidate.service.project
         headers[CID] = candidate.service.cid
         if request.waits:

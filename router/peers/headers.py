@@ -111,6 +111,7 @@ TARGET = "x-modelvine-target"
 MODEL = "x-modelvine-model"
 USAGE = "x-modelvine-usage"
 CALLER = "x-modelvine-caller"
+GRANT = "x-modelvine-grant"
 
 BACKGROUND = "background"
 """The value of `PRIORITY` of what nobody waits for."""
@@ -163,6 +164,7 @@ SAID_BY_NODES: Mapping[str, str] = MappingProxyType(
         TARGET: "of a service: the method and the path, with its query, that it is asked with, and the body is as it came",
         USAGE: "`1`: the stream shall say what it took, in an event of usage before its end; the asker takes it out",
         MODEL: "of a service: the name that it was registered by",
+        GRANT: "the asker's grant, sealed for it (section 9), where it has one; who wants one answers 403 without it",
     }
 )
 """Of requests from node to node: what each says."""

@@ -6,7 +6,7 @@ peer's. An address is proven by a handshake before a request goes there; what di
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from yarl import URL
@@ -22,6 +22,7 @@ from router.http.pool import Places
 from router.http.reply import HttpError, HungUp
 from router.peers.alpn import offer
 from router.peers.certificate import client_context, peer_of_certificate
+from router.peers.headers import GRANT, HOP
 from router.peers.paths import Link, Way
 from router.peers.pipes import Peers, serve_pipe
 from router.settings import RouterSettings
@@ -47,10 +48,19 @@ class Links:
         peers: Peers,
         settings: RouterSettings,
         premises: Premises | None = None,
+        grant: str = "",
     ) -> None:
-        """Take what a way needs; workers may stand on loopback only unless `premises` says otherwise."""
+        """Take what a way needs; workers may stand on loopback only unless `premises` says otherwise.
+
+        `grant` is what this node shows where others want one.
+        """
         self.settings = settings
         self.identity = identity
+        self.introduction: Mapping[str, str] = {
+            HOP: identity.peer,
+            **({GRANT: grant} if grant else {}),
+        }
+        """Headers by which other nodes know who asks."""
         self.premises = premises or Premises()
         self.workers = Places(settings, self.premises)
         self.deadlines = Deadlines()

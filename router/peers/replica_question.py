@@ -16,7 +16,6 @@ from registry.records import PeerId, Service
 from router.errors import BadRequest, WorkerError
 from router.http.reply import HttpError
 from router.openai.prefixes import MAX_LINKS, Prefix, Prefixes
-from router.peers.headers import HOP
 from router.peers.links import MAX_PEERS, Links
 from router.requests import Kind, Request
 from router.select.candidates import Candidate
@@ -139,7 +138,7 @@ class ReplicaQuestions:
             "prefixes": [prefix.digest.hex() for prefix in request.prefixes.chain],
         }
         headers = {
-            HOP: self._links.identity.peer,
+            **self._links.introduction,
             "x-request-id": request.id,
             "content-type": "application/json",
         }

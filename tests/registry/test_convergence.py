@@ -11,9 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from registry import sync, wire
 from registry.catalog import Signed
+from registry.effects import Effect, Forget, Persist, Publish
 from registry.errors import LimitReached
 from registry.records import Heartbeat, PeerId, Service, Standing, Version
-from registry.replica import Effect, Forget, Persist, Publish, Replica
+from registry.replica import Replica
 from registry.settings import RegistrySettings
 from tests.strategies import IDENTITIES, few_services, lists_of
 

@@ -13,9 +13,10 @@ from registry.members.liveness import Presence
 from registry.mesh import Answerer, Pipe
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import Faults, MemoryNet, address_of
-from registry.records import PeerId, Reach, Record, Service, Standing, Version
+from registry.persistence import EPOCH_KEY, next_epoch
+from registry.records import PeerId, Reach, Record, Revocation, Service, Standing, Version
 from registry.replica import Replica
-from registry.service import EPOCH_KEY, Registry, next_epoch
+from registry.service import Registry
 from registry.settings import RegistrySettings
 from registry.signing import Identity
 from registry.store import Change, Put, Space
@@ -192,6 +193,17 @@ async def test_draining_and_leaving_are_seen_at_once() -> None:
         await a.stand(Standing.LEFT)
         await until(lambda: b.presence(A.peer) is Presence.LEFT)
         assert offers(b, "llama")
+
+
+async def test_what_a_node_takes_back_is_known_elsewhere_at_once() -> None:
+    net, taken_back = MemoryNet(), (Revocation("0f" * 16, 1_800_000_000),)
+    async with node(net, A, LLAMA) as a, node(net, B, bootstrap=(A,)) as b:
+        await until(lambda: offers(b, "llama"))
+        await a.take_back(taken_back)
+        await until(lambda: b.catalog.held[A.peer].record.revoked == taken_back)
+        await a.stand(Standing.DRAINING)
+        await until(lambda: b.presence(A.peer) is Presence.DRAINING)
+        assert b.catalog.held[A.peer].record.revoked == taken_back
 
 
 async def test_who_falls_silent_is_lost_and_comes_back_when_heard() -> None:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from registry import sync, wire
 from registry.catalog import Signed, bucket_of
+from registry.effects import Effect, Persist
 from registry.errors import InvalidFrame
 from registry.members.liveness import Evidence, Presence
 from registry.records import Heartbeat, Record, Service, Version
-from registry.replica import Effect, Persist, Replica
+from registry.replica import Replica
 from registry.settings import RegistrySettings
 from registry.signing import Identity
 from tests.strategies import IDENTITIES, words

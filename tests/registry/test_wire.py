@@ -20,6 +20,7 @@ from registry.records import (
     ModelType,
     Reach,
     Record,
+    Revocation,
     Service,
     Standing,
     Version,
@@ -145,6 +146,15 @@ def test_a_name_that_is_none_says_nothing_and_the_record_stands(name: object) ->
     if isinstance(name, str):
         with pytest.raises(LimitReached):
             wire.encode_record(replace(RECORD, name=name), ME)
+
+
+def test_what_a_node_takes_back_travels_and_is_written_only_where_there_is_some() -> None:
+    taken_back = tuple(Revocation(f"{n:032x}", 1_800_000_000 + n) for n in range(wire.MAX_REVOKED))
+    assert (
+        read(wire.encode_record(replace(RECORD, revoked=taken_back), ME).frame).revoked
+        == taken_back
+    )
+    assert b"revoked" not in wire.encode_record(RECORD, ME).frame
 
 
 def test_a_record_without_a_name_is_read() -> None:
@@ -380,6 +390,13 @@ def test_well_signed_noise_is_refused(body: bytes, kind: int) -> None:
         {"certificate": "é"},
         {"agent": "a" * (wire.MAX_AGENT_CHARACTERS + 1)},
         {"agent": None},
+        {"revoked": None},
+        {"revoked": [["0f" * 16]]},
+        {"revoked": [["0F" * 16, 1]]},
+        {"revoked": [["0f" * 15, 1]]},
+        {"revoked": [["0f" * 16, -1]]},
+        {"revoked": [["0f" * 16, "1"]]},
+        {"revoked": [["0f" * 16, 1]] * (wire.MAX_REVOKED + 1)},
     ],
     ids=lambda fields: orjson.dumps(fields).decode()[:50],
 )

@@ -441,6 +441,13 @@ async def a_key_that_was_taken_back(scene: Scene) -> None:
     await chat(scene, ai)
 
 
+@provokes(auth.GrantRefused)
+async def an_invitation_that_was_not_copied_whole(scene: Scene) -> None:
+    made = await scene.client.post(scene.asked, "/api/v1/grants", {})
+    cut = orjson.loads(made.body)["invitation"].partition(".")[0][:-8]
+    await chat(scene, scene.ai.with_options(api_key=cut))
+
+
 @provokes(auth.RoleNotAllowed)
 async def a_key_for_looking(scene: Scene) -> None:
     await chat(scene, await key(scene, role="viewer"))

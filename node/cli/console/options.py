@@ -219,6 +219,20 @@ def _add_listening(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="where other nodes reach this one over HTTPS",
     )
+    add(
+        "--trusted-issuer",
+        dest="node.trusted_issuers",
+        metavar="PEER",
+        action="append",
+        help="a node of another site whose grants are keys here too; repeatable",
+    )
+    add(
+        "--peers-need-grant",
+        dest="node.peers_need_grant",
+        action="store_true",
+        default=None,
+        help="answer other nodes only where they show a grant (modelvine invite --for-node)",
+    )
 
 
 def _add_meeting(parser: argparse.ArgumentParser) -> None:

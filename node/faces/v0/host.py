@@ -15,7 +15,6 @@ from node.observe.host import without_serials
 from registry.errors import PeerUnreachable
 from registry.records import PeerId
 from router.errors import WorkerError
-from router.peers.headers import HOP
 
 PATH = "/api/v0/host/info"
 MAX_ANSWER_BYTES = 256 * 1024
@@ -49,7 +48,7 @@ async def _of_other(context: Context, node: PeerId, request_id: str) -> dict[str
     if node not in context.registry.catalog.held:
         raise UnknownNode(f"the registry here does not know {node}")
     seconds = context.settings.registry.ask_timeout
-    headers = {HOP: context.peer, "x-request-id": request_id}
+    headers = {**context.links.introduction, "x-request-id": request_id}
     try:
         async with (
             asyncio.timeout(seconds),

@@ -3,13 +3,14 @@
 from aiohttp import web
 
 from node.faces import Context, Serving
-from node.faces.v1 import audit, keys, network, recognise, replica, route, usage
+from node.faces.v1 import audit, grants, keys, network, recognise, replica, route, usage
 
 
 def routes(context: Context) -> list[web.RouteDef]:
     """Return what operators may ask of this process."""
     return [
         *audit.routes(context),
+        *grants.routes(context),
         *keys.routes(context),
         *network.routes(context),
         *recognise.routes(context),

@@ -5,11 +5,15 @@ import asyncio
 import pytest
 
 from node.auth.errors import KeyExists, NoSuchKey
-from node.auth.key_ring import CONTROL_TOKEN, KEPT_SECONDS, KeyRing
-from node.auth.keys import Allowance, Role, hash_of
+from node.auth.grants import Terms, issue, written
+from node.auth.key_ring import CONTROL_TOKEN, KEPT_SECONDS, MAX_HEARD, KeyRing
+from node.auth.keys import Allowance, ApiKey, Role, hash_of
 from registry.errors import LimitReached, StoreUnavailable
+from registry.records import Revocation
 from registry.store import Put, Space
 from registry.store.memory import MemoryStore
+from registry.wire import MAX_REVOKED
+from tests.strategies import IDENTITIES
 
 TOKEN = "a-control-token-of-some-length-123"
 ANN = {"ann": Allowance(models=("llama*",), rpm=60)}
@@ -190,3 +194,137 @@ async def test_what_somebody_else_wrote_into_the_store_opens_nothing(store, cloc
 
 async def test_a_very_long_text_is_not_looked_up(ring):
     assert ring.find("mv_" + "x" * 10_000_000) is None
+
+
+# Grants.
+
+ISSUER, PEER = IDENTITIES[0], IDENTITIES[1]
+DAY = 86_400.0
+
+
+def terms(clock, days=7.0):
+    return Terms(expires=int(clock.now + days * DAY), models=("llama*",), rpm=60)
+
+
+@pytest.fixture
+async def issuing(store, clock):
+    made = KeyRing(store, clock, token=TOKEN, identity=ISSUER)
+    await made.restore()
+    return made
+
+
+async def test_a_grant_is_listed_and_revoked_among_the_keys(issuing, store, clock):
+    grant = await issuing.grant("ann", terms(clock))
+    text = written(grant)
+    found = issuing.find(text)
+    assert (found.name, found.models, found.rpm, found.ended(clock.now)) == (
+        "ann",
+        ("llama*",),
+        60,
+        "",
+    )
+    assert [(key.name, key.issuer, key.grant) for key in issuing.keys] == [
+        ("ann", ISSUER.peer, grant.id)
+    ]
+    kept = b"".join((await store.read(Space.KEYS)).values())
+    assert grant.secret.hex().encode() not in kept
+    assert text.encode() not in kept
+    await issuing.revoke("ann")
+    assert issuing.find(text).ended(clock.now) == "revoked"
+
+
+async def test_a_grant_of_a_node_holds_at_all_of_its_site(issuing, store, clock):
+    mate = KeyRing(store, clock, identity=PEER)
+    grant = await issuing.grant("ann", terms(clock))
+    await mate.restore()
+    assert mate.find(written(grant)).name == "ann"
+    await mate.revoke("ann")
+    # Who issued it tells other sites; the other has nothing to tell.
+    assert mate.revocations() == ()
+    await issuing.look()
+    assert issuing.revocations() == (Revocation(grant.id, int(clock.now + 7 * DAY)),)
+
+
+async def test_what_would_have_ended_by_itself_is_told_no_more(issuing, clock):
+    await issuing.grant("ann", terms(clock, days=1))
+    await issuing.revoke("ann")
+    assert len(issuing.revocations()) == 1
+    clock.now += DAY
+    assert issuing.revocations() == ()
+
+
+async def test_a_grant_is_not_rotated_and_its_name_is_its_own(issuing, clock):
+    await issuing.grant("ann", terms(clock))
+    for wanted in (issuing.rotate("ann"), issuing.grant("ann", terms(clock)), issuing.create(ANN)):
+        with pytest.raises(KeyExists):
+            await wanted
+
+
+async def test_a_node_signs_no_more_grants_than_it_could_take_back(issuing, clock):
+    long, short = terms(clock), terms(clock, days=1)
+    issuing._take(
+        ApiKey(name=f"g{n}", hash=f"{n:064x}", issuer=ISSUER.peer, grant=f"{n:032x}", expires=(short if n % 2 else long).expires)
+        for n in range(MAX_REVOKED)
+    )  # fmt: skip
+    with pytest.raises(LimitReached):
+        await issuing.grant("ann", long)
+    clock.now += DAY
+    await issuing.grant("ann", long)
+
+
+async def test_what_a_trusted_node_takes_back_is_refused_and_remembered_over_a_restart(
+    store, clock
+):
+    grant, rest = issue(PEER, terms(clock)), Revocation("0f" * 16, 10**9)
+    ring = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
+    assert ring.find(written(grant)).ended(clock.now) == ""
+    ring.hear(PEER.peer, (Revocation(grant.id, grant.expires), rest))
+    assert ring.find(written(grant)).ended(clock.now) == "revoked"
+    await ring.look()
+    again = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
+    await again.restore()
+    assert again.find(written(grant)).ended(clock.now) == "revoked"
+
+
+async def test_what_a_stranger_takes_back_means_nothing(store, clock):
+    grant = issue(PEER, terms(clock))
+    ring = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
+    ring.hear(IDENTITIES[2].peer, (Revocation(grant.id, grant.expires),))
+    assert ring.find(written(grant)).ended(clock.now) == ""
+
+
+async def test_revocations_of_others_are_forgotten_with_their_grants_and_bounded(store, clock):
+    ring = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
+    many = [Revocation(f"{n:032x}", 2_000 + n) for n in range(MAX_HEARD + 10)]
+    ring.hear(PEER.peer, many)
+    assert len(ring.table.rules.revoked) == MAX_HEARD
+    # Those went that end first.
+    assert many[9].grant not in ring.table.rules.revoked
+    await ring.save()
+    clock.now = 2_000.0 + MAX_HEARD
+    ring.hear(PEER.peer, [Revocation("f" * 32, 10**9)])
+    await ring.save()
+    assert len(await store.read(Space.REVOKED)) <= 11
+
+
+async def test_a_store_that_is_away_loses_no_revocation(store, clock):
+    ring = KeyRing(store, clock, identity=ISSUER, trusted=[PEER.peer])
+    store.broken = True
+    ring.hear(PEER.peer, [Revocation("0f" * 16, 10**9)])
+    await ring.look()
+    store.broken = False
+    await ring.look()
+    assert "0f" * 16 in await store.read(Space.REVOKED)
+
+
+async def test_keys_that_ended_long_ago_are_forgotten_and_grants_not_before_their_time(
+    issuing, store, clock
+):
+    await issuing.create(ANN)
+    await issuing.grant("bob", terms(clock, days=60))
+    await issuing.revoke("ann")
+    await issuing.revoke("bob")
+    clock.now += KEPT_SECONDS + 1
+    await issuing.create({"eve": Allowance()})
+    assert [key.name for key in issuing.keys] == ["bob", "eve"]
+    assert sorted(await store.read(Space.KEYS)) == ["bob", "eve"]

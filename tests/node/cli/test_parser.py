@@ -157,8 +157,8 @@ def test_a_pasted_example_of_the_help_is_understood(line: str) -> None:
     assert parsed(words_of(line))["run"]
 
 
-# Users' keys are their node's.
-AT_A_NODE = {"create", "list", "rotate", "revoke", "ann", "usage"}
+# Users' keys are their node's; an invitation is no setting.
+AT_A_NODE = {"create", "list", "rotate", "revoke", "ann", "usage", "--join"}
 
 
 @pytest.mark.parametrize(

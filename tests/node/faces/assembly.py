@@ -32,10 +32,12 @@ from node.observe.host import Host
 from node.observe.loop_lag import Lateness
 from node.observe.metrics import Metrics
 from node.peers.bootstrap import Bootstrap
+from node.peers.followers import follow_revoked
 from registry.mesh.memory.mesh import MemoryMesh
 from registry.mesh.memory.network import MemoryNet, address_of
+from registry.persistence import next_epoch
 from registry.records import PeerId, Reach
-from registry.service import Registry, next_epoch
+from registry.service import Registry
 from registry.settings import RegistrySettings
 from registry.signing import Identity
 from registry.store.memory import MemoryStore
@@ -152,7 +154,9 @@ async def _registry(
 
 def _context(registry, identity, settings, store, public, link) -> Context:
     agent, metrics = Agent(registry, store), Metrics()
-    keys = KeyRing(store, time.time, token=TOKEN)
+    trusted = map(PeerId, settings.node.trusted_issuers)
+    keys = KeyRing(store, time.time, token=TOKEN, identity=identity, trusted=trusted)
+    registry.on_change(follow_revoked(keys, registry))
     usage = UsageLog(UsageBook(time.time), store, identity.peer, days=35)
     links = Links(
         identity=identity,
@@ -198,6 +202,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         bootstrap=Bootstrap(store, registry.saving, configured=(), keep=registry.pin),
         host=Host(),
         listening=Listening(http=_name(public), link=_name(link)),
+        swarm_key="",
         started=time.monotonic(),
     )
 
@@ -220,7 +225,7 @@ async def _open_link(context, identity, listener, closing) -> None:
                 trust(tls, shown)
 
     context.registry.on_change(meet)
-    app = link_app(context, context.registry)
+    app = link_app(context, context.registry, context.keys)
     limits, crowd = context.settings.web, context.metrics.crowd
     await serve(app, listener, closing, limits, crowd, tls=tls)
 

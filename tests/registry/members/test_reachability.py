@@ -10,10 +10,11 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from registry.effects import Effect, Probe, Publish
 from registry.members.liveness import Evidence, Status
 from registry.members.probe import Cut, Found, OwnProbe, ProbeStep, Saw
 from registry.records import PeerId, Standing
-from registry.replica import Effect, Probe, Publish, Replica
+from registry.replica import Replica
 from registry.settings import RegistrySettings
 from tests.strategies import IDENTITIES
 

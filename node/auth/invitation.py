@@ -1,0 +1,107 @@
+"""Invitation: a grant, and the way to the mesh in which it holds, as one string.
+
+    GRANT                                      a key: `OPENAI_API_KEY`
+    GRANT.base64url(JSON)                      the same, for `modelvine up --join` too
+    mv_node_base64url(JSON)                    with the mesh's key: for `modelvine up --join` alone
+
+One that holds the mesh's key is not taken as a key for models: it would travel with every request.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from node.auth import grants
+from node.auth.errors import GrantRefused
+from node.auth.grants import GRANT_PREFIX, Grant
+from node.auth.keys import PREFIX
+
+NODE_PREFIX = f"{PREFIX}node_"
+"""What an invitation begins with that holds the mesh's key."""
+
+INVITED = (GRANT_PREFIX, NODE_PREFIX)
+"""What is no plain key, but a grant or holds one."""
+
+MAX_CHARACTERS = 12_288
+MAX_ADDRESSES = 8
+
+_Address = Annotated[str, StringConstraints(pattern=r"^/[!-~]{1,255}$")]
+
+
+class Way(BaseModel):
+    """Way to a mesh: addresses of its nodes, and its swarm key as 64 hexadecimal characters, empty for an open mesh."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    addresses: Annotated[tuple[_Address, ...], Field(max_length=MAX_ADDRESSES)] = ()
+    swarm_key: Annotated[str, StringConstraints(pattern=r"^(?:[0-9a-f]{64})?$")] = Field(
+        "", repr=False
+    )
+    grant: Annotated[str, StringConstraints(max_length=grants.MAX_CHARACTERS)] = Field(
+        "", repr=False
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """A grant, and where it is of use."""
+
+    grant: Grant
+    addresses: tuple[str, ...] = ()
+    swarm_key: str = ""
+
+    def __repr__(self) -> str:
+        return f"Invitation({self.grant!r})"
+
+
+def written(invitation: Invitation) -> str:
+    """Return an invitation as it is handed over."""
+    grant = grants.written(invitation.grant)
+    addresses = invitation.addresses[:MAX_ADDRESSES]
+    if invitation.swarm_key:
+        return NODE_PREFIX + _coded(
+            Way(addresses=addresses, swarm_key=invitation.swarm_key, grant=grant)
+        )
+    return f"{grant}.{_coded(Way(addresses=addresses))}" if addresses else grant
+
+
+def read(text: str) -> Invitation:
+    """Read an invitation; raise `GrantRefused` with what is wrong with it. It is not checked who signed the grant."""
+    text = text.strip()
+    if not text.startswith(INVITED):
+        raise GrantRefused(
+            f"this is no invitation: one begins with {GRANT_PREFIX} or {NODE_PREFIX}"
+        )
+    if len(text) > MAX_CHARACTERS:
+        raise GrantRefused(f"this is no invitation: it has more than {MAX_CHARACTERS:,} characters")
+    if text.startswith(NODE_PREFIX):
+        way = _way(text.removeprefix(NODE_PREFIX))
+        return Invitation(grants.read(way.grant), way.addresses, way.swarm_key)
+    grant, dot, rest = text.partition(".")
+    return Invitation(grants.read(grant), _way(rest).addresses if dot else ())
+
+
+def grant_in(text: str) -> Grant:
+    """Return the grant in what is shown as a key; raise `GrantRefused`."""
+    if text.startswith(NODE_PREFIX):
+        raise GrantRefused(
+            "this invitation holds the mesh's key: start a node with it (modelvine up --join), and ask for one of your own"
+        )
+    if len(text) > MAX_CHARACTERS:
+        raise GrantRefused("this grant is damaged: copy it whole")
+    return grants.read(text.partition(".")[0])
+
+
+def _coded(way: Way) -> str:
+    said = way.model_dump_json(exclude_defaults=True).encode()
+    return urlsafe_b64encode(said).decode().rstrip("=")
+
+
+def _way(coded: str) -> Way:
+    try:
+        return Way.model_validate_json(urlsafe_b64decode(coded + "=" * (-len(coded) % 4)))
+    except (Base64Error, ValidationError, ValueError):
+        raise GrantRefused("this invitation is damaged: copy it whole") from None

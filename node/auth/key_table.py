@@ -1,0 +1,97 @@
+"""Table of the keys that a node knows: by hash, and grants by what they say. On the path of every request."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from node.auth import grants, invitation
+from node.auth.errors import GrantRefused
+from node.auth.grants import Grant
+from node.auth.invitation import INVITED
+from node.auth.keys import MAX_KEY_CHARACTERS, ApiKey, hash_of
+from registry.errors import InvalidSignature
+from registry.records import PeerId
+
+MAX_CHECKED = 1_024
+"""Grants that a process remembers to have checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantRules:
+    """Which grants hold at `node` besides those of its site: those of `trusted` issuers that are not `revoked`."""
+
+    node: str = ""
+    trusted: frozenset[PeerId] = frozenset()
+    revoked: frozenset[str] = frozenset()
+
+
+class KeyTable:
+    """Keys by hash, and by name. Read on the path of every request; replaced whole when anything changes."""
+
+    __slots__ = ("_by_hash", "_checked", "by_name", "rules")
+
+    def __init__(self, keys: Iterable[ApiKey] = (), rules: GrantRules = GrantRules()) -> None:
+        self.by_name: Mapping[str, ApiKey] = MappingProxyType({key.name: key for key in keys})
+        self._by_hash = {key.hash: key for key in self.by_name.values()}
+        self.rules = rules
+        self._checked: dict[tuple[str, PeerId | None], ApiKey] = {}
+
+    @property
+    def keys(self) -> tuple[ApiKey, ...]:
+        """All of them."""
+        return tuple(self.by_name.values())
+
+    def find(self, secret: str) -> ApiKey | None:
+        """Return the key that is shown, ended or not; raise `GrantRefused` for a grant that opens nothing here."""
+        if secret.startswith(INVITED):
+            return self.granted(secret)
+        if len(secret) > MAX_KEY_CHARACTERS:
+            return None
+        return self._by_hash.get(hash_of(secret))
+
+    def granted(self, text: str, holder: PeerId | None = None) -> ApiKey:
+        """Return what a grant allows, ended or not; raise `GrantRefused`.
+
+        Where another node shows it, `holder` is that node. Signatures are checked last, and once.
+        """
+        found = self._checked.get((text, holder))
+        if found is None:
+            grant = invitation.grant_in(text)
+            found = self._key_of(grant)
+            grants.check(grant, holder=holder)
+            if len(self._checked) >= MAX_CHECKED:
+                self._checked.clear()
+            self._checked[text, holder] = found
+        return found
+
+    def _key_of(self, grant: Grant) -> ApiKey:
+        """Return what the terms of a grant allow here, unchecked; raise `GrantRefused`."""
+        for block in grant.blocks:
+            if block.terms.nodes and self.rules.node not in block.terms.nodes:
+                raise GrantRefused("this grant is not for this node")
+        row = self._by_hash.get(hash_of(grant.id))
+        try:
+            issuer = grant.peer
+        except InvalidSignature as error:
+            raise GrantRefused("this grant is from nobody") from error
+        known = row is not None and row.issuer == issuer
+        if not known and (issuer not in self.rules.trusted or issuer == self.rules.node):
+            raise GrantRefused(
+                f"this grant is from {issuer}, whom this node does not trust (setting node.trusted_issuers)"
+            )
+        name = row.name if row and known else f"grant-{grant.id[:12]}"
+        revoked = row.revoked if row and known else float(grant.id in self.rules.revoked)
+        key: ApiKey | None = None
+        for number, block in enumerate(grant.narrowing):
+            said = block.terms.allowance().model_copy(update={"expires": float(grant.expires)})
+            part = hash_of(block.body.decode())
+            key = ApiKey(
+                **said.model_dump(),
+                name=f"{name[:48]}.{part[:8]}" if number else name,
+                hash=part,
+                revoked=revoked,
+                within=key,
+            )
+        if key is None:
+            raise GrantRefused("this grant has no terms")
+        return key

@@ -1,0 +1,193 @@
+"""Invite people, or other nodes, for a time: print one string that is their key.
+
+It is a grant that this node signs. It opens this site's nodes, and those of other sites that trust this node
+(node.trusted_issuers), which check it without asking anybody. A person uses it as an API key; a node is started with
+`modelvine up --join`. With --for-node it holds the mesh's key too, and is good for nothing else. Its holder may narrow it
+for somebody else (--from), as often as --passes says. `modelvine key list` shows grants, `modelvine key revoke NAME` ends one:
+here at once, at other sites within seconds. Give a file as @FILE, or - for standard input: arguments are no place for secrets.
+
+Examples:
+  modelvine invite ann --models 'llama*' --rpm 60 --days 7
+  modelvine invite gpu-2 --for-node --days 30
+  modelvine invite --from @ann.key --models llama-8b --days 1
+  modelvine invite --show @ann.key
+"""
+
+import argparse
+import json
+import time
+
+from node.cli.console.options import add_json, add_node_options
+from node.errors import CommandFailed, WrongUsage
+
+PATH = "/api/v1/grants"
+NUMBERS = ("rpm", "tpm", "tokens_per_day", "concurrency")
+USUAL_DAYS = 7.0
+_DAY = 86_400
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add = parser.add_argument
+    add("name", metavar="NAME", nargs="?", default="", help="whom it is for (default: guest-…)")
+    add(
+        "--models",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="models that it is for, repeatable: 'llama*', 'PROJECT/*' (default: all)",
+    )
+    for flag, text in (
+        ("--rpm", "requests a minute, evenly spread"),
+        ("--tpm", "tokens a minute, read and written"),
+        ("--tokens-per-day", "tokens a day, by UTC"),
+        ("--concurrency", "requests at one time"),
+    ):
+        add(flag, metavar="N", type=int, default=0, help=f"{text} (default: no limit)")
+    add("--background", action="store_true", help="its requests come after all others")
+    add(
+        "--days", metavar="N", type=float, default=USUAL_DAYS, help="how long it holds (default: 7)"
+    )
+    add(
+        "--passes",
+        metavar="N",
+        type=int,
+        default=0,
+        help="how often it may be passed on, at most 3",
+    )
+    add(
+        "--at",
+        metavar="PEER",
+        action="append",
+        default=[],
+        help="peer id of a node at which it holds, repeatable (default: all that trust this one)",
+    )
+    add("--for-node", action="store_true", help="for a node: it holds the mesh's key too")
+    add("--from", dest="origin", metavar="GRANT", default="", help="narrow a grant that you have")
+    add("--show", metavar="GRANT", default="", help="say what a grant allows")
+    add_node_options(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked; raise `CommandFailed` or `WrongUsage`."""
+    if arguments.days <= 0:
+        raise WrongUsage(f"--days is {arguments.days:g}: a grant holds for some time")
+    if arguments.show:
+        return _show(arguments)
+    if arguments.origin:
+        return _narrow(arguments)
+    from node.cli.console.node_lookup import client  # noqa: PLC0415
+
+    wanted = {
+        **_terms(arguments),
+        "name": arguments.name,
+        "expires_in": arguments.days * _DAY,
+        "for_node": arguments.for_node,
+    }
+    made = client(arguments).post(PATH, wanted)
+    return _say(arguments, made["name"], made["invitation"], made["expires"])
+
+
+def _terms(arguments: argparse.Namespace) -> dict[str, object]:
+    return {
+        "models": arguments.models,
+        **{name: getattr(arguments, name) for name in NUMBERS},
+        "background": arguments.background,
+        "passes": arguments.passes,
+        "nodes": arguments.at,
+    }
+
+
+def _narrow(arguments: argparse.Namespace) -> int:
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from node.auth import grants, invitation  # noqa: PLC0415
+    from node.auth.errors import GrantRefused  # noqa: PLC0415
+    from node.secrets.joined import shown  # noqa: PLC0415
+
+    expires = int(time.time() + arguments.days * _DAY)
+    said = _terms(arguments)
+    try:
+        terms = grants.Terms.model_validate_json(json.dumps(said | {"expires": expires}))
+        held = invitation.read(shown(arguments.origin))
+        grants.check(held.grant)
+        narrower = grants.narrow(held.grant, terms)
+        text = invitation.written(invitation.Invitation(narrower, held.addresses))
+    except GrantRefused as error:
+        raise CommandFailed(str(error)) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise WrongUsage(f"{first['loc'][0]}: {first['msg']}") from None
+    return _say(arguments, arguments.name, text, narrower.expires)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from node.auth import grants, invitation  # noqa: PLC0415
+    from node.auth.errors import GrantRefused  # noqa: PLC0415
+    from node.cli.console.text import say_fields, say_json  # noqa: PLC0415
+    from node.secrets.joined import shown  # noqa: PLC0415
+
+    try:
+        held = invitation.read(shown(arguments.show))
+        grants.check(held.grant)
+    except GrantRefused as error:
+        raise CommandFailed(str(error)) from error
+    blocks = [b.terms.model_dump(exclude={"key"}, exclude_defaults=True) for b in held.grant.blocks]
+    if arguments.json:
+        say_json(
+            {
+                "id": held.grant.id,
+                "issuer": held.grant.peer,
+                "expires": held.grant.expires,
+                "addresses": held.addresses,
+                "for_node": bool(held.swarm_key),
+                "terms": blocks,
+            }
+        )
+        return 0
+    ended = held.grant.expires <= time.time()
+    terms = (
+        (
+            "terms" if number == 0 else "and",
+            ", ".join(
+                f"{name} {_said(value)}" for name, value in block.items() if name != "expires"
+            )
+            or "all",
+        )
+        for number, block in enumerate(blocks)
+    )
+    say_fields(
+        [
+            ("id", held.grant.id),
+            ("signed by", held.grant.peer),
+            ("ends" if not ended else "ended", _date(held.grant.expires)),
+            *terms,
+            ("mesh", ", ".join(held.addresses) or "not said"),
+            ("for", "a node" if held.swarm_key else "people, or a node of an open mesh"),
+        ]
+    )
+    return 0
+
+
+def _say(arguments: argparse.Namespace, name: str, text: str, expires: int) -> int:
+    import sys  # noqa: PLC0415
+
+    from node.cli.console.text import plain, say_json  # noqa: PLC0415
+
+    if arguments.json:
+        say_json({"name": name, "invitation": text, "expires": expires})
+        return 0
+    print(text, flush=True)
+    use = "modelvine up --join" if arguments.for_node else "OPENAI_API_KEY, or modelvine up --join"
+    whose = f"the invitation of {name}" if name else "the invitation"
+    print(plain(f"{whose}, until {_date(expires)}: it is not shown again; {use}"), file=sys.stderr)
+    return 0
+
+
+def _said(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _date(when: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(when))

@@ -1,0 +1,76 @@
+"""Invitation that a node has joined with: kept in its data directory, so that later starts need it no more."""
+
+import sys
+import time
+from pathlib import Path
+
+from node.auth import grants, invitation
+from node.auth.errors import GrantRefused
+from node.auth.invitation import Invitation
+from node.config.paths import INVITATION, SWARM_KEY
+from node.config.settings import Settings
+from node.errors import SecretRefused
+from node.secrets import files
+from registry.records import PeerId
+
+
+def shown(text: str) -> str:
+    """Return what is given as itself, as `@FILE`, or as `-` for standard input; raise `SecretRefused`."""
+    if text == "-":
+        return sys.stdin.read(invitation.MAX_CHARACTERS + 1).strip()
+    if not text.startswith("@"):
+        return text
+    try:
+        return files.read(Path(text[1:]), at_most=invitation.MAX_CHARACTERS).strip()
+    except FileNotFoundError:
+        raise SecretRefused(f"there is no file {text[1:]}") from None
+
+
+def join(data_dir: Path, text: str) -> None:
+    """Keep an invitation instead of what was kept before; raise `SecretRefused` for one that is damaged, forged or over."""
+    try:
+        held = invitation.read(text)
+        grants.check(held.grant)
+    except GrantRefused as error:
+        raise SecretRefused(f"--join: {error}") from error
+    if held.grant.expires <= time.time():
+        ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(held.grant.expires))
+        raise SecretRefused(f"--join: this invitation ended {ended}: ask for a new one")
+    if not held.addresses:
+        raise SecretRefused("--join: this names no node to join: it is a key for people")
+    files.make_private_directory(data_dir)
+    secret = {INVITATION: text, SWARM_KEY: held.swarm_key}
+    for name, content in secret.items():
+        (data_dir / name).unlink(missing_ok=True)
+        if content:
+            files.write_new(data_dir / name, content + "\n")
+
+
+def sealed(held: Invitation, node: PeerId) -> str:
+    """Return the grant of an invitation as `node` alone may show it; empty where it is over."""
+    if held.grant.expires <= time.time():
+        return ""
+    return grants.written(grants.seal(held.grant, node))
+
+
+def with_way(settings: Settings, held: Invitation, data_dir: Path) -> Settings:
+    """Return the settings of a node that joins: addresses besides its own, and the mesh's key where none is set."""
+    bootstrap = tuple(dict.fromkeys((*settings.mesh.bootstrap, *held.addresses)))
+    key = settings.node.swarm_key or (str(data_dir / SWARM_KEY) if held.swarm_key else "")
+    return settings.model_copy(
+        update={
+            "mesh": settings.mesh.model_copy(update={"bootstrap": bootstrap}),
+            "node": settings.node.model_copy(update={"swarm_key": key}),
+        }
+    )
+
+
+def joined(data_dir: Path) -> Invitation | None:
+    """Return the invitation that is kept, `None` where there is none; raise `SecretRefused`."""
+    path = data_dir / INVITATION
+    try:
+        return invitation.read(files.read(path, at_most=invitation.MAX_CHARACTERS))
+    except FileNotFoundError:
+        return None
+    except GrantRefused as error:
+        raise SecretRefused(f"{path}: {error}") from error

@@ -1,0 +1,206 @@
+"""Grants: what was signed holds, whoever passes one on can only narrow it, and no other text opens anything."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.auth import grants
+from node.auth.errors import GrantRefused
+from node.auth.grants import Grant, Terms, check, issue, narrow, read, seal, written
+from registry.signing import Identity
+from tests.strategies import IDENTITIES
+
+ISSUER, HOLDER, OTHER = IDENTITIES[:3]
+ENDS = 2_000_000_000
+TERMS = Terms(expires=ENDS, models=("llama*",), rpm=60, passes=2)
+WIDE = Terms(expires=ENDS + 1_000, passes=3)
+
+
+@pytest.fixture
+def grant() -> Grant:
+    return issue(ISSUER, TERMS)
+
+
+def test_what_was_signed_is_read_back_and_holds(grant: Grant) -> None:
+    found = read(written(grant))
+    check(found)
+    assert found == grant
+    assert (found.peer, found.expires) == (ISSUER.peer, ENDS)
+    assert found.blocks[0].terms.models == ("llama*",)
+
+
+def test_no_text_of_it_shows_the_secret_by_accident(grant: Grant) -> None:
+    assert grant.secret.hex() not in repr(grant)
+    assert repr(grant) == f"Grant({grant.id})"
+
+
+def test_a_narrower_one_holds_under_all_terms(grant: Grant) -> None:
+    narrower = read(written(narrow(grant, Terms(expires=ENDS - 5, models=("llama-8b",)))))
+    check(narrower)
+    assert [block.terms.models for block in narrower.blocks] == [("llama*",), ("llama-8b",)]
+    assert narrower.expires == ENDS - 5
+    assert narrower.id == grant.id
+
+
+def test_it_is_passed_on_as_often_as_it_says(grant: Grant) -> None:
+    # The second would pass on more often than the first allows: it may not.
+    twice = narrow(narrow(grant, WIDE), WIDE)
+    check(twice)
+    assert [block.terms.passes for block in twice.blocks] == [2, 1, 0]
+    with pytest.raises(GrantRefused, match="may not be passed on"):
+        narrow(twice, WIDE)
+
+
+def test_who_signs_more_blocks_than_were_allowed_has_made_nothing(grant: Grant) -> None:
+    last = narrow(issue(ISSUER, Terms(expires=ENDS, passes=1)), WIDE)
+    beyond = forced(last, WIDE)
+    with pytest.raises(GrantRefused, match="not signed"):
+        check(beyond)
+    with pytest.raises(GrantRefused, match="not signed"):
+        check(forced(issue(ISSUER, Terms(expires=ENDS)), WIDE))
+    # By the same way what is allowed holds.
+    check(forced(grant, WIDE))
+
+
+def forced(grant: Grant, terms: Terms) -> Grant:
+    """Pass a grant on without a look at whether that is allowed, as a dishonest holder does."""
+    loose = grant.blocks[-1]
+    allowed = replace(loose, terms=loose.terms.model_copy(update={"passes": 3}))
+    made = narrow(replace(grant, blocks=(*grant.blocks[:-1], allowed)), terms)
+    return replace(made, blocks=(*grant.blocks, made.blocks[-1]))
+
+
+def test_the_holder_of_a_narrower_one_cannot_go_back_to_the_wider(grant: Grant) -> None:
+    narrower = narrow(grant, Terms(expires=ENDS - 5))
+    with pytest.raises(GrantRefused, match="not signed"):
+        check(Grant(narrower.issuer, narrower.blocks[:1], narrower.secret))
+    with pytest.raises(GrantRefused, match="one node alone"):
+        check(Grant(narrower.issuer, narrower.blocks[:1]))
+
+
+def test_a_sealed_one_is_its_nodes_alone(grant: Grant) -> None:
+    sealed = read(written(seal(grant, HOLDER.peer)))
+    check(sealed, holder=HOLDER.peer)
+    with pytest.raises(GrantRefused, match="another node's"):
+        check(sealed, holder=OTHER.peer)
+    with pytest.raises(GrantRefused, match="one node alone"):
+        check(sealed)
+    with pytest.raises(GrantRefused, match="may not be passed on"):
+        seal(sealed, OTHER.peer)
+    # Who saw it has no secret, so cannot show the part before the seal.
+    with pytest.raises(GrantRefused, match="one node alone"):
+        check(Grant(sealed.issuer, sealed.narrowing))
+    # A bearer's grant says nothing of who shows it over a link.
+    with pytest.raises(GrantRefused, match="another node's"):
+        check(grant, holder=HOLDER.peer)
+
+
+def test_a_grant_may_be_sealed_at_its_full_length() -> None:
+    grant = issue(ISSUER, Terms(expires=ENDS, passes=3))
+    for _ in range(3):
+        grant = narrow(grant, WIDE)
+    check(seal(grant, HOLDER.peer), holder=HOLDER.peer)
+
+
+def test_nobody_else_signs_for_the_issuer(grant: Grant) -> None:
+    for forged in (
+        replace(grant, issuer=OTHER.public),
+        replace(issue(OTHER, TERMS), issuer=ISSUER.public),
+        replace(grant, issuer=bytes(32)),
+    ):
+        with pytest.raises(GrantRefused, match="not signed"):
+            check(forged)
+
+
+def test_the_same_terms_of_another_issuer_are_another_grant(grant: Grant) -> None:
+    body = grant.blocks[0].body
+    theirs = replace(grant.blocks[0], signature=OTHER.sign(b"modelvine/1/grant\0", body))
+    copied = Grant(OTHER.public, (theirs,), grant.secret)
+    check(copied)
+    assert copied.id != grant.id
+
+
+def test_a_term_that_is_not_known_is_not_passed_over() -> None:
+    body = b'{"expires":2000000000,"key":"' + ISSUER.public.hex().encode() + b'","moon":"full"}'
+    raw = b"\x01" + ISSUER.public + b"\x01" + len(body).to_bytes(2) + body
+    raw += ISSUER.sign(b"modelvine/1/grant\0", body) + ISSUER.seed
+    with pytest.raises(GrantRefused, match="does not know"):
+        read(text_of(raw))
+
+
+def text_of(raw: bytes) -> str:
+    from base64 import urlsafe_b64encode
+
+    return grants.GRANT_PREFIX + urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def opens(text: str, holder: str | None = None) -> bool:
+    try:
+        check(read(text), holder=holder)  # type: ignore[arg-type]  # as strangers write it
+    except GrantRefused:
+        return False
+    return True
+
+
+def test_ten_thousand_forged_and_widened_ones_open_nothing(grant: Grant) -> None:
+    """Each with a byte changed, a part left out, doubled or exchanged, or signed by a key of the forger's own."""
+    dice, forger = random.Random(16), Identity(bytes(range(32)))
+    narrower, theirs = narrow(grant, Terms(expires=ENDS - 5)), issue(forger, WIDE)
+    sealed = seal(grant, HOLDER.peer)
+    good = [written(grant), written(narrower), written(sealed)]
+    assert [opens(good[0]), opens(good[1]), opens(good[2], HOLDER.peer)] == [True, True, True]
+    raws = [_raw(text) for text in good]
+    for _ in range(9_000):
+        raw = bytearray(dice.choice(raws))
+        at = dice.randrange(len(raw))
+        match dice.randrange(4):
+            case 0:
+                raw[at] ^= 1 << dice.randrange(8)
+            case 1:
+                del raw[at : at + dice.randrange(1, 40)]
+            case 2:
+                raw[at:at] = raw[at : at + dice.randrange(1, 40)]
+            case _:
+                other = dice.choice(raws)
+                raw[at : at + 40] = other[at : at + 40]
+        text = text_of(bytes(raw))
+        if text not in good:
+            assert not opens(text)
+            assert not opens(text, HOLDER.peer)
+    for _ in range(1_000):
+        blocks = [*dice.choice((grant, narrower)).blocks, *theirs.blocks]
+        dice.shuffle(blocks)
+        kept = tuple(blocks[: dice.randrange(1, len(blocks) + 1)])
+        secret = dice.choice((b"", theirs.secret, forger.seed, narrower.secret))
+        made = Grant(ISSUER.public, kept, secret)
+        if made != narrower:
+            assert not opens(written(made))
+
+
+def _raw(text: str) -> bytes:
+    from base64 import urlsafe_b64decode
+
+    coded = text.removeprefix(grants.GRANT_PREFIX)
+    return urlsafe_b64decode(coded + "=" * (-len(coded) % 4))
+
+
+@given(st.text(max_size=200) | st.binary(max_size=200).map(text_of))
+def test_any_other_text_is_refused_with_a_sentence(text: str) -> None:
+    with pytest.raises(GrantRefused):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda t: t + "A", lambda t: t + "=", lambda t: t[:40] + "\n" + t[40:]]
+)
+def test_a_grant_has_one_spelling(grant: Grant, change) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(GrantRefused, match="damaged"):
+        read(change(written(grant)))
+
+
+def test_what_is_too_long_is_not_read(grant: Grant) -> None:
+    with pytest.raises(GrantRefused, match="damaged"):
+        read(written(grant) + "A" * grants.MAX_CHARACTERS)

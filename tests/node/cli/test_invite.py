@@ -1,0 +1,83 @@
+"""`modelvine invite`: what is asked of a node, what people and scripts read, and what needs no node at all."""
+
+import json
+import time
+
+import pytest
+
+from node.auth import grants, invitation
+from node.auth.grants import Terms
+from node.auth.invitation import Invitation
+from tests.node.cli.stand_in import Said
+from tests.strategies import IDENTITIES
+
+INVITE = "POST_/api/v1/grants"
+SOON = int(time.time()) + 86_400
+PLACE = f"/ip4/192.0.2.7/tcp/6101/p2p/{IDENTITIES[0].peer}"
+
+
+def given(**said: object) -> str:
+    terms = Terms.model_validate({"expires": SOON, "models": ("llama*",), **said}, strict=False)
+    return invitation.written(Invitation(grants.issue(IDENTITIES[0], terms), (PLACE,)))
+
+
+@pytest.fixture
+def key(tmp_path):
+    """A file with a grant that may be passed on once."""
+    file = tmp_path / "ann.key"
+    file.touch(mode=0o600)
+    file.write_text(given(passes=1) + "\n")
+    return f"@{file}"
+
+
+def test_an_invitation_is_printed_alone_where_scripts_read(modelvine, node):
+    server = node(**{INVITE: Said({"name": "ann", "invitation": "mv_grant_x", "expires": SOON})})
+    ended = modelvine("invite", "ann", "--models", "llama*", "--rpm", "60", "--days", "7", "--for-node")  # fmt: skip
+    assert (ended.code, ended.out) == (0, "mv_grant_x\n")
+    assert "modelvine up --join" in ended.err
+    sent = {name: value for name, value in server.heard[0].body.items() if value}
+    assert sent == {
+        "name": "ann",
+        "models": ["llama*"],
+        "rpm": 60,
+        "expires_in": 7 * 86_400,
+        "for_node": True,
+    }
+
+
+def test_a_narrower_one_is_made_without_a_node(modelvine, key):
+    ended = modelvine("invite", "--from", key, "--models", "llama-8b", "--days", "0.5", "--json")
+    made = invitation.read(json.loads(ended.out)["invitation"])
+    grants.check(made.grant)
+    assert [b.terms.models for b in made.grant.blocks] == [("llama*",), ("llama-8b",)]
+    assert made.grant.expires < SOON
+    assert made.addresses == (PLACE,)
+    again = modelvine("invite", "--from", invitation.written(made))
+    assert (again.code, "may not be passed on" in again.err) == (1, True)
+
+
+def test_what_a_grant_allows_is_shown_in_words_and_as_json(modelvine, key):
+    shown = modelvine("invite", "--show", key)
+    assert (shown.code, "models llama*" in shown.out, IDENTITIES[0].peer in shown.out) == (
+        0,
+        True,
+        True,
+    )
+    told = json.loads(modelvine("invite", "--show", key, "--json").out)
+    assert (told["issuer"], told["expires"], told["for_node"]) == (IDENTITIES[0].peer, SOON, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--show", "hello"), 1, "no invitation"),
+        (("--show", "@nowhere"), 1, "there is no file"),
+        (("--from", "mv_grant_AAAA"), 1, "damaged"),
+        (("--days", "0"), 2, "--days is 0"),
+        (("--from", given(passes=1), "--passes", "9"), 2, "passes"),
+        (("--from", given(passes=1), "--at", "nobody"), 2, "nodes"),
+    ],
+)
+def test_what_cannot_be_meant_says_so(modelvine, words, code, said):
+    ended = modelvine("invite", *words)
+    assert (ended.code, said in ended.err) == (code, True), ended.err

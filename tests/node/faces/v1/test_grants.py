@@ -1,0 +1,94 @@
+"""Invitations over HTTP: operators make them, they open what they say, and are listed without what they open with."""
+
+import pytest
+
+from node.auth import invitation
+from tests.node.faces.assembly import TOKEN
+from tests.node.faces.v1.test_keys import ASKED, KEYS, bearer, closed, code_of, key_for, said
+
+__all__ = ["closed"]
+
+GRANTS = "/api/v1/grants"
+CHAT = "/v1/chat/completions"
+
+
+async def invited(node_, **wanted):
+    call = node_.http.post(GRANTS, json=wanted, headers=bearer(TOKEN))
+    status, body = await said(call)
+    assert status == 200, body
+    return body
+
+
+async def test_an_invitation_is_a_key_for_what_it_says(closed):
+    made = await invited(closed, name="ann", models=["tiny"], rpm=1, expires_in=60)
+    key = bearer(made["invitation"])
+    async with closed.http.post(CHAT, json=ASKED, headers=key) as response:
+        assert response.status == 200
+        assert response.headers["x-ratelimit-limit-requests"] == "1"
+    status, body = await said(closed.http.post(CHAT, json=ASKED, headers=key))
+    assert (status, code_of(body)) == (429, "rate_limit_exceeded")
+    status, body = await said(closed.http.post(CHAT, json={**ASKED, "model": "big"}, headers=key))
+    assert (status, code_of(body)) == (403, "model_not_allowed")
+    status, body = await said(closed.http.post(GRANTS, json={}, headers=key))
+    assert (status, code_of(body)) == (403, "role_not_allowed")
+
+
+async def test_it_names_the_way_to_the_mesh_and_its_terms(closed):
+    made = await invited(closed, models=["tiny"], passes=2, nodes=[closed.identity.peer])
+    held = invitation.read(made["invitation"])
+    assert held.addresses == closed.context.registry.own.reach.mesh[: invitation.MAX_ADDRESSES]
+    terms = held.grant.blocks[0].terms
+    assert (terms.models, terms.passes, terms.nodes) == (("tiny",), 2, (closed.identity.peer,))
+    assert terms.expires == made["expires"]
+    assert made["name"].startswith("guest-")
+
+
+async def test_it_is_listed_and_revoked_with_the_keys(closed):
+    made = await invited(closed, name="ann")
+    _, listed = await said(closed.http.get(KEYS, headers=bearer(TOKEN)))
+    [row] = listed["keys"]
+    assert (row["name"], row["state"], row["issuer"]) == ("ann", "active", closed.identity.peer)
+    assert made["invitation"].split(".")[0] not in str(listed)
+    await said(closed.http.post(f"{KEYS}/ann/revoke", headers=bearer(TOKEN)))
+    status, body = await said(
+        closed.http.post(CHAT, json=ASKED, headers=bearer(made["invitation"]))
+    )
+    assert (status, code_of(body)) == (401, "key_revoked")
+
+
+async def test_a_damaged_one_says_so(closed):
+    made = await invited(closed, name="ann")
+    status, body = await said(
+        closed.http.post(CHAT, json=ASKED, headers=bearer(made["invitation"].split(".")[0][:-9]))
+    )
+    assert (status, code_of(body)) == (401, "invalid_api_key")
+    assert "copy it whole" in body["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "place"),
+    [
+        ({"name": "a b"}, "name"),
+        ({"passes": 4}, "passes"),
+        ({"passes": -1}, "passes"),
+        ({"expires_in": 0}, "expires_in"),
+        ({"expires_in": 1e9}, "expires_in"),
+        ({"expires": 5}, "expires"),
+        ({"nodes": ["nobody"]}, "nodes.0"),
+        ({"models": [""]}, "models.0"),
+        ({"models": ["m"] * 17}, "models"),
+        ({"rpm": -1}, "rpm"),
+        ({"moon": "full"}, "moon"),
+    ],
+)
+async def test_what_is_no_grant_is_refused_with_its_place(closed, wanted, place):
+    call = closed.http.post(GRANTS, json=wanted, headers=bearer(TOKEN))
+    status, body = await said(call)
+    assert (status, body["error"]["param"]) == (400, place)
+    assert closed.context.keys.keys == []
+
+
+async def test_operators_alone_invite(closed):
+    key = await key_for(closed)
+    status, _ = await said(closed.http.post(GRANTS, json={}, headers=bearer(key)))
+    assert status == 403

@@ -1,0 +1,93 @@
+"""Joining by an invitation: kept for later starts, replaced by the next, and refused where it leads nowhere."""
+
+import io
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from node.auth import grants, invitation
+from node.auth.grants import Terms
+from node.auth.invitation import Invitation
+from node.config.settings import NodeSettings, Settings
+from node.errors import SecretRefused
+from node.secrets.files import read_swarm_key
+from node.secrets.joined import join, joined, sealed, shown, with_way
+from registry.settings import MeshSettings
+from tests.strategies import IDENTITIES
+
+PLACE = f"/ip4/192.0.2.7/tcp/6101/p2p/{IDENTITIES[0].peer}"
+SWARM_KEY = "0f" * 32
+SELF = IDENTITIES[1].peer
+
+
+def given(key: str = "", *, seconds: float = 60, places: tuple[str, ...] = (PLACE,)) -> str:
+    grant = grants.issue(IDENTITIES[0], Terms(expires=int(time.time() + seconds)))
+    return invitation.written(Invitation(grant, places, key))
+
+
+def test_it_is_kept_for_its_owners_eyes_and_replaced_by_the_next(tmp_path: Path) -> None:
+    assert joined(tmp_path) is None
+    join(tmp_path, given(SWARM_KEY))
+    held = joined(tmp_path)
+    assert held is not None
+    assert (held.addresses, held.swarm_key) == ((PLACE,), SWARM_KEY)
+    assert read_swarm_key(tmp_path / "swarm.key") == SWARM_KEY
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
+    join(tmp_path, given())
+    assert joined(tmp_path) != held
+    assert [file.name for file in tmp_path.iterdir()] == ["invitation"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("hello", "no invitation"),
+        (given()[:-30], "copy it whole"),
+        (given(seconds=-60), "ended .*: ask for a new one"),
+        (given(places=()), "names no node to join"),
+        (given().replace("mv_grant_A", "mv_grant_B", 1), "damaged"),
+    ],
+)
+def test_a_wrong_or_expired_one_says_so_and_changes_nothing(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    join(tmp_path, given(SWARM_KEY))
+    before = joined(tmp_path)
+    with pytest.raises(SecretRefused, match=words):
+        join(tmp_path, text)
+    assert joined(tmp_path) == before
+
+
+def test_its_addresses_come_besides_those_that_are_set_and_its_key_where_none_is(
+    tmp_path: Path,
+) -> None:
+    held = invitation.read(given(SWARM_KEY))
+    plain = with_way(Settings(), held, tmp_path)
+    assert (plain.mesh.bootstrap, plain.node.swarm_key) == ((PLACE,), str(tmp_path / "swarm.key"))
+    other = PLACE.replace("192.0.2.7", "192.0.2.8")
+    own = Settings(node=NodeSettings(swarm_key="mine"), mesh=MeshSettings(bootstrap=(other, PLACE)))
+    both = with_way(own, held, tmp_path)
+    assert (both.mesh.bootstrap, both.node.swarm_key) == ((other, PLACE), "mine")
+    assert with_way(Settings(), invitation.read(given()), tmp_path).node.swarm_key == ""
+
+
+def test_its_grant_is_shown_by_this_node_alone_and_not_when_it_is_over() -> None:
+    text = sealed(invitation.read(given()), SELF)
+    grants.check(grants.read(text), holder=SELF)
+    assert sealed(invitation.read(given(seconds=-1)), SELF) == ""
+
+
+def test_it_is_given_as_itself_in_a_file_or_on_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "invitation"
+    file.touch(mode=0o600)
+    file.write_text("mv_grant_x\n")
+    assert shown(f"@{file}") == shown("mv_grant_x") == "mv_grant_x"
+    monkeypatch.setattr("sys.stdin", io.StringIO("mv_grant_x\n"))
+    assert shown("-") == "mv_grant_x"
+    file.chmod(0o644)
+    with pytest.raises(SecretRefused, match="chmod 600"):
+        shown(f"@{file}")
