@@ -12,6 +12,7 @@ from node.agent import Agent
 from node.auth.access import is_own_address
 from node.auth.audit import AuditLog
 from node.auth.key_ring import KeyRing
+from node.auth.receipts import ReceiptBook, ReceiptLog
 from node.auth.usage import UsageBook, UsageLog
 from node.config.settings import Settings
 from node.faces import Listening
@@ -79,6 +80,7 @@ class Parts:
     keys: KeyRing
     usage: UsageLog
     audit: AuditLog
+    receipts: ReceiptLog
     counters: Counters | None
     """Counters that the site shares, where its store has some."""
     bootstrap: Bootstrap
@@ -182,17 +184,37 @@ async def assemble(given: Given, listening: Listening, closing: AsyncExitStack) 
         store, registry.saving, configured=settings.mesh.bootstrap, keep=registry.pin
     )
     registry.saving.also(bootstrap.changes)
-    usage = UsageLog(
-        UsageBook(outside.wall), store, given.identity.peer, days=settings.node.usage_days
+    usage, audit, receipts = await _books(given, store, closing)
+    return Parts(
+        registry=registry,
+        agent=agent,
+        keys=keys,
+        usage=usage,
+        audit=audit,
+        receipts=receipts,
+        counters=store if isinstance(store, Counters) else None,
+        bootstrap=bootstrap,
+        links=links,
+        peers=peers,
+        router=router,
+        metrics=metrics,
     )
+
+
+async def _books(
+    given: Given, store: Store, closing: AsyncExitStack
+) -> tuple[UsageLog, AuditLog, ReceiptLog]:
+    """Return what is written down, with what the last run left."""
+    wall, days = given.outside.wall, given.settings.node.usage_days
+    usage = UsageLog(UsageBook(wall), store, given.identity.peer, days=days)
     await usage.restore()
     closing.push_async_callback(usage.close)
-    audit = AuditLog(store, given.identity.peer, outside.wall)
+    audit = AuditLog(store, given.identity.peer, wall)
     await audit.restore()
-    counters = store if isinstance(store, Counters) else None
-    return Parts(
-        registry, agent, keys, usage, audit, counters, bootstrap, links, peers, router, metrics
-    )
+    receipts = ReceiptLog(ReceiptBook(wall), store, given.identity, wall, days=days)
+    await receipts.restore()
+    closing.push_async_callback(receipts.close)
+    return usage, audit, receipts
 
 
 async def _registry(given: Given, store: Store) -> Registry:

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from node.auth.access import Access, is_own_address
 from node.auth.quotas import Quotas
+from node.auth.receipts import ReceiptBook
 from node.auth.usage import UsageBook
 from node.config.addresses import HostPort
 from node.config.settings import Keyless, Settings
@@ -207,6 +208,7 @@ class Bridge:
             access=Access(token="", settings=self._settings.web, keyless=Keyless.EVERYBODY),
             quotas=Quotas(time.monotonic, time.time),
             usage=self._usage,
+            receipts=ReceiptBook(time.time),
             load_of=self._router.load_of,
         )
 

@@ -23,6 +23,7 @@ from node.config.settings import Settings
 from node.exposure import surfaces, told, warned
 from node.faces import Context, Listening, grpc
 from node.faces.app import link_app, public_app
+from node.faces.v1 import receipts
 from node.inspection import Learning
 from node.listeners import (
     TRUSTED_PER_NODE,
@@ -176,6 +177,7 @@ def _background(
         "keys": context.keys.follow,
         "revocations": partial(tell_revoked, context.keys, registry),
         "usage": context.usage_log.run,
+        "receipts": context.receipt_log.run,
         "learning": context.learning.run,
         "contacts": partial(
             contacts.watch, lambda: context.bootstrap.addresses, registry.mesh, time.monotonic
@@ -225,6 +227,8 @@ def _context(given: Given, parts: Parts, listening: Listening) -> Context:
         usage=parts.usage.book,
         usage_log=parts.usage,
         audit=parts.audit,
+        receipts=parts.receipts.book,
+        receipt_log=parts.receipts,
         metrics=parts.metrics,
         lateness=lateness,
         whole=whole,
@@ -273,6 +277,7 @@ def _helpers(
             peers=parts.peers,
             quotas=sync,
             usage=parts.usage.book,
+            receipts=parts.receipts.book,
             control=Listener(public_app(replace(context, access=judge))),
         ),
         workers=lambda: parts.agent.workers,
@@ -299,7 +304,12 @@ async def _open_link(
     registry.on_change(welcome(tls, registry, at_most=most))
     settings, crowd = context.settings.web, context.metrics.crowd
     return await serve(
-        link_app(context, registry, context.keys), link, closing, settings, crowd, tls=tls
+        link_app(context, registry, context.keys, receipts.own_link_routes(context)),
+        link,
+        closing,
+        settings,
+        crowd,
+        tls=tls,
     )
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from node.auth.audit import AuditLog
     from node.auth.key_ring import KeyRing
     from node.auth.quotas import Quotas
+    from node.auth.receipts import ReceiptBook, ReceiptLog
     from node.auth.usage import UsageBook, UsageLog
     from node.faces.errors import Refusal
     from node.inspection import Learning
@@ -81,6 +82,7 @@ class Serving:
     access: "Access"
     quotas: "Quotas"
     usage: "UsageBook"
+    receipts: "ReceiptBook"
     load_of: "Callable[[Worker], Load]"
     """Says how busy a worker of this machine is, by all processes of this node."""
 
@@ -94,6 +96,7 @@ class Context(Serving):
     keys: "KeyRing"
     usage_log: "UsageLog"
     audit: "AuditLog"
+    receipt_log: "ReceiptLog"
     learning: "Learning"
     lateness: "Lateness"
     whole: "Whole"

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from node.auth.quotas import QuotaTicket
+from node.auth.receipts import Side
 from node.auth.usage import NOBODY
 from node.faces import Serving
 from node.faces.errors import KNOWN, refusal
@@ -19,6 +20,8 @@ from router.requests import Kind, Request
 log = RequestLog("modelvine.requests")
 
 _NOTHING = Usage(0, 0)
+
+_REFUSED = 400
 
 CALLER_LEFT = 499
 """The status that is logged when nobody was left to see one; nginx coined it."""
@@ -38,7 +41,8 @@ class Account:
     status: int = 500
     taken: int = 0
     sent: int = 0
-    to_peer: bool = False
+    asker: str = ""
+    """The node that asks, by its peer id; empty where a client does."""
     served: str = ""
     """The name of the model whose tokens are ours to count: the worker is this machine's."""
     usage: Usage | None = None
@@ -48,7 +52,7 @@ class Account:
     ticket: QuotaTicket | None = None
     """Its caller's quota, of which it has a part."""
     told: Usage | None = None
-    """What an answer of another node's worker tells of its tokens, where its caller has a key."""
+    """What an answer of another node's worker tells of its tokens."""
     first: float = 0.0
     """Seconds to the first byte of its answer."""
     keeps_usage: bool = False
@@ -61,6 +65,13 @@ class Account:
     """The protocol in whose words the answer is, its caller's and its worker's; none for OpenAI's."""
     parts: list[tuple[str, Usage]] = field(default_factory=list)
     """The same of the parts of a stream that several workers wrote."""
+    hops: list[tuple[str, Usage]] = field(default_factory=list)
+    """What other nodes tell of their parts of such a stream, by peer id."""
+
+    @property
+    def to_peer(self) -> bool:
+        """Whether another node asks."""
+        return bool(self.asker)
 
     def asks(self, request: Request) -> None:
         """Take in what is asked."""
@@ -84,12 +95,13 @@ class Account:
         """Take in what one worker's part of a stream took."""
         if routed.candidate.worker:
             self.parts.append((routed.candidate.service.model, usage))
-        elif self.key:
+        elif not usage.estimated:
+            self.hops.append((routed.candidate.node, usage))
             self.hears(self.told + usage if self.told else usage)
 
     def hears_whole(self, body: bytes) -> None:
-        """Take in the same of a whole answer, where its caller has a key."""
-        if self.key and not self.served:
+        """Take in the same of a whole answer."""
+        if not self.served:
             self.hears(told_at_end(body))
 
     def refused(self, error: Exception, status: int) -> None:
@@ -110,17 +122,17 @@ class Account:
         return [*self.parts, (self.served, usage)] if usage else self.parts
 
 
-def opened(context: Serving, id_: str, kind: Kind, *, to_peer: bool = False) -> Account:
-    """Open the account of one request; whoever does so concludes it."""
+def opened(context: Serving, id_: str, kind: Kind, asker: str = "") -> Account:
+    """Open the account of one request, of the node `asker` where it is no client's; whoever does so concludes it."""
     context.metrics.begun()
-    return Account(id_, kind, to_peer=to_peer)
+    return Account(id_, kind, asker=asker)
 
 
 def accounting(
-    context: Serving, id_: str, kind: Kind, *, to_peer: bool = False
+    context: Serving, id_: str, kind: Kind, asker: str = ""
 ) -> AbstractContextManager[Account]:
     """Keep the account of one request, from entering to leaving."""
-    return concluding(context, opened(context, id_, kind, to_peer=to_peer))
+    return concluding(context, opened(context, id_, kind, asker))
 
 
 @contextmanager
@@ -157,8 +169,11 @@ def conclude(context: Serving, account: Account) -> None:
         # Who does not tell leaves the estimate as it is.
         told = used is not None and not used.estimated
         account.ticket.settle(used.prompt + used.completion if used and told else None)
-    if not account.to_peer:
+    # Who asks with a grant is counted by that.
+    if account.key or not account.asker:
         _count(context, account, used, seconds)
+    if account.status < _REFUSED and (account.asker or not account.served):
+        _write_down(context, account, used, seconds)
     log.info(
         "request=%s model=%s kind=%s node=%s route=%s attempts=%d status=%d seconds=%.3f tokens=%s%s",
         account.id,
@@ -172,6 +187,21 @@ def conclude(context: Serving, account: Account) -> None:
         _in_words([usage for _, usage in spent]),
         account.failure,
     )
+
+
+def _write_down(context: Serving, account: Account, used: Usage | None, seconds: float) -> None:
+    """Write receipts of what ended well between this node and others."""
+    add = context.receipts.add
+    if account.asker:
+        tokens = None if used is None or used.estimated else (used.prompt, used.completion)
+        add(Side.SERVED, account.asker, account.id, account.model, tokens, seconds)
+        return
+    if account.node == NOBODY:
+        return
+    told = account.told
+    for node, usage in account.hops or ((account.node, told),):
+        tokens = None if usage is None else (usage.prompt, usage.completion)
+        add(Side.ASKED, node, account.id, account.model, tokens, seconds)
 
 
 def _used(account: Account, spent: list[tuple[str, Usage]]) -> Usage | None:

@@ -67,12 +67,17 @@ def _asks(face: ModuleType) -> Asks:
     return Asks(own) if own else _PLAIN
 
 
-def link_app(context: Serving, known: KnownPeers, grants: GrantLookup) -> web.Application:
-    """Return the application for nodes that are known; it must be served over TLS with client certificates."""
+def link_app(
+    context: Serving, known: KnownPeers, grants: GrantLookup, own: Iterable[web.RouteDef] = ()
+) -> web.Application:
+    """Return the application for nodes that are known; it must be served over TLS with client certificates.
+
+    `own` are the routes that each process of a node has otherwise.
+    """
+    found = (r for face in _modules("link_routes") for r in face.link_routes(context))
     definitions = [
         web.RouteDef(r.method, r.path, r.handler, {**r.kwargs, "asks": _PLAIN})
-        for face in _modules("link_routes")
-        for r in face.link_routes(context)
+        for r in (*found, *own)
     ]
     wanted = grants if context.settings.node.peers_need_grant else None
     return application(

@@ -138,7 +138,8 @@ def _call(context: Serving, kind: Kind, *, own_only: bool, done: bool = True) ->
         async def ask() -> SpokenAnswer:
             return spoken(await read_request(context, http, kind, own_only=own_only))
 
-        return await answer(context, http, kind, ask, to_peer=own_only)
+        asker = http.headers.get(HOP, "") if own_only else ""
+        return await answer(context, http, kind, ask, asker=asker)
 
     return LaneCall(context=context, kind=kind, to_peer=own_only, handler=handle, read=read)
 

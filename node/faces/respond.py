@@ -54,14 +54,14 @@ async def answer(
     kind: Kind,
     ask: Callable[[], Awaitable[SpokenAnswer]],
     *,
-    to_peer: bool = False,
+    asker: str = "",
     refuse: Callable[[Refusal], Refusal] = plain,
 ) -> web.StreamResponse:
-    """Take in a request with `ask`, have it answered, and pass the answer on; a peer is told how busy the worker is.
+    """Take in a request with `ask`, have it answered, and pass the answer on; `asker`, a peer, is told how busy the worker is.
 
     `refuse` says an error before the first byte in the caller's protocol.
     """
-    with accounting(context, http[ID], kind, to_peer=to_peer) as account:
+    with accounting(context, http[ID], kind, asker) as account:
         try:
             spoken = await ask()
             principal = http.get(PRINCIPAL, ANYBODY)

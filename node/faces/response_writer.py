@@ -45,7 +45,8 @@ class Passage:
         self._account = account
         # A node that asked for it takes it out itself.
         hides = routed.answer.hides_usage and not account.keeps_usage
-        self._looks = bool(routed.tally) or hides or bool(account.key)
+        # What another node tells stands in a receipt.
+        self._looks = bool(routed.tally) or hides or not account.served
         self._tokens = Tokens(hidden=hides, tells=routed.answer.tells)
         if routed.tally and account.kind in TEXT:
             account.tokens = self._tokens
@@ -68,7 +69,7 @@ class Passage:
         left = self._tokens.passing(self._held.rest)
         if self._tally:
             self._answer.usage = self._tokens.usage()
-        elif self._account.key:
+        elif not self._account.served:
             self._account.hears(self._tokens.usage())
         return left
 

@@ -142,7 +142,7 @@ def _serving(context: Serving, kind: Kind) -> Handler:
             request = _request(context, http, kind, target, body, model=model, pin=pin)
             return SpokenAnswer(request, homed=_as_it_is)
 
-        return await answer(context, http, kind, ask, to_peer=True)
+        return await answer(context, http, kind, ask, asker=http.headers.get(HOP, ""))
 
     return handle
 

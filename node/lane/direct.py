@@ -20,6 +20,7 @@ from node.lane.calls import CallHandler, LaneCall
 from node.lane.request import HttpRequest, LaneRequest
 from router.attempt import Attempt
 from router.http.reply import Reply
+from router.peers.headers import HOP
 
 PATIENCE_SECONDS = 1.0
 """Seconds after which a task waits for the answer, and looks whether its worker lives."""
@@ -48,7 +49,8 @@ def begin(call: LaneCall, http: LaneRequest, caller: DirectCaller) -> "CallHandl
     except KNOWN:
         # The handler says so.
         return call.handler
-    account = opened(context, spoken.request.id, call.kind, to_peer=call.to_peer)
+    asker = http.headers.get(HOP, "") if call.to_peer else ""
+    account = opened(context, spoken.request.id, call.kind, asker)
     account.key, account.ticket = principal.name, ticket
     account.asks(spoken.request)
     try:

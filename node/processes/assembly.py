@@ -9,6 +9,7 @@ from node.auth.access import Access, is_own_address
 from node.auth.key_table import KeyTable
 from node.auth.keys import ApiKey
 from node.auth.quotas import Quotas
+from node.auth.receipts import ReceiptBook
 from node.auth.usage import UsageBook
 from node.config.settings import Settings
 from node.faces import Serving
@@ -67,6 +68,7 @@ class HelperParts:
     access: Access
     quotas: Quotas
     usage: UsageBook
+    receipts: ReceiptBook
     listeners: list[Changed]
     """Called with the nodes whose record or presence changed."""
     beside: dict[Service, int]
@@ -83,6 +85,7 @@ class HelperParts:
             access=self.access,
             quotas=self.quotas,
             usage=self.usage,
+            receipts=self.receipts,
             load_of=self.load_of,
         )
 
@@ -247,6 +250,7 @@ def assemble(
         access=access,
         quotas=Quotas(time.monotonic, time.time),
         usage=UsageBook(time.time),
+        receipts=ReceiptBook(time.time),
         listeners=listeners,
         beside={},
     )

@@ -26,8 +26,10 @@ from aiohttp import web
 from node.auth.access import Access
 from node.config.settings import Settings
 from node.faces import Asks
+from node.faces.peer_access import asking_peer
 from node.faces.request_reader import ID, read_raw
 from node.faces.response_writer import Streaming, cut
+from node.faces.v1.receipts import OF_ASKER, PATH
 from node.lane.request import HttpRequest
 from registry.errors import PeerUnreachable, RegistryError
 from registry.mesh import Pipe
@@ -253,7 +255,22 @@ def routes(first: PooledPlace, access: Access, settings: Settings) -> list[web.R
     return [web.route(method, "/{tail:.*}", pass_on, asks=asks) for method in _METHODS]
 
 
-async def _asked(first: PooledPlace, http: web.Request, body: bytes, caller: str) -> Reply:
+def link_routes(first: PooledPlace, settings: Settings) -> list[web.RouteDef]:
+    """Return what other nodes may ask, and only the first process keeps: a peer gets what is its own."""
+
+    async def yours(http: web.Request) -> web.StreamResponse:
+        reply = await _asked(first, http, b"", _HERE, path=f"{PATH}/{asking_peer(http)}")
+        try:
+            return await _answer(http, reply, patience=settings.router.idle_timeout)
+        finally:
+            reply.close()
+
+    return [web.get(OF_ASKER, yours)]
+
+
+async def _asked(
+    first: PooledPlace, http: web.Request, body: bytes, caller: str, path: str = ""
+) -> Reply:
     # The first reads HTTP/1.1, where a host must be named; who names none means this node.
     headers = {"host": "localhost"}
     for name in {name.lower() for name in http.headers} - _NOT_PASSED:
@@ -264,7 +281,7 @@ async def _asked(first: PooledPlace, http: web.Request, body: bytes, caller: str
         headers["x-forwarded-proto"] = "https"
     # The answer to HEAD has a length and no body, which only the connection that it goes to can know.
     method = "GET" if http.method == "HEAD" else http.method
-    start = f"{method} {http.raw_path} HTTP/1.1\r\n".encode()
+    start = f"{method} {path or http.raw_path} HTTP/1.1\r\n".encode()
     try:
         return await first.ask(request_head(start, headers, len(body)), body)
     except HttpError as error:

@@ -34,6 +34,7 @@ from node.processes.protocol import (
     QuotaSpent,
     QuotaStandings,
     Ready,
+    ReceiptsMade,
     Relayed,
     Seen,
     Silent,
@@ -127,6 +128,8 @@ class _Helper:
             self._channel.tell(QuotaSpent(spent))
         if rows := self._parts.usage.take():
             self._channel.tell(UsageCounted(rows))
+        if receipts := self._parts.receipts.take():
+            self._channel.tell(ReceiptsMade(receipts))
 
     async def _end_with_the_first(self) -> None:
         await self._channel.closed.wait()
@@ -143,9 +146,9 @@ class _Helper:
         most = TRUSTED_PER_NODE * settings.registry.max_nodes
         parts.listeners.append(welcome(tls, parts.view, at_most=most))
         limits, crowd = settings.web, parts.metrics.crowd
-        app = link_app(serving, parts.view, parts.keys)
-        link = await serve(app, self._ends.link, closing, limits, crowd, tls=tls)
         first = PooledPlace(self._doors.dial(), settings.router)
+        app = link_app(serving, parts.view, parts.keys, forward.link_routes(first, settings))
+        link = await serve(app, self._ends.link, closing, limits, crowd, tls=tls)
         rest = forward.routes(first, parts.access, settings)
         public = application(
             [*model_routes(serving), *rest], parts.access.admit, leaving=parts.view.draining

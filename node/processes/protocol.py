@@ -13,6 +13,7 @@ from pydantic import Base64Bytes, Field, TypeAdapter, ValidationError
 from node.auth.key_table import GrantRules
 from node.auth.keys import ApiKey
 from node.auth.quotas import QuotaSpending, QuotaStanding
+from node.auth.receipts import Receipt
 from node.auth.usage import UsageRow
 from node.config.settings import Settings
 from node.errors import NodeError
@@ -277,6 +278,14 @@ class UsageCounted:
 
 
 @dataclass(frozen=True, slots=True)
+class ReceiptsMade:
+    """What was written down of answers between this node and others since this was said last, by peer."""
+
+    receipts: tuple[tuple[str, Receipt], ...]
+    kind: Literal["receipts"] = "receipts"
+
+
+@dataclass(frozen=True, slots=True)
 class ReachAsked:
     """Connect to this peer unless it is connected, and say how."""
 
@@ -297,6 +306,7 @@ Said = (
     | Took
     | QuotaSpent
     | UsageCounted
+    | ReceiptsMade
     | ReachAsked
 )
 """What a helper says to the first."""

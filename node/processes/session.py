@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from node.auth.quota_sync import QuotaSync
+from node.auth.receipts import ReceiptBook
 from node.auth.usage import UsageBook
 from node.listeners import Listener
 from node.observe.counters import Counts
@@ -28,6 +29,7 @@ from node.processes.protocol import (
     QuotaSpent,
     ReachAsked,
     Ready,
+    ReceiptsMade,
     Relayed,
     Said,
     Silent,
@@ -142,16 +144,21 @@ class Offices:
     peers: Peers
     quotas: QuotaSync
     usage: UsageBook
+    receipts: ReceiptBook
     control: Listener
     """Answers the requests that helpers pass on."""
 
-    def hear(self, word: QuotaSpent | UsageCounted) -> None:
+    def hear(self, word: QuotaSpent | UsageCounted | ReceiptsMade) -> None:
         """Take in what a helper's requests have used."""
-        if isinstance(word, QuotaSpent):
-            self.quotas.hear(word.spent)
-            return
-        for row in word.rows:
-            self.usage.add(row)
+        match word:
+            case QuotaSpent(spent):
+                self.quotas.hear(spent)
+            case UsageCounted(rows):
+                for row in rows:
+                    self.usage.add(row)
+            case ReceiptsMade(receipts):
+                for peer, receipt in receipts:
+                    self.receipts.take_in(peer, receipt)
 
 
 class HelperSession:
@@ -232,7 +239,7 @@ class HelperSession:
                 asked = self._asked.get(word.number)
                 if asked is not None and not asked.done():
                     asked.set_result(word)
-            case QuotaSpent() | UsageCounted():
+            case QuotaSpent() | UsageCounted() | ReceiptsMade():
                 self._offices.hear(word)
             case EvidenceShown(node, evidence):
                 self._offices.registry.observe(node, evidence)

@@ -115,6 +115,9 @@ class Space(StrEnum):
     USAGE = "usage"
     """What keys have used, by day and node."""
 
+    RECEIPTS = "receipts"
+    """What a node asked of others and answered them, by peer and page."""
+
     AUDIT = "audit"
     """Who changed what, by node and number."""
 

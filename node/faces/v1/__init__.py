@@ -3,7 +3,7 @@
 from aiohttp import web
 
 from node.faces import Context, Serving
-from node.faces.v1 import audit, grants, keys, network, recognise, replica, route, usage
+from node.faces.v1 import audit, grants, keys, network, receipts, recognise, replica, route, usage
 
 
 def routes(context: Context) -> list[web.RouteDef]:
@@ -13,6 +13,7 @@ def routes(context: Context) -> list[web.RouteDef]:
         *grants.routes(context),
         *keys.routes(context),
         *network.routes(context),
+        *receipts.routes(context),
         *recognise.routes(context),
         *route.routes(context),
         *usage.routes(context),

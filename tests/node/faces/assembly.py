@@ -20,11 +20,13 @@ from node.auth.access import Access, is_own_address
 from node.auth.audit import AuditLog
 from node.auth.key_ring import KeyRing
 from node.auth.quotas import Quotas
+from node.auth.receipts import ReceiptBook, ReceiptLog
 from node.auth.usage import UsageBook, UsageLog
 from node.config.settings import Keyless, NodeSettings, Settings
 from node.config.web import WebSettings
 from node.faces import Context, Listening
 from node.faces.app import link_app, public_app
+from node.faces.v1.receipts import own_link_routes
 from node.inspection import Learning
 from node.listeners import serve
 from node.observe.aggregate import Whole
@@ -158,6 +160,7 @@ def _context(registry, identity, settings, store, public, link) -> Context:
     keys = KeyRing(store, time.time, token=TOKEN, identity=identity, trusted=trusted)
     registry.on_change(follow_revoked(keys, registry))
     usage = UsageLog(UsageBook(time.time), store, identity.peer, days=35)
+    receipts = ReceiptLog(ReceiptBook(time.time), store, identity, time.time, days=35)
     links = Links(
         identity=identity,
         peers=MeshPeers(registry.mesh, registry, timeout=1, now=time.monotonic),
@@ -194,6 +197,8 @@ def _context(registry, identity, settings, store, public, link) -> Context:
         usage=usage.book,
         usage_log=usage,
         audit=AuditLog(store, identity.peer, time.time),
+        receipts=receipts.book,
+        receipt_log=receipts,
         metrics=metrics,
         lateness=lateness,
         whole=Whole(router, metrics, lateness),
@@ -225,7 +230,8 @@ async def _open_link(context, identity, listener, closing) -> None:
                 trust(tls, shown)
 
     context.registry.on_change(meet)
-    app = link_app(context, context.registry, context.keys)
+    own = own_link_routes(context)
+    app = link_app(context, context.registry, context.keys, own)
     limits, crowd = context.settings.web, context.metrics.crowd
     await serve(app, listener, closing, limits, crowd, tls=tls)
 

@@ -1,0 +1,308 @@
+"""Receipts: what this node asked of each other node and answered it, so that both can compare their sums. Never content.
+
+Each node keeps a chain of pages for each node that it deals with. A page holds the hash of the one before, and is signed; the
+last one grows for a minute. Only answers that ended well have a receipt, at both nodes, with tokens where the worker told them.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+
+from registry.clock import Clock
+from registry.errors import StoreUnavailable
+from registry.signing import Identity
+from registry.store import Delete, Put, Space, Store
+
+log = logging.getLogger("modelvine.receipts")
+
+PERIOD = 0.25
+"""Seconds between two writes: what a node that is killed may lose."""
+
+PAGE_ROWS = 200
+PAGE_SECONDS = 60.0
+"""When a page is full, and how long it grows."""
+
+MAX_PAGES = 512
+"""Pages that a node keeps, of all its chains; the oldest go first."""
+
+MAX_WAITING = 20_000
+"""Receipts that wait for a store that does not work; of more the newest are lost, which the log says."""
+
+NOTHING = "0" * 64
+"""What the first page of a chain follows."""
+
+DOMAIN = b"modelvine/1/receipts\0"
+_DAY_MS = 86_400_000
+
+
+class Side(StrEnum):
+    """Which part its node had in an answer."""
+
+    ASKED = "asked"
+    SERVED = "served"
+
+
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Text = Annotated[str, StringConstraints(max_length=300)]
+Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Receipt(BaseModel):
+    """One answer that ended well. `at` is Unix time in milliseconds, tokens are `None` where nobody told them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    at: Count
+    request: Text
+    side: Side
+    model: Text
+    prompt: Count | None = None
+    completion: Count | None = None
+    milliseconds: Count = 0
+
+    @property
+    def tokens(self) -> int:
+        """How many it took, as far as it is told."""
+        return (self.prompt or 0) + (self.completion or 0)
+
+
+class Page(BaseModel):
+    """Receipts of `node` with `peer`. `before` is the hash of the page before; `signature` covers `hash`, in hexadecimal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    node: Text
+    peer: Text
+    number: Count
+    before: Hash
+    rows: Annotated[tuple[Receipt, ...], Field(max_length=PAGE_ROWS)]
+    hash: str = ""
+    signature: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]*$", max_length=128)] = ""
+
+    def digest(self) -> str:
+        """Return the hash that it should have: SHA-256 of all but hash and signature, as JSON with sorted names."""
+        said = self.model_dump(mode="json", exclude={"hash", "signature"})
+        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+_PAGES = TypeAdapter(tuple[Page, ...])
+
+
+class ReceiptBook:
+    """What one process has to write down. Lives on one event loop."""
+
+    def __init__(self, wall: Clock) -> None:
+        """`wall` returns Unix time."""
+        self._wall = wall
+        self._held: list[tuple[str, Receipt]] = []
+        self.lost = 0
+
+    def add(
+        self,
+        side: Side,
+        peer: str,
+        request: str,
+        model: str,
+        tokens: tuple[int, int] | None,
+        seconds: float,
+    ) -> None:
+        """Write down an answer that ended well just now. `tokens` were read and written."""
+        prompt, completion = tokens or (None, None)
+        self.take_in(
+            peer,
+            Receipt(
+                at=int(self._wall() * 1000),
+                request=request[:100],
+                side=side,
+                model=model[:100],
+                prompt=prompt,
+                completion=completion,
+                milliseconds=int(seconds * 1000),
+            ),
+        )
+
+    def take_in(self, peer: str, receipt: Receipt) -> None:
+        """Take in what another process has written down."""
+        if len(self._held) < MAX_WAITING:
+            self._held.append((peer, receipt))
+        else:
+            self.lost += 1
+
+    def take(self) -> tuple[tuple[str, Receipt], ...]:
+        """Return what was written down since this was asked last."""
+        held, self._held = self._held, []
+        return tuple(held)
+
+
+@dataclass(slots=True)
+class _Chain:
+    """The end of one chain: its last page, which may still grow, and the hash of the page before."""
+
+    number: int = 0
+    before: str = NOTHING
+    rows: list[Receipt] = field(default_factory=list)
+    hash: str = NOTHING
+
+    def turn(self, now: float) -> None:
+        """Begin a new page where there is none that grows, or that is full, or has grown long enough."""
+        old = self.rows and now * 1000 - self.rows[0].at >= PAGE_SECONDS * 1000
+        if not self.rows or old or len(self.rows) >= PAGE_ROWS:
+            self.number, self.before, self.rows = self.number + 1, self.hash, []
+
+
+class ReceiptLog:
+    """The chains of this node, in its store. Lives on one event loop."""
+
+    def __init__(
+        self, book: ReceiptBook, store: Store, identity: Identity, wall: Clock, *, days: int
+    ) -> None:
+        """Pages are kept for so many `days`; `wall` returns Unix time."""
+        self.book = book
+        """What this process writes down."""
+        self._store = store
+        self._identity = identity
+        self._wall = wall
+        self._days = days
+        self._chains: dict[str, _Chain] = {}
+        self._kept: dict[str, int] = {}
+        """When each page began, in milliseconds, the oldest first."""
+        self._turn = asyncio.Lock()
+
+    async def restore(self) -> None:
+        """Find the ends of the chains; raise `StoreUnavailable`."""
+        pages = [page for page in await self._read() if page.rows]
+        for page in sorted(pages, key=lambda page: page.rows[0].at):
+            self._kept[_name(page.peer, page.number)] = page.rows[0].at
+            chain = self._chains.setdefault(page.peer, _Chain())
+            if page.number > chain.number:
+                # It grows no more: the next receipt begins another.
+                chain.number, chain.hash = page.number, page.hash
+
+    async def run(self) -> None:
+        """Write what there is, until cancelled."""
+        waiting = False
+        while True:
+            await asyncio.sleep(PERIOD)
+            try:
+                await self.write()
+            except StoreUnavailable as error:
+                if not waiting:
+                    log.warning("receipts wait for the store: %s", error)
+                waiting = True
+            else:
+                waiting = False
+            if self.book.lost:
+                log.error("%d receipts are lost: too many waited for the store", self.book.lost)
+                self.book.lost = 0
+
+    async def close(self) -> None:
+        """Write what is left; what cannot be written is lost."""
+        try:
+            await self.write()
+        except StoreUnavailable as error:
+            log.warning("the last receipts are lost: %s", error)
+
+    async def write(self) -> None:
+        """Write what was written down since the last time; raise `StoreUnavailable`, and write it then with what comes next."""
+        async with self._turn:
+            taken = self.book.take()
+            if not taken:
+                return
+            now = self._wall()
+            undo = {peer: self._copied(peer) for peer, _ in taken}
+            pages: dict[str, Page] = {}
+            for peer, receipt in taken:
+                chain = self._chains.setdefault(peer, _Chain())
+                chain.turn(now)
+                chain.rows.append(receipt)
+                if len(chain.rows) >= PAGE_ROWS:
+                    self._close_page(peer, chain, pages)
+            for peer in undo:
+                self._close_page(peer, self._chains[peer], pages)
+            kept = {**self._kept, **{n: self._kept.get(n, p.rows[0].at) for n, p in pages.items()}}
+            gone = self._over(kept, now)
+            rows = (Put(Space.RECEIPTS, n, p.model_dump_json().encode()) for n, p in pages.items())
+            try:
+                await self._store.write(*rows, *(Delete(Space.RECEIPTS, name) for name in gone))
+            except StoreUnavailable:
+                self._chains |= undo
+                for peer, receipt in taken:
+                    self.book.take_in(peer, receipt)
+                raise
+            self._kept = {name: at for name, at in kept.items() if name not in gone}
+
+    async def pages(self, peer: str) -> Sequence[Page]:
+        """Return the chain of this node with a peer, the oldest page first; raise `StoreUnavailable`."""
+        await self.write()
+        return sorted(
+            (page for page in await self._read() if page.peer == peer), key=lambda page: page.number
+        )
+
+    async def totals(self) -> Mapping[str, Mapping[Side, tuple[int, int]]]:
+        """Return by peer and side how many answers there are, and how many tokens they took; raise `StoreUnavailable`."""
+        await self.write()
+        found: dict[str, dict[Side, tuple[int, int]]] = {}
+        for page in await self._read():
+            sides = found.setdefault(page.peer, {})
+            for row in page.rows:
+                count, tokens = sides.get(row.side, (0, 0))
+                sides[row.side] = count + 1, tokens + row.tokens
+        return found
+
+    def _copied(self, peer: str) -> _Chain:
+        chain = self._chains.get(peer, _Chain())
+        return _Chain(chain.number, chain.before, [*chain.rows], chain.hash)
+
+    def _close_page(self, peer: str, chain: _Chain, pages: dict[str, Page]) -> None:
+        """Sign the last page of a chain as it is now."""
+        page = Page(
+            node=self._identity.peer,
+            peer=peer,
+            number=chain.number,
+            before=chain.before,
+            rows=tuple(chain.rows),
+        )
+        chain.hash = page.digest()
+        signature = self._identity.sign(DOMAIN, chain.hash.encode()).hex()
+        pages[_name(peer, chain.number)] = page.model_copy(
+            update={"hash": chain.hash, "signature": signature}
+        )
+
+    def _over(self, kept: Mapping[str, int], now: float) -> set[str]:
+        oldest = now * 1000 - self._days * _DAY_MS
+        beyond = max(len(kept) - MAX_PAGES, 0)
+        return {
+            name for number, (name, at) in enumerate(kept.items()) if number < beyond or at < oldest
+        }
+
+    async def _read(self) -> list[Page]:
+        rows = await self._store.read(Space.RECEIPTS)
+        return [page for name, row in rows.items() if (page := _thaw(name, row)) is not None]
+
+
+def read(said: object) -> Sequence[Page]:
+    """Read pages as another node tells them; raise `ValueError` for what is none."""
+    return _PAGES.validate_python(said)
+
+
+def _name(peer: str, number: int) -> str:
+    return f"{peer}:{number:012}"
+
+
+def _thaw(name: str, row: bytes) -> Page | None:
+    try:
+        page = Page.model_validate_json(row)
+    except ValidationError:
+        page = None
+    if page is None or _name(page.peer, page.number) != name:
+        log.warning("a page of receipts in the store cannot be read")
+        return None
+    return page

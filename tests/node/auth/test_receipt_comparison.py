@@ -1,0 +1,57 @@
+"""Two nodes' receipts: what is wrong with a chain is named, they agree to the token, and a difference has its request."""
+
+from node.auth.receipt_comparison import compare, faults
+from node.auth.receipts import PAGE_SECONDS, Side
+from tests.node.auth.test_receipts import HERE, THERE, clock, here, there
+
+__all__ = ["clock", "here", "there"]
+
+
+async def test_a_page_that_was_changed_is_missing_or_is_of_other_nodes_is_named(here, there, clock):
+    for n in range(4):
+        clock.now += PAGE_SECONDS
+        for site, peer in ((here, THERE), (there, HERE)):
+            site.add(Side.ASKED, peer, f"r{n}")
+            await site.log.write()
+    pages = [*await here.chain(THERE)]
+    row = pages[1].rows[0].model_copy(update={"completion": 40})
+    changed = pages[1].model_copy(update={"rows": (row,)})
+    own = {"node": HERE.peer, "peer": THERE.peer}
+    assert faults(pages, **own) == []
+    assert faults([pages[0], changed, *pages[2:]], **own) == ["page 2 was changed"]
+    resealed = changed.model_copy(update={"hash": changed.digest()})
+    assert faults([pages[0], resealed, *pages[2:]], **own) == [
+        "page 2 is not signed by its node",
+        "page 3 does not follow the one before",
+    ]
+    assert faults([pages[0], *pages[2:]], **own) == ["1 pages before 3 are missing"]
+    assert faults(await there.chain(HERE), **own)[0] == "page 1 is of other nodes"
+
+
+async def test_two_nodes_agree_to_the_token(here, there):
+    for n in range(5):
+        here.add(Side.ASKED, THERE, f"r{n}", (n, 2))
+        there.add(Side.SERVED, HERE, f"r{n}", (n, 2))
+    # Of this the one was not told.
+    here.add(Side.SERVED, THERE, "image", None)
+    there.add(Side.ASKED, HERE, "image", (0, 9))
+    found = compare(await here.chain(THERE), await there.chain(HERE))
+    assert (found.answers, found.tokens) == (6, 10 + 10)
+    assert (found.differ, found.only_here, found.only_there) == ((), (), ())
+
+
+async def test_a_difference_is_named_with_its_request(here, there):
+    here.add(Side.ASKED, THERE, "dear", (5, 10))
+    there.add(Side.SERVED, HERE, "dear", (5, 100))
+    # A continued stream may have asked one node twice.
+    for _ in range(2):
+        here.add(Side.ASKED, THERE, "twice", (5, 10))
+    there.add(Side.SERVED, HERE, "twice", (5, 10))
+    here.add(Side.ASKED, THERE, "lost there")
+    there.add(Side.ASKED, HERE, "lost here")
+    found = compare(await here.chain(THERE), await there.chain(HERE))
+    assert [(one.request, one.here, one.there) for one in found.differ] == [
+        ("dear", (5, 10), (5, 100)),
+        ("twice", (10, 20), (5, 10)),
+    ]
+    assert (found.only_here, found.only_there) == (("lost there",), ("lost here",))

@@ -1,0 +1,180 @@
+"""Receipts: chained and signed, bounded, written again after a failure, and compared with what the other node says."""
+
+import pytest
+from pydantic import ValidationError
+
+from node.auth.receipt_comparison import faults
+from node.auth.receipts import (
+    MAX_PAGES,
+    MAX_WAITING,
+    PAGE_ROWS,
+    PAGE_SECONDS,
+    Page,
+    ReceiptBook,
+    ReceiptLog,
+    Side,
+    read,
+)
+from registry.errors import StoreUnavailable
+from registry.store import Put, Space
+from registry.store.memory import MemoryStore
+from tests.strategies import IDENTITIES
+
+HERE, THERE, OTHER = IDENTITIES[:3]
+DAYS = 35
+
+
+class Clock:
+    now = 1_000_000.0
+
+    def __call__(self):
+        return self.now
+
+
+class FailingStore(MemoryStore):
+    broken = False
+
+    async def write(self, *changes):
+        if self.broken:
+            raise StoreUnavailable("it is away")
+        await super().write(*changes)
+
+
+class Site:
+    """One node with its receipts."""
+
+    def __init__(self, identity, clock):
+        self.identity, self.clock, self.store = identity, clock, FailingStore()
+        self.start()
+
+    def start(self):
+        self.book = ReceiptBook(self.clock)
+        self.log = ReceiptLog(self.book, self.store, self.identity, self.clock, days=DAYS)
+
+    def add(self, side, peer, request="r", tokens=(3, 4)):
+        self.book.add(side, peer.peer, request, "llama", tokens, 0.5)
+
+    async def chain(self, peer):
+        return await self.log.pages(peer.peer)
+
+    async def sound(self, peer):
+        return faults(await self.chain(peer), node=self.identity.peer, peer=peer.peer) == []
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def here(clock):
+    return Site(HERE, clock)
+
+
+@pytest.fixture
+def there(clock):
+    return Site(THERE, clock)
+
+
+async def test_a_page_grows_and_is_signed_each_time(here, clock):
+    here.add(Side.ASKED, THERE, "a")
+    [first] = await here.chain(THERE)
+    clock.now += 1
+    here.add(Side.SERVED, THERE, "b", None)
+    [second] = await here.chain(THERE)
+    assert [row.request for row in second.rows] == ["a", "b"]
+    assert (second.rows[0].tokens, second.rows[1].tokens) == (7, 0)
+    assert second.hash != first.hash
+    assert await here.sound(THERE)
+    assert len(await here.store.read(Space.RECEIPTS)) == 1
+
+
+async def test_a_page_that_is_full_or_old_is_followed_by_another(here, clock):
+    for n in range(PAGE_ROWS + 1):
+        here.add(Side.ASKED, THERE, f"r{n}")
+    await here.log.write()
+    clock.now += PAGE_SECONDS
+    here.add(Side.ASKED, THERE, "late")
+    pages = await here.chain(THERE)
+    assert [len(page.rows) for page in pages] == [PAGE_ROWS, 1, 1]
+    assert [page.before for page in pages[1:]] == [page.hash for page in pages[:-1]]
+    assert await here.sound(THERE)
+
+
+async def test_the_chain_goes_on_after_a_restart(here, clock):
+    here.add(Side.ASKED, THERE, "a")
+    await here.log.close()
+    here.start()
+    await here.log.restore()
+    here.add(Side.ASKED, THERE, "b")
+    pages = await here.chain(THERE)
+    assert [[row.request for row in page.rows] for page in pages] == [["a"], ["b"]]
+    assert await here.sound(THERE)
+
+
+async def test_each_peer_has_a_chain_of_its_own(here):
+    here.add(Side.ASKED, THERE, "a")
+    here.add(Side.SERVED, OTHER, "b", (1, 1))
+    assert [len(await here.chain(peer)) for peer in (THERE, OTHER)] == [1, 1]
+    assert await here.log.totals() == {
+        THERE.peer: {Side.ASKED: (1, 7)},
+        OTHER.peer: {Side.SERVED: (1, 2)},
+    }
+
+
+async def test_what_could_not_be_written_is_written_with_what_comes_next(here):
+    here.add(Side.ASKED, THERE, "a")
+    await here.log.write()
+    here.store.broken = True
+    here.add(Side.ASKED, THERE, "b")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await here.log.write()
+    here.store.broken = False
+    here.add(Side.ASKED, THERE, "c")
+    [page] = await here.chain(THERE)
+    assert [row.request for row in page.rows] == ["a", "b", "c"]
+    assert await here.sound(THERE)
+
+
+async def test_what_waits_is_bounded_and_what_is_lost_is_counted(here):
+    for _ in range(MAX_WAITING + 3):
+        here.add(Side.ASKED, THERE)
+    assert here.book.lost == 3
+    assert len(here.book.take()) == MAX_WAITING
+
+
+async def test_the_oldest_pages_go_and_the_rest_is_still_a_chain(here, clock):
+    for _ in range(MAX_PAGES + 5):
+        clock.now += PAGE_SECONDS
+        here.add(Side.ASKED, THERE)
+        await here.log.write()
+    pages = await here.chain(THERE)
+    assert (len(pages), pages[0].number) == (MAX_PAGES, 6)
+    assert await here.sound(THERE)
+    clock.now += DAYS * 86_400 + 1
+    here.add(Side.ASKED, THERE)
+    assert len(await here.chain(THERE)) == 1
+
+
+async def test_what_no_version_wrote_is_left_out(here):
+    here.add(Side.ASKED, THERE, "a")
+    await here.log.write()
+    await here.store.write(Put(Space.RECEIPTS, "junk", b"{"), Put(Space.RECEIPTS, "x:1", b"{}"))
+    here.start()
+    await here.log.restore()
+    assert len(await here.chain(THERE)) == 1
+
+
+@pytest.mark.parametrize("said", [None, {}, "x", [{}], [{"node": 1}], [[]]])
+def test_what_another_node_says_is_checked(said):
+    with pytest.raises(ValidationError):
+        read(said)
+
+
+def test_a_page_has_no_more_rows_than_stated():
+    page = {"node": "n", "peer": "p", "number": 1, "before": "0" * 64}
+    row = {"at": 1, "request": "r", "side": "asked", "model": "m"}
+    assert len(read([{**page, "rows": [row] * PAGE_ROWS}])[0].rows) == PAGE_ROWS
+    with pytest.raises(ValidationError):
+        Page.model_validate({**page, "rows": [row] * (PAGE_ROWS + 1)})

@@ -1,0 +1,106 @@
+"""Receipts over HTTP: both nodes of a hop write one of each answer that ended well, and agree to the token."""
+
+import pytest
+
+from node.auth.receipts import Side
+from tests.node.faces.assembly import TOKEN, told
+from tests.node.faces.test_peer_access import speaking_as
+
+RECEIPTS = "/api/v1/receipts"
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "canary-prompt-77aa"}]}
+OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
+ASKED = {
+    "/v1/chat/completions": [
+        CHAT,
+        {**CHAT, "stream": True},
+        {**CHAT, "stream": True, "stream_options": {"include_usage": True}},
+    ],
+    "/v1/completions": [
+        {"model": "tiny", "prompt": "hi"},
+        {"model": "tiny", "prompt": "hi", "stream": True},
+    ],
+    "/v1/embeddings": [{"model": "tiny", "input": "hi"}],
+}
+
+
+async def compared(mesh):
+    path = f"{RECEIPTS}/{mesh.one.identity.peer}/comparison"
+    status, found = await told(mesh.two.http.get(path, headers=OPERATOR))
+    assert status == 200, found
+    return found
+
+
+async def ask(mesh):
+    count = 0
+    for path, bodies in ASKED.items():
+        for body in bodies:
+            async with mesh.two.http.post(path, json=body) as response:
+                assert response.status == 200
+                await response.read()
+                count += 1
+    return count
+
+
+async def test_both_nodes_agree_to_the_token_on_every_answer(mesh, worker):
+    await mesh.offers("asked", worker)
+    count = await ask(mesh)
+    found = await compared(mesh)
+    assert (found["answers"], found["counts"], found["faults"]) == (
+        count,
+        {"differ": 0, "only_here": 0, "only_there": 0},
+        [],
+    )
+    _, sums = await told(mesh.two.http.get(RECEIPTS, headers=OPERATOR))
+    [row] = sums["receipts"]
+    assert (row["peer"], row["side"], row["answers"]) == (mesh.one.identity.peer, "asked", count)
+    assert row["tokens"] == found["tokens"] > 0
+    # Of what was said, nothing.
+    pages = [*await mesh.one.context.receipt_log.pages(mesh.two.identity.peer)]
+    assert "canary" not in repr(pages)
+
+
+async def test_what_failed_or_was_answered_here_has_no_receipt(mesh, worker):
+    asked = await mesh.offers("asked", worker)
+    worker.fail(status=400)
+    async with asked.http.post("/v1/chat/completions", json=CHAT) as response:
+        assert response.status == 400
+    worker.fail()
+    async with mesh.one.http.post("/v1/chat/completions", json=CHAT) as response:
+        assert response.status == 200
+    found = await compared(mesh)
+    assert (found["answers"], found["counts"]["only_here"], found["counts"]["only_there"]) == (
+        0,
+        0,
+        0,
+    )
+
+
+async def test_a_node_that_tells_other_tokens_is_named_with_the_request(mesh, worker):
+    await mesh.offers("asked", worker)
+    book = mesh.one.context.receipts
+    book.add(Side.SERVED, mesh.two.identity.peer, "padded", "tiny", (1, 900), 0.1)
+    mesh.two.context.receipts.add(Side.ASKED, mesh.one.identity.peer, "padded", "tiny", (1, 9), 0.1)
+    found = await compared(mesh)
+    assert found["differ"] == [{"request": "padded", "here": [1, 9], "there": [1, 900]}]
+
+
+async def test_a_peer_reads_its_own_chain_alone(mesh, worker):
+    await mesh.offers("asked", worker)
+    await ask(mesh)
+    mesh.one.context.receipts.add(Side.SERVED, "somebody", "secret", "tiny", None, 0.1)
+    async with speaking_as(mesh.two.identity, mesh.one) as session:
+        headers = {"x-modelvine-hop": mesh.two.identity.peer}
+        status, body = await told(session.get(f"{RECEIPTS}/yours", headers=headers))
+    assert (status, len(body["pages"])) == (200, 1)
+    assert "secret" not in str(body)
+
+
+@pytest.mark.parametrize("path", [RECEIPTS, f"{RECEIPTS}/x", f"{RECEIPTS}/x/comparison"])
+async def test_operators_alone_see_them(mesh, path):
+    async with mesh.one.http.get(path, headers={"X-Forwarded-For": "192.0.2.1"}) as response:
+        assert response.status == 403
+
+
+async def test_a_node_that_is_not_known_cannot_be_compared_with(mesh):
+    status, _ = await told(mesh.one.http.get(f"{RECEIPTS}/nobody/comparison", headers=OPERATOR))
+    assert status == 404

@@ -1,0 +1,112 @@
+"""Receipts of two nodes, of which one is killed under a mixed load: they agree to the token, and nothing is counted twice."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.swarm.client import PROMPT, Client
+from tests.swarm.nodes import Node, Start, Swarm
+from tests.swarm.waiting import show, until
+from tests.workers.openai_worker import OpenAIWorker, running
+
+pytestmark = pytest.mark.swarm
+
+MODEL, SPARE = "written-down", "spare"
+SECONDS, RATE = 12.0, 25.0
+LOST = 1.0
+"""Seconds before a kill of which a node may have lost receipts: a quarter is meant."""
+
+
+class Site:
+    """A node that asks, with a helper, and one that serves; the first shot of a kill is noted."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        self.swarm = swarm
+        self.serving = swarm.start(Start("serving", {"node": {"workers": 2}}))
+        self.asking = swarm.start(Start("asking", {"node": {"workers": 2}}), known=[self.serving])
+        self.killed = 0.0
+
+    async def kill_the_server(self) -> None:
+        """End the node that serves as a power cut would, and start it with its files."""
+        self.killed = time.monotonic()
+        self.swarm.kill(self.serving.actor)
+        again = asyncio.to_thread(self.swarm.again, self.serving, known=[self.asking])
+        self.serving = await again
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with Swarm(tmp_path) as swarm:
+        yield Site(swarm)
+
+
+@pytest.fixture
+async def worker(site: Site, client: Client) -> AsyncIterator[OpenAIWorker]:
+    async with running() as worker:
+        await client.register(site.serving, "p", [MODEL], worker.url)
+        await client.register(site.asking, "q", [SPARE], worker.url)
+        yield worker
+
+
+async def test_receipts_agree_after_a_kill_under_load(
+    site: Site, client: Client, worker: OpenAIWorker
+) -> None:
+    await until(lambda: _knows(client, site.asking), within=10, otherwise="the model is known")
+    good: list[float] = []
+    began = time.monotonic()
+    async with asyncio.TaskGroup() as group:
+        for number in range(int(SECONDS * RATE)):
+            # Of three one is a stream, and one in four is answered by the node that asks.
+            name = SPARE if number % 4 == 0 else MODEL
+            group.create_task(_ask(client, site.asking, name, stream=number % 3 == 0, good=good))
+            if number == int(SECONDS * RATE / 2):
+                group.create_task(site.kill_the_server())
+            await asyncio.sleep(max(0.0, began + number / RATE - time.monotonic()))
+    await until(lambda: _compared_at_all(client, site), within=10, otherwise="they are compared")
+    found = await _compare(client, site)
+    late = sum(site.killed - LOST <= at <= site.killed for at in good)
+    show(
+        "receipts",
+        asked=len(good),
+        agreed=found["answers"],
+        tokens=found["tokens"],
+        asking_alone=found["counts"]["only_here"],
+        serving_alone=found["counts"]["only_there"],
+        in_the_last_second=late,
+    )
+    assert found["faults"] == []
+    assert found["differ"] == []
+    # The node that asks lives, so whatever the other kept is written down here too, but for answers that broke off on the way.
+    assert found["counts"]["only_there"] <= late
+    assert found["counts"]["only_here"] <= late
+    sums = (await client.get(site.asking, "/api/v1/receipts"))["receipts"]
+    assert sum(row["answers"] for row in sums) == len(good)
+
+
+async def _ask(client: Client, node: Node, name: str, *, stream: bool, good: list[float]) -> None:
+    body = {"model": name, "messages": PROMPT, "stream": stream}
+    # The kernel chooses one of the node's processes for each connection.
+    headers = {"Connection": "close"}
+    seen = await client.post(node, "/v1/chat/completions", body, headers=headers)
+    if name == MODEL and seen.status == 200 and b'"error"' not in seen.body:
+        good.append(time.monotonic())
+
+
+async def _compare(client: Client, site: Site) -> dict[str, object]:
+    path = f"/api/v1/receipts/{site.serving.peer}/comparison"
+    found = await client.get(site.asking, path)
+    assert isinstance(found, dict)
+    return found
+
+
+async def _compared_at_all(client: Client, site: Site) -> bool:
+    path = f"{site.asking.http}/api/v1/receipts/{site.serving.peer}/comparison"
+    async with client.session.get(path) as response:
+        return response.status == 200
+
+
+async def _knows(client: Client, node: Node) -> bool:
+    return MODEL in await client.models(node)
