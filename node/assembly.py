@@ -1,6 +1,7 @@
 """Composition root of a node: everything is built here, once, and handed over; nothing is started."""
 
 import math
+import os
 import random
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from node.auth.audit import AuditLog
 from node.auth.key_ring import KeyRing
 from node.auth.receipts import ReceiptBook, ReceiptLog
 from node.auth.usage import UsageBook, UsageLog
+from node.config.checks import shown_in
 from node.config.settings import Settings
 from node.faces import Listening
 from node.observe.metrics import Metrics
@@ -211,6 +213,7 @@ async def _books(
     closing.push_async_callback(usage.close)
     audit = AuditLog(store, given.identity.peer, wall)
     await audit.restore()
+    await audit.note_settings(shown_in(given.settings), f"user {os.geteuid()}")
     receipts = ReceiptLog(ReceiptBook(wall), store, given.identity, wall, days=days)
     await receipts.restore()
     closing.push_async_callback(receipts.close)

@@ -73,6 +73,8 @@ def faults(entries: Iterable[AuditEntry]) -> Sequence[str]:
 
 
 _ENTRY = TypeAdapter(AuditEntry)
+_SHOWN = TypeAdapter(dict[str, str])
+_SETTINGS = "settings"
 
 
 class AuditLog:
@@ -116,6 +118,19 @@ class AuditLog:
             self._pending.append(Put(Space.AUDIT, name, json.dumps(whole).encode()))
             self._kept.append(name)
             await self._write()
+
+    async def note_settings(self, shown: Mapping[str, str], who: str) -> None:
+        """Write which settings are others than at the last start; raise `StoreUnavailable`. `shown` holds no secrets."""
+        held = (await self._store.read(Space.SELF)).get(_SETTINGS, b"")
+        try:
+            before = _SHOWN.validate_json(held) if held else shown
+        except ValidationError:
+            before = {}
+        for name in sorted(shown.keys() | before.keys()):
+            was, now = before.get(name, ""), shown.get(name, "")
+            if was != now:
+                await self.add(who, "set", f"{name} {was or 'nothing'} -> {now or 'nothing'}")
+        await self._store.write(Put(Space.SELF, _SETTINGS, json.dumps(dict(shown)).encode()))
 
     async def entries(self) -> Sequence[AuditEntry]:
         """Return the entries of all nodes of the site, those of each in order; raise `StoreUnavailable`."""

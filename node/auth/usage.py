@@ -43,8 +43,8 @@ _DAY = 86_400
 class UsageRow:
     """What one key asked of one model in one day (UTC, `2026-11-25`), where one node answered; sums of seconds.
 
-    `first_seconds` is the time until the first byte of what was answered. `estimated` is how many answers did not tell their
-    tokens: of those only what was read of their streams counts.
+    `first_seconds` is the time until the first byte of what was answered. `cost` is worked out when it is shown. `estimated`
+    is how many answers did not tell their tokens: of those only what was read of their streams counts.
     """
 
     day: str
@@ -59,6 +59,7 @@ class UsageRow:
     estimated: int = 0
     seconds: float = 0.0
     first_seconds: float = 0.0
+    cost: float = 0.0
 
     def __add__(self, other: "UsageRow") -> "UsageRow":
         return replace(
@@ -71,6 +72,7 @@ class UsageRow:
             estimated=self.estimated + other.estimated,
             seconds=round(self.seconds + other.seconds, 6),
             first_seconds=round(self.first_seconds + other.first_seconds, 6),
+            cost=round(self.cost + other.cost, 9),
         )
 
 

@@ -1,7 +1,8 @@
 """Show what keys have used: requests, tokens and seconds, by day, key, model and the node that answered.
 
-Of the whole site, for operators; whoever shows a user's key (MODELVINE_KEY) sees what is its own. CACHED are the tokens read that
-were in a cache, FIRST is the mean time to the first byte. `~` before tokens says that some answers did not tell theirs.
+Of the whole site, for operators; whoever shows a user's key (MODELVINE_KEY) sees what is its own. CACHED are the tokens read
+that were in a cache, FIRST is the mean time to the first byte, COST is by node.prices. `~` before tokens says that some answers
+did not tell theirs.
 
 Examples:
   modelvine usage
@@ -53,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json(rows)
         return 0
+    priced = any(row.get("cost") for row in rows)
     by = [name for name in BY if name in arguments.by.split(",")]
     say_table(
         (
@@ -64,8 +66,16 @@ def run(arguments: argparse.Namespace) -> int:
             "CACHED",
             "SECONDS",
             "FIRST",
+            *(["COST"] if priced else []),
         ),
-        ((*(row[name] for name in by), *_figures(row)) for row in rows),
+        (
+            (
+                *(row[name] for name in by),
+                *_figures(row),
+                *([f"{row['cost']:,.4f}"] if priced else []),
+            )
+            for row in rows
+        ),
         none="nothing was asked in these days",
     )
     return 0

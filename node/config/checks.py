@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from node.auth.prices import parse
 from node.config.addresses import check_announce, check_dial, check_listen, host_port
 from node.config.settings import Settings
 from registry.errors import InvalidSignature
@@ -56,6 +57,24 @@ def masked(key: str, value: object) -> object:
         return shown
     scheme, slashes, user = head.partition("://")
     return f"{scheme}{slashes}{user.partition(':')[0]}:***@{place}"
+
+
+def shown_in(settings: Settings) -> Mapping[str, str]:
+    """Return all settings by `section.name`, as they may be shown."""
+    return {
+        f"{section}.{name}": str(masked(f"{section}.{name}", value))
+        for section, values in settings.model_dump(mode="json").items()
+        for name, value in values.items()
+    }
+
+
+def _check_issuers(settings: Settings) -> None:
+    _check_peers(settings.node.trusted_issuers)
+
+
+def _check_prices(settings: Settings) -> None:
+    for price in settings.node.prices:
+        parse(price)
 
 
 def _check_name(settings: Settings) -> None:
@@ -247,6 +266,8 @@ _CHECKS: Mapping[str, Callable[[Settings], None]] = {
     "node.store": _check_store,
     "node.swarm_key": _check_swarm_key,
     "node.tls_cert": _check_tls,
+    "node.trusted_issuers": _check_issuers,
+    "node.prices": _check_prices,
     "web.names": _check_names,
     "web.origins": _check_origins,
     "web.max_bodies_bytes": _check_bodies,

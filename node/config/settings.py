@@ -136,6 +136,13 @@ class NodeSettings(BaseModel):
         le=3_660,
         description="Days for which it is kept what each key has used.",
     )
+    prices: tuple[str, ...] = Field(
+        (),
+        description=(
+            "What models cost, as `PATTERN=READ/WRITTEN`: a million tokens read and written, in your currency; the first "
+            "pattern that fits counts. `modelvine usage` then shows sums."
+        ),
+    )
     open: Annotated[Keyless, BeforeValidator(_as_it_was)] = Field(
         Keyless.MACHINE,
         description=(

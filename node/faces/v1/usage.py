@@ -8,6 +8,7 @@ from datetime import date, timedelta
 
 from aiohttp import web
 
+from node.auth.prices import parse, priced
 from node.auth.principal import ANYBODY, PRINCIPAL
 from node.auth.usage import UsageRow, sums
 from node.faces import Asks, Context
@@ -20,6 +21,7 @@ USUAL_DAYS, MAX_DAYS = 7, 3_660
 
 def routes(context: Context) -> list[web.RouteDef]:
     """Return the routes of this face."""
+    prices = [*map(parse, context.settings.node.prices)]
 
     async def usage(request: web.Request) -> web.Response:
         principal = request.get(PRINCIPAL, ANYBODY)
@@ -31,7 +33,7 @@ def routes(context: Context) -> list[web.RouteDef]:
         since, until = _days(request, context.usage.today())
         by = _by(request)
         found = await context.usage_log.rows(since, until)
-        rows = sums((row for row in found if wanted in ("", row.key)), by)
+        rows = sums(priced((row for row in found if wanted in ("", row.key)), prices), by)
         if request.query.get("format") == "csv":
             headers = {"content-type": "text/csv; charset=utf-8"}
             return web.Response(text=_csv(rows, by), headers=headers)

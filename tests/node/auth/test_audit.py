@@ -142,3 +142,16 @@ async def test_what_somebody_else_wrote_is_no_entry(log, store, value):
     await store.write(Put(Space.AUDIT, "n1:000000000009", orjson.dumps(whole)))
     await store.write(Delete(Space.AUDIT, "n1:000000000001"))
     assert await log.entries() == []
+
+
+async def test_settings_that_are_others_than_at_the_last_start_are_noted(log):
+    await log.note_settings({"node.open": "machine", "node.name": "a"}, "user 5")
+    assert await log.entries() == []
+    await log.note_settings({"node.open": "everybody", "web.names": "x"}, "user 5")
+    assert [(one.who, one.action, one.target) for one in await log.entries()] == [
+        ("user 5", "set", "node.name a -> nothing"),
+        ("user 5", "set", "node.open machine -> everybody"),
+        ("user 5", "set", "web.names nothing -> x"),
+    ]
+    await log.note_settings({"node.open": "everybody", "web.names": "x"}, "user 5")
+    assert len(await log.entries()) == 3

@@ -1,0 +1,49 @@
+"""Prices of models: what the tokens of a usage row cost, by settings. Of no currency; the first pattern that fits counts."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+from node.auth.usage import UsageRow
+
+_MILLION = 1_000_000
+_FORM = re.compile(r"(.{1,256})=(\d{1,9}(?:\.\d{1,9})?)/(\d{1,9}(?:\.\d{1,9})?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Price of a million tokens of the models that `pattern` fits: `read` by them, and `written`."""
+
+    pattern: str
+    read: float
+    written: float
+
+    def fits(self, model: str) -> bool:
+        """Whether it is for a model, by `MODEL` or `PROJECT/MODEL`."""
+        names = (model, model.partition("/")[2])
+        return any(fnmatchcase(name, self.pattern) for name in names if name)
+
+
+def parse(text: str) -> Price:
+    """Read `PATTERN=READ/WRITTEN`; raise `ValueError` with a sentence."""
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            "must be PATTERN=READ/WRITTEN, prices of a million tokens: 'llama*=0.2/0.6'"
+        )
+    return Price(found[1], float(found[2]), float(found[3]))
+
+
+def priced(rows: Iterable[UsageRow], prices: Iterable[Price]) -> list[UsageRow]:
+    """Return rows with what they cost."""
+    prices = tuple(prices)
+    return [replace(row, cost=_cost(row, prices)) for row in rows] if prices else [*rows]
+
+
+def _cost(row: UsageRow, prices: Iterable[Price]) -> float:
+    price = next((price for price in prices if price.fits(row.model)), None)
+    if price is None:
+        return 0.0
+    cost = row.prompt_tokens * price.read + row.completion_tokens * price.written
+    return round(cost / _MILLION, 9)

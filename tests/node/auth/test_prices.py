@@ -1,0 +1,48 @@
+"""Prices: the first pattern that fits a model counts; what nobody priced costs nothing."""
+
+import pytest
+
+from node.auth.prices import parse, priced
+from node.auth.usage import UsageRow, sums
+
+PRICES = [parse("llama-70b=2/6"), parse("lab/*=0.5/0.5"), parse("llama*=0.2/0.6")]
+
+
+def row(model, read=1_000_000, written=500_000):
+    return UsageRow("2026-11-25", "ann", model, "n", 1, 0, read, written)
+
+
+@pytest.mark.parametrize(
+    ("model", "cost"),
+    [("llama-70b", 5.0), ("llama-8b", 0.5), ("p/llama-8b", 0.5), ("lab/qwen", 0.75), ("qwen", 0.0)],
+)
+def test_a_row_costs_what_its_model_costs(model, cost):
+    assert [one.cost for one in priced([row(model)], PRICES)] == [cost]
+
+
+def test_sums_of_several_models_add_what_each_cost():
+    [summed] = sums(priced([row("llama-70b"), row("llama-8b"), row("qwen")], PRICES), ("key",))
+    assert (summed.cost, summed.requests) == (5.5, 3)
+
+
+def test_without_prices_rows_are_as_they_were():
+    assert priced([row("llama")], []) == [row("llama")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "llama",
+        "llama=1",
+        "llama=1/",
+        "=1/2",
+        "llama=-1/2",
+        "llama=1/x",
+        "llama=nan/1",
+        "llama=1e9/1",
+    ],
+)
+def test_what_is_no_price_is_refused(text):
+    with pytest.raises(ValueError, match="PATTERN=READ/WRITTEN"):
+        parse(text)
