@@ -1,0 +1,139 @@
+"""Do clients as they are published raise the right error for each key? At a node where nobody asks without one."""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from tests.clients.conftest import ENVIRONMENTS, WITHIN
+from tests.clients.tried import SCRIPTS
+from tests.swarm.client import Client, connected
+from tests.swarm.nodes import Node, Start, Swarm
+
+pytestmark = pytest.mark.clients
+
+MODEL, OTHER = "opened", "closed"
+OK = ""
+Cases = dict[str, tuple[str, str]]
+
+# TGI's clients know no classes for 401 and 403, but pass on the words.
+RAISED = {
+    ("openai", "clients"): ("AuthenticationError", "PermissionDeniedError", "RateLimitError"),
+    ("openai", "clients-new"): ("AuthenticationError", "PermissionDeniedError", "RateLimitError"),
+    ("anthropic", "clients"): ("AuthenticationError", "PermissionDeniedError", "RateLimitError"),
+    ("text-generation", "clients"): ("UnknownError", "UnknownError", "OverloadedError"),
+    ("huggingface-hub", "clients-new"): ("HfHubHTTPError", "HfHubHTTPError", "OverloadedError"),
+}
+"""Classes for a key that opens nothing, a model that it is not for, and one request too many."""
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with Swarm(tmp_path_factory.mktemp("keys")) as swarm:
+        node = swarm.start(Start("closed", {"node": {"open": "nobody", "store": "memory"}}))
+        worker = swarm.start_worker("talks")
+        asyncio.run(_register(node, worker.fields["url"]))
+        yield node
+
+
+@pytest.fixture(params=RAISED, ids="-".join)
+def client(request: pytest.FixtureRequest) -> tuple[str, str]:
+    package, environment = request.param
+    if not (ENVIRONMENTS / environment / "bin" / "python").exists():
+        pytest.skip(
+            f"{package} is not installed; `make clients` installs it, or says why it cannot"
+        )
+    return package, environment
+
+
+def test_each_key_that_opens_nothing_is_the_right_error(
+    closed: Node, client: tuple[str, str]
+) -> None:
+    unopened, forbidden, limited = RAISED[client]
+    raised = _run(closed, client, asyncio.run(_keys(closed)))
+    expected = {
+        "good": OK,
+        "none": unopened,
+        "wrong": unopened,
+        "damaged grant": unopened,
+        "expired": unopened,
+        "revoked": unopened,
+        "another model": forbidden,
+        "first": OK,
+        "one too many": limited,
+        "invited": OK,
+    }
+    assert {case: told["class"] for case, told in raised.items()} == expected, raised
+
+
+def _run(node: Node, client: tuple[str, str], cases: Cases) -> dict[str, dict[str, str]]:
+    package, environment = client
+    python = ENVIRONMENTS / environment / "bin" / "python"
+    ran = subprocess.run(
+        [str(python), str(SCRIPTS / "with_keys.py"), package, node.http],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        timeout=WITHIN,
+        env={"PATH": os.environ["PATH"], "HOME": str(node.folder)},
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return dict(json.loads(ran.stdout))
+
+
+async def _keys(node: Node) -> Cases:
+    wanted = {
+        "good": {},
+        "ended": {"expires": 1.0},
+        "out": {},
+        "limited": {"rpm": 1},
+    }
+    async with connected() as client:
+        for name in wanted:
+            # Of the client before.
+            await _changed(client, node, f"/api/v1/keys/{name}/revoke", {}, strict=False)
+        keys = [{"name": name, "models": [MODEL], **said} for name, said in wanted.items()]
+        made = await _changed(client, node, "/api/v1/keys", {"keys": keys})
+        await _changed(client, node, "/api/v1/keys/out/revoke", {})
+        invited = await _changed(client, node, "/api/v1/grants", {"models": [MODEL]})
+    assert isinstance(made["keys"], list)
+    of = {one["name"]: str(one["key"]) for one in made["keys"]}
+    grant = str(invited["invitation"])
+    return {
+        "good": (of["good"], MODEL),
+        "none": ("", MODEL),
+        "wrong": ("mv_nobody", MODEL),
+        "damaged grant": (grant.partition(".")[0][:-9], MODEL),
+        "expired": (of["ended"], MODEL),
+        "revoked": (of["out"], MODEL),
+        "another model": (of["good"], OTHER),
+        "first": (of["limited"], MODEL),
+        "one too many": (of["limited"], MODEL),
+        "invited": (grant, MODEL),
+    }
+
+
+async def _register(node: Node, url: str) -> None:
+    async with connected() as client:
+        rows = [{"model": name, "api": url} for name in (MODEL, OTHER)]
+        body = {"project": "keys", "models": rows}
+        await _changed(client, node, "/api/v0/ai/project/register", body)
+
+
+async def _changed(
+    client: Client, node: Node, path: str, body: object, *, strict: bool = True
+) -> dict[str, object]:
+    seen = await client.post(node, path, body, headers=_operator(node))
+    assert seen.status == 200 or not strict, seen.body
+    told = orjson.loads(seen.body)
+    assert isinstance(told, dict)
+    return told
+
+
+def _operator(node: Node) -> dict[str, str]:
+    return {"Authorization": f"Bearer {(node.folder / 'control.token').read_text().strip()}"}
